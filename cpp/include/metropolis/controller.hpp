@@ -1,0 +1,51 @@
+// The controller's interface: events in, commands out. No clock, thread, socket or randomness.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "metropolis/types.hpp"
+
+namespace metropolis {
+
+// Commands of one call: clusters to run, in order of (step, smallest agent). Flat, reusable storage.
+struct Dispatches {
+  struct Cluster {
+    Step step;
+    std::uint32_t begin;  // the members are agents[begin, end), ascending
+    std::uint32_t end;
+  };
+  std::vector<AgentId> agents;
+  std::vector<Cluster> clusters;
+
+  void clear() {
+    agents.clear();
+    clusters.clear();
+  }
+  std::span<const AgentId> members(const Cluster& cluster) const {
+    return {agents.data() + cluster.begin, agents.data() + cluster.end};
+  }
+};
+
+class Controller {
+ public:
+  virtual ~Controller() = default;
+
+  // Appends the clusters that can run at the very beginning. Called once.
+  virtual void start(Dispatches& out) = 0;
+
+  // One cluster has committed its step: `agents` are exactly the members of a dispatched cluster
+  // and `positions` is where they stand now. Appends the clusters that can run because of it.
+  // Throws std::invalid_argument on an agent that is not running.
+  virtual void commit(std::span<const AgentId> agents, std::span<const Position> positions,
+                      Dispatches& out) = 0;
+
+  // The smallest step any agent still has to run; the target step when all have finished.
+  virtual Step floor() const = 0;
+
+  // Checks every invariant; throws std::logic_error that names the agents. For tests: may be slow.
+  virtual void validate() const = 0;
+};
+
+}  // namespace metropolis

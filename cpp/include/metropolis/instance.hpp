@@ -1,0 +1,78 @@
+// Virtual LLM instances: the interface the replay drives. Implemented as a discrete-event simulation.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace metropolis {
+
+using RequestId = std::int64_t;
+
+// Cost of one iteration and capacity of one instance. See metropolis/sim/profiles for sources.
+// Milliseconds per iteration: t = max(w, g*T + h) + b*B + k*K + q*Q + c*n, with T new tokens,
+// B decoding sequences, K KV tokens read by decodes, Q = sum over prefill chunks of
+// chunk*(kv + chunk/2), n prefills.
+struct Profile {
+  double w_ms = 0, g_ms = 0, h_ms = 0, b_ms = 0, k_ms = 0, q_ms = 0, c_ms = 0;
+  double k_mixed_ms = 0;            // replaces k in iterations that also prefill
+  bool c_once = false;              // c is charged once per iteration that prefills, not per prefill
+  std::int64_t kv_capacity_tokens = 0;
+  std::int32_t block_tokens = 16;
+  std::int32_t chunk_tokens = 2048;  // new tokens per iteration (chunked prefill)
+  std::int32_t max_sequences = 128;
+};
+
+struct Request {
+  std::int32_t prompt_tokens = 0;
+  std::int32_t output_tokens = 0;
+  std::int64_t priority = 0;   // smaller runs first; ties by arrival, then by id
+  std::int64_t prefix_id = -1;  // requests of one prefix_id share their first prefix_tokens
+  std::int32_t prefix_tokens = 0;
+};
+
+struct Completion {
+  RequestId id;
+  std::int32_t instance;
+  double first_token_sim_s;
+  double last_token_sim_s;
+};
+
+struct InstancePoolOptions {
+  std::int32_t instances = 1;
+  bool prefix_reuse = false;
+};
+
+// Data-parallel replicas behind a least-loaded dispatcher. Time never goes backwards.
+class InstancePool {
+ public:
+  InstancePool(const Profile& profile, const InstancePoolOptions& options);
+  ~InstancePool();
+  InstancePool(InstancePool&&) noexcept;
+
+  // Throws std::invalid_argument for a request that can never fit or has no output token.
+  void submit(RequestId id, const Request& request, double now_sim_s);
+
+  // A time at or before the next completion at which something may become visible;
+  // infinity when nothing is outstanding. advance(next_event_sim_s()) always makes progress.
+  double next_event_sim_s() const;
+
+  // Lets time pass up to and including `until_sim_s`; appends the completions in order of
+  // (last_token_sim_s, id).
+  void advance(double until_sim_s, std::vector<Completion>& out);
+
+  std::int64_t outstanding() const;
+  double busy_sim_s(std::int32_t instance) const;
+  std::int64_t preemptions() const;
+
+  // Time one request takes on an otherwise idle instance: the lower bound used by critical paths.
+  static double isolated_sim_s(const Profile& profile, const Request& request);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace metropolis

@@ -1,0 +1,1 @@
+#include "metropolis/types.hpp"

@@ -1,0 +1,128 @@
+"""What a trace is, in memory. `metropolis.trace.parquet` says how it lies on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from metropolis.world.map import GridMap
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+Float32 = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class TraceMeta:
+    """What holds for a whole trace."""
+
+    name: str
+    agents: tuple[str, ...]
+    perception_radius: float
+    max_velocity: float
+    metric: str = "chebyshev"
+    """How perception is measured; see `metropolis.rules.metrics`."""
+    step_s: float = 10.0
+    """Simulated seconds one step stands for."""
+    start: datetime = field(default_factory=lambda: datetime(2023, 2, 13))
+    """Simulated time at which step 0 begins."""
+    map: GridMap | None = None
+    movement_origin: str = "recorded"
+    """`recorded` from a real run, or `generated`."""
+    calls_origin: str = "recorded"
+    """`recorded` from a real run, `derived` from other records of one, or `generated`."""
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Calls:
+    """LLM calls as columns, sorted by (step, agent, seq); n calls.
+
+    `parents` of call i are `parents[parent_offsets[i]:parent_offsets[i + 1]]`: indices of earlier
+    calls of the same agent-step, which must have completed before call i is sent.
+    """
+
+    step: Int32
+    agent: Int32
+    function: Int32
+    """Index into `functions`."""
+    functions: tuple[str, ...]
+    model: Int32
+    """Index into `models`."""
+    models: tuple[str, ...]
+    prompt_tokens: Int32
+    output_tokens: Int32
+    prefix_id: Int64
+    """Calls of one prefix_id begin with the same `prefix_tokens` tokens; -1: none."""
+    prefix_tokens: Int32
+    parent_offsets: Int64
+    """(n + 1,)"""
+    parents: Int64
+    prompt: Sequence[str | None] | None = None
+    completion: Sequence[str | None] | None = None
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Positions and LLM calls of a run.
+
+    `positions` is (steps, agents, 2): where each agent stands when the step begins.
+    """
+
+    meta: TraceMeta
+    positions: Float32
+    calls: Calls
+
+    @property
+    def steps(self) -> int:
+        """Number of steps."""
+        return int(self.positions.shape[0])
+
+    @property
+    def agents(self) -> int:
+        """Number of agents."""
+        return int(self.positions.shape[1])
+
+    def call_offsets(self) -> Int64:
+        """(steps * agents + 1,): with i = s * agents + a, agent a calls [o[i], o[i + 1]) at step s."""
+        key = self.calls.step.astype(np.int64) * self.agents + self.calls.agent
+        return np.searchsorted(key, np.arange(self.steps * self.agents + 1)).astype(np.int64)
+
+    def hour_of_step(self, step: int) -> float:
+        """Simulated hours since the midnight before step 0 at which `step` begins."""
+        start = self.meta.start
+        return start.hour + start.minute / 60 + (start.second + step * self.meta.step_s) / 3600
+
+    def window(self, first: int, last: int) -> Trace:
+        """The steps [first, last) as a trace of its own."""
+        lo, hi = np.searchsorted(self.calls.step, [first, last])
+        calls = self.calls
+        offsets = calls.parent_offsets[lo : hi + 1]
+        cut: dict[str, Any] = {
+            name: getattr(calls, name)[lo:hi]
+            for name in (
+                "agent", "function", "model", "prompt_tokens", "output_tokens",
+                "prefix_id", "prefix_tokens",
+            )
+        }  # fmt: skip
+        return Trace(
+            replace(self.meta, start=self.meta.start + timedelta(seconds=first * self.meta.step_s)),
+            self.positions[first:last],
+            replace(
+                calls,
+                step=(calls.step[lo:hi] - first).astype(np.int32),
+                parent_offsets=offsets - offsets[0],
+                parents=calls.parents[offsets[0] : offsets[-1]] - lo,
+                prompt=None if calls.prompt is None else calls.prompt[lo:hi],
+                completion=None if calls.completion is None else calls.completion[lo:hi],
+                **cut,
+            ),
+        )

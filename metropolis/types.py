@@ -1,0 +1,32 @@
+"""Vocabulary shared by every part: identifiers, events and commands, and the error users see."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+AgentId = int
+Step = int
+Position = tuple[float, float]
+
+
+class MetropolisError(Exception):
+    """Bad input, said in one sentence: what is wrong, where, and what would be right.
+
+    The command line prints it and exits with status 2.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Event: the cluster `agents` (ascending) finished its step and now stands at `positions`."""
+
+    agents: tuple[AgentId, ...]
+    positions: tuple[Position, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Command: run `step` for the cluster `agents` (ascending)."""
+
+    step: Step
+    agents: tuple[AgentId, ...]
