@@ -9,7 +9,8 @@
 
 namespace metropolis {
 
-// Commands of one call: clusters to run, in order of (step, smallest agent). Flat, reusable storage.
+// Commands of one call: clusters to run, in order of (step, smallest agent). Flat, reusable
+// storage.
 struct Dispatches {
   struct Cluster {
     Step step;

@@ -1,4 +1,5 @@
-// Virtual LLM instances: the interface the replay drives. Implemented as a discrete-event simulation.
+// Virtual LLM instances: the interface the replay drives. Implemented as a discrete-event
+// simulation.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +18,8 @@ using RequestId = std::int64_t;
 // chunk*(kv + chunk/2), n prefills.
 struct Profile {
   double w_ms = 0, g_ms = 0, h_ms = 0, b_ms = 0, k_ms = 0, q_ms = 0, c_ms = 0;
-  double k_mixed_ms = 0;            // replaces k in iterations that also prefill
-  bool c_once = false;              // c is charged once per iteration that prefills, not per prefill
+  double k_mixed_ms = 0;  // replaces k in iterations that also prefill
+  bool c_once = false;    // c is charged once per iteration that prefills, not per prefill
   std::int64_t kv_capacity_tokens = 0;
   std::int32_t block_tokens = 16;
   std::int32_t chunk_tokens = 2048;  // new tokens per iteration (chunked prefill)
@@ -28,7 +29,7 @@ struct Profile {
 struct Request {
   std::int32_t prompt_tokens = 0;
   std::int32_t output_tokens = 0;
-  std::int64_t priority = 0;   // smaller runs first; ties by arrival, then by id
+  std::int64_t priority = 0;    // smaller runs first; ties by arrival, then by id
   std::int64_t prefix_id = -1;  // requests of one prefix_id share their first prefix_tokens
   std::int32_t prefix_tokens = 0;
 };

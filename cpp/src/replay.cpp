@@ -1,0 +1,196 @@
+#include "metropolis/replay.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <numeric>
+#include <stdexcept>
+
+namespace metropolis {
+
+namespace {
+
+class Stopwatch {
+ public:
+  explicit Stopwatch(double& total_s) : total_s_(total_s) {}
+  ~Stopwatch() {
+    total_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  double& total_s_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace
+
+Replay::Replay(const TraceView& trace, Controller& controller, InstancePool& instances,
+               const ReplayOptions& options)
+    : trace_(trace), controller_(controller), instances_(instances), options_(options) {
+  const std::size_t calls = trace_.prompt_tokens.size();
+  const auto agents = static_cast<std::size_t>(trace_.agents);
+  slot_of_.resize(agents);
+  step_of_.resize(agents);
+  open_calls_.resize(agents);
+  timeline_.sent_sim_s.assign(calls, std::nan(""));
+  timeline_.completed_sim_s.assign(calls, std::nan(""));
+  timeline_.instance.assign(calls, -1);
+  const std::size_t rows = agents * static_cast<std::size_t>(trace_.steps);
+  dispatched_sim_s_.assign(rows, std::nan(""));
+  committed_sim_s_.assign(rows, std::nan(""));
+
+  open_parents_.resize(calls);
+  child_offsets_.assign(calls + 1, 0);
+  for (const std::int64_t parent : trace_.parents) {
+    ++child_offsets_[static_cast<std::size_t>(parent) + 1];
+  }
+  std::partial_sum(child_offsets_.begin(), child_offsets_.end(), child_offsets_.begin());
+  children_.resize(trace_.parents.size());
+  std::vector<std::int64_t> next(child_offsets_.begin(), child_offsets_.end());
+  for (std::size_t call = 0; call < calls; ++call) {
+    const auto begin = static_cast<std::size_t>(trace_.parent_offsets[call]);
+    const auto end = static_cast<std::size_t>(trace_.parent_offsets[call + 1]);
+    open_parents_[call] = static_cast<std::int32_t>(end - begin);
+    for (std::size_t i = begin; i < end; ++i) {
+      const auto parent = static_cast<std::size_t>(trace_.parents[i]);
+      children_[static_cast<std::size_t>(next[parent]++)] = call;
+    }
+  }
+}
+
+bool Replay::run(std::int64_t agent_steps) {
+  const std::int64_t total = static_cast<std::int64_t>(trace_.agents) * trace_.steps;
+  const std::int64_t pause_at = committed_ + agent_steps;
+  if (!started_) {
+    started_ = true;
+    {
+      const Stopwatch stopwatch(controller_wall_s_);
+      controller_.start(dispatches_);
+    }
+    dispatch();
+  }
+  while (committed_ < total) {
+    while (!finished_.empty()) {
+      const std::size_t slot = finished_.front();
+      finished_.pop();
+      commit(slot);
+      if (committed_ >= pause_at) return committed_ == total;
+    }
+    if (committed_ == total) break;
+    submit_held_back();
+    const double next_sim_s = instances_.next_event_sim_s();
+    if (!std::isfinite(next_sim_s)) {
+      throw std::logic_error("replay: no call is outstanding, yet agents have steps to run");
+    }
+    completions_.clear();
+    instances_.advance(next_sim_s, completions_);
+    for (const Completion& completion : completions_) {
+      const auto call = static_cast<std::size_t>(completion.id);
+      now_sim_s_ = completion.last_token_sim_s;
+      timeline_.completed_sim_s[call] = completion.last_token_sim_s;
+      timeline_.instance[call] = completion.instance;
+      complete(call);
+    }
+  }
+  return true;
+}
+
+void Replay::dispatch() {
+  for (const Dispatches::Cluster& command : dispatches_.clusters) {
+    std::size_t slot;
+    if (free_slots_.empty()) {
+      slot = clusters_.size();
+      clusters_.emplace_back();
+    } else {
+      slot = free_slots_.back();
+      free_slots_.pop_back();
+    }
+    const auto members = dispatches_.members(command);
+    clusters_[slot].step = command.step;
+    clusters_[slot].unfinished = members.size();
+    clusters_[slot].agents.assign(members.begin(), members.end());
+    for (const AgentId agent : members) {
+      const auto index = static_cast<std::size_t>(agent);
+      const std::size_t at = row(command.step, agent);
+      slot_of_[index] = slot;
+      step_of_[index] = command.step;
+      dispatched_sim_s_[at] = now_sim_s_;
+      const auto begin = static_cast<std::size_t>(trace_.call_offsets[at]);
+      const auto end = static_cast<std::size_t>(trace_.call_offsets[at + 1]);
+      open_calls_[index] = static_cast<std::int64_t>(end - begin);
+      if (begin == end) {
+        finish_agent(agent);
+        continue;
+      }
+      for (std::size_t call = begin; call < end; ++call) {
+        if (open_parents_[call] == 0) offer(call);
+      }
+    }
+  }
+  dispatches_.clear();
+}
+
+void Replay::commit(std::size_t slot) {
+  // The slot is freed before the controller's answer is dispatched, which may reuse it.
+  const Step step = clusters_[slot].step;
+  const std::vector<AgentId>& agents = clusters_[slot].agents;
+  const Step next =
+      std::min<Step>(step + 1, trace_.steps - 1);  // the last step ends where it began
+  moved_.clear();
+  for (const AgentId agent : agents) {
+    const std::size_t at = 2 * row(next, agent);
+    moved_.push_back({trace_.positions[at], trace_.positions[at + 1]});
+    committed_sim_s_[row(step, agent)] = now_sim_s_;
+  }
+  committed_ += static_cast<std::int64_t>(agents.size());
+  {
+    const Stopwatch stopwatch(controller_wall_s_);
+    controller_.commit(agents, moved_, dispatches_);
+  }
+  free_slots_.push_back(slot);
+  dispatch();
+}
+
+void Replay::offer(std::size_t call) {
+  if (options_.max_outstanding > 0) {
+    held_back_.push(call);
+  } else {
+    submit(call);
+  }
+}
+
+void Replay::submit(std::size_t call) {
+  Request request;
+  request.prompt_tokens = trace_.prompt_tokens[call];
+  request.output_tokens = trace_.output_tokens[call];
+  request.prefix_id = trace_.prefix_id[call];
+  request.prefix_tokens = trace_.prefix_tokens[call];
+  if (options_.step_priority) request.priority = trace_.call_step[call];
+  timeline_.sent_sim_s[call] = now_sim_s_;
+  instances_.submit(static_cast<RequestId>(call), request, now_sim_s_);
+}
+
+void Replay::submit_held_back() {
+  while (!held_back_.empty() && instances_.outstanding() < options_.max_outstanding) {
+    submit(held_back_.top());
+    held_back_.pop();
+  }
+}
+
+void Replay::complete(std::size_t call) {
+  for (auto i = static_cast<std::size_t>(child_offsets_[call]);
+       i < static_cast<std::size_t>(child_offsets_[call + 1]); ++i) {
+    if (--open_parents_[children_[i]] == 0) offer(children_[i]);
+  }
+  const AgentId agent = trace_.call_agent[call];
+  if (--open_calls_[static_cast<std::size_t>(agent)] == 0) finish_agent(agent);
+}
+
+void Replay::finish_agent(AgentId agent) {
+  const std::size_t slot = slot_of_[static_cast<std::size_t>(agent)];
+  if (--clusters_[slot].unfinished == 0) finished_.push(slot);
+}
+
+}  // namespace metropolis

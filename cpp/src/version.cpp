@@ -1,1 +1,0 @@
-#include "metropolis/types.hpp"
