@@ -92,7 +92,7 @@ class Trace:
         return int(self.positions.shape[1])
 
     def call_offsets(self) -> Int64:
-        """(steps * agents + 1,): with i = s * agents + a, agent a calls [o[i], o[i + 1]) at step s."""
+        """(steps * agents + 1,): agent a calls [o[i], o[i + 1]) at step s, i = s * agents + a."""
         key = self.calls.step.astype(np.int64) * self.agents + self.calls.agent
         return np.searchsorted(key, np.arange(self.steps * self.agents + 1)).astype(np.int64)
 
