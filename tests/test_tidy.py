@@ -1,0 +1,88 @@
+"""Style that no linter knows: import direction, file length, vocabulary."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "metropolis"
+
+# Imports run downwards only: a part may import itself and the parts before it.
+PARTS = (
+    "types",
+    "_core",
+    "world",
+    "rules",
+    "trace",
+    "controller",
+    "sim",
+    "runtime",
+    "bench",
+    "cli",
+)
+VENDORED = {"cpp/tests/doctest.h"}
+LINES_MAX = 400
+AVOIDED = {"persona", "env", "tick", "round", "done", "manager", "helper", "helpers", "utils"}
+
+
+def sources(*suffixes: str) -> list[Path]:
+    found = [
+        path
+        for top in ("metropolis", "cpp", "worlds", "examples", "tests")
+        for path in (ROOT / top).rglob("*")
+        if path.suffix in suffixes and str(path.relative_to(ROOT)) not in VENDORED
+    ]
+    assert found
+    return sorted(found)
+
+
+@pytest.mark.parametrize("path", sources(".py", ".pyi"), ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_run_downwards(path: Path) -> None:
+    if not path.is_relative_to(PACKAGE) or path == PACKAGE / "__init__.py":
+        return
+    part = path.relative_to(PACKAGE).parts[0].removesuffix(".py").removesuffix(".pyi")
+    assert part in PARTS, f"add {part} to PARTS, in its place"
+    for node in ast.walk(ast.parse(path.read_text())):
+        modules = []
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            modules = [node.module or ""]
+            if node.module == "metropolis":
+                modules = [f"metropolis.{alias.name}" for alias in node.names]
+        for module in modules:
+            if module.startswith("metropolis."):
+                imported = module.split(".")[1]
+                assert PARTS.index(imported) <= PARTS.index(part), (
+                    f"{path.relative_to(ROOT)}:{node.lineno}: {part} imports {imported}"
+                )
+
+
+@pytest.mark.parametrize(
+    "path", sources(".py", ".cpp", ".hpp"), ids=lambda p: str(p.relative_to(ROOT))
+)
+def test_files_have_one_subject(path: Path) -> None:
+    lines = path.read_text().count("\n")
+    assert lines <= LINES_MAX, f"{lines} lines"
+
+
+@pytest.mark.parametrize("path", sources(".py"), ids=lambda p: str(p.relative_to(ROOT)))
+def test_names_use_the_vocabulary(path: Path) -> None:
+    if not path.is_relative_to(PACKAGE):
+        return
+    assert path.stem not in AVOIDED
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+            words = set(re.findall(r"[a-z]+", re.sub(r"([A-Z])", r"_\1", node.name).lower()))
+            assert not words & AVOIDED, f"{node.name} at line {node.lineno}"
+
+
+def test_only_the_bindings_know_pybind11() -> None:
+    for path in sources(".cpp", ".hpp"):
+        if "bindings" not in path.parts:
+            assert "pybind11" not in path.read_text(), path
