@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
@@ -39,6 +37,19 @@ class TraceMeta:
     source: str = ""
 
 
+_COLUMNS = (
+    "step",
+    "agent",
+    "function",
+    "model",
+    "prompt_tokens",
+    "output_tokens",
+    "prefix_id",
+    "prefix_tokens",
+)
+"""One value per call."""
+
+
 @dataclass(frozen=True)
 class Calls:
     """LLM calls as columns, sorted by (step, agent, seq); n calls.
@@ -68,6 +79,20 @@ class Calls:
 
     def __len__(self) -> int:
         return len(self.step)
+
+    def keep(self, mask: npt.NDArray[np.bool_]) -> Calls:
+        """The calls where `mask` holds, which must cover whole agent-steps."""
+        kept = np.flatnonzero(mask)
+        counts = np.diff(self.parent_offsets)
+        new_index = np.cumsum(mask) - 1
+        return replace(
+            self,
+            **{name: getattr(self, name)[kept] for name in _COLUMNS},
+            parent_offsets=np.concatenate([[0], np.cumsum(counts[kept])]).astype(np.int64),
+            parents=new_index[self.parents[np.repeat(mask, counts)]].astype(np.int64),
+            prompt=None if self.prompt is None else [self.prompt[i] for i in kept],
+            completion=None if self.completion is None else [self.completion[i] for i in kept],
+        )
 
 
 @dataclass(frozen=True)
@@ -103,26 +128,17 @@ class Trace:
 
     def window(self, first: int, last: int) -> Trace:
         """The steps [first, last) as a trace of its own."""
-        lo, hi = np.searchsorted(self.calls.step, [first, last])
-        calls = self.calls
-        offsets = calls.parent_offsets[lo : hi + 1]
-        cut: dict[str, Any] = {
-            name: getattr(calls, name)[lo:hi]
-            for name in (
-                "agent", "function", "model", "prompt_tokens", "output_tokens",
-                "prefix_id", "prefix_tokens",
-            )
-        }  # fmt: skip
+        calls = self.calls.keep((self.calls.step >= first) & (self.calls.step < last))
         return Trace(
             replace(self.meta, start=self.meta.start + timedelta(seconds=first * self.meta.step_s)),
             self.positions[first:last],
-            replace(
-                calls,
-                step=(calls.step[lo:hi] - first).astype(np.int32),
-                parent_offsets=offsets - offsets[0],
-                parents=calls.parents[offsets[0] : offsets[-1]] - lo,
-                prompt=None if calls.prompt is None else calls.prompt[lo:hi],
-                completion=None if calls.completion is None else calls.completion[lo:hi],
-                **cut,
-            ),
+            replace(calls, step=(calls.step - first).astype(np.int32)),
+        )
+
+    def first_agents(self, count: int) -> Trace:
+        """The first `count` agents as a trace of their own."""
+        return Trace(
+            replace(self.meta, agents=self.meta.agents[:count]),
+            np.ascontiguousarray(self.positions[:, :count]),
+            self.calls.keep(self.calls.agent < count),
         )
