@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+
 import numpy as np
 import numpy.typing as npt
 
@@ -90,8 +91,10 @@ class Calls:
             **{name: getattr(self, name)[kept] for name in _COLUMNS},
             parent_offsets=np.concatenate([[0], np.cumsum(counts[kept])]).astype(np.int64),
             parents=new_index[self.parents[np.repeat(mask, counts)]].astype(np.int64),
-            prompt=None if self.prompt is None else [self.prompt[i] for i in kept],
-            completion=None if self.completion is None else [self.completion[i] for i in kept],
+            prompt=None if self.prompt is None else [self.prompt[i] for i in kept.tolist()],
+            completion=None
+            if self.completion is None
+            else [self.completion[i] for i in kept.tolist()],
         )
 
 
