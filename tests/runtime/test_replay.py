@@ -1,0 +1,102 @@
+"""Every mode runs the trace's own history: each call once, after all that it depends on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metropolis.rules.metrics import make_metric
+from metropolis.runtime.modes import MODES
+from metropolis.runtime.replay import ReplayResult, Setting, mine, replay
+from metropolis.sim.profiles import load_profile
+from metropolis.trace.schema import Trace
+from tests.small_traces import small_trace, small_traces
+
+SCHEDULED = [mode for mode in MODES.values() if not mode.is_bound]
+
+
+def setting_for(trace: Trace, *, instances: int = 2, step_priority: bool = True) -> Setting:
+    return Setting(
+        metric=make_metric("chebyshev", None),
+        metric_name="chebyshev",
+        perception_radius=trace.meta.perception_radius,
+        max_velocity=trace.meta.max_velocity,
+        profile=load_profile("llama-3-8b/l4"),
+        profile_name="llama-3-8b/l4",
+        instances=instances,
+        step_priority=step_priority,
+    )
+
+
+def assert_causal(trace: Trace, setting: Setting, result: ReplayResult) -> None:
+    steps, agents = trace.steps, trace.agents
+    calls = trace.calls
+    dispatched = result.dispatched_sim_s.reshape(steps, agents)
+    committed = result.committed_sim_s.reshape(steps, agents)
+    assert np.isfinite(committed).all()
+    assert (committed >= dispatched).all()
+    assert (dispatched[1:] >= committed[:-1]).all()
+    assert np.isfinite(result.completed_sim_s).all()
+    assert (result.sent_sim_s >= dispatched[calls.step, calls.agent]).all()
+    assert (result.completed_sim_s <= committed[calls.step, calls.agent]).all()
+    child = np.repeat(np.arange(len(calls)), np.diff(calls.parent_offsets))
+    assert (result.sent_sim_s[child] >= result.completed_sim_s[calls.parents]).all()
+    graph = mine(trace, setting)
+    row = np.repeat(np.arange(steps * agents), np.diff(graph.offsets))
+    step, agent = row // agents, row % agents
+    later = step > 0  # synchronised before the step …
+    assert (
+        dispatched[step[later], agent[later]] >= committed[step[later] - 1, graph.partners[later]]
+    ).all()
+    earlier = step < steps - 1  # … and after it
+    assert (
+        dispatched[step[earlier] + 1, agent[earlier]]
+        >= committed[step[earlier], graph.partners[earlier]]
+    ).all()
+
+
+@given(small_traces, st.integers(1, 3), st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_every_mode_keeps_what_the_trace_proves_necessary(
+    trace: Trace, instances: int, step_priority: bool
+) -> None:
+    setting = setting_for(trace, instances=instances, step_priority=step_priority)
+    bound_sim_s = replay(trace, "critical_path", setting).makespan_sim_s
+    for mode in SCHEDULED:
+        result = replay(trace, mode.name, setting)
+        assert_causal(trace, setting, result)
+        assert result.makespan_sim_s >= bound_sim_s * (1 - 1e-9)
+
+
+@given(small_traces)
+@settings(max_examples=50, deadline=None)
+def test_sequential_has_one_call_in_flight_in_order(trace: Trace) -> None:
+    result = replay(trace, "sequential", setting_for(trace))
+    assert (result.sent_sim_s[1:] >= result.completed_sim_s[:-1]).all()
+
+
+@given(small_traces)
+@settings(max_examples=50, deadline=None)
+def test_lockstep_has_a_barrier_after_every_step(trace: Trace) -> None:
+    result = replay(trace, "lockstep", setting_for(trace))
+    committed = result.committed_sim_s.reshape(trace.steps, trace.agents)
+    assert (committed.min(axis=1) == committed.max(axis=1)).all()
+
+
+def test_a_replay_is_deterministic() -> None:
+    trace = small_trace(7, agents=6, steps=12, edge=8, radius=2)
+    for mode in MODES:
+        first, second = (replay(trace, mode, setting_for(trace)) for _ in range(2))
+        assert (first.completed_sim_s == second.completed_sim_s).all()
+        assert first.makespan_sim_s == second.makespan_sim_s
+
+
+def test_agents_far_apart_do_not_wait_for_each_other() -> None:
+    trace = small_trace(3, agents=2, steps=40, edge=1, radius=1)
+    trace.positions[:, 1] += 1000
+    setting = setting_for(trace, instances=2)
+    makespan = {m: replay(trace, m, setting).makespan_sim_s for m in MODES}
+    assert makespan["conservative"] == pytest.approx(makespan["critical_path"])
+    assert makespan["lockstep"] > 1.1 * makespan["conservative"]

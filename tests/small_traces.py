@@ -1,0 +1,68 @@
+"""Random small traces for property tests."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+
+from metropolis.trace.schema import Calls, Trace, TraceMeta
+
+
+def small_trace(
+    seed: int, *, agents: int, steps: int, edge: int, radius: float, velocity: int = 1
+) -> Trace:
+    """A random walk in a square of `edge` tiles, with random DAGs of calls inside agent-steps."""
+    draw = np.random.default_rng(seed)
+    moves = draw.integers(-velocity, velocity + 1, (steps, agents, 2))
+    moves[0] = draw.integers(0, edge, (agents, 2))
+    positions = np.empty((steps, agents, 2), np.float32)
+    at = moves[0]
+    for step in range(steps):
+        at = np.clip(at + (moves[step] if step else 0), 0, edge - 1)
+        positions[step] = at
+    step_of, agent_of, parents = [], [], []
+    for step in range(steps):
+        for agent in range(agents):
+            first = len(step_of)
+            for seq in range(int(draw.integers(0, 5)) if draw.random() < 0.5 else 0):
+                step_of.append(step)
+                agent_of.append(agent)
+                parents.append([first + p for p in range(seq) if draw.random() < 0.4])
+    n = len(step_of)
+    counts = np.array([len(p) for p in parents], np.int64)
+    return Trace(
+        TraceMeta(
+            name=f"small {seed}",
+            agents=tuple(f"agent {a}" for a in range(agents)),
+            perception_radius=radius,
+            max_velocity=velocity,
+            movement_origin="generated",
+            calls_origin="generated",
+        ),
+        positions,
+        Calls(
+            step=np.array(step_of, np.int32),
+            agent=np.array(agent_of, np.int32),
+            function=draw.integers(0, 2, n).astype(np.int32),
+            functions=("plan", "converse"),
+            model=np.zeros(n, np.int32),
+            models=("model",),
+            prompt_tokens=draw.integers(1, 400, n).astype(np.int32),
+            output_tokens=draw.integers(1, 40, n).astype(np.int32),
+            prefix_id=np.full(n, -1, np.int64),
+            prefix_tokens=np.zeros(n, np.int32),
+            parent_offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            parents=np.array([q for p in parents for q in p], np.int64),
+        ),
+    )
+
+
+small_traces = st.builds(
+    small_trace,
+    st.integers(0, 2**32 - 1),
+    agents=st.integers(1, 6),
+    steps=st.integers(1, 12),
+    edge=st.integers(1, 14),
+    radius=st.integers(0, 4).map(float),
+    velocity=st.integers(1, 2),
+)

@@ -1,0 +1,77 @@
+"""Mining against brute force."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metropolis.trace import mining
+from metropolis.trace.mining import PLANE_DISTANCES, critical_path, interactions
+from metropolis.trace.schema import Trace
+from tests.small_traces import small_trace, small_traces
+
+
+@given(small_traces, st.sampled_from(sorted(PLANE_DISTANCES)), st.integers(0, 5))
+@settings(max_examples=150, deadline=None)
+def test_interactions_are_all_pairs_within_the_radius(
+    trace: Trace, metric: str, radius: int
+) -> None:
+    graph = interactions(trace, metric, radius, arenas=False)
+    for step in range(trace.steps):
+        for agent in range(trace.agents):
+            dx, dy = (trace.positions[step] - trace.positions[step, agent]).T
+            near = np.flatnonzero(PLANE_DISTANCES[metric](dx, dy) <= radius)
+            row = step * trace.agents + agent
+            mined = graph.partners[graph.offsets[row] : graph.offsets[row + 1]]
+            assert mined.tolist() == [b for b in near if b != agent]
+
+
+def test_interactions_do_not_depend_on_the_chunking(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = small_trace(1, agents=6, steps=12, edge=6, radius=2)
+    whole = interactions(trace, "chebyshev", 2, arenas=False)
+    monkeypatch.setattr(mining, "_POINTS_AT_ONCE", 13)
+    chunked = interactions(trace, "chebyshev", 2, arenas=False)
+    assert (whole.offsets == chunked.offsets).all()
+    assert (whole.partners == chunked.partners).all()
+
+
+@given(small_traces)
+@settings(max_examples=100, deadline=None)
+def test_the_critical_path_is_the_heaviest_chain(trace: Trace) -> None:
+    graph = interactions(trace, "chebyshev", trace.meta.perception_radius, arenas=False)
+    weight = (trace.calls.prompt_tokens + trace.calls.output_tokens).astype(np.float64)
+    path = critical_path(trace, graph, weight)
+    assert path.weight == weight[path.calls].sum()
+    assert path.weight == _longest_by_definition(trace, graph, weight)
+    row = trace.calls.step[path.calls]
+    assert (np.diff(row) >= 0).all()
+
+
+def _longest_by_definition(
+    trace: Trace, graph: mining.InteractionGraph, weight: np.ndarray
+) -> float:
+    agents, calls = trace.agents, trace.calls
+    offsets = trace.call_offsets()
+
+    def partners(step: int, agent: int) -> list[int]:
+        row = step * agents + agent
+        return graph.partners[graph.offsets[row] : graph.offsets[row + 1]].tolist()
+
+    finish = np.zeros(agents)
+    for step in range(trace.steps):
+        following = np.zeros(agents)
+        for agent in range(agents):
+            waited_for = {agent, *partners(step, agent)}
+            if step:
+                waited_for |= set(partners(step - 1, agent))
+            start = max(finish[other] for other in waited_for)
+            ends: dict[int, float] = {}
+            row = step * agents + agent
+            for call in range(offsets[row], offsets[row + 1]):
+                own = calls.parents[calls.parent_offsets[call] : calls.parent_offsets[call + 1]]
+                ends[call] = weight[call] + max((ends[p] for p in own.tolist()), default=0.0)
+            following[agent] = start + max(ends.values(), default=0.0)
+        finish = following
+    return float(finish.max())
