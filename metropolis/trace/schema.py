@@ -138,6 +138,12 @@ class Trace:
             replace(calls, step=(calls.step - first).astype(np.int32)),
         )
 
+    def between_hours(self, first: float, last: float) -> Trace:
+        """The steps from hour `first` to hour `last` of the simulated day."""
+        per_hour = 3600 / self.meta.step_s
+        begin = self.hour_of_step(0)
+        return self.window(round((first - begin) * per_hour), round((last - begin) * per_hour))
+
     def first_agents(self, count: int) -> Trace:
         """The first `count` agents as a trace of their own."""
         return Trace(

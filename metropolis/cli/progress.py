@@ -1,0 +1,48 @@
+"""A progress bar with rate and time left; quiet when standard error is not a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+
+class _Rate(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text("" if speed is None else f"{speed:,.0f}/s")
+
+
+@contextmanager
+def progress_bar(
+    total: int, what: str
+) -> Iterator[tuple[Callable[[int], None], Callable[[str], None]]]:
+    """Show progress towards `total` of `what`; yields (advance, describe)."""
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(what),
+        _Rate(),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+        transient=True,
+    ) as progress:
+        task = progress.add_task("", total=total)
+        yield (
+            lambda n: progress.advance(task, n),
+            lambda text: progress.update(task, description=text),
+        )

@@ -1,0 +1,50 @@
+"""The execution modes of a replay, as data: a rule, a bound on calls in flight, or a bound.
+
+DESIGN vocabulary: `conservative` and `versioned` are the two rules of `out_of_order`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from metropolis.rules.rules import Rule, conservative, lockstep, versioned
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How agent-steps are ordered.
+
+    `rule` makes the rule from (perception_radius, max_velocity); a mode without one follows the
+    dependencies mined from the trace (`oracle`) or is a bound computed from it.
+    """
+
+    name: str
+    rule: Callable[[float, float], Rule] | None = None
+    outstanding_max: int = 0
+    """Calls in flight at most; 0: no bound."""
+    is_bound: bool = False
+    summary: str = ""
+
+
+MODES: dict[str, Mode] = {
+    mode.name: mode
+    for mode in (
+        Mode(
+            "sequential",
+            rule=lambda _r, _v: lockstep(),
+            outstanding_max=1,
+            summary="one call at a time, as GenAgent itself does (the paper's single-thread)",
+        ),
+        Mode(
+            "lockstep",
+            rule=lambda _r, _v: lockstep(),
+            summary="all agents of a step at once, then a barrier (the paper's parallel-sync)",
+        ),
+        Mode("conservative", rule=conservative, summary="out of order, AI Metropolis' own rule"),
+        Mode("versioned", rule=versioned, summary="out of order, with step-versioned state"),
+        Mode("oracle", summary="out of order, waiting only for what the trace proves necessary"),
+        Mode("critical_path", is_bound=True, summary="the longest chain, on unlimited instances"),
+        Mode("no_dependency", is_bound=True, summary="every call sent at once"),
+    )
+}
