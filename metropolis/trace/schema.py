@@ -78,6 +78,15 @@ class Calls:
     prompt: Sequence[str | None] | None = None
     completion: Sequence[str | None] | None = None
 
+    @classmethod
+    def empty(cls) -> Calls:
+        """No calls."""
+        none = np.zeros(0, np.int32)
+        return cls(
+            none, none, none, (), none, (), none, none, none.astype(np.int64), none,
+            np.zeros(1, np.int64), none.astype(np.int64),
+        )  # fmt: skip
+
     def __len__(self) -> int:
         return len(self.step)
 

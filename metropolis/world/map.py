@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+
+from metropolis.types import MetropolisError
+
+Int32 = npt.NDArray[np.int32]
+Tile = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -14,11 +24,11 @@ class GridMap:
 
     name: str
     walls: npt.NDArray[np.bool_]
-    arenas: npt.NDArray[np.int32]
+    arenas: Int32
     """Index into `arena_names`; 0 is everything outside any arena, and its name is ``""``."""
     arena_names: tuple[str, ...]
     """`sector: arena`; perception ends at an arena's border."""
-    objects: npt.NDArray[np.int32]
+    objects: Int32
     """Index into `object_names`; 0 is none, and its name is ``""``."""
     object_names: tuple[str, ...]
 
@@ -31,3 +41,123 @@ class GridMap:
     def height(self) -> int:
         """Tiles from north to south."""
         return int(self.walls.shape[0])
+
+    def walk(self, start: Iterable[float], goal: Iterable[float]) -> list[Tile] | None:
+        """A shortest 4-neighbour path of tiles after `start`, up to `goal`; None: there is none.
+
+        Positions between tiles count as the nearest tile. Ties fall the same way every time.
+        """
+        source, target = _tile(start), _tile(goal)
+        came_from: dict[Tile, Tile] = {source: source}
+        frontier = deque([source])
+        while frontier and target not in came_from:
+            x, y = frontier.popleft()
+            for tile in ((x + 1, y), (x - 1, y), (x, y + 1), (x, y - 1)):
+                inside = 0 <= tile[0] < self.width and 0 <= tile[1] < self.height
+                if inside and tile not in came_from and not self.walls[tile[1], tile[0]]:
+                    came_from[tile] = (x, y)
+                    frontier.append(tile)
+        if target not in came_from:
+            return None
+        path: list[Tile] = []
+        while target != source:
+            path.append(target)
+            target = came_from[target]
+        return path[::-1]
+
+
+def read_genagent_map(directory: str | Path) -> GridMap:
+    """Read a map of the Generative Agents project (Park et al. 2023): its `matrix` folder.
+
+    `maze_meta_info.json` gives the size; `maze/*_maze.csv` hold a block id for every tile, row by
+    row, in one line or one per row; `special_blocks/*_blocks.csv` name the ids. As there, an id
+    without a name counts as nothing. Raises `MetropolisError` naming the file, line and field.
+    """
+    root = Path(directory)
+    meta_file = root / "maze_meta_info.json"
+    try:
+        meta = json.loads(_read(meta_file))
+        name, width, height = (meta[k] for k in ("world_name", "maze_width", "maze_height"))
+        shape = int(height), int(width)
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        raise MetropolisError(
+            f"{meta_file}: cannot read the map's size ({error!r}); it should be a JSON object with"
+            " world_name, maze_width and maze_height"
+        ) from None
+    if min(shape) < 1:
+        raise MetropolisError(f"{meta_file}: the size is {shape}; both should be at least 1")
+    arenas = {block: f"{path[-2]}: {path[-1]}" for block, path in _blocks(root, "arena", 2).items()}
+    objects = {block: path[-1] for block, path in _blocks(root, "game_object", 1).items()}
+    arena_index, arena_names = _named(_matrix(root, "arena", shape), arenas)
+    object_index, object_names = _named(_matrix(root, "game_object", shape), objects)
+    return GridMap(
+        name=str(name),
+        walls=_matrix(root, "collision", shape) != 0,
+        arenas=arena_index,
+        arena_names=arena_names,
+        objects=object_index,
+        object_names=object_names,
+    )
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise MetropolisError(
+            f"{path}: cannot be read ({reason}); a map is a folder with maze_meta_info.json,"
+            " maze/ and special_blocks/"
+        ) from None
+
+
+def _matrix(root: Path, layer: str, shape: tuple[int, int]) -> npt.NDArray[np.int64]:
+    """The ids of one layer, (height, width)."""
+    path = root / "maze" / f"{layer}_maze.csv"
+    ids = []
+    for number, line in enumerate(_read(path).splitlines(), 1):
+        for column, cell in enumerate(line.split(","), 1):
+            if not cell.strip():
+                continue
+            if not re.fullmatch(r"-?[0-9]{1,18}", cell.strip()):
+                raise MetropolisError(
+                    f"{path}, line {number}, column {column}: {cell.strip()!r} should be a block id"
+                )
+            ids.append(int(cell))
+    if len(ids) != shape[0] * shape[1]:
+        raise MetropolisError(
+            f"{path}: holds {len(ids)} ids; it should be {shape[1]} x {shape[0]} ="
+            f" {shape[0] * shape[1]}, as maze_meta_info.json says"
+        )
+    return np.array(ids, np.int64).reshape(shape)
+
+
+def _blocks(root: Path, layer: str, names_min: int) -> dict[int, list[str]]:
+    """Of each block id its path: world, sector, arena, object."""
+    path = root / "special_blocks" / f"{layer}_blocks.csv"
+    blocks = {}
+    for number, line in enumerate(_read(path).splitlines(), 1):
+        block, *names = (cell.strip() for cell in line.split(","))
+        if not line.strip():
+            continue
+        if not block.isdecimal() or len(names) < names_min:
+            raise MetropolisError(
+                f"{path}, line {number}: {line.strip()!r} should be a block id and its names,"
+                " separated by commas"
+            )
+        blocks[int(block)] = names
+    return blocks
+
+
+def _named(ids: npt.NDArray[np.int64], names: dict[int, str]) -> tuple[Int32, tuple[str, ...]]:
+    """Ids as indices into the names that occur, 0 for nothing."""
+    found, index = np.unique(ids, return_inverse=True)
+    order = ["", *sorted({names[int(i)] for i in found if int(i) in names})]
+    rank = {name: i for i, name in enumerate(order)}
+    table = np.array([rank[names.get(int(i), "")] for i in found], np.int32)
+    return table[index].reshape(ids.shape), tuple(order)
+
+
+def _tile(position: Iterable[float]) -> Tile:
+    x, y = position
+    return int(np.floor(x + 0.5)), int(np.floor(y + 0.5))

@@ -1,0 +1,163 @@
+"""The calls of a trace as one nested Parquet column, both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from metropolis.trace.schema import Calls, Int64, Trace
+from metropolis.trace.validate import Place
+from metropolis.types import MetropolisError
+
+CALL_TYPE = pa.struct(
+    [
+        pa.field("function", pa.string(), nullable=False),
+        pa.field("parents", pa.list_(pa.int32())),
+        pa.field("model", pa.string()),
+        pa.field("prompt_tokens", pa.int32(), nullable=False),
+        pa.field("output_tokens", pa.int32(), nullable=False),
+        pa.field("prefix_id", pa.int64()),
+        pa.field("prefix_tokens", pa.int32()),
+        pa.field("prompt", pa.string()),
+        pa.field("completion", pa.string()),
+    ]
+)
+CALL_FIELDS_REQUIRED = ("function", "prompt_tokens", "output_tokens")
+_INT32_MAX = 2**31 - 1
+
+
+def call_structs(trace: Trace) -> pa.StructArray:
+    """The calls as structs; parents as numbers within the agent-step, null for a plain chain."""
+    calls = trace.calls
+    n = len(calls)
+    key = calls.step.astype(np.int64) * trace.agents + calls.agent
+    index = np.arange(n)
+    first = np.searchsorted(key, key)
+    counts = np.diff(calls.parent_offsets)
+    child = np.repeat(index, counts)
+    follows = np.bincount(child[calls.parents == child - 1], minlength=n) > 0
+    chained = np.where(index == first, counts == 0, (counts == 1) & follows)
+    parents = pa.ListArray.from_arrays(
+        np.append(0, np.cumsum(np.where(chained, 0, counts))).astype(np.int32),
+        pa.array((calls.parents - first[child])[~chained[child]].astype(np.int32)),
+        mask=pa.array(chained),
+    )
+
+    def named(index: npt.NDArray[np.int32], names: tuple[str, ...]) -> pa.Array:
+        return pa.array(names, pa.string()).take(pa.array(index))
+
+    columns = {
+        "function": named(calls.function, calls.functions),
+        "parents": parents,
+        "model": named(calls.model, calls.models),
+        "prompt_tokens": pa.array(calls.prompt_tokens),
+        "output_tokens": pa.array(calls.output_tokens),
+        "prefix_id": pa.array(calls.prefix_id, mask=calls.prefix_id < 0),
+        "prefix_tokens": pa.array(calls.prefix_tokens),
+    }
+    for name in ("prompt", "completion"):
+        texts = getattr(calls, name)
+        columns[name] = pa.nulls(n, pa.string()) if texts is None else pa.array(texts, pa.string())
+    return pa.StructArray.from_arrays(list(columns.values()), fields=list(CALL_TYPE))
+
+
+def read_calls(lists: pa.ListArray, agents: int, place: Place) -> Calls:
+    """The calls in `lists`, one list per (step, agent). Raises `MetropolisError` naming the row."""
+    counts = pc.list_value_length(lists).fill_null(0).to_numpy().astype(np.int64)
+    structs = lists.flatten()
+    n = len(structs)
+    row = np.repeat(np.arange(len(counts)), counts)
+    first = np.repeat(np.cumsum(counts) - counts, counts)
+    seq = np.arange(n) - first
+
+    def refuse(i: int, field: str, value: object, right: str) -> MetropolisError:
+        where = place(*divmod(int(row[i]), agents))
+        return MetropolisError(f"{where}, call {seq[i]}: {field} is {value}; it should be {right}")
+
+    def column(name: str, fits: Callable[[pa.Array], pa.Array]) -> pa.Array | None:
+        """One field of the calls, or None if it is absent; null where not required."""
+        if structs.type.get_field_index(name) < 0:
+            return None
+        values = fits(pc.struct_field(structs, name))
+        if name in CALL_FIELDS_REQUIRED and values.null_count:
+            raise refuse(int(np.argmax(values.is_null().to_numpy(False))), name, "null", "given")
+        return values
+
+    def integers(name: str, default: int, limit: int = _INT32_MAX) -> Int64:
+        values = column(name, lambda v: v.cast(pa.int64()))
+        if values is None:
+            return np.full(n, default, np.int64)
+        numbers = np.asarray(values.fill_null(default).to_numpy(zero_copy_only=False))
+        if (bad := (numbers > limit) | (numbers < -limit)).any():
+            i = int(np.argmax(bad))
+            raise refuse(i, name, numbers[i], f"at most {limit}")
+        return numbers
+
+    def texts(name: str) -> pa.Array | None:
+        return column(name, lambda v: v.cast(pa.large_string()))
+
+    def names(name: str) -> tuple[npt.NDArray[np.int32], tuple[str, ...]]:
+        found = texts(name)
+        if found is None:
+            found = pa.repeat(pa.scalar("", pa.large_string()), n)
+        coded = found.fill_null("").dictionary_encode()
+        return (
+            coded.indices.to_numpy(zero_copy_only=False).astype(np.int32),
+            tuple(coded.dictionary.to_pylist()),
+        )
+
+    def text_list(name: str) -> list[str | None] | None:
+        found = texts(name)
+        return None if found is None or found.null_count == n else found.to_pylist()
+
+    if structs.null_count:
+        i = int(np.argmax(structs.is_null().to_numpy(False)))
+        raise refuse(i, "calls", "null", "a struct")
+    function, functions = names("function")
+    model, models = names("model")
+    parent_offsets, parents = _parents(column("parents", lambda v: v), first, seq, refuse)
+    return Calls(
+        step=(row // agents).astype(np.int32),
+        agent=(row % agents).astype(np.int32),
+        function=function,
+        functions=functions,
+        model=model,
+        models=models,
+        prompt_tokens=integers("prompt_tokens", 0).astype(np.int32),
+        output_tokens=integers("output_tokens", 0).astype(np.int32),
+        prefix_id=integers("prefix_id", -1, 2**63 - 1),
+        prefix_tokens=integers("prefix_tokens", 0).astype(np.int32),
+        parent_offsets=parent_offsets,
+        parents=parents,
+        prompt=text_list("prompt"),
+        completion=text_list("completion"),
+    )
+
+
+def _parents(
+    lists: pa.Array | None,
+    first: Int64,
+    seq: Int64,
+    refuse: Callable[[int, str, object, str], MetropolisError],
+) -> tuple[Int64, Int64]:
+    """Offsets and global indices of the parents; without a list, the call before is the parent."""
+    n = len(seq)
+    if lists is None or pa.types.is_null(lists.type):
+        lists = pa.nulls(n, pa.list_(pa.int32()))
+    chained = np.asarray(lists.is_null().to_numpy(False))
+    given = pc.list_value_length(lists).fill_null(0).to_numpy().astype(np.int64)
+    counts = np.where(chained, seq > 0, given)
+    child = np.repeat(np.arange(n), counts)
+    values = lists.flatten()
+    if values.null_count:
+        j = int(np.argmax(values.is_null().to_numpy(False)))
+        owner = int(np.repeat(np.arange(n), given)[j])
+        raise refuse(owner, "parents", "a list with a null", "a list of call numbers")
+    parents = child - 1
+    own = ~chained[child]
+    parents[own] = values.to_numpy(zero_copy_only=False).astype(np.int64) + first[child[own]]
+    return np.append(0, np.cumsum(counts)).astype(np.int64), parents.astype(np.int64)

@@ -1,0 +1,152 @@
+"""What holds for a whole trace, as JSON: the `metropolis` entry of the file's metadata."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import zlib
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+
+from metropolis.trace.schema import TraceMeta
+from metropolis.types import MetropolisError
+from metropolis.world.map import GridMap
+
+FORMAT = "metropolis-trace"
+VERSION = 1
+_TEXTS = ("name", "metric", "movement_origin", "calls_origin", "source")
+_NUMBERS = ("perception_radius", "max_velocity", "step_s")
+_REQUIRED = ("agents", "perception_radius", "max_velocity")
+_LAYERS: dict[str, np.dtype[Any]] = {
+    "walls": np.dtype("u1"),
+    "arenas": np.dtype("<i4"),
+    "objects": np.dtype("<i4"),
+}
+"""Arrays of a map and the type of their tiles, row by row."""
+
+
+def meta_to_json(meta: TraceMeta) -> str:
+    """The JSON text of `meta`."""
+    content: dict[str, Any] = {"format": FORMAT, "version": VERSION, "agents": meta.agents}
+    content |= {key: getattr(meta, key) for key in _TEXTS + _NUMBERS}
+    content["start"] = meta.start.isoformat()
+    content["map"] = None if meta.map is None else _map_to_json(meta.map)
+    return json.dumps(content, ensure_ascii=False)
+
+
+def meta_from_json(text: bytes | str, path: object) -> TraceMeta:
+    """The metadata in `text`, which the file `path` holds; values are not checked further."""
+
+    def refuse(field: str, value: object, right: str) -> MetropolisError:
+        return MetropolisError(
+            f"{path}, metadata: {field} is {_brief(value)}; it should be {right}"
+        )
+
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise MetropolisError(
+            f"{path}, metadata: the entry 'metropolis' is no JSON ({error});"
+            " it should be an object as in docs/trace-format.md"
+        ) from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        found = content.get("format") if isinstance(content, dict) else content
+        raise refuse("format", found, f"{FORMAT!r}")
+    if content.get("version") != VERSION:
+        raise refuse(
+            "version",
+            content.get("version"),
+            f"{VERSION}, the one this release reads",
+        )
+    for field in _REQUIRED:
+        if field not in content:
+            raise MetropolisError(f"{path}, metadata: {field} is missing; a trace should state it")
+    agents = content["agents"]
+    if not isinstance(agents, list) or not all(isinstance(a, str) for a in agents):
+        raise refuse("agents", agents, "a list of names")
+    known: dict[str, Any] = {"agents": tuple(agents), "name": ""}
+    for field in _TEXTS:
+        if field in content:
+            if not isinstance(content[field], str):
+                raise refuse(field, content[field], "a text")
+            known[field] = content[field]
+    for field in _NUMBERS:
+        if field in content:
+            if type(content[field]) not in (int, float) or abs(content[field]) > 1e300:
+                raise refuse(field, content[field], "a positive number")
+            known[field] = float(content[field])
+    if "start" in content:
+        try:
+            known["start"] = datetime.fromisoformat(content["start"])
+        except (ValueError, TypeError):
+            raise refuse(
+                "start", content["start"], "a date and time such as 2023-02-13T00:00:00"
+            ) from None
+    if content.get("map") is not None:
+        known["map"] = _map_from_json(content["map"], path)
+    return TraceMeta(**known)
+
+
+def _map_to_json(map: GridMap) -> dict[str, Any]:
+    packed = {
+        layer: base64.b64encode(
+            zlib.compress(np.ascontiguousarray(getattr(map, layer)).astype(tile).tobytes(), 9)
+        ).decode()
+        for layer, tile in _LAYERS.items()
+    }
+    return {
+        "name": map.name,
+        "width": map.width,
+        "height": map.height,
+        **packed,
+        "arena_names": map.arena_names,
+        "object_names": map.object_names,
+    }
+
+
+def _map_from_json(content: Any, path: object) -> GridMap:
+    def refuse(field: str, right: str) -> MetropolisError:
+        return MetropolisError(f"{path}, metadata: map.{field} should be {right}")
+
+    if not isinstance(content, dict):
+        raise MetropolisError(f"{path}, metadata: map should be an object or null")
+    name, width, height = (content.get(key) for key in ("name", "width", "height"))
+    if not isinstance(name, str):
+        raise refuse("name", "a text")
+    if type(width) is not int or type(height) is not int or not 0 < width * height < 1 << 31:
+        raise refuse("width and map.height", "positive numbers of tiles")
+    layers = {}
+    for layer, tile in _LAYERS.items():
+        right = f"the {width} x {height} tiles as {tile.name}, little-endian, zlib, base64"
+        size = width * height * tile.itemsize
+        try:
+            packed = base64.b64decode(content[layer], validate=True)
+            tiles = zlib.decompressobj().decompress(packed, size + 1)
+        except (KeyError, TypeError, ValueError, binascii.Error, zlib.error):
+            raise refuse(layer, right) from None
+        if len(tiles) != size:
+            raise refuse(layer, right)
+        layers[layer] = np.frombuffer(tiles, tile).reshape(height, width)
+    names = {}
+    for layer, field in (("arenas", "arena_names"), ("objects", "object_names")):
+        found = content.get(field)
+        if not isinstance(found, list) or not found or not all(isinstance(n, str) for n in found):
+            raise refuse(field, 'a list of names that begins with ""')
+        if layers[layer].min() < 0 or layers[layer].max() >= len(found):
+            raise refuse(layer, f"indices into the {len(found)} {field}")
+        names[field] = tuple(found)
+    return GridMap(
+        name=name,
+        walls=layers["walls"] != 0,
+        arenas=layers["arenas"].astype(np.int32),
+        objects=layers["objects"].astype(np.int32),
+        **names,
+    )
+
+
+def _brief(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,221 @@
+"""Traces on disk: one Parquet file each, as docs/trace-format.md lays down.
+
+A row is one agent at one step. Reading checks everything (see `metropolis.trace.validate`); a
+file that cannot be a trace is refused in one sentence with its row, counted from 0, and field.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from metropolis.trace.call_columns import CALL_FIELDS_REQUIRED, CALL_TYPE, call_structs, read_calls
+from metropolis.trace.metadata import meta_from_json, meta_to_json
+from metropolis.trace.schema import Trace, TraceMeta
+from metropolis.trace.validate import Place, validate
+from metropolis.types import MetropolisError
+
+METADATA_KEY = b"metropolis"
+SCHEMA = pa.schema(
+    [
+        pa.field("step", pa.int32(), nullable=False),
+        pa.field("agent", pa.int32(), nullable=False),
+        pa.field("x", pa.float32(), nullable=False),
+        pa.field("y", pa.float32(), nullable=False),
+        pa.field("calls", pa.list_(CALL_TYPE)),
+    ]
+)
+_INT32_MAX = 2**31 - 1
+_DAMAGE = (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError)
+"""What pyarrow raises on bytes that are no intact Parquet."""
+
+
+def write_trace(trace: Trace, path: str | Path) -> None:
+    """Write `trace` to `path`: whole or not at all. Raises `MetropolisError` if it is not valid."""
+    path = Path(path)
+    validate(trace, path, _row_place(path, trace.meta.agents))
+    steps, agents = trace.positions.shape[:2]
+    columns = [
+        pa.array(np.repeat(np.arange(steps, dtype=np.int32), agents)),
+        pa.array(np.tile(np.arange(agents, dtype=np.int32), steps)),
+        pa.array(trace.positions[..., 0].ravel(), pa.float32()),
+        pa.array(trace.positions[..., 1].ravel(), pa.float32()),
+        pa.ListArray.from_arrays(trace.call_offsets().astype(np.int32), call_structs(trace)),
+    ]
+    schema = SCHEMA.with_metadata({METADATA_KEY: meta_to_json(trace.meta).encode()})
+    unfinished = path.with_name(f".{path.name}.{uuid4().hex}")
+    try:
+        with unfinished.open("xb") as file:
+            pq.write_table(
+                pa.table(columns, schema), file, compression="zstd", write_page_checksum=True
+            )
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    except OSError as error:
+        raise MetropolisError(
+            f"{path}: cannot be written ({error.strerror or error});"
+            " it should be a file in a folder you may write to"
+        ) from None
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def read_trace(path: str | Path) -> Trace:
+    """Read the trace at `path`. Raises `MetropolisError` if anything in it is not as it should."""
+    path = Path(path)
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            metadata = file.metadata.metadata or {}
+            if METADATA_KEY not in metadata:
+                raise MetropolisError(
+                    f"{path}: is Parquet but no trace: its key-value metadata should have an entry"
+                    f" {METADATA_KEY.decode()!r}, as docs/trace-format.md says"
+                )
+            meta = meta_from_json(metadata[METADATA_KEY], path)
+            _check_types(file.schema_arrow, path)
+            table = file.read(columns=SCHEMA.names).combine_chunks()
+            table.validate(full=True)
+    except _DAMAGE as error:
+        raise MetropolisError(_unreadable(path, error)) from None
+    agents = len(meta.agents)
+    steps = _steps(table, meta, path)
+    place = _row_place(path, meta.agents)
+    positions = np.stack(
+        [_numbers(table.column(axis), axis, path).astype(np.float32) for axis in ("x", "y")],
+        axis=-1,
+    ).reshape(steps, agents, 2)
+    trace = Trace(meta, positions, read_calls(table.column("calls").chunk(0), agents, place))
+    validate(trace, path, place)
+    return trace
+
+
+def _row_place(path: Path, agents: tuple[str, ...]) -> Place:
+    return lambda step, agent: (
+        f"{path}, row {step * len(agents) + agent} (step {step}, agent {agents[agent]!r})"
+    )
+
+
+def _unreadable(path: Path, error: BaseException) -> str:
+    if path.is_dir():
+        return f"{path}: is a folder; it should be a trace, a Parquet file"
+    if isinstance(error, FileNotFoundError):
+        return f"{path}: does not exist; it should be a trace, a Parquet file"
+    if isinstance(error, PermissionError):
+        return f"{path}: may not be read by this user; it should be a readable trace"
+    reason = " ".join(str(error).split())[:200] or type(error).__name__
+    return (
+        f"{path}: is not an intact Parquet file ({reason}); it should be a trace written by"
+        " `metropolis trace import` or as docs/trace-format.md says"
+    )
+
+
+def _is_text(kind: Any) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)
+    )
+
+
+def _is_integer(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_null(kind))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def _check_types(schema: pa.Schema, path: Path) -> None:
+    """Accept wider types than `SCHEMA`'s (int64, float64, large_string, no optional fields)."""
+
+    def check(name: str, kind: pa.DataType | None, fits: bool, right: str) -> None:
+        if kind is None:
+            raise MetropolisError(f"{path}: the column {name} is missing; it should be {right}")
+        if not fits:
+            raise MetropolisError(f"{path}, column {name}: is {kind}; it should be {right}")
+
+    def kind_of(fields: pa.Schema | pa.StructType, name: str) -> pa.DataType | None:
+        indices = fields.get_all_field_indices(name)
+        return fields.field(indices[0]).type if len(indices) == 1 else None
+
+    for name in ("step", "agent"):
+        kind = kind_of(schema, name)
+        check(name, kind, kind is not None and pa.types.is_integer(kind), "int32")
+    for name in ("x", "y"):
+        kind = kind_of(schema, name)
+        number = kind is not None and (pa.types.is_floating(kind) or pa.types.is_integer(kind))
+        check(name, kind, number, "float32")
+    kind = kind_of(schema, "calls")
+    structs = kind is not None and _is_list(kind) and pa.types.is_struct(kind.value_type)
+    check("calls", kind, structs, f"list<{CALL_TYPE}>")
+    assert kind is not None
+    for field in CALL_TYPE:
+        found = kind_of(kind.value_type, field.name)
+        if found is None and field.name not in CALL_FIELDS_REQUIRED:
+            continue
+        if field.name == "parents":
+            fits = found is not None and (
+                pa.types.is_null(found) or (_is_list(found) and _is_integer(found.value_type))
+            )
+        else:
+            fits = found is not None and (
+                _is_text(found) if pa.types.is_string(field.type) else _is_integer(found)
+            )
+        check(f"calls.{field.name}", found, fits, str(field.type))
+
+
+def _numbers(column: pa.ChunkedArray, name: str, path: Path) -> npt.NDArray[Any]:
+    if column.null_count:
+        row = int(np.argmax(column.is_null().to_numpy()))
+        raise MetropolisError(f"{path}, row {row}: {name} is null; it should be a number")
+    return np.asarray(column.to_numpy())
+
+
+def _steps(table: pa.Table, meta: TraceMeta, path: Path) -> int:
+    """The number of steps, having checked that the rows are every agent at every step, in order."""
+    agents, rows = len(meta.agents), table.num_rows
+    if not rows or not agents:
+        raise MetropolisError(
+            f"{path}: has {rows} rows for {agents} agents; it should have one per agent and step"
+        )
+    step, agent = (_numbers(table.column(name), name, path) for name in ("step", "agent"))
+    for name, value, limit in (("step", step, _INT32_MAX), ("agent", agent, agents)):
+        if (bad := (value < 0) | (value >= limit)).any():
+            row = int(np.argmax(bad))
+            raise MetropolisError(
+                f"{path}, row {row}: {name} is {value[row]}; it should be 0 to {limit - 1}"
+            )
+    key = step.astype(np.int64) * agents + agent
+    expected = np.arange(rows + 1)
+    wrong = np.append(key, -1) != expected
+    row = int(np.argmax(wrong))
+    if row == rows and rows % agents == 0:
+        return int(rows // agents)
+    missing = divmod(row, agents)
+    if row < rows and key[row] < row:
+        problem = (
+            f"step {step[row]}, agent {meta.agents[agent[row]]!r} stands here again after row"
+            f" {key[row]}; each agent should have one row per step"
+        )
+    elif (key == row).any():
+        later = int(np.argmax(key == row))
+        problem = (
+            f"step {missing[0]}, agent {meta.agents[missing[1]]!r} should stand here but stands in"
+            f" row {later}; rows should be sorted by step, then agent"
+        )
+    elif (step == missing[0]).any():
+        problem = (
+            f"agent {meta.agents[missing[1]]!r} is missing at step {missing[0]};"
+            f" every step should have a row for each of the {agents} agents"
+        )
+    else:
+        problem = f"step {missing[0]} is missing; steps should follow one another from 0"
+    raise MetropolisError(f"{path}, row {row}: {problem}")

@@ -1,0 +1,211 @@
+"""What every trace must satisfy, checked on every read, write and import.
+
+1. Positions are finite, and on a walkable tile when there is a map.
+2. Nobody moves further than `max_velocity` in one step, measured in the trace's own metric, in
+   which the rules of dependency are stated. For `geodesic` it is the walking distance round walls.
+3. A call has at least one prompt token and one output token; its prefix is part of its prompt.
+4. The parents of a call are earlier calls of the same agent-step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from metropolis.trace.schema import Calls, Float32, Trace, TraceMeta
+from metropolis.types import MetropolisError
+from metropolis.world.map import GridMap
+
+Place = Callable[[int, int], str]
+"""Names where (step, agent) stands in the file, to begin a sentence with."""
+
+METRICS = ("chebyshev", "euclidean", "manhattan", "geodesic")
+ORIGINS = ("recorded", "derived", "generated")
+SLACK = 1e-4
+"""Positions are float32: a move may exceed the velocity by this much."""
+
+
+def place_in(path: object, agents: tuple[str, ...]) -> Place:
+    """Places in a file that has no rows: by step and agent."""
+    return lambda step, agent: f"{path}, step {step}, agent {agents[agent]!r}"
+
+
+def displacement(metric: str, moves: Float32) -> npt.NDArray[np.float64]:
+    """Lengths of `moves` (..., 2) in `metric`, walls aside (geodesic: Manhattan)."""
+    size = np.abs(moves.astype(np.float64))
+    if metric == "chebyshev":
+        return np.asarray(size.max(axis=-1))
+    if metric == "euclidean":
+        return np.hypot(size[..., 0], size[..., 1])
+    return np.asarray(size.sum(axis=-1))
+
+
+def validate(trace: Trace, path: object, place: Place | None = None) -> None:
+    """Raise `MetropolisError` with the first thing wrong; `path` is the file it came from."""
+    validate_meta(trace.meta, path)
+    place = place or place_in(path, trace.meta.agents)
+    shape = trace.positions.shape
+    if len(shape) != 3 or shape[1:] != (len(trace.meta.agents), 2) or not shape[0]:
+        raise MetropolisError(
+            f"{path}: positions have the shape {shape}; it should be (steps, agents, 2)"
+            f" with {len(trace.meta.agents)} agents and at least one step"
+        )
+    validate_positions(trace.positions, trace.meta.map, place)
+    validate_moves(trace.positions, trace.meta, place)
+    _validate_calls(trace.calls, trace, place)
+
+
+def validate_meta(meta: TraceMeta, path: object) -> None:
+    """Check the values that hold for the whole trace."""
+
+    def refuse(name: str, value: object, right: str) -> MetropolisError:
+        return MetropolisError(f"{path}, metadata: {name} is {value!r}; it should be {right}")
+
+    if not meta.agents or not all(isinstance(a, str) and a for a in meta.agents):
+        raise refuse("agents", meta.agents, "a list of at least one name")
+    if len(set(meta.agents)) < len(meta.agents):
+        twice = next(a for a in meta.agents if meta.agents.count(a) > 1)
+        raise refuse("agents", twice, "a list of names without repetition")
+    for name in ("perception_radius", "max_velocity", "step_s"):
+        value = getattr(meta, name)
+        if not (math.isfinite(value) and value > 0):
+            raise refuse(name, value, "a positive number")
+    if meta.metric not in METRICS:
+        raise refuse("metric", meta.metric, f"one of {', '.join(METRICS)}")
+    if meta.metric == "geodesic" and meta.map is None:
+        raise refuse("map", None, "a grid map, because the metric is geodesic")
+    for name in ("movement_origin", "calls_origin"):
+        if getattr(meta, name) not in ORIGINS:
+            raise refuse(name, getattr(meta, name), f"one of {', '.join(ORIGINS)}")
+
+
+def validate_positions(positions: Float32, map: GridMap | None, place: Place) -> None:
+    """Check that everybody stands somewhere, and on a walkable tile of `map`."""
+    if (bad := _first(~np.isfinite(positions).all(axis=2))) is not None:
+        field = "y" if np.isfinite(positions[bad][0]) else "x"
+        value = positions[bad]["xy".index(field)]
+        raise MetropolisError(f"{place(*bad)}: {field} is {value}; it should be a finite number")
+    if map is None:
+        return
+    tile = np.floor(positions.astype(np.float64) + 0.5)
+    inside = (tile >= 0).all(axis=-1) & (tile < (map.width, map.height)).all(axis=-1)
+    if (bad := _first(~inside)) is not None:
+        raise MetropolisError(
+            f"{place(*bad)}: x, y = {_at(positions[bad])} lies outside the map;"
+            f" x should be 0 to {map.width - 1} and y 0 to {map.height - 1}"
+        )
+    index = tile.astype(np.intp)
+    if (bad := _first(map.walls[index[..., 1], index[..., 0]])) is not None:
+        raise MetropolisError(
+            f"{place(*bad)}: x, y = {_at(positions[bad])} is a wall of the map;"
+            " an agent should stand on a walkable tile"
+        )
+
+
+def jumps(positions: Float32, meta: TraceMeta) -> npt.NDArray[np.bool_]:
+    """(steps - 1, agents): whether the move from step s to s + 1 exceeds the velocity."""
+    moves = np.diff(positions, axis=0)
+    length = displacement(meta.metric, moves)
+    too_far = length > meta.max_velocity + SLACK
+    if meta.metric == "geodesic" and meta.map is not None:
+        # In the open the walking distance is Manhattan's; only longer moves can pass a wall.
+        longer = (length > 1) & ~too_far
+        ends = np.concatenate([positions[:-1][longer], positions[1:][longer]], axis=1)
+        kinds, kind = np.unique(ends, axis=0, return_inverse=True)
+        walks = [meta.map.walk(k[:2], k[2:]) for k in kinds]
+        steps = np.array([np.inf if walk is None else len(walk) for walk in walks])
+        too_far[longer] = (steps > meta.max_velocity + SLACK)[kind.ravel()]
+    return too_far
+
+
+def validate_moves(positions: Float32, meta: TraceMeta, place: Place, advice: str = "") -> None:
+    """Check that nobody moves further than `max_velocity` in a step."""
+    too_far = jumps(positions, meta)
+    if (bad := _first(too_far)) is None:
+        return
+    step, agent = bad
+    before, after = positions[step, agent], positions[step + 1, agent]
+    more = int(too_far.sum()) - 1
+    distance = displacement(meta.metric, after - before)
+    raise MetropolisError(
+        f"{place(step + 1, agent)}: x, y jumps from {_at(before)} to {_at(after)},"
+        f" a {meta.metric} distance of {distance:g}{f' (and {more} more jumps)' if more else ''};"
+        f" a move should be at most max_velocity = {meta.max_velocity:g}{advice}"
+    )
+
+
+def _validate_calls(calls: Calls, trace: Trace, place: Place) -> None:
+    n = len(calls)
+    if not n:
+        return
+    if calls.step.min() < 0 or calls.step.max() >= trace.steps:
+        i = int(np.argmax((calls.step < 0) | (calls.step >= trace.steps)))
+        raise MetropolisError(
+            f"{place(0, 0)}: call {i} is at step {calls.step[i]};"
+            f" it should be 0 to {trace.steps - 1}"
+        )
+    if calls.agent.min() < 0 or calls.agent.max() >= trace.agents:
+        i = int(np.argmax((calls.agent < 0) | (calls.agent >= trace.agents)))
+        raise MetropolisError(
+            f"{place(0, 0)}: call {i} is of agent {calls.agent[i]};"
+            f" it should be 0 to {trace.agents - 1}"
+        )
+    key = calls.step.astype(np.int64) * trace.agents + calls.agent
+    if (np.diff(key) < 0).any():
+        i = int(np.argmax(np.diff(key) < 0)) + 1
+        raise MetropolisError(
+            f"{place(int(calls.step[i]), int(calls.agent[i]))}: this agent-step's call comes after"
+            " those of a later one; calls should be sorted by step, then agent"
+        )
+    first = np.searchsorted(key, key)
+    behind = np.searchsorted(key, key, side="right")
+
+    def refuse(i: int, field: str, value: object, right: str) -> MetropolisError:
+        where = place(int(calls.step[i]), int(calls.agent[i]))
+        return MetropolisError(
+            f"{where}, call {i - first[i]}: {field} is {value}; it should be {right}"
+        )
+
+    for field in ("prompt_tokens", "output_tokens"):
+        tokens = getattr(calls, field)
+        if tokens.min() < 1:
+            i = int(np.argmax(tokens < 1))
+            raise refuse(i, field, tokens[i], "at least 1")
+    bad = (calls.prefix_tokens < 0) | (calls.prefix_tokens > calls.prompt_tokens)
+    if bad.any():
+        i = int(np.argmax(bad))
+        raise refuse(
+            i, "prefix_tokens", calls.prefix_tokens[i], f"0 to {calls.prompt_tokens[i]}, its prompt"
+        )
+    for field, names in (("function", calls.functions), ("model", calls.models)):
+        index = getattr(calls, field)
+        if index.min() < 0 or index.max() >= len(names):
+            i = int(np.argmax((index < 0) | (index >= len(names))))
+            raise refuse(i, field, index[i], f"0 to {len(names) - 1}, an index into {field}s")
+    child = np.repeat(np.arange(n), np.diff(calls.parent_offsets))
+    bad = (calls.parents < first[child]) | (calls.parents >= child)
+    if bad.any():
+        j = int(np.argmax(bad))
+        i, parent = int(child[j]), int(calls.parents[j])
+        seq, own, last = parent - first[i], i - first[i], behind[i] - first[i] - 1
+        if parent < first[i] or parent >= behind[i]:
+            problem = f"{seq}, which does not exist: the calls here are 0 to {last}"
+        elif parent == i:
+            problem = f"{seq}, the call itself, so it would wait for ever"
+        else:
+            problem = f"{seq}, a later call, so they could wait for each other in a cycle"
+        right = f"calls before call {own}" if own else "empty for the first call"
+        raise refuse(i, "parents", problem, right)
+
+
+def _first(bad: npt.NDArray[np.bool_] | np.bool_) -> tuple[int, int] | None:
+    """The (row, column) of the first True, or None."""
+    found = np.argwhere(bad)
+    return (int(found[0][0]), int(found[0][1])) if len(found) else None
+
+
+def _at(position: Float32) -> str:
+    return f"({position[0]:g}, {position[1]:g})"
