@@ -1,6 +1,6 @@
 """Types of the C++ extension."""
 
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -8,6 +8,102 @@ import numpy.typing as npt
 # --- controller (cpp/bindings/bind_controller.cpp)
 
 # --- instance (cpp/bindings/bind_instance.cpp)
+
+class Profile:
+    w_ms: float
+    g_ms: float
+    h_ms: float
+    b_ms: float
+    k_ms: float
+    q_ms: float
+    c_ms: float
+    k_mixed_ms: float
+    c_once: bool
+    kv_capacity_tokens: int
+    block_tokens: int
+    chunk_tokens: int
+    max_sequences: int
+    def __init__(
+        self,
+        *,
+        w_ms: float = 0.0,
+        g_ms: float = 0.0,
+        h_ms: float = 0.0,
+        b_ms: float = 0.0,
+        k_ms: float = 0.0,
+        q_ms: float = 0.0,
+        c_ms: float = 0.0,
+        k_mixed_ms: float = 0.0,
+        c_once: bool = False,
+        kv_capacity_tokens: int,
+        block_tokens: int = 16,
+        chunk_tokens: int = 2048,
+        max_sequences: int = 128,
+    ) -> None: ...
+
+class Request:
+    def __init__(
+        self,
+        prompt_tokens: int,
+        output_tokens: int,
+        priority: int = 0,
+        prefix_id: int = -1,
+        prefix_tokens: int = 0,
+    ) -> None: ...
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def output_tokens(self) -> int: ...
+    @property
+    def priority(self) -> int: ...
+    @property
+    def prefix_id(self) -> int: ...
+    @property
+    def prefix_tokens(self) -> int: ...
+
+class Completion:
+    @property
+    def id(self) -> int: ...
+    @property
+    def instance(self) -> int: ...
+    @property
+    def first_token_sim_s(self) -> float: ...
+    @property
+    def last_token_sim_s(self) -> float: ...
+
+class InstancePool:
+    def __init__(
+        self, profile: Profile, instances: int = 1, prefix_reuse: bool = False
+    ) -> None: ...
+    def submit(self, id: int, request: Request, now_sim_s: float) -> None: ...
+    def next_event_sim_s(self) -> float: ...
+    def advance(self, until_sim_s: float) -> list[Completion]: ...
+    def outstanding(self) -> int: ...
+    def busy_sim_s(self, instance: int) -> float: ...
+    def preemptions(self) -> int: ...
+    @staticmethod
+    def isolated_sim_s(profile: Profile, request: Request) -> float: ...
+
+class Simulated(TypedDict):
+    submitted_sim_s: npt.NDArray[np.float64]
+    first_token_sim_s: npt.NDArray[np.float64]
+    last_token_sim_s: npt.NDArray[np.float64]
+    instance: npt.NDArray[np.int32]
+    busy_sim_s: float
+    preemptions: int
+
+def simulate(
+    profile: Profile,
+    arrival_sim_s: npt.ArrayLike,
+    prompt_tokens: npt.ArrayLike,
+    output_tokens: npt.ArrayLike,
+    priority: npt.ArrayLike | None = None,
+    prefix_id: npt.ArrayLike | None = None,
+    prefix_tokens: npt.ArrayLike | None = None,
+    instances: int = 1,
+    prefix_reuse: bool = False,
+    concurrency: int = 0,
+) -> Simulated: ...
 
 # --- replay (cpp/bindings/bind_replay.cpp)
 

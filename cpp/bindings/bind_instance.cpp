@@ -1,3 +1,141 @@
-#include "bindings.hpp"
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
 
-void bind_instance(pybind11::module_&) {}
+#include <limits>
+
+#include "bindings.hpp"
+#include "metropolis/instance.hpp"
+#include "metropolis/workload.hpp"
+
+namespace py = pybind11;
+using namespace metropolis;
+
+namespace {
+
+template <typename T>
+using Column = py::array_t<T, py::array::c_style | py::array::forcecast>;
+
+template <typename T>
+std::span<const T> view(const Column<T>& column) {
+  return {column.data(), static_cast<std::size_t>(column.size())};
+}
+
+template <typename T>
+std::span<const T> view(const std::optional<Column<T>>& column) {
+  return column ? view(*column) : std::span<const T>{};
+}
+
+template <typename T>
+py::array_t<T> to_numpy(const std::vector<T>& values) {
+  return py::array_t<T>(static_cast<py::ssize_t>(values.size()), values.data());
+}
+
+py::dict simulate(const Profile& profile, const Column<double>& arrival_sim_s,
+                  const Column<std::int32_t>& prompt_tokens,
+                  const Column<std::int32_t>& output_tokens,
+                  const std::optional<Column<std::int64_t>>& priority,
+                  const std::optional<Column<std::int64_t>>& prefix_id,
+                  const std::optional<Column<std::int32_t>>& prefix_tokens, std::int32_t instances,
+                  bool prefix_reuse, std::int64_t concurrency) {
+  const Workload workload{view(arrival_sim_s), view(prompt_tokens), view(output_tokens),
+                          view(priority),      view(prefix_id),     view(prefix_tokens)};
+  WorkloadResult result;
+  {
+    const py::gil_scoped_release release;
+    result = run_workload(profile, {instances, prefix_reuse}, workload, concurrency);
+  }
+  py::dict columns;
+  columns["submitted_sim_s"] = to_numpy(result.submitted_sim_s);
+  columns["first_token_sim_s"] = to_numpy(result.first_token_sim_s);
+  columns["last_token_sim_s"] = to_numpy(result.last_token_sim_s);
+  columns["instance"] = to_numpy(result.instance);
+  columns["busy_sim_s"] = result.busy_sim_s;
+  columns["preemptions"] = result.preemptions;
+  return columns;
+}
+
+void bind_profile(py::module_& m) {
+  const Profile defaults;
+  py::class_<Profile>(m, "Profile", "Cost of one iteration and capacity of one instance.")
+      .def(py::init([](double w_ms, double g_ms, double h_ms, double b_ms, double k_ms, double q_ms,
+                       double c_ms, double k_mixed_ms, bool c_once, std::int64_t kv_capacity_tokens,
+                       std::int32_t block_tokens, std::int32_t chunk_tokens,
+                       std::int32_t max_sequences) {
+             return Profile{w_ms,         g_ms,         h_ms,         b_ms,   k_ms,
+                            q_ms,         c_ms,         k_mixed_ms,   c_once, kv_capacity_tokens,
+                            block_tokens, chunk_tokens, max_sequences};
+           }),
+           py::kw_only(), py::arg("w_ms") = 0.0, py::arg("g_ms") = 0.0, py::arg("h_ms") = 0.0,
+           py::arg("b_ms") = 0.0, py::arg("k_ms") = 0.0, py::arg("q_ms") = 0.0,
+           py::arg("c_ms") = 0.0, py::arg("k_mixed_ms") = 0.0, py::arg("c_once") = false,
+           py::arg("kv_capacity_tokens"), py::arg("block_tokens") = defaults.block_tokens,
+           py::arg("chunk_tokens") = defaults.chunk_tokens,
+           py::arg("max_sequences") = defaults.max_sequences)
+      .def_readwrite("w_ms", &Profile::w_ms)
+      .def_readwrite("g_ms", &Profile::g_ms)
+      .def_readwrite("h_ms", &Profile::h_ms)
+      .def_readwrite("b_ms", &Profile::b_ms)
+      .def_readwrite("k_ms", &Profile::k_ms)
+      .def_readwrite("q_ms", &Profile::q_ms)
+      .def_readwrite("c_ms", &Profile::c_ms)
+      .def_readwrite("k_mixed_ms", &Profile::k_mixed_ms)
+      .def_readwrite("c_once", &Profile::c_once)
+      .def_readwrite("kv_capacity_tokens", &Profile::kv_capacity_tokens)
+      .def_readwrite("block_tokens", &Profile::block_tokens)
+      .def_readwrite("chunk_tokens", &Profile::chunk_tokens)
+      .def_readwrite("max_sequences", &Profile::max_sequences);
+}
+
+}  // namespace
+
+void bind_instance(py::module_& m) {
+  bind_profile(m);
+
+  py::class_<Request>(m, "Request", "What one LLM call asks of an instance.")
+      .def(py::init([](std::int32_t prompt_tokens, std::int32_t output_tokens,
+                       std::int64_t priority, std::int64_t prefix_id, std::int32_t prefix_tokens) {
+             return Request{prompt_tokens, output_tokens, priority, prefix_id, prefix_tokens};
+           }),
+           py::arg("prompt_tokens"), py::arg("output_tokens"), py::arg("priority") = 0,
+           py::arg("prefix_id") = -1, py::arg("prefix_tokens") = 0)
+      .def_readonly("prompt_tokens", &Request::prompt_tokens)
+      .def_readonly("output_tokens", &Request::output_tokens)
+      .def_readonly("priority", &Request::priority)
+      .def_readonly("prefix_id", &Request::prefix_id)
+      .def_readonly("prefix_tokens", &Request::prefix_tokens);
+
+  py::class_<Completion>(m, "Completion", "A request that has all its tokens.")
+      .def_readonly("id", &Completion::id)
+      .def_readonly("instance", &Completion::instance)
+      .def_readonly("first_token_sim_s", &Completion::first_token_sim_s)
+      .def_readonly("last_token_sim_s", &Completion::last_token_sim_s);
+
+  py::class_<InstancePool>(m, "InstancePool",
+                           "Data-parallel replicas behind a least-loaded dispatcher.")
+      .def(py::init([](const Profile& profile, std::int32_t instances, bool prefix_reuse) {
+             return InstancePool(profile, {instances, prefix_reuse});
+           }),
+           py::arg("profile"), py::arg("instances") = 1, py::arg("prefix_reuse") = false)
+      .def("submit", &InstancePool::submit, py::arg("id"), py::arg("request"), py::arg("now_sim_s"))
+      .def("next_event_sim_s", &InstancePool::next_event_sim_s)
+      .def(
+          "advance",
+          [](InstancePool& pool, double until_sim_s) {
+            std::vector<Completion> out;
+            pool.advance(until_sim_s, out);
+            return out;
+          },
+          py::arg("until_sim_s"))
+      .def("outstanding", &InstancePool::outstanding)
+      .def("busy_sim_s", &InstancePool::busy_sim_s, py::arg("instance"))
+      .def("preemptions", &InstancePool::preemptions)
+      .def_static("isolated_sim_s", &InstancePool::isolated_sim_s, py::arg("profile"),
+                  py::arg("request"));
+
+  m.def("simulate", &simulate,
+        "Runs a whole workload; returns columns of n rows and the totals busy_sim_s, preemptions.",
+        py::arg("profile"), py::arg("arrival_sim_s"), py::arg("prompt_tokens"),
+        py::arg("output_tokens"), py::arg("priority") = py::none(),
+        py::arg("prefix_id") = py::none(), py::arg("prefix_tokens") = py::none(),
+        py::arg("instances") = 1, py::arg("prefix_reuse") = false, py::arg("concurrency") = 0);
+}

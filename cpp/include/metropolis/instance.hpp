@@ -18,7 +18,7 @@ using RequestId = std::int64_t;
 // chunk*(kv + chunk/2), n prefills.
 struct Profile {
   double w_ms = 0, g_ms = 0, h_ms = 0, b_ms = 0, k_ms = 0, q_ms = 0, c_ms = 0;
-  double k_mixed_ms = 0;  // replaces k in iterations that also prefill
+  double k_mixed_ms = 0;  // replaces k in iterations that also prefill; 0: k holds there too
   bool c_once = false;    // c is charged once per iteration that prefills, not per prefill
   std::int64_t kv_capacity_tokens = 0;
   std::int32_t block_tokens = 16;

@@ -1,0 +1,144 @@
+#include "metropolis/instance.hpp"
+
+#include <cmath>
+#include <deque>
+#include <stdexcept>
+
+#include "instance_engine.hpp"
+
+namespace metropolis {
+
+using detail::ceil_div;
+using detail::CostModel;
+using detail::Engine;
+using detail::Tournament;
+
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+std::size_t checked_instances(const InstancePoolOptions& options) {
+  if (options.instances < 1) {
+    throw std::invalid_argument("a pool of " + std::to_string(options.instances) +
+                                " instances; it needs at least 1");
+  }
+  return static_cast<std::size_t>(options.instances);
+}
+
+}  // namespace
+
+struct InstancePool::Impl {
+  Impl(const Profile& p, const InstancePoolOptions& options)
+      : profile(p),
+        next_events(checked_instances(options), kNever),
+        loads(checked_instances(options), 0) {
+    const CostModel cost(profile);
+    for (std::int32_t i = 0; i < options.instances; ++i) {
+      engines.emplace_back(profile, cost, options.prefix_reuse, i);
+    }
+  }
+
+  void check(RequestId id, const Request& request, double at_sim_s) const {
+    const std::string name = "request " + std::to_string(id);
+    if (request.prompt_tokens < 1 || request.output_tokens < 1 || request.prefix_tokens < 0) {
+      throw std::invalid_argument(
+          name + " has " + std::to_string(request.prompt_tokens) + " prompt, " +
+          std::to_string(request.output_tokens) + " output and " +
+          std::to_string(request.prefix_tokens) +
+          " prefix tokens; prompt and output must be at least 1, the prefix at least 0");
+    }
+    const std::int64_t kv = std::int64_t{request.prompt_tokens} + request.output_tokens - 1;
+    const std::int64_t blocks = profile.kv_capacity_tokens / profile.block_tokens;
+    if (ceil_div(kv, profile.block_tokens) > blocks) {
+      throw std::invalid_argument(name + " needs " + std::to_string(kv) +
+                                  " KV tokens; an instance holds " +
+                                  std::to_string(blocks * profile.block_tokens));
+    }
+    if (!(std::isfinite(at_sim_s) && at_sim_s >= now_sim_s)) {
+      throw std::invalid_argument(name + " is submitted at " + std::to_string(at_sim_s) +
+                                  " s, but the pool has reached " + std::to_string(now_sim_s) +
+                                  " s");
+    }
+  }
+
+  // Carries out every event up to and including `until_sim_s`, in order of time.
+  void pass(double until_sim_s) {
+    while (next_events.best_value() <= until_sim_s && next_events.best_value() < kNever) {
+      const std::size_t i = next_events.best();
+      const std::size_t before = unreported.size();
+      now_sim_s = next_events.best_value();
+      engines[i].step(unreported);
+      next_events.set(i, engines[i].next_event_sim_s());
+      if (unreported.size() == before) continue;
+      loads.set(i, loads[i] - static_cast<std::int64_t>(unreported.size() - before));
+      for (std::size_t k = before; k < unreported.size(); ++k) sort_in(k);
+    }
+    if (until_sim_s < kNever) now_sim_s = std::max(now_sim_s, until_sim_s);
+  }
+
+  // Completions of one instant may come from several instances.
+  void sort_in(std::size_t k) {
+    for (; k > 0 && unreported[k - 1].last_token_sim_s == unreported[k].last_token_sim_s &&
+           unreported[k - 1].id > unreported[k].id;
+         --k) {
+      std::swap(unreported[k - 1], unreported[k]);
+    }
+  }
+
+  Profile profile;
+  std::deque<Engine> engines;
+  Tournament<double> next_events;
+  Tournament<std::int64_t> loads;  // outstanding requests by instance
+  std::vector<Completion> unreported;
+  std::int64_t outstanding = 0;
+  double now_sim_s = -kNever;
+};
+
+InstancePool::InstancePool(const Profile& profile, const InstancePoolOptions& options)
+    : impl_(std::make_unique<Impl>(profile, options)) {}
+InstancePool::~InstancePool() = default;
+InstancePool::InstancePool(InstancePool&&) noexcept = default;
+
+void InstancePool::submit(RequestId id, const Request& request, double now_sim_s) {
+  impl_->check(id, request, now_sim_s);
+  impl_->pass(now_sim_s);
+  const std::size_t i = impl_->loads.best();
+  Engine& engine = impl_->engines[i];
+  engine.enqueue(id, request, now_sim_s);
+  impl_->next_events.set(i, engine.next_event_sim_s());
+  impl_->loads.set(i, impl_->loads[i] + 1);
+  ++impl_->outstanding;
+}
+
+double InstancePool::next_event_sim_s() const {
+  return impl_->unreported.empty() ? impl_->next_events.best_value()
+                                   : impl_->unreported.front().last_token_sim_s;
+}
+
+void InstancePool::advance(double until_sim_s, std::vector<Completion>& out) {
+  if (std::isnan(until_sim_s)) throw std::invalid_argument("time cannot advance to NaN");
+  impl_->pass(until_sim_s);
+  auto& ready = impl_->unreported;
+  const auto end = std::upper_bound(
+      ready.begin(), ready.end(), until_sim_s,
+      [](double time, const Completion& completion) { return time < completion.last_token_sim_s; });
+  out.insert(out.end(), ready.begin(), end);
+  impl_->outstanding -= end - ready.begin();
+  ready.erase(ready.begin(), end);
+}
+
+std::int64_t InstancePool::outstanding() const {
+  return impl_->outstanding;
+}
+
+double InstancePool::busy_sim_s(std::int32_t instance) const {
+  return impl_->engines.at(static_cast<std::size_t>(instance)).busy_sim_s(impl_->now_sim_s);
+}
+
+std::int64_t InstancePool::preemptions() const {
+  std::int64_t total = 0;
+  for (const Engine& engine : impl_->engines) total += engine.preemptions();
+  return total;
+}
+
+}  // namespace metropolis

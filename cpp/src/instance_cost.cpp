@@ -1,0 +1,72 @@
+#include "instance_cost.hpp"
+
+#include <stdexcept>
+#include <string>
+
+namespace metropolis {
+namespace detail {
+namespace {
+
+constexpr double kLargest_ms = 8000;  // what 63 bits hold
+
+std::int64_t to_units(double value_ms, const char* field) {
+  if (!(value_ms >= 0 && value_ms < kLargest_ms)) {
+    throw std::invalid_argument("profile field " + std::string(field) + " is " +
+                                std::to_string(value_ms) +
+                                ", but must be at least 0 and below 8000 ms");
+  }
+  return static_cast<std::int64_t>(value_ms * (kUnitsPerSecond / 1000));
+}
+
+void require_positive(std::int64_t value, const char* field) {
+  if (value <= 0) {
+    throw std::invalid_argument("profile field " + std::string(field) + " is " +
+                                std::to_string(value) + ", but must be at least 1");
+  }
+}
+
+}  // namespace
+
+CostModel::CostModel(const Profile& p)
+    : w_(to_units(p.w_ms, "w_ms")),
+      b_(to_units(p.b_ms, "b_ms")),
+      h_(to_units(p.h_ms, "h_ms")),
+      g_(to_units(p.g_ms, "g_ms")),
+      k_(to_units(p.k_ms, "k_ms")),
+      k_mixed_(to_units(p.k_mixed_ms > 0 ? p.k_mixed_ms : p.k_ms, "k_mixed_ms")),
+      q_(to_units(p.q_ms, "q_ms")),
+      c_(to_units(p.c_ms, "c_ms")),
+      c_once_(p.c_once) {
+  to_units(p.k_mixed_ms, "k_mixed_ms");
+  require_positive(p.block_tokens, "block_tokens");
+  require_positive(p.chunk_tokens, "chunk_tokens");
+  require_positive(p.max_sequences, "max_sequences");
+  if (p.kv_capacity_tokens < p.block_tokens) {
+    throw std::invalid_argument(
+        "profile field kv_capacity_tokens is " + std::to_string(p.kv_capacity_tokens) +
+        ", but must hold at least one block of " + std::to_string(p.block_tokens) + " tokens");
+  }
+  if (!(std::max(p.w_ms, p.g_ms + p.h_ms) >= 1e-6)) {
+    throw std::invalid_argument(
+        "profile fields w_ms, g_ms and h_ms make an iteration take no time; w_ms must be positive");
+  }
+}
+
+}  // namespace detail
+
+double InstancePool::isolated_sim_s(const Profile& profile, const Request& request) {
+  const detail::CostModel cost(profile);
+  detail::Units total = 0;
+  for (std::int64_t kv = 0; kv < request.prompt_tokens;) {
+    const std::int64_t chunk =
+        std::min<std::int64_t>(profile.chunk_tokens, request.prompt_tokens - kv);
+    detail::PrefillWork prefill;
+    prefill.add(chunk, kv);
+    total += cost.mixed(0, 0, prefill);
+    kv += chunk;
+  }
+  const std::int64_t decodes = request.output_tokens - 1;
+  return detail::to_seconds(total + cost.decode_run(1, request.prompt_tokens + 1).elapsed(decodes));
+}
+
+}  // namespace metropolis

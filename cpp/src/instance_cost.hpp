@@ -1,0 +1,80 @@
+// What an iteration costs, in integer time.
+//
+// Virtual time is counted in units of 2^-60 s. Sums of integers do not depend on how they are
+// grouped, so a leap over many iterations ends at exactly the instant at which its iterations, one
+// by one, would have ended: two instances with the same work stay in step to the last bit.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "metropolis/instance.hpp"
+
+namespace metropolis::detail {
+
+__extension__ typedef __int128 Units;  // NOLINT: 64 bits would end after eight seconds
+
+inline constexpr double kUnitsPerSecond = 1152921504606846976.0;  // 2^60
+
+inline double to_seconds(Units units) {
+  return static_cast<double>(units) / kUnitsPerSecond;
+}
+
+inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
+  return (a + b - 1) / b;
+}
+
+// A run of decode-only iterations of an unchanging batch: iteration i takes first + i * growth.
+struct DecodeRun {
+  Units first;
+  Units growth;
+
+  Units elapsed(std::int64_t iterations) const {
+    return iterations * first + growth * (static_cast<Units>(iterations) * (iterations - 1) / 2);
+  }
+};
+
+// The prefill part of one iteration.
+struct PrefillWork {
+  std::int64_t tokens = 0;
+  std::int64_t attention = 0;  // sum over chunks of chunk * (2 * kv + chunk), i.e. 2 Q
+  std::int64_t chunks = 0;
+
+  void add(std::int64_t chunk, std::int64_t kv) {
+    tokens += chunk;
+    attention += chunk * (2 * kv + chunk);
+    ++chunks;
+  }
+};
+
+// Profile's formula with every coefficient in integer units.
+class CostModel {
+ public:
+  // Throws std::invalid_argument that names the field of a profile that makes no sense.
+  explicit CostModel(const Profile& profile);
+
+  // `sequences` decode, reading `kv_tokens` in the first iteration and `sequences` more in each
+  // next.
+  DecodeRun decode_run(std::int64_t sequences, std::int64_t kv_tokens) const {
+    return {linear(sequences) + b_ * sequences + static_cast<Units>(k_) * kv_tokens,
+            static_cast<Units>(k_) * sequences};
+  }
+
+  Units mixed(std::int64_t sequences, std::int64_t kv_tokens, const PrefillWork& prefill) const {
+    return linear(sequences + prefill.tokens) + b_ * sequences +
+           static_cast<Units>(k_mixed_) * kv_tokens +
+           static_cast<Units>(q_) * prefill.attention / 2 +
+           static_cast<Units>(c_) * (c_once_ ? 1 : prefill.chunks);
+  }
+
+ private:
+  Units linear(std::int64_t tokens) const {
+    return std::max<Units>(w_, static_cast<Units>(g_) * tokens + h_);
+  }
+
+  Units w_, b_, h_;
+  std::int64_t g_, k_, k_mixed_, q_, c_;
+  bool c_once_;
+};
+
+}  // namespace metropolis::detail

@@ -1,0 +1,173 @@
+#include "instance_engine.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace metropolis::detail {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+}  // namespace
+
+Engine::Engine(const Profile& profile, const CostModel& cost, bool prefix_reuse, std::int32_t index)
+    : profile_(profile),
+      cost_(cost),
+      prefix_reuse_(prefix_reuse),
+      index_(index),
+      free_blocks_(profile.kv_capacity_tokens / profile.block_tokens),
+      next_event_sim_s_(kNever),
+      phases_(static_cast<std::size_t>(profile.block_tokens)) {}
+
+void Engine::enqueue(RequestId id, const Request& request, double now_sim_s) {
+  Slot slot = static_cast<Slot>(slab_.size());
+  if (free_slots_.empty()) {
+    slab_.emplace_back();
+  } else {
+    slot = free_slots_.back();
+    free_slots_.pop_back();
+  }
+  // At least one token of the prompt is computed, or there would be nothing to decode from.
+  const bool shares = prefix_reuse_ && request.prefix_id >= 0;
+  const std::int32_t shareable_tokens =
+      shares ? std::min(request.prefix_tokens, request.prompt_tokens - 1) : 0;
+  slab_[slot] = {.rank = {request.priority, now_sim_s, id},
+                 .first_token_sim_s = -1,
+                 .prefix_id = request.prefix_id,
+                 .prompt_tokens = request.prompt_tokens,
+                 .output_tokens = request.output_tokens,
+                 .generated_tokens = 0,
+                 .computed_tokens = 0,
+                 .shareable_blocks = shareable_tokens / profile_.block_tokens,
+                 .shared_blocks = 0,
+                 .own_blocks = 0,
+                 .phase = 0,
+                 .prefix = {}};
+  waiting_.push(slab_[slot].rank, slot);
+  if (state_ == State::kIdle) {
+    origin_sim_s_ = now_sim_s;
+    now_ = 0;
+    reach_boundary();
+  } else if (state_ == State::kIterating && chunks_.empty() && waiting_.front() == slot) {
+    cut_leap(now_sim_s);
+  }
+}
+
+void Engine::step(std::vector<Completion>& out) {
+  if (state_ == State::kAtBoundary) {
+    begin();
+  } else {
+    end(out);
+  }
+}
+
+double Engine::busy_sim_s(double now_sim_s) const {
+  const double done = to_seconds(busy_);
+  return state_ == State::kIterating ? done + std::max(0.0, now_sim_s - to_sim_s(now_)) : done;
+}
+
+// A boundary is due just after its instant, so that whatever is submitted at it is seen.
+void Engine::reach_boundary() {
+  const bool idle = decodings_.empty() && !has_partial_ && waiting_.empty();
+  state_ = idle ? State::kIdle : State::kAtBoundary;
+  next_event_sim_s_ = idle ? kNever : std::nextafter(to_sim_s(now_), kNever);
+}
+
+void Engine::begin() {
+  const bool preempted = preempt_until_decodes_fit();
+  allocate(decode_blocks(iteration_, 1));
+  std::int64_t budget = std::max<std::int64_t>(0, profile_.chunk_tokens - decoding());
+  PrefillWork work;
+  if (has_partial_ && budget > 0) {
+    has_partial_ = false;
+    add_prefill(partial_, budget, work);
+  }
+  while (!preempted && budget > 0 && !waiting_.empty() &&
+         decoding() + work.chunks < profile_.max_sequences) {
+    const Slot slot = waiting_.front();
+    if (!fits(slab_[slot])) break;
+    waiting_.pop();
+    admit(slab_[slot]);
+    add_prefill(slot, budget, work);
+  }
+  if (work.chunks == 0) {
+    begin_leap(preempted ? 1 : decodings_.front().last_iteration - iteration_);
+  } else {
+    leap_ = {cost_.mixed(decoding(), decode_kv_tokens_, work), 0};
+    leap_iterations_ = 1;
+  }
+  state_ = State::kIterating;
+  next_event_sim_s_ = to_sim_s(now_ + leap_.elapsed(leap_iterations_));
+}
+
+// Nothing changes until a sequence has all its tokens, blocks run out or a submission cuts in.
+void Engine::begin_leap(std::int64_t longest) {
+  leap_ = cost_.decode_run(decoding(), decode_kv_tokens_);
+  leap_iterations_ = longest;
+  const std::int64_t available = available_blocks();
+  if (decode_blocks(iteration_ + 1, longest - 1) <= available) return;
+  // block_tokens iterations take one block for each sequence; the rest is counted one by one.
+  leap_iterations_ = 1 + available / decoding() * profile_.block_tokens;
+  std::int64_t used = available / decoding() * decoding();
+  while ((used += decode_blocks(iteration_ + leap_iterations_, 1)) <= available) ++leap_iterations_;
+}
+
+// Ends the leap at the first boundary that sees a submission of `now_sim_s`, if the request it put
+// first can be admitted then. Within a leap room only shrinks, so it cannot be later.
+void Engine::cut_leap(double now_sim_s) {
+  if (decoding() >= std::min(profile_.max_sequences, profile_.chunk_tokens) || has_partial_ ||
+      !fits(slab_[waiting_.front()])) {
+    return;
+  }
+  const double wait = (now_sim_s - to_sim_s(now_)) * kUnitsPerSecond;
+  const double half_growth = static_cast<double>(leap_.growth) / 2;
+  const double linear = static_cast<double>(leap_.first) - half_growth;
+  const double root = std::sqrt(linear * linear + 4 * half_growth * wait);
+  const double guess = 2 * wait / (linear + root);  // solves elapsed(i) = wait; exact below
+  auto i = static_cast<std::int64_t>(std::clamp(guess, 1.0, static_cast<double>(leap_iterations_)));
+  while (i > 1 && to_sim_s(now_ + leap_.elapsed(i - 1)) >= now_sim_s) --i;
+  while (i < leap_iterations_ && to_sim_s(now_ + leap_.elapsed(i)) < now_sim_s) ++i;
+  leap_iterations_ = i;
+  next_event_sim_s_ = to_sim_s(now_ + leap_.elapsed(i));
+}
+
+void Engine::end(std::vector<Completion>& out) {
+  const Units duration = leap_.elapsed(leap_iterations_);
+  now_ += duration;
+  busy_ += duration;
+  allocate(decode_blocks(iteration_ + 1, leap_iterations_ - 1));
+  iteration_ += leap_iterations_;
+  decode_kv_tokens_ += leap_iterations_ * decoding();
+  while (!decodings_.empty() && decodings_.front().last_iteration == iteration_) {
+    const Decoding decoding = decodings_.front();
+    std::pop_heap(decodings_.begin(), decodings_.end());
+    decodings_.pop_back();
+    stop_decoding(decoding);
+    complete(decoding.slot, out);
+  }
+  std::sort(chunks_.begin(), chunks_.end(), [this](const Chunk& a, const Chunk& b) {
+    return slab_[a.slot].rank.id < slab_[b.slot].rank.id;
+  });
+  for (const Chunk& chunk : chunks_) {
+    Sequence& sequence = slab_[chunk.slot];
+    sequence.computed_tokens += chunk.tokens;
+    if (sequence.computed_tokens < sequence.prefill_tokens()) {
+      has_partial_ = true;
+      partial_ = chunk.slot;
+      continue;
+    }
+    if (sequence.first_token_sim_s < 0) sequence.first_token_sim_s = to_sim_s(now_);
+    ++sequence.generated_tokens;
+    share_prefix(sequence);
+    if (sequence.generated_tokens == sequence.output_tokens) {
+      complete(chunk.slot, out);
+    } else {
+      start_decoding(chunk.slot);
+    }
+  }
+  chunks_.clear();
+  reach_boundary();
+}
+
+}  // namespace metropolis::detail

@@ -1,0 +1,133 @@
+// One LLM engine replica with continuous batching, as a discrete-event simulation.
+//
+// Rules of an iteration, which metropolis/sim/reference.py spells out one iteration at a time:
+//  1. It begins at a boundary: the end of the one before, or a submission to an idle engine. It
+//  sees
+//     the requests submitted up to and including that instant.
+//  2. Every decoding sequence gets one token. If their new KV blocks do not fit, the running
+//     sequence of the largest rank is preempted: its blocks are freed and it waits again, to
+//     prefill its prompt and what it had generated.
+//  3. The rest of `chunk_tokens` goes to the sequence whose prefill is under way, then to waiting
+//     ones by rank while there is room for a sequence and for all the blocks of its prefill; the
+//     first that does not fit ends this. Nobody is admitted in an iteration that preempts.
+//  4. At its end sequences leave in order of id, first those that decoded; a completed prefill
+//     yields one token.
+// Prefixes are shared in whole blocks. The first to compute one leaves it in the cache at the end
+// of its prefill; a later prefill that begins with it skips it. A cached prefix is used whole or
+// not at all, so that a sequence alone in the engine always fits.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "instance_cost.hpp"
+#include "instance_prefix.hpp"
+#include "instance_queue.hpp"
+
+namespace metropolis::detail {
+
+class Engine {
+ public:
+  Engine(const Profile& profile, const CostModel& cost, bool prefix_reuse, std::int32_t index);
+
+  // `now_sim_s` is not before anything step() has carried out.
+  void enqueue(RequestId id, const Request& request, double now_sim_s);
+
+  // When the next event is due: a boundary that still waits for submissions of its own instant is
+  // due just after it, the end of a leap over iterations exactly then; infinity when idle.
+  double next_event_sim_s() const { return next_event_sim_s_; }
+
+  // Carries out that event; appends completions in order of id.
+  void step(std::vector<Completion>& out);
+
+  double busy_sim_s(double now_sim_s) const;
+  std::int64_t preemptions() const { return preemptions_; }
+
+ private:
+  struct Sequence {
+    Rank rank;
+    double first_token_sim_s;
+    std::int64_t prefix_id;
+    std::int32_t prompt_tokens;
+    std::int32_t output_tokens;
+    std::int32_t generated_tokens;  // kept up to date except while decoding
+    std::int32_t computed_tokens;   // of the prefill
+    std::int32_t shareable_blocks;  // whole blocks of its prefix
+    std::int32_t shared_blocks;     // of those, the ones it holds in the prefix cache: all or none
+    std::int64_t own_blocks;        // the others; not counting what it allocated while decoding
+    std::int32_t phase;             // it needs a block when (phase + iteration) % block_tokens == 0
+    PrefixCache::Handle prefix;     // valid if shared_blocks > 0
+
+    std::int64_t prefill_tokens() const { return std::int64_t{prompt_tokens} + generated_tokens; }
+  };
+  struct Decoding {
+    std::int64_t last_iteration;  // it has all its tokens when this many iterations have passed
+    RequestId id;
+    Slot slot;
+    friend bool operator<(const Decoding& a, const Decoding& b) {  // min-heap
+      return std::tie(b.last_iteration, b.id) < std::tie(a.last_iteration, a.id);
+    }
+  };
+  struct Chunk {
+    Slot slot;
+    std::int32_t tokens;
+  };
+  enum class State { kIdle, kAtBoundary, kIterating };
+
+  void begin();
+  void end(std::vector<Completion>& out);
+  void begin_leap(std::int64_t longest);
+  void cut_leap(double now_sim_s);
+
+  bool preempt_until_decodes_fit();
+  void preempt_worst();
+  void add_prefill(Slot slot, std::int64_t& budget, PrefillWork& work);
+  bool fits(const Sequence& sequence);
+  void admit(Sequence& sequence);
+  PrefixCache::Handle usable_prefix(const Sequence& sequence);
+
+  void start_decoding(Slot slot);
+  void stop_decoding(const Decoding& decoding);
+  void share_prefix(Sequence& sequence);
+  void complete(Slot slot, std::vector<Completion>& out);
+  void release_blocks(Sequence& sequence);
+
+  std::int64_t decode_blocks(std::int64_t iteration, std::int64_t count) const;
+  void allocate(std::int64_t blocks);
+  std::int64_t available_blocks() const { return free_blocks_ + prefixes_.evictable_blocks(); }
+  std::int64_t decoding() const { return static_cast<std::int64_t>(decodings_.size()); }
+  std::int64_t kv_tokens(const Sequence& s, const Decoding& d) const {
+    return std::int64_t{s.prompt_tokens} + s.output_tokens - (d.last_iteration - iteration_);
+  }
+  double to_sim_s(Units offset) const { return origin_sim_s_ + to_seconds(offset); }
+  void reach_boundary();
+
+  const Profile profile_;
+  const CostModel cost_;
+  const bool prefix_reuse_;
+  const std::int32_t index_;
+
+  std::vector<Sequence> slab_;
+  std::vector<Slot> free_slots_;
+  WaitingQueue waiting_;
+  std::vector<Decoding> decodings_;  // a heap
+  std::vector<Chunk> chunks_;  // prefills of the iteration under way; only the last can be partial
+  bool has_partial_ = false;   // whether a prefill is under way between iterations
+  Slot partial_ = 0;
+  PrefixCache prefixes_;
+  std::int64_t free_blocks_;
+
+  State state_ = State::kIdle;
+  double next_event_sim_s_;
+  double origin_sim_s_ = 0;  // when the engine was last idle
+  Units now_ = 0;            // the last boundary, counted from the origin
+  Units busy_ = 0;
+  std::int64_t iteration_ = 0;         // iterations completed
+  std::int64_t decode_kv_tokens_ = 0;  // read by the next iteration
+  std::vector<std::int64_t> phases_;   // decoding sequences by phase
+  std::int64_t leap_iterations_ = 0;   // length of the leap under way
+  DecodeRun leap_{0, 0};               // its cost; a single mixed iteration has no growth
+  std::int64_t preemptions_ = 0;
+};
+
+}  // namespace metropolis::detail

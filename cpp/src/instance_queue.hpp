@@ -1,0 +1,99 @@
+// The order in which requests wait, and a heap-like minimum over instances.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <queue>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "metropolis/instance.hpp"
+
+namespace metropolis::detail {
+
+using Slot = std::uint32_t;  // a sequence's place in its instance's slab
+
+// Smaller runs first.
+struct Rank {
+  std::int64_t priority;
+  double arrival_sim_s;
+  RequestId id;
+
+  friend bool operator<(const Rank& a, const Rank& b) {
+    return std::tie(a.priority, a.arrival_sim_s, a.id) <
+           std::tie(b.priority, b.arrival_sim_s, b.id);
+  }
+};
+
+// A priority queue in which requests that arrive in order cost O(1): they go to a sorted run, and
+// only those that overtake somebody go to a heap.
+class WaitingQueue {
+ public:
+  bool empty() const { return sorted_.empty() && heap_.empty(); }
+
+  void push(const Rank& rank, Slot slot) {
+    if (sorted_.empty() || sorted_.back().rank < rank) {
+      sorted_.push_back({rank, slot});
+    } else {
+      heap_.push({rank, slot});
+    }
+  }
+
+  Slot front() const { return from_heap() ? heap_.top().slot : sorted_.front().slot; }
+
+  void pop() {
+    if (from_heap()) {
+      heap_.pop();
+    } else {
+      sorted_.pop_front();
+    }
+  }
+
+ private:
+  struct Entry {
+    Rank rank;
+    Slot slot;
+    friend bool operator<(const Entry& a, const Entry& b) { return b.rank < a.rank; }  // min-heap
+  };
+
+  bool from_heap() const {
+    return sorted_.empty() || (!heap_.empty() && heap_.top().rank < sorted_.front().rank);
+  }
+
+  std::deque<Entry> sorted_;
+  std::priority_queue<Entry> heap_;
+};
+
+// The smallest of n values and its index (the lowest on ties); O(log n) to change one.
+template <typename T>
+class Tournament {
+ public:
+  Tournament(std::size_t n, T initial) : values_(n, initial), winners_(2 * n) {
+    for (std::size_t i = 0; i < n; ++i) winners_[n + i] = i;
+    for (std::size_t node = n; node-- > 1;) replay(node);
+  }
+
+  std::size_t best() const { return winners_[1]; }
+  const T& best_value() const { return values_[winners_[1]]; }
+  const T& operator[](std::size_t i) const { return values_[i]; }
+
+  void set(std::size_t i, T value) {
+    values_[i] = std::move(value);
+    for (std::size_t node = (values_.size() + i) / 2; node >= 1; node /= 2) replay(node);
+  }
+
+ private:
+  void replay(std::size_t node) {
+    const std::size_t a = winners_[2 * node];
+    const std::size_t b = winners_[2 * node + 1];
+    const bool a_wins = values_[a] < values_[b] || (!(values_[b] < values_[a]) && a < b);
+    winners_[node] = a_wins ? a : b;
+  }
+
+  std::vector<T> values_;
+  std::vector<std::size_t> winners_;  // winners_[1] is the root, winners_[n + i] leaf i
+};
+
+}  // namespace metropolis::detail

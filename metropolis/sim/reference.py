@@ -1,0 +1,304 @@
+"""What virtual LLM instances do, one iteration at a time: the specification of the C++ core.
+
+Slow and plain on purpose. The rules are numbered as in cpp/src/instance_engine.hpp.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import inf, nextafter
+
+from metropolis._core import Profile, Request
+
+SCALE = 2**60
+"""Units of virtual time in a second: integers, so that sums do not depend on grouping."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A request that has all its tokens."""
+
+    id: int
+    instance: int
+    first_token_sim_s: float
+    last_token_sim_s: float
+
+
+@dataclass
+class _Sequence:
+    id: int
+    request: Request
+    arrival_sim_s: float
+    generated: int = 0
+    to_prefill: int = 0
+    """Prompt, and what had been generated when it was admitted (again)."""
+    computed: int = 0
+    """Tokens in the KV cache."""
+    blocks: int = 0
+    """Blocks it holds, without those of a shared prefix."""
+    prefix: _Prefix | None = None
+    first_token_sim_s: float | None = None
+
+    @property
+    def rank(self) -> tuple[int, float, int]:
+        return (self.request.priority, self.arrival_sim_s, self.id)
+
+    @property
+    def decodes(self) -> bool:
+        return self.computed >= self.to_prefill
+
+
+@dataclass
+class _Prefix:
+    id: int
+    blocks: int
+    references: int = 0
+    released: int = 0
+    """Counts releases, so that the smallest is the least recently used."""
+
+
+@dataclass
+class _Instance:
+    profile: Profile
+    prefix_reuse: bool
+    index: int
+    waiting: list[_Sequence] = field(default_factory=list)
+    running: list[_Sequence] = field(default_factory=list)
+    prefixes: dict[int, _Prefix] = field(default_factory=dict)
+    origin_sim_s: float = 0.0
+    boundary: int = 0
+    """End of the last iteration, in units from the origin."""
+    end: int | None = None
+    """End of the iteration under way."""
+    chunks: dict[int, int] = field(default_factory=dict)
+    """Prefill tokens of the iteration under way, by sequence id."""
+    busy: int = 0
+    preemptions: int = 0
+    releases: int = 0
+
+    def to_sim_s(self, units: int) -> float:
+        return self.origin_sim_s + units / SCALE
+
+    def outstanding(self) -> int:
+        return len(self.waiting) + len(self.running)
+
+    def submit(self, sequence: _Sequence) -> None:
+        if not self.outstanding():
+            self.origin_sim_s, self.boundary = sequence.arrival_sim_s, 0
+        self.waiting.append(sequence)
+
+    def pass_time(self, until_sim_s: float) -> list[Completion]:
+        completions: list[Completion] = []
+        while self.outstanding():
+            # Rule 1: what is submitted at a boundary is seen by the iteration that begins there.
+            if self.end is None:
+                if self.to_sim_s(self.boundary) >= until_sim_s:
+                    break
+                self._begin()
+            assert self.end is not None
+            if self.to_sim_s(self.end) > until_sim_s:
+                break
+            completions += self._finish()
+        return completions
+
+    # --- memory
+
+    def free_blocks(self) -> int:
+        used = sum(s.blocks for s in self.running) + sum(p.blocks for p in self.prefixes.values())
+        return self.profile.kv_capacity_tokens // self.profile.block_tokens - used
+
+    def available_blocks(self) -> int:
+        """Free, or held by prefixes nobody refers to."""
+        idle = sum(p.blocks for p in self.prefixes.values() if not p.references)
+        return self.free_blocks() + idle
+
+    def allocate(self, sequence: _Sequence, blocks: int) -> None:
+        while self.free_blocks() < blocks:
+            idle = [p for p in self.prefixes.values() if not p.references]
+            del self.prefixes[min(idle, key=lambda p: p.released).id]
+        sequence.blocks += blocks
+
+    def release(self, sequence: _Sequence) -> None:
+        self.running.remove(sequence)
+        sequence.blocks = 0
+        if sequence.prefix:
+            sequence.prefix.references -= 1
+            self.releases += 1
+            sequence.prefix.released = self.releases
+            sequence.prefix = None
+
+    def blocks_of(self, tokens: int) -> int:
+        return -(-tokens // self.profile.block_tokens)
+
+    def shareable_blocks(self, sequence: _Sequence) -> int:
+        request = sequence.request
+        if not self.prefix_reuse or request.prefix_id < 0:
+            return 0
+        tokens = min(request.prefix_tokens, request.prompt_tokens - 1)
+        return tokens // self.profile.block_tokens
+
+    # --- an iteration
+
+    def _begin(self) -> None:
+        profile = self.profile
+        decoding = [s for s in self.running if s.decodes]
+
+        # Rule 2: room for one token of everybody who decodes.
+        def growing() -> list[_Sequence]:
+            return [s for s in decoding if s.computed % profile.block_tokens == 0]
+
+        preempted = False
+        while len(growing()) > self.available_blocks():
+            worst = max(self.running, key=lambda s: s.rank)
+            self.release(worst)
+            decoding = [s for s in decoding if s is not worst]
+            self.waiting.append(worst)
+            self.preemptions += 1
+            preempted = True
+        for sequence in growing():
+            self.allocate(sequence, 1)
+        for sequence in decoding:
+            sequence.computed += 1
+
+        # Rule 3: prefills.
+        budget = max(0, profile.chunk_tokens - len(decoding))
+        self.chunks = {}
+        attention = 0
+        for sequence in [s for s in self.running if not s.decodes]:
+            chunk = min(budget, sequence.to_prefill - sequence.computed)
+            if chunk:
+                self.chunks[sequence.id] = chunk
+                attention += chunk * (2 * sequence.computed + chunk)
+                budget -= chunk
+        self.waiting.sort(key=lambda s: s.rank)
+        while not preempted and budget and self.waiting:
+            sequence = self.waiting[0]
+            if len(self.running) >= profile.max_sequences or not self._admit(sequence):
+                break
+            chunk = min(budget, sequence.to_prefill - sequence.computed)
+            self.chunks[sequence.id] = chunk
+            attention += chunk * (2 * sequence.computed + chunk)
+            budget -= chunk
+
+        duration = self._duration(decoding, attention)
+        self.end = self.boundary + duration
+        self.busy += duration
+
+    def _admit(self, sequence: _Sequence) -> bool:
+        shareable = self.shareable_blocks(sequence)
+        prefix = self.prefixes.get(sequence.request.prefix_id) if shareable else None
+        if prefix and prefix.blocks > shareable:
+            prefix = None
+        shared = prefix.blocks if prefix else 0
+        sequence.to_prefill = sequence.request.prompt_tokens + sequence.generated
+        needed = self.blocks_of(sequence.to_prefill) - shared
+        available = self.available_blocks() - (shared if prefix and not prefix.references else 0)
+        if needed > available:
+            return False
+        self.waiting.remove(sequence)
+        self.running.append(sequence)
+        if prefix:
+            prefix.references += 1
+            sequence.prefix = prefix
+        sequence.computed = shared * self.profile.block_tokens
+        self.allocate(sequence, needed)
+        return True
+
+    def _duration(self, decoding: list[_Sequence], attention: int) -> int:
+        profile, chunks = self.profile, self.chunks
+
+        def units(value_ms: float) -> int:
+            return int(value_ms * (SCALE / 1000))
+
+        k_ms = (chunks and profile.k_mixed_ms) or profile.k_ms
+        prefills = min(len(chunks), 1) if profile.c_once else len(chunks)
+        new_tokens = len(decoding) + sum(chunks.values())
+        return (
+            max(units(profile.w_ms), units(profile.g_ms) * new_tokens + units(profile.h_ms))
+            + units(profile.b_ms) * len(decoding)
+            + units(k_ms) * sum(s.computed for s in decoding)
+            + units(profile.q_ms) * attention // 2
+            + units(profile.c_ms) * prefills
+        )
+
+    def _finish(self) -> list[Completion]:
+        """Rule 4: those that decoded go first, in order of id."""
+        assert self.end is not None
+        self.boundary, self.end = self.end, None
+        now_sim_s = self.to_sim_s(self.boundary)
+        completions = []
+        decoded = [s for s in self.running if s.decodes]
+        prefilled = [s for s in self.running if s.id in self.chunks]
+        for sequence in [*sorted(decoded, key=_by_id), *sorted(prefilled, key=_by_id)]:
+            if sequence.id in self.chunks:
+                sequence.computed += self.chunks[sequence.id]
+                if not sequence.decodes:
+                    continue
+                self._share_prefix(sequence)
+            sequence.generated += 1
+            if sequence.first_token_sim_s is None:
+                sequence.first_token_sim_s = now_sim_s
+            if sequence.generated == sequence.request.output_tokens:
+                self.release(sequence)
+                completions.append(
+                    Completion(sequence.id, self.index, sequence.first_token_sim_s, now_sim_s)
+                )
+        return completions
+
+    def _share_prefix(self, sequence: _Sequence) -> None:
+        blocks = self.shareable_blocks(sequence)
+        prefix_id = sequence.request.prefix_id
+        if blocks and not sequence.prefix and prefix_id not in self.prefixes:
+            sequence.prefix = self.prefixes[prefix_id] = _Prefix(prefix_id, blocks, references=1)
+            sequence.blocks -= blocks
+
+
+def _by_id(sequence: _Sequence) -> int:
+    return sequence.id
+
+
+class ReferencePool:
+    """The same observable behaviour as `metropolis._core.InstancePool`."""
+
+    def __init__(self, profile: Profile, instances: int = 1, prefix_reuse: bool = False) -> None:
+        self._instances = [_Instance(profile, prefix_reuse, i) for i in range(instances)]
+        self._unreported: list[Completion] = []
+
+    def submit(self, id: int, request: Request, now_sim_s: float) -> None:
+        """Gives the request to the least loaded instance; times must not descend."""
+        self._pass(now_sim_s)
+        least = min(self._instances, key=lambda i: (i.outstanding(), i.index))
+        least.submit(_Sequence(id, request, now_sim_s))
+
+    def next_event_sim_s(self) -> float:
+        """A time at or before the next completion; infinity when nothing is outstanding."""
+        times = [c.last_token_sim_s for c in self._unreported]
+        for instance in self._instances:
+            if instance.end is not None:
+                times.append(instance.to_sim_s(instance.end))
+            elif instance.outstanding():
+                times.append(nextafter(instance.to_sim_s(instance.boundary), inf))
+        return min(times, default=inf)
+
+    def advance(self, until_sim_s: float) -> list[Completion]:
+        """Completions up to and including `until_sim_s`, by (last_token_sim_s, id)."""
+        self._pass(until_sim_s)
+        reported = [c for c in self._unreported if c.last_token_sim_s <= until_sim_s]
+        self._unreported = [c for c in self._unreported if c.last_token_sim_s > until_sim_s]
+        return sorted(reported, key=lambda c: (c.last_token_sim_s, c.id))
+
+    def outstanding(self) -> int:
+        """Requests submitted and not yet reported complete."""
+        return len(self._unreported) + sum(i.outstanding() for i in self._instances)
+
+    def busy_sim_s(self, instance: int) -> float:
+        """Time spent in iterations begun so far."""
+        return self._instances[instance].busy / SCALE
+
+    def preemptions(self) -> int:
+        """How often a running sequence lost its blocks."""
+        return sum(i.preemptions for i in self._instances)
+
+    def _pass(self, until_sim_s: float) -> None:
+        for instance in self._instances:
+            self._unreported += instance.pass_time(until_sim_s)
