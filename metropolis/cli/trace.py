@@ -2,9 +2,146 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Literal
+
 import click
+from rich.console import Console
+from rich.table import Table
+
+from metropolis.trace.importers import import_recording
+from metropolis.trace.importers.calls import import_calls
+from metropolis.trace.importers.recording import parse_start
+from metropolis.trace.parquet import read_trace, write_trace
+from metropolis.trace.summary import Summary, summarise
+from metropolis.world.map import read_genagent_map
 
 
 @click.group(name="trace")
 def command() -> None:
     """Import, generate, tile and describe traces."""
+
+
+@command.command(name="import")
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="The trace to write.")
+@click.option("--calls", type=click.Path(path_type=Path), help="A log of LLM calls: JSONL or CSV.")
+@click.option("--radius", type=float, help="How far agents perceive, in tiles.")
+@click.option("--velocity", type=float, help="How far an agent moves in a step, in tiles.")
+@click.option("--metric", default="chebyshev", show_default=True, help="How perception measures.")
+@click.option("--step-seconds", "step_s", type=float, help="Simulated seconds in a step.")
+@click.option("--start", help="When step 0 begins: 06:30 or 2023-02-13T06:30:00.")
+@click.option(
+    "--map", "map_path", type=click.Path(path_type=Path), help="A folder of GenAgent map matrices."
+)
+@click.option(
+    "--jumps",
+    type=click.Choice(["error", "clamp"]),
+    default="error",
+    show_default=True,
+    help="What to do when an agent moves too far in a step.",
+)
+def import_command(
+    path: Path,
+    out: Path,
+    calls: Path | None,
+    radius: float | None,
+    velocity: float | None,
+    metric: str,
+    step_s: float | None,
+    start: str | None,
+    map_path: Path | None,
+    jumps: Literal["error", "clamp"],
+) -> None:
+    """Make a trace of the movement at PATH and, with --calls, of logged LLM calls.
+
+    PATH is GenAgent's master_movement.json, a simulation folder with environment/ or movement/,
+    or JSON with a track of positions per agent; plain or gzipped.
+    """
+    imported = import_recording(
+        path,
+        radius=radius,
+        velocity=velocity,
+        step_s=step_s,
+        start=None if start is None else parse_start(start, "--start"),
+        metric=metric,
+        map=None if map_path is None else read_genagent_map(map_path),
+        jumps=jumps,
+    )
+    trace = imported.trace if calls is None else import_calls(calls, imported.trace)
+    write_trace(trace, out)
+    click.echo(
+        f"{out}: {trace.agents} agents, {trace.steps} steps, {len(trace.calls)} calls"
+        + (f"; jumps clamped: {imported.clamped} agent-steps changed" if jumps == "clamp" else "")
+    )
+
+
+@command.command()
+@click.argument("path", metavar="TRACE", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def info(path: Path, as_json: bool) -> None:
+    """Say what TRACE holds."""
+    summary = summarise(read_trace(path))
+    if as_json:
+        click.echo(json.dumps(asdict(summary), indent=2, ensure_ascii=False))
+    else:
+        _print_summary(summary)
+
+
+def _print_summary(summary: Summary) -> None:
+    console = Console()
+    facts = Table(title=summary.name or None, show_header=False)
+    for name, value in (
+        ("agents x steps", f"{summary.agents} x {summary.steps}"),
+        ("time", f"{summary.hours:.2f} h from {summary.start}, {summary.step_s:g} s a step"),
+        ("perception radius", f"{summary.perception_radius:g} ({summary.metric})"),
+        ("max velocity", f"{summary.max_velocity:g} a step"),
+        ("map", summary.map or "none"),
+        ("movement", f"{summary.movement_origin}; {summary.source or 'no source given'}"),
+        (
+            "walks",
+            f"{summary.walks}, median {summary.walk_steps_median:g} steps;"
+            f" {summary.stationary_share:.1%} of agent-steps stationary",
+        ),
+        (
+            "calls",
+            f"{summary.calls} {summary.calls_origin}, {summary.calls_per_agent_day:.0f} per agent"
+            f" and day; {summary.active_share:.1%} of agent-steps make any",
+        ),
+        (
+            "chain length",
+            f"mean {summary.chain_length_mean:.1f}, median {summary.chain_length_median:g},"
+            f" longest {summary.chain_length_max}",
+        ),
+    ):
+        facts.add_row(name, value)
+    console.print(facts)
+    if not summary.calls:
+        return
+    functions = Table("function", title="calls by function")
+    for heading in ("calls", "mean prompt tokens", "mean output tokens"):
+        functions.add_column(heading, justify="right")
+    for own in summary.functions:
+        functions.add_row(
+            own.function,
+            str(own.calls),
+            f"{own.prompt_tokens_mean:.1f}",
+            f"{own.output_tokens_mean:.1f}",
+        )
+    functions.add_section()
+    functions.add_row(
+        "all",
+        str(summary.calls),
+        f"{summary.prompt_tokens_mean:.1f}",
+        f"{summary.output_tokens_mean:.1f}",
+    )
+    console.print(functions)
+    hours = Table("hour", title="calls per hour")
+    hours.add_column("calls", justify="right")
+    busiest = max(summary.calls_per_hour.values())
+    hours.add_column("")
+    for hour, count in summary.calls_per_hour.items():
+        hours.add_row(f"{hour}-{hour + 1}", str(count), "█" * round(40 * count / busiest))
+    console.print(hours)

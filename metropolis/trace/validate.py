@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import numpy as np
@@ -24,6 +23,8 @@ Place = Callable[[int, int], str]
 
 METRICS = ("chebyshev", "euclidean", "manhattan", "geodesic")
 ORIGINS = ("recorded", "derived", "generated")
+LIMIT = 1e6
+"""What radius, velocity and seconds per step stay below."""
 SLACK = 1e-4
 """Positions are float32: a move may exceed the velocity by this much."""
 
@@ -71,8 +72,8 @@ def validate_meta(meta: TraceMeta, path: object) -> None:
         raise refuse("agents", twice, "a list of names without repetition")
     for name in ("perception_radius", "max_velocity", "step_s"):
         value = getattr(meta, name)
-        if not (math.isfinite(value) and value > 0):
-            raise refuse(name, value, "a positive number")
+        if not 0 < value <= LIMIT:
+            raise refuse(name, value, f"a positive number, at most {LIMIT:g}")
     if meta.metric not in METRICS:
         raise refuse("metric", meta.metric, f"one of {', '.join(METRICS)}")
     if meta.metric == "geodesic" and meta.map is None:

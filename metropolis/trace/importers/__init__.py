@@ -1,0 +1,145 @@
+"""Traces from what others recorded: movement here, LLM calls in `calls`.
+
+The format is recognised by content, never by name. A new one is a `Format` in `FORMATS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from metropolis.trace.importers import genagent, positions
+from metropolis.trace.importers.clamp import clamp
+from metropolis.trace.importers.files import read_json
+from metropolis.trace.importers.recording import MIDNIGHT, Recording
+from metropolis.trace.schema import Calls, Float32, Trace, TraceMeta
+from metropolis.trace.validate import (
+    place_in,
+    validate,
+    validate_meta,
+    validate_moves,
+    validate_positions,
+)
+from metropolis.types import MetropolisError
+from metropolis.world.map import GridMap
+
+STEP_S = 10.0
+VELOCITY = 1.0
+
+
+@dataclass(frozen=True)
+class Format:
+    """A movement format kept in one JSON file."""
+
+    shape: str
+    recognise: Callable[[Any], bool]
+    read: Callable[[Any, Path], Recording]
+
+
+FORMATS = (
+    Format("{step: {name: {movement: [x, y]}}}", genagent.is_master, genagent.read_master),
+    Format("{agents, x, y}", positions.is_columns, positions.read_columns),
+    Format("{name: [[x, y], ...]}", positions.is_tracks, positions.read_tracks),
+)
+
+
+@dataclass(frozen=True)
+class Import:
+    """An imported trace, without calls, and what was recorded beside the movement."""
+
+    trace: Trace
+    recording: Recording
+    clamped: int
+    """Agent-steps whose position was changed because of jumps."""
+
+
+def read_recording(path: str | Path) -> Recording:
+    """Read movement in any known format, plain or gzipped."""
+    path = Path(path)
+    if path.is_dir():
+        if genagent.is_folder(path):
+            return genagent.read_folder(path)
+        if not (path / "master_movement.json").is_file():
+            raise MetropolisError(
+                f"{path}: is a folder without recorded steps; it should have environment/0.json,"
+                " movement/0.json or master_movement.json"
+            )
+        path = path / "master_movement.json"
+    content = read_json(path)
+    for known in FORMATS:
+        if known.recognise(content):
+            return known.read(content, path)
+    raise MetropolisError(
+        f"{path}: is JSON but no movement; it should have one of the shapes"
+        f" {'; '.join(known.shape for known in FORMATS)}"
+    )
+
+
+def import_recording(
+    path: str | Path,
+    *,
+    radius: float | None = None,
+    velocity: float | None = None,
+    step_s: float | None = None,
+    start: datetime | None = None,
+    metric: str = "chebyshev",
+    map: GridMap | None = None,
+    jumps: Literal["error", "clamp"] = "error",
+) -> Import:
+    """Read movement and settle what a trace needs; arguments override what the file says.
+
+    A file that does not say has steps of 10 s, from midnight, and a velocity of 1 (whoever is
+    faster is a jump). Raises `MetropolisError` naming file, step and agent.
+    """
+    recording = read_recording(path)
+    radius = radius if radius is not None else recording.radius
+    if radius is None:
+        raise MetropolisError(
+            f"{path}: does not say how far agents perceive; give it with --radius"
+        )
+    meta = TraceMeta(
+        name=recording.name,
+        agents=recording.agents,
+        perception_radius=float(radius),
+        max_velocity=_first_given(velocity, recording.velocity, VELOCITY),
+        metric=metric,
+        step_s=_first_given(step_s, recording.step_s, STEP_S),
+        start=start or recording.start or MIDNIGHT,
+        map=map,
+        source=recording.source,
+    )
+    validate_meta(meta, path)
+    place = place_in(path, meta.agents)
+    tracks: Float32 = recording.positions.astype(np.float32)
+    validate_positions(tracks, map, place)
+    moving = replace(meta, metric=recording.movement_metric or metric)
+    clamped = 0
+    if jumps == "clamp":
+        tracks, clamped = clamp(tracks, moving, path)
+    else:
+        advice = ", or give --jumps clamp and the agent walks after its recorded track"
+        validate_moves(tracks, moving, place, advice)
+    trace = Trace(meta, tracks, Calls.empty())
+    validate(trace, path)
+    return Import(trace, replace(recording, positions=tracks), clamped)
+
+
+def import_movement(
+    path: str | Path,
+    *,
+    radius: float | None = None,
+    velocity: float | None = None,
+    map: GridMap | None = None,
+    jumps: Literal["error", "clamp"] = "error",
+) -> Trace:
+    """The movement at `path` as a trace without calls; see `import_recording`."""
+    return import_recording(path, radius=radius, velocity=velocity, map=map, jumps=jumps).trace
+
+
+def _first_given(*values: float | None) -> float:
+    return float(next(value for value in values if value is not None))

@@ -1,0 +1,306 @@
+"""LLM calls from logs: one JSON object a line, or CSV with a header; plain or gzipped.
+
+A field may go by other names, see `ALIASES`. Tokens that were not logged are estimated: from a
+text or its number of characters (4 a token), else from typical lengths of GenAgent's functions.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from metropolis.trace.importers.files import read_text
+from metropolis.trace.schema import Calls, Trace
+from metropolis.trace.validate import validate
+from metropolis.types import MetropolisError
+
+CHARS_PER_TOKEN = 4
+ALIASES = {
+    "step": ("step",),
+    "agent": ("agent",),
+    "seq": ("seq", "index"),
+    "function": ("function", "kind"),
+    "parents": ("parents",),
+    "attempts": ("attempts",),
+    "model": ("model",),
+    "prompt_tokens": ("prompt_tokens", "input_tokens"),
+    "output_tokens": ("output_tokens", "completion_tokens"),
+    "prompt_chars": ("prompt_chars", "in_chars"),
+    "output_chars": ("output_chars", "out_chars", "response_chars"),
+    "prefix_id": ("prefix_id",),
+    "prefix_tokens": ("prefix_tokens",),
+    "prompt": ("prompt", "input"),
+    "completion": ("completion", "response", "output"),
+}
+"""Our fields and what logs call them; the first that is there counts, others are ignored."""
+UNNAMED_FUNCTION = "call"
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One line of a log; the call was sent `attempts` times, one after the other."""
+
+    place: str
+    step: int
+    agent: int
+    seq: int
+    function: str
+    model: str
+    prompt_tokens: int
+    output_tokens: int
+    prefix_id: int
+    prefix_tokens: int
+    attempts: int
+    parents: list[int] | None
+    prompt: str | None
+    completion: str | None
+
+
+def import_calls(path: str | Path, trace: Trace) -> Trace:
+    """`trace` with the calls logged at `path`, sorted by step, agent and seq (else: line).
+
+    `parents` in the log number the calls of the same agent-step from 0 in that order. The calls
+    count as `derived` if a length had to come from the table of typical ones, else as `recorded`.
+    Raises `MetropolisError` naming file, line and field.
+    """
+    path = Path(path)
+    log = _Log({name: i for i, name in enumerate(trace.meta.agents)}, trace.steps)
+    entries = sorted(
+        (log.entry(fields, place) for place, fields in _lines(path)),
+        key=lambda entry: (entry.step, entry.agent, entry.seq),
+    )
+    origin = "derived" if log.estimated else "recorded"
+    imported = replace(
+        trace, meta=replace(trace.meta, calls_origin=origin), calls=_columns(entries)
+    )
+    validate(imported, path)
+    return imported
+
+
+def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(place, fields) of each call in the log."""
+    text = read_text(path)
+    if not text.strip():
+        raise MetropolisError(f"{path}: is empty; it should have one call a line")
+    if text.lstrip()[0] == "{":
+        for number, line in enumerate(text.split("\n"), 1):
+            if not line.strip():
+                continue
+            place = f"{path}, line {number}"
+            try:
+                fields = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise MetropolisError(
+                    f"{place}: is not JSON ({error}); it should be one object a line"
+                ) from None
+            if not isinstance(fields, dict):
+                raise MetropolisError(
+                    f"{place}: is {type(fields).__name__}; it should be an object"
+                )
+            yield place, fields
+        return
+    reader = csv.reader(text.splitlines(), strict=True)
+    try:
+        header = next(reader)
+        for field in ("step", "agent"):
+            if field not in header:
+                raise MetropolisError(
+                    f"{path}, line 1: the column {field} is missing; the file should be JSON lines"
+                    " or CSV with a header that has step and agent"
+                )
+        for row in reader:
+            place = f"{path}, line {reader.line_num}"
+            if len(row) != len(header):
+                raise MetropolisError(
+                    f"{place}: has {len(row)} fields; it should have {len(header)}, as the header"
+                )
+            yield place, {key: value for key, value in zip(header, row, strict=True) if value}
+    except csv.Error as error:
+        raise MetropolisError(
+            f"{path}, line {reader.line_num}: is not CSV ({error}); it should be one call a line"
+        ) from None
+
+
+class _Log:
+    """Understands lines; knows the agents, and whether a length had to be taken from the table."""
+
+    def __init__(self, agents: dict[str, int], steps: int) -> None:
+        self.agents = agents
+        self.steps = steps
+        self.estimated = False
+
+    def entry(self, fields: dict[str, Any], place: str) -> _Entry:
+        step = _integer(fields, "step", place, -1)
+        if not 0 <= step < self.steps:
+            raise MetropolisError(
+                f"{place}: step is {fields.get('step')!r}; it should be 0 to {self.steps - 1},"
+                " a step of the movement"
+            )
+        function = _text(fields, "function", place) or UNNAMED_FUNCTION
+        prefix_id = _integer(fields, "prefix_id", place, -1)
+        attempts = _integer(fields, "attempts", place, 1)
+        if not 1 <= attempts <= 1000:
+            raise MetropolisError(f"{place}: attempts is {attempts}; it should be 1 to 1000")
+        parents = _value(fields, "parents")
+        if isinstance(parents, str):
+            parents = [int(p) if p.lstrip("-").isdecimal() else p for p in parents.split()]
+        if parents is not None and not (
+            isinstance(parents, list) and all(type(parent) is int for parent in parents)
+        ):
+            raise MetropolisError(
+                f"{place}: parents is {parents!r}; it should be a list of call numbers"
+            )
+        prompt, completion = (_text(fields, name, place) for name in ("prompt", "completion"))
+        return _Entry(
+            place=place,
+            step=step,
+            agent=self._agent(fields, place),
+            seq=_integer(fields, "seq", place, 0),
+            function=function,
+            model=_text(fields, "model", place) or "",
+            prompt_tokens=self._tokens(fields, "prompt", prompt, function, place),
+            output_tokens=self._tokens(fields, "output", completion, function, place),
+            prefix_id=prefix_id,
+            prefix_tokens=_integer(fields, "prefix_tokens", place, 0),
+            attempts=attempts,
+            parents=parents,
+            prompt=prompt,
+            completion=completion,
+        )
+
+    def _agent(self, fields: dict[str, Any], place: str) -> int:
+        agent = fields.get("agent")
+        if isinstance(agent, str) and agent in self.agents:
+            return self.agents[agent]
+        index = _whole(agent)
+        if index is None or not 0 <= index < len(self.agents):
+            raise MetropolisError(
+                f"{place}: agent is {agent!r}; it should be a name in the movement,"
+                f" or 0 to {len(self.agents) - 1}"
+            )
+        return index
+
+    def _tokens(
+        self, fields: dict[str, Any], side: str, text: str | None, function: str, place: str
+    ) -> int:
+        field = f"{side}_tokens"
+        if _value(fields, field) is not None:
+            tokens = _integer(fields, field, place, 0)
+            if tokens < 1:
+                raise MetropolisError(f"{place}: {field} is {tokens}; it should be at least 1")
+            return tokens
+        chars = _integer(fields, f"{side}_chars", place, len(text) if text else -1)
+        if chars >= 0:
+            return max(1, -(-chars // CHARS_PER_TOKEN))
+        self.estimated = True
+        if function not in typical_tokens():
+            raise MetropolisError(
+                f"{place}: {field} is missing, and no typical length is known for the function"
+                f" {function!r}; it should have {field}, {side}_chars or the text itself"
+            )
+        return typical_tokens()[function][side == "output"]
+
+
+@cache
+def typical_tokens() -> dict[str, tuple[int, int]]:
+    """Prompt and output tokens of GenAgent's functions: typical of its templates and memories."""
+    text = files("metropolis.trace.importers").joinpath("typical_tokens.csv").read_text("utf-8")
+    rows = csv.DictReader(text.splitlines())
+    return {row["function"]: (int(row["prompt_tokens"]), int(row["output_tokens"])) for row in rows}
+
+
+def _value(fields: dict[str, Any], field: str) -> Any:
+    """The value under the first of the field's names that is there, or None."""
+    return next((fields[name] for name in ALIASES[field] if fields.get(name) is not None), None)
+
+
+def _whole(value: Any) -> int | None:
+    """A whole number of at most 18 digits, as JSON or as CSV has it."""
+    if isinstance(value, str):
+        text = value.strip()
+        return int(text) if text.lstrip("-").isdecimal() and len(text) < 19 else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e18:
+        return None
+    return int(value) if value == int(value) else None
+
+
+def _integer(fields: dict[str, Any], field: str, place: str, default: int) -> int:
+    value = _value(fields, field)
+    if value is None:
+        return default
+    number = _whole(value)
+    if number is None or (field != "prefix_id" and abs(number) >= 2**31):
+        raise MetropolisError(f"{place}: {field} is {value!r}; it should be a whole number")
+    return number
+
+
+def _text(fields: dict[str, Any], field: str, place: str) -> str | None:
+    value = _value(fields, field)
+    if value is not None and not isinstance(value, str):
+        raise MetropolisError(f"{place}: {field} is {value!r}; it should be a text")
+    return value
+
+
+def _columns(entries: list[_Entry]) -> Calls:
+    """Entries in order as columns, each attempt a call that waits for the attempt before."""
+    parents: list[list[int]] = []
+    last: list[int] = []  # of each entry of this agent-step: its last attempt
+    here = (-1, -1)
+    for entry in entries:
+        if (entry.step, entry.agent) != here:
+            here, last = (entry.step, entry.agent), []
+        if entry.parents is None:
+            parents.append(last[-1:])
+        else:
+            for parent in entry.parents:
+                if not 0 <= parent < len(last):
+                    right = f"0 to {len(last) - 1}" if last else "none for the first call"
+                    raise MetropolisError(
+                        f"{entry.place}: parents has {parent}; it should number earlier calls of"
+                        f" this step and agent, here {right}"
+                    )
+            parents.append([last[parent] for parent in entry.parents])
+        first = len(parents) - 1
+        parents.extend([first + i] for i in range(entry.attempts - 1))
+        last.append(len(parents) - 1)
+    repeat = np.array([entry.attempts for entry in entries])
+
+    def numbers(field: str, dtype: type) -> Any:
+        return np.repeat(np.array([getattr(entry, field) for entry in entries], dtype), repeat)
+
+    def named(field: str) -> tuple[Any, tuple[str, ...]]:
+        values = [getattr(entry, field) for entry in entries]
+        names = tuple(dict.fromkeys(values))
+        rank = {name: i for i, name in enumerate(names)}
+        return np.repeat(np.array([rank[value] for value in values], np.int32), repeat), names
+
+    def texts(field: str) -> list[str | None] | None:
+        values = [getattr(entry, field) for entry in entries for _ in range(entry.attempts)]
+        return values if any(value is not None for value in values) else None
+
+    function, functions = named("function")
+    model, models = named("model")
+    return Calls(
+        step=numbers("step", np.int32),
+        agent=numbers("agent", np.int32),
+        function=function,
+        functions=functions,
+        model=model,
+        models=models,
+        prompt_tokens=numbers("prompt_tokens", np.int32),
+        output_tokens=numbers("output_tokens", np.int32),
+        prefix_id=numbers("prefix_id", np.int64),
+        prefix_tokens=numbers("prefix_tokens", np.int32),
+        parent_offsets=np.cumsum([0, *(len(p) for p in parents)]).astype(np.int64),
+        parents=np.array([p for own in parents for p in own], np.int64),
+        prompt=texts("prompt"),
+        completion=texts("completion"),
+    )

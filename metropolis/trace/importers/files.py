@@ -1,0 +1,47 @@
+"""Text and JSON files, plain or gzipped, with one clear sentence for what cannot be read."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+from metropolis.types import MetropolisError
+
+
+def read_text(path: Path) -> str:
+    """The UTF-8 text of `path`, unpacked if it is gzip."""
+    try:
+        content = path.read_bytes()
+        if content[:2] == b"\x1f\x8b":
+            content = gzip.decompress(content)
+        return content.decode("utf-8-sig")
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise MetropolisError(
+            f"{path}: is a damaged gzip file ({error}); it should be intact gzip or plain text"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise MetropolisError(
+            f"{path}: byte {error.start} is not UTF-8; the file should be UTF-8 text"
+        ) from None
+    except OSError as error:
+        raise MetropolisError(
+            f"{path}: cannot be read ({error.strerror or error}); it should be a readable file"
+        ) from None
+
+
+def read_json(path: Path) -> Any:
+    """The JSON value in `path`."""
+    try:
+        return json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise MetropolisError(
+            f"{path}, line {error.lineno}, column {error.colno}: is broken off or not JSON"
+            f" ({error.msg}); it should be one complete JSON value"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise MetropolisError(
+            f"{path}: is not JSON that can be read ({error}); it should be one JSON value"
+        ) from None

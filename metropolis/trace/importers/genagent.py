@@ -1,0 +1,211 @@
+"""Runs of the Generative Agents project (Park et al. 2023) as it stores them.
+
+Its server moves the agents of step N to the tiles in movement/N.json; the front end then shows
+them and writes environment/N+1.json. So environment/N is where everybody stands when step N
+begins, which is what a trace holds, and movement/N where everybody stands when step N + 1 begins.
+`master_movement.json` is movement/ in one file, leaving out agents to whom nothing happened.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from metropolis.trace.importers.files import read_json
+from metropolis.trace.importers.recording import Recording
+from metropolis.types import MetropolisError
+
+VELOCITY = 1.0
+"""Tiles an agent walks in a step."""
+_DATE = "%B %d, %Y"
+_CLOCK = "%B %d, %Y, %H:%M:%S"
+_Tile = tuple[float, float]
+_Tiles = dict[str, _Tile]
+
+
+def is_master(content: Any) -> bool:
+    """Whether this is {step: {name: {movement: [x, y], ...}}}."""
+    return (
+        isinstance(content, dict)
+        and bool(content)
+        and all(re.fullmatch("[0-9]{1,9}", key) for key in content)
+        and all(isinstance(moves, dict) for moves in content.values())
+    )
+
+
+def read_master(content: dict[str, Any], path: Path) -> Recording:
+    """`master_movement.json`; an agent that is left out at a step stays where it was.
+
+    Nobody knows where the agents stood when step 0 began: they are taken not to have moved in it.
+    """
+    where: _Tiles = {}
+    ends = []
+    for step in _consecutive((int(key) for key in content), f"{path}: step {{}}"):
+        for name, entry in content[str(step)].items():
+            if step and name not in where:
+                raise MetropolisError(
+                    f"{path}, step {step}: agent {name!r} is missing at step 0;"
+                    " step 0 should hold every agent"
+                )
+            where[name] = _movement(entry, f"{path}, step {step}, agent {name!r}")
+        ends.append(dict(where))
+    return _recording(ends[:1] + ends[:-1], str(path), path.parent / "meta.json", path)
+
+
+def is_folder(path: Path) -> bool:
+    """Whether this is a simulation's folder, or the movement/ or environment/ folder of one."""
+    return path.is_dir() and any(_numbered(folder) for folder in _folders(path))
+
+
+def read_folder(path: Path) -> Recording:
+    """A folder with environment/N.json, movement/N.json or both.
+
+    environment/ is used where it reaches at least as far; without its 0.json nobody knows
+    where the agents stood when step 0 began: they are taken not to have moved in it.
+    """
+    movement, environment = _folders(path)
+    moves, stands = _numbered(movement), _numbered(environment)
+    meta = (path if movement.parent == path else path.parent) / "reverie" / "meta.json"
+    if stands and max(stands) >= max(moves, default=0):
+        tiles = [
+            _read_step(stands[step], _environment)
+            for step in _consecutive(stands, f"{environment}/{{}}.json")
+        ]
+        return _recording(tiles, f"{environment}", meta, path)
+    ends = [
+        _read_step(moves[step], _movements) for step in _consecutive(moves, f"{movement}/{{}}.json")
+    ]
+    begin = [_read_step(stands[0], _environment)] if 0 in stands else ends[:1]
+    return _recording(begin + ends[:-1], f"{movement}", meta, path)
+
+
+def _folders(path: Path) -> tuple[Path, Path]:
+    """Where movement and environment files are; a folder given directly stands alone."""
+    if path.name in ("movement", "environment") and not (path / path.name).is_dir():
+        nowhere = path / "none"
+        return (path, nowhere) if path.name == "movement" else (nowhere, path)
+    return path / "movement", path / "environment"
+
+
+def _numbered(folder: Path) -> dict[int, Path]:
+    try:
+        return {
+            int(file.stem): file
+            for file in folder.iterdir()
+            if file.suffix == ".json" and re.fullmatch("[0-9]{1,9}", file.stem)
+        }
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise MetropolisError(
+            f"{folder}: cannot be read ({error.strerror}); it should be a readable folder"
+        ) from None
+
+
+def _consecutive(steps: Iterable[int], name: str) -> range:
+    found = set(steps)
+    for step in range(len(found)):
+        if step not in found:
+            raise MetropolisError(
+                f"{name.format(step)} is missing while there is one for step {max(found)};"
+                " steps should follow one another from 0"
+            )
+    return range(len(found))
+
+
+def _read_step(path: Path, parse: Callable[[Any, Path], _Tiles]) -> _Tiles:
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise MetropolisError(f"{path}: is {type(content).__name__}; it should be a JSON object")
+    return parse(content, path)
+
+
+def _environment(content: Any, path: Path) -> _Tiles:
+    tiles = {}
+    for name, entry in content.items():
+        if not isinstance(entry, dict) or "x" not in entry or "y" not in entry:
+            raise MetropolisError(
+                f"{path}, agent {name!r}: x or y is missing; both should be there"
+            )
+        tiles[name] = _tile([entry["x"], entry["y"]], f"{path}, agent {name!r}")
+    return tiles
+
+
+def _movements(content: Any, path: Path) -> _Tiles:
+    # The project's own key for the agents of a step.
+    agents = content.get("persona")
+    if not isinstance(agents, dict):
+        raise MetropolisError(f"{path}: 'persona' should be an object with every agent's movement")
+    return {name: _movement(entry, f"{path}, agent {name!r}") for name, entry in agents.items()}
+
+
+def _movement(entry: Any, place: str) -> _Tile:
+    if not isinstance(entry, dict) or "movement" not in entry:
+        raise MetropolisError(f"{place}: movement is missing; it should be a tile [x, y]")
+    return _tile(entry["movement"], place)
+
+
+def _tile(value: Any, place: str) -> _Tile:
+    if (
+        isinstance(value, list)
+        and len(value) == 2
+        and all(type(v) in (int, float) and abs(v) < 1e15 for v in value)
+    ):
+        return float(value[0]), float(value[1])
+    raise MetropolisError(f"{place}: the position is {value!r}; it should be a tile [x, y]")
+
+
+def _recording(tiles: list[_Tiles], place: str, meta: Path, path: Path) -> Recording:
+    agents = tuple(tiles[0])
+    for step, where in enumerate(tiles):
+        for name in tiles[0].keys() ^ where.keys():
+            given = "missing" if name in tiles[0] else "not among those of step 0"
+            raise MetropolisError(
+                f"{place}, step {step}: agent {name!r} is {given};"
+                " every step should hold the same agents"
+            )
+    positions: npt.NDArray[np.float64] = np.array(
+        [[where[name] for name in agents] for where in tiles], np.float64
+    ).reshape(len(tiles), len(agents), 2)
+    start, step_s = _meta(meta, len(tiles))
+    folder = path if path.is_dir() else path.parent
+    name = folder.parent.name if folder.name in ("movement", "environment") else folder.name
+    return Recording(
+        agents=agents,
+        positions=positions,
+        name=name or path.name,
+        source=path.name,
+        velocity=VELOCITY,
+        movement_metric="manhattan",
+        start=start,
+        step_s=step_s,
+    )
+
+
+def _meta(path: Path, steps: int) -> tuple[datetime | None, float | None]:
+    """Start and step length from a run's meta.json, if it has one.
+
+    `sec_per_step` there is what the last session was started with (1800 in a published run of
+    10 s steps); where it contradicts the clock beside it, the clock is divided by the steps.
+    """
+    if not path.exists():
+        return None, None
+    meta = read_json(path)
+    try:
+        start = datetime.strptime(meta["start_date"], _DATE)
+        passed_s = (datetime.strptime(meta["curr_time"], _CLOCK) - start).total_seconds()
+        step_s = float(meta["sec_per_step"])
+        if passed_s > 0 and passed_s != step_s * meta["step"]:
+            step_s = max(1.0, float(np.rint(passed_s / steps)))
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise MetropolisError(
+            f"{path}: cannot be understood ({error!r}); it should have start_date"
+            " (February 13, 2023), curr_time (February 13, 2023, 00:01:00), sec_per_step and step"
+        ) from None
+    return start, step_s

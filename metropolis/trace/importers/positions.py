@@ -1,0 +1,126 @@
+"""JSON files with one track per agent: by name, or as columns of x and y."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from metropolis.trace.importers.recording import (
+    Conversation,
+    Recording,
+    parse_number,
+    parse_start,
+    parse_tracks,
+)
+from metropolis.types import MetropolisError
+
+
+def is_tracks(content: Any) -> bool:
+    """Whether this is {name: [[x, y], ...]}, plain or under `positions`."""
+    if not isinstance(content, dict):
+        return False
+    tracks = content.get("positions", content)
+    return (
+        isinstance(tracks, dict)
+        and bool(tracks)
+        and all(isinstance(track, list) for track in tracks.values())
+    )
+
+
+def read_tracks(content: dict[str, Any], path: Path) -> Recording:
+    """{name: [[x, y], ...]}; wrapped, `positions` stands beside perception_radius and the like."""
+    wrapped = content if "positions" in content else {}
+    tracks = content["positions"] if wrapped else content
+
+    def number(*names: str) -> float | None:
+        name = next((n for n in names if wrapped.get(n) is not None), None)
+        return None if name is None else parse_number(wrapped[name], f"{path}: {name}")
+
+    start = wrapped.get("start")
+    return Recording(
+        agents=tuple(tracks),
+        positions=parse_tracks(tracks, str(path), 2),
+        name=str(wrapped.get("name", stem(path))),
+        source=str(wrapped.get("source", path.name)),
+        radius=number("perception_radius", "radius"),
+        velocity=number("max_velocity", "velocity"),
+        step_s=number("seconds_per_step", "sec_per_step", "step_s"),
+        start=None if start is None else parse_start(start, f"{path}: start"),
+    )
+
+
+def is_columns(content: Any) -> bool:
+    """Whether this is {agents: [name, ...], x: [[...], ...], y: [[...], ...]}."""
+    return isinstance(content, dict) and all(
+        isinstance(content.get(key), list) for key in ("agents", "x", "y")
+    )
+
+
+def read_columns(content: dict[str, Any], path: Path) -> Recording:
+    """GenAgent runs repacked: agent a is at x[a][t], y[a][t] when step t begins."""
+    agents = content["agents"]
+    if not all(isinstance(name, str) for name in agents) or len(set(agents)) < len(agents):
+        raise MetropolisError(f"{path}: agents should be a list of different names")
+    axes = []
+    for axis in ("x", "y"):
+        tracks = content[axis]
+        if len(tracks) != len(agents) or not all(isinstance(track, list) for track in tracks):
+            raise MetropolisError(
+                f"{path}: {axis} holds {len(tracks)} tracks for {len(agents)} agents;"
+                " it should be one list per agent"
+            )
+        axes.append(parse_tracks(dict(zip(agents, tracks, strict=True)), f"{path}, {axis}", 1))
+    if axes[0].shape != axes[1].shape:
+        raise MetropolisError(
+            f"{path}: x has {len(axes[0])} steps and y {len(axes[1])}; they should have as many"
+        )
+    hyper = content.get("hyper")
+    radius = hyper.get("vision_r") if isinstance(hyper, dict) else None
+    step_s, start = content.get("sec_per_step"), content.get("start")
+    return Recording(
+        agents=tuple(agents),
+        positions=np.concatenate(axes, axis=2),
+        name=str(content.get("run", stem(path))),
+        source=_source(content.get("source"), path),
+        radius=None if radius is None else parse_number(radius, f"{path}: hyper.vision_r"),
+        movement_metric="manhattan",
+        step_s=None if step_s is None else parse_number(step_s, f"{path}: sec_per_step"),
+        start=None if start is None else parse_start(start, f"{path}: start"),
+        conversations=_conversations(content.get("conversations", []), agents, path),
+    )
+
+
+def stem(path: Path) -> str:
+    """The file's name without .json.gz and the like."""
+    return path.name.split(".")[0]
+
+
+def _source(source: Any, path: Path) -> str:
+    if isinstance(source, dict):
+        return ", ".join(str(value) for value in source.values())
+    return str(source or path.name)
+
+
+def _conversations(entries: Any, agents: list[str], path: Path) -> tuple[Conversation, ...]:
+    index = {name: i for i, name in enumerate(agents)}
+    conversations = []
+    for i, entry in enumerate(entries if isinstance(entries, list) else [entries]):
+        try:
+            initiator = entry["initiator"]
+            others = [name for name in entry["participants"] if name != initiator]
+            conversations.append(
+                Conversation(
+                    start=int(entry["start"]),
+                    end=int(entry["end"]),
+                    participants=(index[initiator], *(index[name] for name in others)),
+                    utterances=int(entry["n_utterances"]),
+                )
+            )
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise MetropolisError(
+                f"{path}, conversation {i}: cannot be understood ({error!r}); it should have start,"
+                " end, n_utterances, and an initiator and participants among the agents"
+            ) from None
+    return tuple(conversations)

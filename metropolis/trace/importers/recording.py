@@ -1,0 +1,106 @@
+"""What every movement format is read into, and the rows of numbers they have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, time
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from metropolis.types import MetropolisError
+
+MIDNIGHT = datetime(2023, 2, 13)
+"""When a recording starts that does not say; the day GenAgent's runs start."""
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """Agents (indices) talk from the step in which the dialogue is made up to `end`, exclusive."""
+
+    start: int
+    end: int
+    participants: tuple[int, ...]
+    """The initiator comes first."""
+    utterances: int
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Movement as a file holds it, before radius, velocity and map are settled.
+
+    `positions` is (steps, agents, 2). What the file does not say is None.
+    """
+
+    agents: tuple[str, ...]
+    positions: npt.NDArray[np.floating]
+    name: str
+    source: str
+    radius: float | None = None
+    velocity: float | None = None
+    step_s: float | None = None
+    start: datetime | None = None
+    movement_metric: str | None = None
+    """How moves are measured where that is not how perception is: GenAgent's agents walk to
+    4-neighbours but perceive a square."""
+    conversations: tuple[Conversation, ...] = ()
+
+
+def parse_start(text: object, place: str) -> datetime:
+    """A date and time, or a time of day such as 06:30."""
+    try:
+        try:
+            return datetime.combine(MIDNIGHT, time.fromisoformat(str(text)))
+        except ValueError:
+            return datetime.fromisoformat(str(text))
+    except ValueError:
+        raise MetropolisError(
+            f"{place} is {text!r}; it should be a date and time such as 2023-02-13T06:30:00,"
+            " or a time of day such as 06:30"
+        ) from None
+
+
+def parse_number(value: object, place: str) -> float:
+    """A number as JSON holds it."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e15:
+        raise MetropolisError(f"{place} is {value!r}; it should be a number")
+    return float(value)
+
+
+def parse_tracks(
+    tracks: dict[str, Sequence[Any]], place: str, width: int
+) -> npt.NDArray[np.float64]:
+    """(steps, agents, width) from one equally long list per agent; width 1: plain numbers."""
+    lengths = {name: len(track) for name, track in tracks.items()}
+    steps = max(lengths.values(), default=0)
+    if not steps:
+        raise MetropolisError(f"{place}: holds no positions; it should have one per agent and step")
+    for name, length in lengths.items():
+        if length != steps:
+            raise MetropolisError(
+                f"{place}, agent {name!r}: has {length} steps while others have {steps}, so step"
+                f" {length} is missing; every agent should have as many"
+            )
+    try:
+        positions = np.array(list(tracks.values()), np.float64)
+    except (ValueError, TypeError, OverflowError):
+        positions = np.empty(0)
+    if positions.shape != ((len(tracks), steps, width) if width > 1 else (len(tracks), steps)):
+        right = "a pair [x, y] of numbers" if width > 1 else "a number"
+        for name, track in tracks.items():
+            for step, entry in enumerate(track):
+                numbers = entry if width > 1 else [entry]
+                if (
+                    not isinstance(numbers, list)
+                    or len(numbers) != width
+                    or not all(
+                        (type(n) in (int, float) and abs(n) < 1e15) or n != n for n in numbers
+                    )
+                ):
+                    raise MetropolisError(
+                        f"{place}, step {step}, agent {name!r}: the position is {entry!r};"
+                        f" it should be {right}"
+                    )
+    return positions.reshape(len(tracks), steps, width).transpose(1, 0, 2)
