@@ -2,9 +2,270 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import click
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from metropolis.bench.figures import write_figures
+from metropolis.cli.progress import progress_bar
+from metropolis.rules.metrics import metric_named
+from metropolis.runtime.modes import MODES
+from metropolis.runtime.replay import ReplayResult, Setting, mine, ratio, replay
+from metropolis.sim.profiles import load_profile
+from metropolis.trace.mining import PERCEPTION, critical_path
+from metropolis.trace.parquet import read_trace
+from metropolis.trace.schema import Trace
+from metropolis.types import MetropolisError
+
+PRIORITIES = ("step", "fcfs")
+
+
+class CommaSeparated(click.ParamType):
+    """A list like `1,8`, each item checked against `choices` or converted by `convert_item`."""
+
+    name = "list"
+
+    def __init__(self, choices: Sequence[str] = (), *, positive_int: bool = False) -> None:
+        self.choices = choices
+        self.positive_int = positive_int
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> list[Any]:
+        """Split and check."""
+        if isinstance(value, list):
+            return value
+        items = [item.strip() for item in str(value).split(",") if item.strip()]
+        if not items:
+            self.fail("is empty; give at least one item", param, ctx)
+        for item in items:
+            if self.choices and item not in self.choices:
+                self.fail(f"{item!r} is none of {', '.join(self.choices)}", param, ctx)
+            if self.positive_int and not (item.isdigit() and int(item) > 0):
+                self.fail(f"{item!r} is not a positive whole number", param, ctx)
+        unique = list(dict.fromkeys(items))
+        return [int(item) for item in unique] if self.positive_int else unique
 
 
 @click.command(name="replay")
-def command() -> None:
-    """Replay a trace."""
+@click.argument("trace", type=click.Path(path_type=Path))
+@click.option(
+    "--modes",
+    type=CommaSeparated(tuple(MODES)),
+    default=",".join(MODES),
+    show_default=True,
+    help="Execution modes and bounds, comma-separated.",
+)
+@click.option(
+    "--instances",
+    type=CommaSeparated(positive_int=True),
+    default="1",
+    show_default=True,
+    help="Numbers of data-parallel LLM instances.",
+)
+@click.option(
+    "--agents",
+    type=CommaSeparated(positive_int=True),
+    help="Numbers of agents: the first N of the trace. [default: all]",
+)
+@click.option(
+    "--hours",
+    type=CommaSeparated(),
+    default="all",
+    show_default=True,
+    help="Stretches of the simulated day, like 6-7,12-13.",
+)
+@click.option(
+    "--priority",
+    type=CommaSeparated(PRIORITIES),
+    default="step",
+    show_default=True,
+    help="How instances order waiting requests: by step or first come.",
+)
+@click.option(
+    "--profile",
+    default="llama-3-8b/l4",
+    show_default=True,
+    help="Model and GPU of an instance: a name or a TOML file.",
+)
+@click.option(
+    "--metric",
+    type=click.Choice(tuple(PERCEPTION)),
+    help="How distance is measured; geodesic walks round the map's walls. [default: the trace's]",
+)
+@click.option("--radius", type=click.FloatRange(min=0), help="Override the perception radius.")
+@click.option("--velocity", type=click.FloatRange(min=0), help="Override the maximum velocity.")
+@click.option("--prefix-reuse", is_flag=True, help="Let instances reuse KV of shared prefixes.")
+@click.option("--figures", type=click.Path(path_type=Path), help="Write the figures here.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list instead of a table.")
+def command(
+    trace: Path,
+    modes: list[str],
+    instances: list[int],
+    agents: list[int] | None,
+    hours: list[str],
+    priority: list[str],
+    profile: str,
+    metric: str | None,
+    radius: float | None,
+    velocity: float | None,
+    prefix_reuse: bool,
+    figures: Path | None,
+    as_json: bool,
+) -> None:
+    """Replay TRACE through virtual LLM instances and compare execution modes.
+
+    All times are simulated (sim_s) by the instance model of --profile.
+    """
+    whole = read_trace(trace)
+    setting = make_setting(whole, profile, metric, radius, velocity, prefix_reuse)
+    windows = [
+        (text, cut_agents(cut_hours(whole, text), count))
+        for text in hours
+        for count in agents or [whole.agents]
+    ]
+    results: list[tuple[Trace, list[ReplayResult]]] = []
+    runs = len(modes) * len(instances) * len(priority)
+    total = sum(window.steps * window.agents for _, window in windows) * runs
+    with progress_bar(total, "agent-steps") as (advance, describe):
+        for text, window in windows:
+            graph = mine(window, setting)
+            of_window = []
+            for count in instances:
+                for order in priority:
+                    for mode in modes:
+                        describe(f"{mode}, {count} x {setting.profile_name}")
+                        chosen = replace(
+                            setting, instances=count, step_priority=order == "step", hours=text
+                        )
+                        of_window.append(replay(window, mode, chosen, graph, advance))
+            results.append((window, of_window))
+    flat = [result for _, of_window in results for result in of_window]
+    if as_json:
+        click.echo(json.dumps([as_row(flat, result) for result in flat], indent=2))
+    else:
+        for window, of_window in results:
+            print_table(window, setting, of_window)
+    if figures is not None:
+        for path in write_figures(figures, whole, results):
+            click.echo(f"wrote {path}", err=as_json)
+
+
+def make_setting(
+    trace: Trace,
+    profile: str,
+    metric: str | None,
+    radius: float | None,
+    velocity: float | None,
+    prefix_reuse: bool,
+) -> Setting:
+    """Combine what the trace says with what the options override."""
+    return Setting(
+        metric=metric_named(metric or trace.meta.metric, trace.meta.map),
+        perception_radius=trace.meta.perception_radius if radius is None else radius,
+        max_velocity=trace.meta.max_velocity if velocity is None else velocity,
+        profile=load_profile(profile),
+        profile_name=profile,
+        prefix_reuse=prefix_reuse,
+    )
+
+
+def cut_hours(trace: Trace, hours: str) -> Trace:
+    """The stretch `hours`, like `12-13`, of the simulated day; `all` is the whole trace."""
+    if hours == "all":
+        return trace
+    begins, ends = trace.hour_of_step(0), trace.hour_of_step(trace.steps)
+    first_text, _, last_text = hours.partition("-")
+    try:
+        first_hour, last_hour = float(first_text), float(last_text)
+    except ValueError:
+        raise MetropolisError(
+            f"--hours: {hours!r} is not a stretch of hours; write it like 12-13, or all"
+        ) from None
+    if not begins <= first_hour < last_hour <= ends + 1e-9:
+        raise MetropolisError(
+            f"--hours: {hours} is not within the trace, which covers {begins:g}-{ends:g}"
+        )
+    return trace.between_hours(first_hour, last_hour)
+
+
+def cut_agents(trace: Trace, count: int) -> Trace:
+    """The first `count` agents."""
+    if count > trace.agents:
+        raise MetropolisError(
+            f"--agents: {count} agents asked for, the trace has {trace.agents}; "
+            "`metropolis trace tile` makes a larger one"
+        )
+    return trace if count == trace.agents else trace.first_agents(count)
+
+
+def as_row(results: Sequence[ReplayResult], result: ReplayResult) -> dict[str, Any]:
+    """One object of the `--json` list."""
+    arrays = {k for k, v in vars(result).items() if isinstance(v, np.ndarray)}
+    row = {k: v for k, v in vars(result).items() if k not in arrays}
+    return row | {
+        "speedup_over_lockstep": ratio(results, result, "lockstep"),
+        "speedup_over_sequential": ratio(results, result, "sequential"),
+        "share_of_oracle": ratio(results, result, "oracle"),
+        "simulated": True,
+    }
+
+
+def print_table(trace: Trace, setting: Setting, results: Sequence[ReplayResult]) -> None:
+    """The results of one window, with what they were measured on above."""
+    graph = mine(trace, setting)
+    tokens = trace.calls.prompt_tokens + trace.calls.output_tokens
+    longest = critical_path(trace, graph, tokens.astype(np.float64))
+    meta = trace.meta
+    console = Console()
+    console.print(
+        f"[bold]{meta.name}[/bold], hours {results[0].hours}: {trace.agents} agents, "
+        f"{trace.steps:,} steps, {len(trace.calls):,} calls "
+        f"(movement {meta.movement_origin}, calls {meta.calls_origin}); "
+        f"{graph.dependencies_per_agent_step:.2f} true dependencies per agent-step incl. itself; "
+        f"critical path {longest.weight:,.0f} tokens in {len(longest.calls):,} calls."
+    )
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title=f"simulated on {setting.profile_name}, {setting.metric.name} metric, "
+        f"radius {setting.perception_radius:g}, velocity {setting.max_velocity:g}",
+    )
+    for heading in (
+        "mode", "instances", "priority", "makespan\nsim_s", "x over\nlockstep",
+        "x over\nsequential", "share of\noracle", "achieved\nparallelism",
+        "utilisation", "controller µs\nper agent-step",
+    ):  # fmt: skip
+        left = heading in ("mode", "priority")
+        table.add_column(heading, justify="left" if left else "right", no_wrap=True)
+
+    def number(value: float | None, form: str) -> str:
+        return "–" if value is None else format(value, form)
+
+    previous = None
+    for result in results:
+        group = (result.instances, result.priority)
+        if previous not in (None, group):
+            table.add_section()
+        previous = group
+        is_bound = MODES[result.mode].is_bound
+        table.add_row(
+            result.mode + (" (bound)" if is_bound else ""),
+            str(result.instances),
+            result.priority,
+            number(result.makespan_sim_s, ",.1f"),
+            number(ratio(results, result, "lockstep"), ".2f"),
+            number(ratio(results, result, "sequential"), ".2f"),
+            number(ratio(results, result, "oracle"), ".1%"),
+            number(result.achieved_parallelism, ".2f"),
+            number(result.utilisation, ".1%"),
+            number(result.controller_us_per_agent_step, ".2f"),
+        )
+    console.print(table)

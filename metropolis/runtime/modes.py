@@ -32,13 +32,13 @@ MODES: dict[str, Mode] = {
     for mode in (
         Mode(
             "sequential",
-            rule=lambda _r, _v: lockstep(),
+            rule=lockstep,
             outstanding_max=1,
             summary="one call at a time, as GenAgent itself does (the paper's single-thread)",
         ),
         Mode(
             "lockstep",
-            rule=lambda _r, _v: lockstep(),
+            rule=lockstep,
             summary="all agents of a step at once, then a barrier (the paper's parallel-sync)",
         ),
         Mode("conservative", rule=conservative, summary="out of order, AI Metropolis' own rule"),

@@ -12,15 +12,28 @@ import numpy as np
 import numpy.typing as npt
 
 from metropolis.trace.schema import Float32, Int32, Int64, Trace
+from metropolis.types import MetropolisError
 
 Float64 = npt.NDArray[np.float64]
 
-PLANE_DISTANCES: dict[str, Callable[[Float32, Float32], npt.NDArray[np.floating]]] = {
-    "chebyshev": lambda dx, dy: np.maximum(np.abs(dx), np.abs(dy)),
+Distance = Callable[[Float32, Float32], npt.NDArray[np.floating]]
+
+
+def _chebyshev(dx: Float32, dy: Float32) -> Float32:
+    return np.maximum(np.abs(dx), np.abs(dy))
+
+
+def _manhattan(dx: Float32, dy: Float32) -> Float32:
+    return np.abs(dx) + np.abs(dy)
+
+
+PERCEPTION: dict[str, Distance] = {
+    "chebyshev": _chebyshev,
     "euclidean": np.hypot,
-    "manhattan": lambda dx, dy: np.abs(dx) + np.abs(dy),
+    "manhattan": _manhattan,
+    "geodesic": _chebyshev,  # moves by walking round walls, but perceives a square
 }
-"""Distance of two positions, given their differences in x and y."""
+"""How each metric perceives: the distance of two positions, given their differences in x and y."""
 
 _POINTS_AT_ONCE = 200_000
 
@@ -43,14 +56,14 @@ class InteractionGraph:
         return 1 + len(self.partners) / (len(self.offsets) - 1)
 
 
-def interactions(trace: Trace, metric: str, radius: float, *, arenas: bool) -> InteractionGraph:
-    """Mine who stands within `radius` of whom, by `metric`, at every step.
-
-    With `arenas`, perception ends at the border of the arena one stands in, as GenAgent's does.
-    """
-    distance = PLANE_DISTANCES[metric]
+def interactions(trace: Trace, metric: str, radius: float) -> InteractionGraph:
+    """Mine who stands within `radius` of whom at every step, as `metric` perceives."""
+    if metric not in PERCEPTION:
+        raise MetropolisError(
+            f"dependencies cannot be mined by the metric {metric!r}; use {', '.join(PERCEPTION)}"
+        )
+    distance = PERCEPTION[metric]
     steps, agents = trace.steps, trace.agents
-    grid_map = trace.meta.map if arenas else None
     chunk = max(1, _POINTS_AT_ONCE // agents)
     rows: list[Int64] = []
     partners: list[Int32] = []
@@ -59,10 +72,6 @@ def interactions(trace: Trace, metric: str, radius: float, *, arenas: bool) -> I
         left, right = _neighbours(points, agents, radius)
         dx, dy = (points[left] - points[right]).T
         near = (distance(dx, dy) <= radius) & (left != right)
-        if grid_map is not None:
-            x, y = points.astype(np.int64).T
-            arena = grid_map.arenas[y, x]
-            near &= arena[left] == arena[right]
         left, right = left[near], right[near]
         order = np.lexsort((right, left))
         rows.append(left[order] + first * agents)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metropolis.rules.metrics import make_metric
+from metropolis.rules.metrics import metric_named
 from metropolis.runtime.modes import MODES
 from metropolis.runtime.replay import ReplayResult, Setting, mine, replay
 from metropolis.sim.profiles import load_profile
@@ -19,8 +19,7 @@ SCHEDULED = [mode for mode in MODES.values() if not mode.is_bound]
 
 def setting_for(trace: Trace, *, instances: int = 2, step_priority: bool = True) -> Setting:
     return Setting(
-        metric=make_metric("chebyshev", None),
-        metric_name="chebyshev",
+        metric=metric_named("chebyshev"),
         perception_radius=trace.meta.perception_radius,
         max_velocity=trace.meta.max_velocity,
         profile=load_profile("llama-3-8b/l4"),

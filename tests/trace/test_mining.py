@@ -8,21 +8,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metropolis.trace import mining
-from metropolis.trace.mining import PLANE_DISTANCES, critical_path, interactions
+from metropolis.trace.mining import PERCEPTION, critical_path, interactions
 from metropolis.trace.schema import Trace
 from tests.small_traces import small_trace, small_traces
 
 
-@given(small_traces, st.sampled_from(sorted(PLANE_DISTANCES)), st.integers(0, 5))
+@given(small_traces, st.sampled_from(sorted(PERCEPTION)), st.integers(0, 5))
 @settings(max_examples=150, deadline=None)
 def test_interactions_are_all_pairs_within_the_radius(
     trace: Trace, metric: str, radius: int
 ) -> None:
-    graph = interactions(trace, metric, radius, arenas=False)
+    graph = interactions(trace, metric, radius)
     for step in range(trace.steps):
         for agent in range(trace.agents):
             dx, dy = (trace.positions[step] - trace.positions[step, agent]).T
-            near = np.flatnonzero(PLANE_DISTANCES[metric](dx, dy) <= radius)
+            near = np.flatnonzero(PERCEPTION[metric](dx, dy) <= radius)
             row = step * trace.agents + agent
             mined = graph.partners[graph.offsets[row] : graph.offsets[row + 1]]
             assert mined.tolist() == [b for b in near if b != agent]
@@ -30,9 +30,9 @@ def test_interactions_are_all_pairs_within_the_radius(
 
 def test_interactions_do_not_depend_on_the_chunking(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = small_trace(1, agents=6, steps=12, edge=6, radius=2)
-    whole = interactions(trace, "chebyshev", 2, arenas=False)
+    whole = interactions(trace, "chebyshev", 2)
     monkeypatch.setattr(mining, "_POINTS_AT_ONCE", 13)
-    chunked = interactions(trace, "chebyshev", 2, arenas=False)
+    chunked = interactions(trace, "chebyshev", 2)
     assert (whole.offsets == chunked.offsets).all()
     assert (whole.partners == chunked.partners).all()
 
@@ -40,7 +40,7 @@ def test_interactions_do_not_depend_on_the_chunking(monkeypatch: pytest.MonkeyPa
 @given(small_traces)
 @settings(max_examples=100, deadline=None)
 def test_the_critical_path_is_the_heaviest_chain(trace: Trace) -> None:
-    graph = interactions(trace, "chebyshev", trace.meta.perception_radius, arenas=False)
+    graph = interactions(trace, "chebyshev", trace.meta.perception_radius)
     weight = (trace.calls.prompt_tokens + trace.calls.output_tokens).astype(np.float64)
     path = critical_path(trace, graph, weight)
     assert path.weight == weight[path.calls].sum()

@@ -1,0 +1,232 @@
+"""`metropolis bench ai-metropolis`: the paper's evaluation, ours (simulated) beside theirs.
+
+AI Metropolis §4: full day (Fig. 4a), busy and quiet hour from 25 to 1000 agents (Fig. 5), with and
+without step priority (Table 1); all on Llama-3-8B on L4.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from metropolis.rules.metrics import metric_named
+from metropolis.runtime.replay import ReplayResult, Setting, mine, ratio, replay
+from metropolis.sim.profiles import load_profile
+from metropolis.trace.generate.largeville import tile
+from metropolis.trace.parquet import read_trace
+from metropolis.trace.schema import Trace
+
+MODES = ("sequential", "lockstep", "conservative", "versioned", "oracle")
+AGENTS = (25, 100, 500, 1000)
+HOURS = {"busy": (12, 13), "quiet": (6, 7)}
+
+
+@dataclass(frozen=True)
+class Paper:
+    """What the paper reports of its rule (our `conservative`) in one setting; None: not said."""
+
+    over_lockstep: float | None = None
+    over_sequential: float | None = None
+    share_of_oracle: float | None = None
+    parallelism: float | None = None
+    lockstep_parallelism: float | None = None
+
+
+# (stretch, agents, instances) -> §4.2, §4.3
+PAPER = {
+    ("day", 25, 1): Paper(1.44, 2.38, 0.829),
+    ("day", 25, 8): Paper(1.67, 3.25, 0.747, 3.46, 1.94),
+    ("busy", 25, 8): Paper(1.88, 3.37, 0.531, 3.74, 1.89),
+    ("busy", 100, 1): Paper(1.87, None, 0.909),
+    ("busy", 500, 1): Paper(None, None, 1.0),
+    ("busy", 500, 8): Paper(4.15, 19.5, None, 50.9),
+    ("busy", 1000, 1): Paper(1.60),
+    ("busy", 1000, 8): Paper(3.94, None, 0.97),
+    ("quiet", 25, 8): Paper(1.28, None, None, 2.80, 2.25),
+    ("quiet", 500, 8): Paper(2.79),
+}
+# Table 1: (mode, instances) -> completion time in s with and without priority; 500 agents, busy
+PAPER_PRIORITY_S = {
+    ("conservative", 4): (8611, 8942),
+    ("conservative", 8): (6148, 7114),
+    ("oracle", 4): (8392, 8484),
+    ("oracle", 8): (5683, 5689),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One setting of Figs. 4a and 5: ours, simulated, and the paper's."""
+
+    stretch: str
+    agents: int
+    instances: int
+    calls: int
+    makespan_sim_s: dict[str, float]
+    speedup_over_lockstep: float
+    versioned_over_lockstep: float
+    speedup_over_sequential: float
+    share_of_oracle: float
+    versioned_share_of_oracle: float
+    achieved_parallelism: float
+    lockstep_parallelism: float
+    paper: Paper
+
+
+@dataclass(frozen=True)
+class PriorityRow:
+    """One cell of Table 1: ours, simulated, and the paper's."""
+
+    mode: str
+    instances: int
+    with_priority_sim_s: float
+    without_priority_sim_s: float
+    paper_with_priority_s: float
+    paper_without_priority_s: float
+
+
+def _setting(trace: Trace, instances: int) -> Setting:
+    return Setting(
+        metric=metric_named(trace.meta.metric, trace.meta.map),
+        perception_radius=trace.meta.perception_radius,
+        max_velocity=trace.meta.max_velocity,
+        profile=load_profile("llama-3-8b/l4"),
+        profile_name="llama-3-8b/l4",
+        instances=instances,
+    )
+
+
+def _row(stretch: str, trace: Trace, instances: int) -> Row:
+    setting = _setting(trace, instances)
+    graph = mine(trace, setting)
+    results = [replay(trace, mode, setting, graph) for mode in MODES]
+    ours: dict[str, ReplayResult] = {result.mode: result for result in results}
+
+    def over(mode: str, reference: str) -> float:
+        value = ratio(results, ours[mode], reference)
+        assert value is not None
+        return value
+
+    return Row(
+        stretch,
+        trace.agents,
+        instances,
+        len(trace.calls),
+        {mode: result.makespan_sim_s for mode, result in ours.items()},
+        over("conservative", "lockstep"),
+        over("versioned", "lockstep"),
+        over("conservative", "sequential"),
+        over("conservative", "oracle"),
+        over("versioned", "oracle"),
+        ours["conservative"].achieved_parallelism,
+        ours["lockstep"].achieved_parallelism,
+        PAPER.get((stretch, trace.agents, instances), Paper()),
+    )
+
+
+def scaling(trace: Trace, seed: int, agents: Sequence[int]) -> Iterable[Row]:
+    """Figs. 4a and 5, row by row; LargeVille is `trace` tiled with independent seeds."""
+    for instances in (1, 8):
+        yield _row("day", trace, instances)
+    copies = -(-max(agents) // trace.agents)
+    town = tile([trace], copies, seed) if copies > 1 else trace
+    for stretch, (first, last) in HOURS.items():
+        hour = town.between_hours(first, last)
+        for count in agents:
+            for instances in (1, 8):
+                yield _row(stretch, hour.first_agents(count), instances)
+
+
+def priority(trace: Trace, seed: int, agents: int) -> Iterable[PriorityRow]:
+    """Table 1: the busy hour with and without step priority."""
+    town = tile([trace], -(-agents // trace.agents), seed)
+    hour = town.between_hours(*HOURS["busy"]).first_agents(agents)
+    graph = mine(hour, _setting(hour, 1))
+    for (mode, instances), paper in PAPER_PRIORITY_S.items():
+        setting = _setting(hour, instances)
+        ours = [
+            replay(hour, mode, replace(setting, step_priority=by_step), graph).makespan_sim_s
+            for by_step in (True, False)
+        ]
+        yield PriorityRow(mode, instances, *ours, *paper)
+
+
+def _cell(ours: float, paper: float | None, form: str) -> str:
+    return format(ours, form) + ("" if paper is None else f" ({format(paper, form)})")
+
+
+def _print(rows: Sequence[Row], priorities: Sequence[PriorityRow]) -> None:
+    console = Console(width=150)
+    table = Table(
+        "stretch", "agents", "instances", "calls", "conservative\nover lockstep",
+        "versioned\nover lockstep", "conservative\nover sequential",
+        "conservative,\nshare of oracle", "versioned,\nshare of oracle",
+        "parallelism\nconservative", "parallelism\nlockstep",
+        title="Ours, simulated on llama-3-8b/l4 (in brackets: the paper's, measured on real GPUs)",
+        box=box.SIMPLE_HEAD,
+    )  # fmt: skip
+    for row in rows:
+        paper = row.paper
+        table.add_row(
+            row.stretch,
+            str(row.agents),
+            str(row.instances),
+            f"{row.calls:,}",
+            _cell(row.speedup_over_lockstep, paper.over_lockstep, ".2f"),
+            f"{row.versioned_over_lockstep:.2f}",
+            _cell(row.speedup_over_sequential, paper.over_sequential, ".2f"),
+            _cell(row.share_of_oracle, paper.share_of_oracle, ".1%"),
+            f"{row.versioned_share_of_oracle:.1%}",
+            _cell(row.achieved_parallelism, paper.parallelism, ".2f"),
+            _cell(row.lockstep_parallelism, paper.lockstep_parallelism, ".2f"),
+        )
+    console.print(table)
+    table = Table(
+        "mode", "instances", "with priority\nsim_s", "without\nsim_s", "gain", "paper: with\ns",
+        "paper: without\ns", "paper: gain",
+        title="Step priority, busy hour (Table 1): ours simulated",
+        box=box.SIMPLE_HEAD,
+    )  # fmt: skip
+    for cell in priorities:
+        table.add_row(
+            cell.mode,
+            str(cell.instances),
+            f"{cell.with_priority_sim_s:,.0f}",
+            f"{cell.without_priority_sim_s:,.0f}",
+            f"{cell.without_priority_sim_s / cell.with_priority_sim_s - 1:.1%}",
+            f"{cell.paper_with_priority_s:,.0f}",
+            f"{cell.paper_without_priority_s:,.0f}",
+            f"{cell.paper_without_priority_s / cell.paper_with_priority_s - 1:.1%}",
+        )
+    console.print(table)
+
+
+@click.command(name="ai-metropolis")
+@click.argument("trace", type=click.Path(path_type=Path))
+@click.option("--seed", default=0, show_default=True, help="Seed of the LargeVille copies.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
+def command(trace: Path, seed: int, as_json: bool) -> None:
+    """Reproduce AI Metropolis' Figs. 4a, 5 and Table 1 on TRACE, a town's day (25 agents)."""
+    base = read_trace(trace)
+    rows = list(scaling(base, seed, AGENTS))
+    priorities = list(priority(base, seed, 500))
+    if as_json:
+        click.echo(
+            json.dumps(
+                {
+                    "simulated": True,
+                    "scaling": [asdict(row) for row in rows],
+                    "priority": [asdict(row) for row in priorities],
+                },
+                indent=2,
+            )
+        )
+    else:
+        _print(rows, priorities)

@@ -1,0 +1,154 @@
+"""The pictures of a replay, after AI Metropolis' Figures 1, 4 and 5."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from metropolis.runtime.replay import ReplayResult
+from metropolis.trace.schema import Trace
+from metropolis.types import MetropolisError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SNIPPET_SIM_S = 180.0
+"""Length of the stretch the Gantt figure shows."""
+FUNCTIONS_SHOWN_MAX = 9
+FORMATS = ("png", "svg")
+
+
+def _new_figure(width_in: float, height_in: float) -> Figure:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as missing:
+        raise MetropolisError(
+            "figures need matplotlib: pip install 'metropolis[plot]'"
+        ) from missing
+    return Figure(figsize=(width_in, height_in), layout="constrained")
+
+
+def gantt(trace: Trace, results: Sequence[ReplayResult]) -> Figure:
+    """Every agent's stream of calls in a stretch of each result, coloured by function (Fig. 1).
+
+    Lockstep's dashed lines are the ends of its steps. Each panel shows the same length of virtual
+    time from the moment the run's first half of the steps has been passed by everyone.
+    """
+    import matplotlib
+
+    figure = _new_figure(12, 0.9 + len(results) * (0.8 + 0.11 * trace.agents))
+    panels = figure.subplots(len(results), 1, squeeze=False)[:, 0]
+    calls = trace.calls
+    counts = np.bincount(calls.function, minlength=len(calls.functions))
+    shown = np.argsort(-counts, kind="stable")[:FUNCTIONS_SHOWN_MAX]
+    colours = dict(zip(shown.tolist(), matplotlib.color_sequences["tab10"], strict=False))
+    for panel, result in zip(panels, results, strict=True):
+        committed = result.committed_sim_s.reshape(trace.steps, trace.agents)
+        begin = float(committed[trace.steps // 2].max())
+        end = begin + SNIPPET_SIM_S
+        visible = (result.completed_sim_s > begin) & (result.sent_sim_s < end)
+        for function in np.unique(calls.function[visible]).tolist():
+            mine = visible & (calls.function == function)
+            panel.barh(
+                calls.agent[mine],
+                result.completed_sim_s[mine] - result.sent_sim_s[mine],
+                left=result.sent_sim_s[mine],
+                height=0.8,
+                color=colours.get(function, "lightgrey"),
+            )
+        if result.mode == "lockstep":
+            ends = np.unique(committed.max(axis=1))
+            for line in ends[(ends > begin) & (ends < end)]:
+                panel.axvline(line, color="black", linestyle="--", linewidth=0.5)
+        panel.set(
+            title=f"{result.mode}, {result.instances} x {result.profile}, {trace.meta.name}",
+            xlim=(begin, end),
+            ylim=(trace.agents - 0.5, -0.5),
+            ylabel="agent",
+        )
+    panels[-1].set_xlabel("simulated time (sim_s)")
+    handles = [
+        matplotlib.patches.Patch(color=colours[f], label=calls.functions[f])
+        for f in shown.tolist()
+        if counts[f]
+    ]
+    if counts[[f for f in range(len(counts)) if f not in colours]].sum():
+        handles.append(matplotlib.patches.Patch(color="lightgrey", label="other"))
+    figure.legend(handles=handles, loc="outside right upper", fontsize="small")
+    return figure
+
+
+def calls_per_hour(trace: Trace) -> Figure:
+    """LLM calls in every simulated hour (Fig. 4c)."""
+    figure = _new_figure(8, 3.5)
+    axes = figure.subplots()
+    hour = [int(trace.hour_of_step(step)) for step in trace.calls.step.tolist()]
+    first, last = int(trace.hour_of_step(0)), int(trace.hour_of_step(trace.steps - 1))
+    counts = np.bincount(np.array(hour, dtype=np.int64) - first, minlength=last - first + 1)
+    axes.bar(np.arange(first, last + 1) + 0.5, counts, width=0.9)
+    axes.set(
+        xlabel="hour of the simulated day",
+        ylabel="LLM calls",
+        title=f"{trace.meta.name}: {trace.agents} agents, {len(trace.calls):,} calls "
+        f"({trace.meta.calls_origin})",
+        xlim=(first, last + 1),
+    )
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    return figure
+
+
+def completion_times(results: Sequence[ReplayResult]) -> Figure:
+    """Makespan of every mode, grouped by agents and instances (Figs. 4a, 4b, 5, 6)."""
+    groups = list(dict.fromkeys((r.hours, r.agents, r.instances, r.priority) for r in results))
+    modes = list(dict.fromkeys(r.mode for r in results))
+    figure = _new_figure(3 + 1.3 * len(groups), 4.5)
+    axes = figure.subplots()
+    width = 0.85 / len(modes)
+    for index, mode in enumerate(modes):
+        at, height = [], []
+        for group_index, group in enumerate(groups):
+            for r in results:
+                if r.mode == mode and (r.hours, r.agents, r.instances, r.priority) == group:
+                    at.append(group_index + (index - (len(modes) - 1) / 2) * width)
+                    height.append(r.makespan_sim_s)
+        axes.bar(at, height, width=width, label=mode)
+    axes.set_xticks(
+        range(len(groups)),
+        [
+            f"{hours}\n{agents} agents\n{instances} instance{'s' * (instances > 1)}\n{priority}"
+            for hours, agents, instances, priority in groups
+        ],
+    )
+    axes.set(ylabel="makespan (sim_s, simulated)", title=f"Completion times, {results[0].profile}")
+    axes.legend(fontsize="small", loc="outside right upper" if False else "best")
+    return figure
+
+
+def write_figures(
+    directory: Path, trace: Trace, windows: Sequence[tuple[Trace, Sequence[ReplayResult]]]
+) -> list[Path]:
+    """Draw every figure the results allow, as PNG and SVG; returns the files written."""
+    directory.mkdir(parents=True, exist_ok=True)
+    results = [result for _, of_window in windows for result in of_window]
+    drawings: dict[str, Callable[[], Any]] = {
+        "calls_per_hour": lambda: calls_per_hour(trace),
+        "completion_times": lambda: completion_times(results),
+    }
+    for window, of_window in windows[:1]:
+        timed = [r for r in of_window if r.mode in ("lockstep", "conservative", "versioned")]
+        same_setting = [
+            r for r in timed if (r.instances, r.priority) == (timed[0].instances, timed[0].priority)
+        ]
+        if same_setting:
+            drawings["gantt"] = lambda: gantt(window, same_setting)  # noqa: B023
+    written = []
+    for name, draw in drawings.items():
+        figure = draw()
+        for suffix in FORMATS:
+            path = directory / f"{name}.{suffix}"
+            figure.savefig(path, dpi=150)
+            written.append(path)
+    return written

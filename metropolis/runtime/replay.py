@@ -1,0 +1,245 @@
+"""Replay a trace against virtual LLM instances in one execution mode (AI Metropolis §4)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from metropolis import _core
+from metropolis.controller.native import mined_controller, native_controller
+from metropolis.rules.metrics import Metric
+from metropolis.runtime.modes import MODES, Mode
+from metropolis.sim.profiles import Profile
+from metropolis.trace.mining import InteractionGraph, critical_path, interactions
+from metropolis.trace.schema import Trace
+
+Float64 = npt.NDArray[np.float64]
+
+Progress = Callable[[int], None]
+"""Called with the number of agent-steps committed since the last call."""
+
+_AGENT_STEPS_PER_SLICE = 20_000
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a replay is run with, beside the trace and the mode."""
+
+    metric: Metric
+    perception_radius: float
+    max_velocity: float
+    profile: Profile
+    profile_name: str
+    instances: int = 1
+    step_priority: bool = True
+    prefix_reuse: bool = False
+    hours: str = "all"
+
+
+@dataclass(frozen=True)
+class ReplayResult:
+    """What a replay measured. `sim_s` is virtual time; the arrays are indexed like the trace."""
+
+    mode: str
+    rule: str | None
+    metric: str
+    priority: str
+    profile: str
+    prefix_reuse: bool
+    hours: str
+    instances: int
+    agents: int
+    steps: int
+    calls: int
+    makespan_sim_s: float
+    achieved_parallelism: float
+    """Mean number of outstanding calls."""
+    utilisation: float | None
+    """Mean share of the makespan in which an instance computed; None for `critical_path`."""
+    preemptions: int
+    controller_us_per_agent_step: float | None
+    wall_s: float
+    sent_sim_s: Float64
+    completed_sim_s: Float64
+    """(calls,)"""
+    dispatched_sim_s: Float64
+    committed_sim_s: Float64
+    """(steps * agents,); empty for the bounds"""
+
+
+def mine(trace: Trace, setting: Setting) -> InteractionGraph:
+    """The dependencies of `oracle` and `critical_path` under `setting`."""
+    return interactions(trace, setting.metric.name, setting.perception_radius)
+
+
+def replay(
+    trace: Trace,
+    mode: str,
+    setting: Setting,
+    graph: InteractionGraph | None = None,
+    progress: Progress | None = None,
+) -> ReplayResult:
+    """Replay `trace` in `mode` (a key of `MODES`); `graph`, from `mine`, saves mining it again."""
+    chosen = MODES[mode]
+    started_wall_s = time.perf_counter()
+    if chosen.name == "critical_path":
+        measured = _critical_path(trace, setting, graph or mine(trace, setting))
+    elif chosen.name == "no_dependency":
+        measured = _no_dependency(trace, setting)
+    else:
+        measured = _run(trace, chosen, setting, graph, progress)
+    if progress is not None and chosen.is_bound:
+        progress(trace.steps * trace.agents)
+    duration = measured["completed_sim_s"] - measured["sent_sim_s"]
+    makespan_sim_s = measured["makespan_sim_s"]
+    return ReplayResult(
+        mode=mode,
+        rule=mode if mode in ("conservative", "versioned") else None,
+        metric=setting.metric.name,
+        priority="step" if setting.step_priority else "fcfs",
+        profile=setting.profile_name,
+        prefix_reuse=setting.prefix_reuse,
+        hours=setting.hours,
+        instances=setting.instances,
+        agents=trace.agents,
+        steps=trace.steps,
+        calls=len(trace.calls),
+        achieved_parallelism=float(duration.sum()) / makespan_sim_s if makespan_sim_s else 0.0,
+        wall_s=time.perf_counter() - started_wall_s,
+        **measured,
+    )
+
+
+def _run(
+    trace: Trace,
+    mode: Mode,
+    setting: Setting,
+    graph: InteractionGraph | None,
+    progress: Progress | None,
+) -> dict[str, Any]:
+    if mode.rule is None:
+        mined = graph or mine(trace, setting)
+        controller = mined_controller(trace.steps, trace.agents, mined.offsets, mined.partners)
+    else:
+        controller = native_controller(
+            mode.rule(setting.perception_radius, setting.max_velocity),
+            setting.metric,
+            setting.max_velocity,
+            trace.positions[0],
+            trace.steps,
+        )
+    pool = _core.InstancePool(
+        setting.profile, instances=setting.instances, prefix_reuse=setting.prefix_reuse
+    )
+    calls = trace.calls
+    running = _core.Replay(
+        positions=trace.positions,
+        call_offsets=trace.call_offsets(),
+        call_step=calls.step,
+        call_agent=calls.agent,
+        parent_offsets=calls.parent_offsets,
+        parents=calls.parents,
+        prompt_tokens=calls.prompt_tokens,
+        output_tokens=calls.output_tokens,
+        prefix_id=calls.prefix_id,
+        prefix_tokens=calls.prefix_tokens,
+        controller=controller,
+        instances=pool,
+        step_priority=setting.step_priority,
+        max_outstanding=mode.outstanding_max,
+    )
+    finished, committed = False, 0
+    while not finished:
+        finished = running.run(_AGENT_STEPS_PER_SLICE)
+        if progress is not None:
+            progress(running.committed_agent_steps - committed)
+        committed = running.committed_agent_steps
+    busy_sim_s = sum(pool.busy_sim_s(instance) for instance in range(setting.instances))
+    return {
+        "makespan_sim_s": running.makespan_sim_s,
+        "utilisation": _utilisation(busy_sim_s, setting, running.makespan_sim_s),
+        "preemptions": pool.preemptions(),
+        "controller_us_per_agent_step": running.controller_wall_s / committed * 1e6,
+        "sent_sim_s": running.sent_sim_s(),
+        "completed_sim_s": running.completed_sim_s(),
+        "dispatched_sim_s": running.dispatched_sim_s(),
+        "committed_sim_s": running.committed_sim_s(),
+    }
+
+
+def _utilisation(busy_sim_s: float, setting: Setting, makespan_sim_s: float) -> float:
+    return busy_sim_s / (setting.instances * makespan_sim_s) if makespan_sim_s else 0.0
+
+
+def isolated_sim_s(trace: Trace, setting: Setting) -> Float64:
+    """(calls,): time each call takes alone on an idle instance."""
+    calls = trace.calls
+    return np.array(
+        [
+            _core.InstancePool.isolated_sim_s(setting.profile, _core.Request(prompt, output))
+            for prompt, output in zip(
+                calls.prompt_tokens.tolist(), calls.output_tokens.tolist(), strict=True
+            )
+        ],
+        dtype=np.float64,
+    )
+
+
+def _critical_path(trace: Trace, setting: Setting, graph: InteractionGraph) -> dict[str, Any]:
+    weight = isolated_sim_s(trace, setting)
+    path = critical_path(trace, graph, weight)
+    sent = np.zeros(len(trace.calls))
+    return {
+        "makespan_sim_s": path.weight,
+        "utilisation": None,
+        "preemptions": 0,
+        "controller_us_per_agent_step": None,
+        "sent_sim_s": sent,
+        "completed_sim_s": sent + weight,
+        "dispatched_sim_s": np.zeros(0),
+        "committed_sim_s": np.zeros(0),
+    }
+
+
+def _no_dependency(trace: Trace, setting: Setting) -> dict[str, Any]:
+    calls = trace.calls
+    sent = np.zeros(len(calls))
+    simulated = _core.simulate(
+        setting.profile,
+        sent,
+        calls.prompt_tokens,
+        calls.output_tokens,
+        prefix_id=calls.prefix_id,
+        prefix_tokens=calls.prefix_tokens,
+        instances=setting.instances,
+        prefix_reuse=setting.prefix_reuse,
+    )
+    completed = simulated["last_token_sim_s"]
+    makespan_sim_s = float(completed.max(initial=0.0))
+    return {
+        "makespan_sim_s": makespan_sim_s,
+        "utilisation": _utilisation(simulated["busy_sim_s"], setting, makespan_sim_s),
+        "preemptions": simulated["preemptions"],
+        "controller_us_per_agent_step": None,
+        "sent_sim_s": sent,
+        "completed_sim_s": completed,
+        "dispatched_sim_s": np.zeros(0),
+        "committed_sim_s": np.zeros(0),
+    }
+
+
+def ratio(results: Sequence[ReplayResult], result: ReplayResult, reference: str) -> float | None:
+    """How many times faster than the `reference` mode under the same setting; None: not run."""
+    for other in results:
+        same = all(
+            getattr(other, field) == getattr(result, field)
+            for field in ("hours", "agents", "instances", "priority", "metric", "profile")
+        )
+        if same and other.mode == reference and result.makespan_sim_s > 0:
+            return other.makespan_sim_s / result.makespan_sim_s
+    return None
