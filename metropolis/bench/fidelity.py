@@ -1,0 +1,253 @@
+"""`metropolis bench fidelity`: a real serving run beside its simulation."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import zlib
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import numpy.typing as npt
+from rich.console import Console
+from rich.table import Table
+
+from metropolis._core import Profile, simulate
+from metropolis.sim.profiles import load_entry
+from metropolis.types import MetropolisError
+
+COLUMNS = ("queued_s", "input_tokens", "output_tokens", "first_token_s", "last_token_s")
+MOST_TOKENS = 2**31 - 1
+
+Float64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A real run, in order of `queued_s`; n requests that got at least one token."""
+
+    path: Path
+    row: npt.NDArray[np.int64]
+    """Row of the file, 1 being the first below the header."""
+    queued_s: Float64
+    input_tokens: npt.NDArray[np.int32]
+    output_tokens: npt.NDArray[np.int32]
+    first_token_s: Float64
+    last_token_s: Float64
+    without_output: int
+    """Requests left out because they got no token."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One statistic of one metric."""
+
+    real: float
+    simulated: float
+
+    @property
+    def error(self) -> float | None:
+        """Relative; None where `real` is 0."""
+        return self.simulated / self.real - 1 if self.real else None
+
+
+def read_run(path: Path) -> Run:
+    """Reads a CSV file, plain or gzipped, with the columns COLUMNS (times in s, one clock).
+
+    Requests with 0 output tokens were never served and are left out. Raises MetropolisError that
+    names file, row and field of what is wrong.
+    """
+    try:
+        lines = list(csv.reader(io.StringIO(_read_text(path), newline="")))
+    except csv.Error as error:
+        raise MetropolisError(f"{path} is not a CSV file: {error}") from error
+    header, *body = [cells for cells in lines if cells] or [[]]
+    for column in COLUMNS:
+        if column not in header:
+            raise MetropolisError(
+                f"{path}: the header lacks the column {column!r}; it must hold {', '.join(COLUMNS)}"
+            )
+    rows: list[tuple[float, ...]] = []
+    without_output = 0
+    for number, cells in enumerate(body, start=1):
+        if len(cells) != len(header):
+            raise MetropolisError(
+                f"{path}: row {number} has {len(cells)} fields, the header has {len(header)}"
+            )
+        row = _parse_row(path, number, dict(zip(header, cells, strict=True)))
+        if row is None:
+            without_output += 1
+        else:
+            rows.append(row)
+    if not rows:
+        raise MetropolisError(
+            f"{path} holds no request that got a token; there is nothing to compare"
+        )
+    table = np.array(sorted(rows, key=lambda row: (row[1], row[0])))
+    return Run(
+        path,
+        table[:, 0].astype(np.int64),
+        table[:, 1],
+        table[:, 2].astype(np.int32),
+        table[:, 3].astype(np.int32),
+        table[:, 4],
+        table[:, 5],
+        without_output,
+    )
+
+
+def _read_text(path: Path) -> str:
+    try:
+        content = path.read_bytes()
+        if content[:2] == b"\x1f\x8b":
+            content = gzip.decompress(content)
+        return content.decode("utf-8-sig")
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise MetropolisError(f"{path} is a damaged gzip file: {error}") from error
+    except OSError as error:
+        raise MetropolisError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise MetropolisError(f"{path} is not a text file in UTF-8: {error}") from error
+
+
+def _parse_row(path: Path, number: int, cells: dict[str, str]) -> tuple[float, ...] | None:
+    def fail(field: str, wanted: str) -> MetropolisError:
+        return MetropolisError(
+            f"{path}: row {number}, field {field!r} is {cells[field]!r}, but must be {wanted}"
+        )
+
+    def seconds(field: str, least: float, least_field: str) -> float:
+        try:
+            value = float(cells[field])
+        except ValueError:
+            raise fail(field, "a number of seconds") from None
+        if not isfinite(value):
+            raise fail(field, "a finite number of seconds")
+        if value < least:
+            raise fail(field, f"at least {least_field}, which is {least}")
+        return value
+
+    def tokens(field: str, least: int) -> int:
+        try:
+            value = float(cells[field])
+        except ValueError:
+            raise fail(field, "a number of tokens") from None
+        if not (least <= value <= MOST_TOKENS and value.is_integer()):
+            raise fail(field, f"a whole number of tokens, at least {least}")
+        return int(value)
+
+    queued_s = seconds("queued_s", -float("inf"), "")
+    output_tokens = tokens("output_tokens", 0)
+    input_tokens = tokens("input_tokens", 1)
+    if output_tokens == 0:
+        return None
+    first_token_s = seconds("first_token_s", queued_s, "queued_s")
+    last_token_s = seconds("last_token_s", first_token_s, "first_token_s")
+    return (number, queued_s, input_tokens, output_tokens, first_token_s, last_token_s)
+
+
+def compare(run: Run, profile: Profile) -> tuple[dict[str, Comparison], int]:
+    """Simulates the run on one instance; returns the statistics by name, and the preemptions.
+
+    ttft: first token - queued; tpot: (last - first) / (output - 1), of requests with more than one
+    token; latency: last - queued; in seconds.
+    """
+    kv_tokens = run.input_tokens.astype(np.int64) + run.output_tokens - 1
+    capacity = profile.kv_capacity_tokens // profile.block_tokens * profile.block_tokens
+    if (too_large := kv_tokens > capacity).any():
+        i = int(np.argmax(too_large))
+        raise MetropolisError(
+            f"{run.path}: row {run.row[i]}, fields 'input_tokens' and 'output_tokens' need "
+            f"{kv_tokens[i]} KV tokens, but the instance holds {capacity}"
+        )
+    simulated = simulate(profile, run.queued_s, run.input_tokens, run.output_tokens)
+    real = _metrics(run, run.first_token_s, run.last_token_s)
+    ours = _metrics(run, simulated["first_token_sim_s"], simulated["last_token_sim_s"])
+    comparisons = {}
+    for metric in real:
+        if not len(real[metric]):
+            continue
+        comparisons[f"{metric}_mean_s"] = Comparison(
+            float(real[metric].mean()), float(ours[metric].mean())
+        )
+        for percent in (50, 99):
+            comparisons[f"{metric}_p{percent}_s"] = Comparison(
+                float(np.percentile(real[metric], percent)),
+                float(np.percentile(ours[metric], percent)),
+            )
+    return comparisons, simulated["preemptions"]
+
+
+def _metrics(run: Run, first_s: Float64, last_s: Float64) -> dict[str, Float64]:
+    several = run.output_tokens > 1
+    return {
+        "ttft": first_s - run.queued_s,
+        "tpot": (last_s - first_s)[several] / (run.output_tokens[several] - 1),
+        "latency": last_s - run.queued_s,
+    }
+
+
+@click.command("fidelity")
+@click.argument("run_path", metavar="RUN.csv[.gz]", type=click.Path(path_type=Path))
+@click.option("--profile", required=True, help="Name or TOML file.")
+@click.option("--kv-tokens", type=click.IntRange(1), help="KV capacity instead of the profile's.")
+@click.option("--chunk-tokens", type=click.IntRange(1), help="New tokens per iteration, likewise.")
+@click.option("--max-sequences", type=click.IntRange(1), help="Running sequences, likewise.")
+@click.option("--json", "as_json", is_flag=True, help="Print an object.")
+def command(
+    run_path: Path,
+    profile: str,
+    kv_tokens: int | None,
+    chunk_tokens: int | None,
+    max_sequences: int | None,
+    as_json: bool,
+) -> None:
+    """Simulate a real serving run and print how far the simulation is off.
+
+    RUN has one row per request: queued_s, input_tokens, output_tokens, first_token_s and
+    last_token_s, the times in seconds since the first request was queued.
+    """
+    entry = load_entry(profile)
+    used = entry.profile
+    used.kv_capacity_tokens = kv_tokens or used.kv_capacity_tokens
+    used.chunk_tokens = chunk_tokens or used.chunk_tokens
+    used.max_sequences = max_sequences or used.max_sequences
+    run = read_run(run_path)
+    comparisons, preemptions = compare(run, used)
+    result: dict[str, Any] = {
+        "run": str(run_path),
+        "profile": entry.name,
+        "estimate": entry.estimate,
+        "kv_capacity_tokens": used.kv_capacity_tokens,
+        "requests": len(run.row),
+        "requests_without_output": run.without_output,
+        "preemptions": preemptions,
+        "metrics": {
+            name: {"real": c.real, "simulated": c.simulated, "error": c.error}
+            for name, c in comparisons.items()
+        },
+    }
+    if as_json:
+        click.echo(json.dumps(result, indent=1))
+        return
+    kind = "an estimate" if entry.estimate else "measured"
+    table = Table(
+        title=f"{len(run.row)} requests on {entry.name} ({kind}; "
+        f"{used.kv_capacity_tokens:,} KV tokens, {preemptions} preemptions simulated)",
+        caption=f"{run.without_output} requests without output left out"
+        if run.without_output
+        else None,
+    )
+    table.add_column("seconds")
+    for column in ("real", "simulated", "error"):
+        table.add_column(column, justify="right")
+    for name, c in comparisons.items():
+        error = "" if c.error is None else f"{c.error:+.1%}"
+        table.add_row(name.removesuffix("_s"), f"{c.real:.4f}", f"{c.simulated:.4f}", error)
+    Console().print(table)

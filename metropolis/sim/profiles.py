@@ -1,0 +1,134 @@
+"""Hardware and model profiles: data files beside this module, or a user's own.
+
+`sim/profiles/MODEL.toml` holds one table per GPU; the profile's name is `MODEL/TABLE`. The fields
+are those of `metropolis._core.Profile` plus `source`, `kv_source` (texts) and `estimate` (true: no
+measurement stands behind the numbers).
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from metropolis._core import InstancePool, Profile
+from metropolis.types import MetropolisError
+
+FOLDER = Path(__file__).parent / "profiles"
+
+_NUMBERS = {"w_ms", "g_ms", "h_ms", "b_ms", "k_ms", "q_ms", "c_ms", "k_mixed_ms"}
+_COUNTS = {"kv_capacity_tokens", "block_tokens", "chunk_tokens", "max_sequences"}
+_REQUIRED = {"w_ms", "g_ms", "h_ms", "b_ms", "k_ms", "q_ms", "c_ms", "kv_capacity_tokens", "source"}
+_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(_NUMBERS, (int, float)),
+    **dict.fromkeys(_COUNTS, (int,)),
+    **dict.fromkeys(("c_once", "estimate"), (bool,)),
+    **dict.fromkeys(("source", "kv_source"), (str,)),
+}
+_COUNT_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class ProfileEntry:
+    """A profile and where it comes from."""
+
+    name: str
+    profile: Profile
+    source: str
+    kv_source: str
+    estimate: bool
+
+
+def profile_names() -> list[str]:
+    """Names of the profiles that come with the package, sorted."""
+    return sorted(
+        f"{path.stem}/{table}" for path in FOLDER.glob("*.toml") for table in _read_toml(path)
+    )
+
+
+def load_profile(name_or_path: str | Path) -> Profile:
+    """The profile of a name from `profile_names`, or of a TOML file (see `load_entry`)."""
+    return load_entry(name_or_path).profile
+
+
+def load_entry(name_or_path: str | Path) -> ProfileEntry:
+    """As `load_profile`, with the sources.
+
+    A path ends in `.toml`, or in `.toml/TABLE` where the file holds several profiles; a file
+    without tables is one profile. Raises MetropolisError for an unknown name and for a file that is
+    missing or damaged.
+    """
+    name = str(name_or_path)
+    if ".toml" in name:
+        path, _, table = name.rpartition(".toml")
+        return _entry_of_file(Path(path + ".toml"), table.strip("/"), name)
+    model, _, table = name.partition("/")
+    if name not in (names := profile_names()):
+        near = get_close_matches(name, names, n=3, cutoff=0.4) or names
+        raise MetropolisError(
+            f"there is no profile {name!r}; the nearest are {', '.join(near)}, and a path to a "
+            ".toml file is accepted too"
+        )
+    return _entry_of_file(FOLDER / f"{model}.toml", table, name)
+
+
+def _entry_of_file(path: Path, table: str, name: str) -> ProfileEntry:
+    content = _read_toml(path)
+    tables = [key for key, value in content.items() if isinstance(value, dict)]
+    if not tables and not table:
+        return _entry(content, name, f"{path}")
+    if not table and len(tables) == 1:
+        table = tables[0]
+    if table not in tables:
+        raise MetropolisError(
+            f"{path} holds the profiles {', '.join(tables) or 'of no table'}, "
+            f"not {table or 'one alone'!r}; name one as {path}/TABLE"
+        )
+    return _entry(content[table], name, f"{path}: [{table}]")
+
+
+def _entry(fields: dict[str, Any], name: str, where: str) -> ProfileEntry:
+    if missing := sorted(_REQUIRED - fields.keys()):
+        raise MetropolisError(f"{where} lacks the field {missing[0]!r}")
+    for field, value in fields.items():
+        _check_field(field, value, where)
+    numbers = {
+        key: value for key, value in fields.items() if key in _NUMBERS | _COUNTS | {"c_once"}
+    }
+    profile = Profile(**numbers)
+    try:
+        InstancePool(profile)
+    except ValueError as error:
+        raise MetropolisError(f"{where}: {error}") from error
+    return ProfileEntry(
+        name,
+        profile,
+        fields["source"].strip(),
+        fields.get("kv_source", "").strip(),
+        fields.get("estimate", False),
+    )
+
+
+def _check_field(field: str, value: Any, where: str) -> None:
+    if field not in _TYPES:
+        near = get_close_matches(field, _TYPES, n=1) or sorted(_TYPES)
+        raise MetropolisError(f"{where}: unknown field {field!r}; a profile has {', '.join(near)}")
+    expected = _TYPES[field]
+    if type(value) not in expected:  # not isinstance: to Python, True is an int
+        names = " or ".join(t.__name__ for t in expected)
+        raise MetropolisError(f"{where}: field {field!r} is {value!r}, but must be {names}")
+    if field in _COUNTS and not 1 <= value <= _COUNT_MAX:
+        raise MetropolisError(
+            f"{where}: field {field!r} is {value}, but must lie in [1, {_COUNT_MAX}]"
+        )
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise MetropolisError(f"{path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise MetropolisError(f"{path} is not a TOML file: {error}") from error
