@@ -54,10 +54,10 @@ def call_structs(trace: Trace) -> pa.StructArray:
         "function": named(calls.function, calls.functions),
         "parents": parents,
         "model": named(calls.model, calls.models),
-        "prompt_tokens": pa.array(calls.prompt_tokens),
-        "output_tokens": pa.array(calls.output_tokens),
+        "prompt_tokens": pa.array(calls.prompt_tokens.astype(np.int32)),
+        "output_tokens": pa.array(calls.output_tokens.astype(np.int32)),
         "prefix_id": pa.array(calls.prefix_id, mask=calls.prefix_id < 0),
-        "prefix_tokens": pa.array(calls.prefix_tokens),
+        "prefix_tokens": pa.array(calls.prefix_tokens.astype(np.int32)),
     }
     for name in ("prompt", "completion"):
         texts = getattr(calls, name)

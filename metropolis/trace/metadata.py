@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from metropolis.trace.schema import TraceMeta
+from metropolis.trace.validate import brief
 from metropolis.types import MetropolisError
 from metropolis.world.map import GridMap
 
@@ -41,9 +42,7 @@ def meta_from_json(text: bytes | str, path: object) -> TraceMeta:
     """The metadata in `text`, which the file `path` holds; values are not checked further."""
 
     def refuse(field: str, value: object, right: str) -> MetropolisError:
-        return MetropolisError(
-            f"{path}, metadata: {field} is {_brief(value)}; it should be {right}"
-        )
+        return MetropolisError(f"{path}, metadata: {field} is {brief(value)}; it should be {right}")
 
     try:
         content = json.loads(text)
@@ -145,8 +144,3 @@ def _map_from_json(content: Any, path: object) -> GridMap:
         objects=layers["objects"].astype(np.int32),
         **names,
     )
-
-
-def _brief(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

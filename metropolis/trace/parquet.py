@@ -7,6 +7,7 @@ file that cannot be a trace is refused in one sentence with its row, counted fro
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -45,12 +46,12 @@ def write_trace(trace: Trace, path: str | Path) -> None:
     columns = [
         pa.array(np.repeat(np.arange(steps, dtype=np.int32), agents)),
         pa.array(np.tile(np.arange(agents, dtype=np.int32), steps)),
-        pa.array(trace.positions[..., 0].ravel(), pa.float32()),
-        pa.array(trace.positions[..., 1].ravel(), pa.float32()),
+        pa.array(trace.positions[..., 0].ravel().astype(np.float32)),
+        pa.array(trace.positions[..., 1].ravel().astype(np.float32)),
         pa.ListArray.from_arrays(trace.call_offsets().astype(np.int32), call_structs(trace)),
     ]
     schema = SCHEMA.with_metadata({METADATA_KEY: meta_to_json(trace.meta).encode()})
-    unfinished = path.with_name(f".{path.name}.{uuid4().hex}")
+    unfinished = path.parent / f".{path.name}.{uuid4().hex[:8]}"
     try:
         with unfinished.open("xb") as file:
             pq.write_table(
@@ -65,7 +66,8 @@ def write_trace(trace: Trace, path: str | Path) -> None:
             " it should be a file in a folder you may write to"
         ) from None
     finally:
-        unfinished.unlink(missing_ok=True)
+        with suppress(OSError):  # nothing is there, or what kept us from writing is already told
+            unfinished.unlink()
 
 
 def read_trace(path: str | Path) -> Trace:
@@ -88,10 +90,9 @@ def read_trace(path: str | Path) -> Trace:
     agents = len(meta.agents)
     steps = _steps(table, meta, path)
     place = _row_place(path, meta.agents)
-    positions = np.stack(
-        [_numbers(table.column(axis), axis, path).astype(np.float32) for axis in ("x", "y")],
-        axis=-1,
-    ).reshape(steps, agents, 2)
+    with np.errstate(over="ignore"):  # what overflows becomes infinite and is refused below
+        axes = [_numbers(table.column(axis), axis, path).astype(np.float32) for axis in ("x", "y")]
+    positions = np.stack(axes, axis=-1).reshape(steps, agents, 2)
     trace = Trace(meta, positions, read_calls(table.column("calls").chunk(0), agents, place))
     validate(trace, path, place)
     return trace

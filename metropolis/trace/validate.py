@@ -34,6 +34,12 @@ def place_in(path: object, agents: tuple[str, ...]) -> Place:
     return lambda step, agent: f"{path}, step {step}, agent {agents[agent]!r}"
 
 
+def brief(value: object) -> str:
+    """`value` as Python writes it, cut to fit a sentence."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
 def displacement(metric: str, moves: Float32) -> npt.NDArray[np.float64]:
     """Lengths of `moves` (..., 2) in `metric`, walls aside (geodesic: Manhattan)."""
     size = np.abs(moves.astype(np.float64))
@@ -56,14 +62,14 @@ def validate(trace: Trace, path: object, place: Place | None = None) -> None:
         )
     validate_positions(trace.positions, trace.meta.map, place)
     validate_moves(trace.positions, trace.meta, place)
-    _validate_calls(trace.calls, trace, place)
+    _validate_calls(trace.calls, trace, path, place)
 
 
 def validate_meta(meta: TraceMeta, path: object) -> None:
     """Check the values that hold for the whole trace."""
 
     def refuse(name: str, value: object, right: str) -> MetropolisError:
-        return MetropolisError(f"{path}, metadata: {name} is {value!r}; it should be {right}")
+        return MetropolisError(f"{path}, metadata: {name} is {brief(value)}; it should be {right}")
 
     if not meta.agents or not all(isinstance(a, str) and a for a in meta.agents):
         raise refuse("agents", meta.agents, "a list of at least one name")
@@ -138,21 +144,19 @@ def validate_moves(positions: Float32, meta: TraceMeta, place: Place, advice: st
     )
 
 
-def _validate_calls(calls: Calls, trace: Trace, place: Place) -> None:
+def _validate_calls(calls: Calls, trace: Trace, path: object, place: Place) -> None:
     n = len(calls)
     if not n:
         return
     if calls.step.min() < 0 or calls.step.max() >= trace.steps:
         i = int(np.argmax((calls.step < 0) | (calls.step >= trace.steps)))
         raise MetropolisError(
-            f"{place(0, 0)}: call {i} is at step {calls.step[i]};"
-            f" it should be 0 to {trace.steps - 1}"
+            f"{path}: call {i} is at step {calls.step[i]}; it should be 0 to {trace.steps - 1}"
         )
     if calls.agent.min() < 0 or calls.agent.max() >= trace.agents:
         i = int(np.argmax((calls.agent < 0) | (calls.agent >= trace.agents)))
         raise MetropolisError(
-            f"{place(0, 0)}: call {i} is of agent {calls.agent[i]};"
-            f" it should be 0 to {trace.agents - 1}"
+            f"{path}: call {i} is of agent {calls.agent[i]}; it should be 0 to {trace.agents - 1}"
         )
     key = calls.step.astype(np.int64) * trace.agents + calls.agent
     if (np.diff(key) < 0).any():

@@ -115,7 +115,8 @@ def import_recording(
     )
     validate_meta(meta, path)
     place = place_in(path, meta.agents)
-    tracks: Float32 = recording.positions.astype(np.float32)
+    with np.errstate(over="ignore"):  # what overflows becomes infinite and is refused below
+        tracks: Float32 = recording.positions.astype(np.float32)
     validate_positions(tracks, map, place)
     moving = replace(meta, metric=recording.movement_metric or metric)
     clamped = 0

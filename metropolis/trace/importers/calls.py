@@ -7,7 +7,9 @@ text or its number of characters (4 a token), else from typical lengths of GenAg
 from __future__ import annotations
 
 import csv
+import io
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
@@ -19,7 +21,7 @@ import numpy as np
 
 from metropolis.trace.importers.files import read_text
 from metropolis.trace.schema import Calls, Trace
-from metropolis.trace.validate import validate
+from metropolis.trace.validate import brief, validate
 from metropolis.types import MetropolisError
 
 CHARS_PER_TOKEN = 4
@@ -42,6 +44,7 @@ ALIASES = {
 }
 """Our fields and what logs call them; the first that is there counts, others are ignored."""
 UNNAMED_FUNCTION = "call"
+_WHOLE = re.compile(r"-?[0-9]{1,18}(\.0*)?")
 
 
 @dataclass(slots=True)
@@ -107,7 +110,7 @@ def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 )
             yield place, fields
         return
-    reader = csv.reader(text.splitlines(), strict=True)
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         header = next(reader)
         for field in ("step", "agent"):
@@ -141,24 +144,30 @@ class _Log:
         step = _integer(fields, "step", place, -1)
         if not 0 <= step < self.steps:
             raise MetropolisError(
-                f"{place}: step is {fields.get('step')!r}; it should be 0 to {self.steps - 1},"
+                f"{place}: step is {brief(fields.get('step'))}; it should be 0 to {self.steps - 1},"
                 " a step of the movement"
             )
         function = _text(fields, "function", place) or UNNAMED_FUNCTION
-        prefix_id = _integer(fields, "prefix_id", place, -1)
         attempts = _integer(fields, "attempts", place, 1)
         if not 1 <= attempts <= 1000:
             raise MetropolisError(f"{place}: attempts is {attempts}; it should be 1 to 1000")
         parents = _value(fields, "parents")
         if isinstance(parents, str):
-            parents = [int(p) if p.lstrip("-").isdecimal() else p for p in parents.split()]
+            parents = [_whole(parent) for parent in parents.split()]
         if parents is not None and not (
             isinstance(parents, list) and all(type(parent) is int for parent in parents)
         ):
             raise MetropolisError(
-                f"{place}: parents is {parents!r}; it should be a list of call numbers"
+                f"{place}: parents is {brief(parents)}; it should be a list of call numbers"
             )
         prompt, completion = (_text(fields, name, place) for name in ("prompt", "completion"))
+        prompt_tokens = self._tokens(fields, "prompt", prompt, function, place)
+        prefix_tokens = _integer(fields, "prefix_tokens", place, 0)
+        if not 0 <= prefix_tokens <= prompt_tokens:
+            raise MetropolisError(
+                f"{place}: prefix_tokens is {prefix_tokens};"
+                f" it should be 0 to {prompt_tokens}, the prompt's"
+            )
         return _Entry(
             place=place,
             step=step,
@@ -166,10 +175,10 @@ class _Log:
             seq=_integer(fields, "seq", place, 0),
             function=function,
             model=_text(fields, "model", place) or "",
-            prompt_tokens=self._tokens(fields, "prompt", prompt, function, place),
+            prompt_tokens=prompt_tokens,
             output_tokens=self._tokens(fields, "output", completion, function, place),
-            prefix_id=prefix_id,
-            prefix_tokens=_integer(fields, "prefix_tokens", place, 0),
+            prefix_id=max(-1, _integer(fields, "prefix_id", place, -1)),
+            prefix_tokens=prefix_tokens,
             attempts=attempts,
             parents=parents,
             prompt=prompt,
@@ -183,7 +192,7 @@ class _Log:
         index = _whole(agent)
         if index is None or not 0 <= index < len(self.agents):
             raise MetropolisError(
-                f"{place}: agent is {agent!r}; it should be a name in the movement,"
+                f"{place}: agent is {brief(agent)}; it should be a name in the movement,"
                 f" or 0 to {len(self.agents) - 1}"
             )
         return index
@@ -225,8 +234,7 @@ def _value(fields: dict[str, Any], field: str) -> Any:
 def _whole(value: Any) -> int | None:
     """A whole number of at most 18 digits, as JSON or as CSV has it."""
     if isinstance(value, str):
-        text = value.strip()
-        return int(text) if text.lstrip("-").isdecimal() and len(text) < 19 else None
+        return int(value.partition(".")[0]) if _WHOLE.fullmatch(value.strip()) else None
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e18:
         return None
     return int(value) if value == int(value) else None
@@ -238,14 +246,14 @@ def _integer(fields: dict[str, Any], field: str, place: str, default: int) -> in
         return default
     number = _whole(value)
     if number is None or (field != "prefix_id" and abs(number) >= 2**31):
-        raise MetropolisError(f"{place}: {field} is {value!r}; it should be a whole number")
+        raise MetropolisError(f"{place}: {field} is {brief(value)}; it should be a whole number")
     return number
 
 
 def _text(fields: dict[str, Any], field: str, place: str) -> str | None:
     value = _value(fields, field)
     if value is not None and not isinstance(value, str):
-        raise MetropolisError(f"{place}: {field} is {value!r}; it should be a text")
+        raise MetropolisError(f"{place}: {field} is {brief(value)}; it should be a text")
     return value
 
 

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from metropolis.trace.importers.files import read_json
 from metropolis.trace.importers.recording import Recording
+from metropolis.trace.validate import brief
 from metropolis.types import MetropolisError
 
 VELOCITY = 1.0
@@ -35,7 +36,7 @@ def is_master(content: Any) -> bool:
         isinstance(content, dict)
         and bool(content)
         and all(re.fullmatch("[0-9]{1,9}", key) for key in content)
-        and all(isinstance(moves, dict) for moves in content.values())
+        and any(isinstance(moves, dict) for moves in content.values())
     )
 
 
@@ -47,7 +48,10 @@ def read_master(content: dict[str, Any], path: Path) -> Recording:
     where: _Tiles = {}
     ends = []
     for step in _consecutive((int(key) for key in content), f"{path}: step {{}}"):
-        for name, entry in content[str(step)].items():
+        moves = content[str(step)]
+        if not isinstance(moves, dict):
+            raise MetropolisError(f"{path}, step {step}: is no object of agents; it should be one")
+        for name, entry in moves.items():
             if step and name not in where:
                 raise MetropolisError(
                     f"{path}, step {step}: agent {name!r} is missing at step 0;"
@@ -55,7 +59,7 @@ def read_master(content: dict[str, Any], path: Path) -> Recording:
                 )
             where[name] = _movement(entry, f"{path}, step {step}, agent {name!r}")
         ends.append(dict(where))
-    return _recording(ends[:1] + ends[:-1], str(path), path.parent / "meta.json", path)
+    return _recording(ends[:1] + ends[:-1], path.parent / "meta.json", path)
 
 
 def is_folder(path: Path) -> bool:
@@ -73,16 +77,13 @@ def read_folder(path: Path) -> Recording:
     moves, stands = _numbered(movement), _numbered(environment)
     meta = (path if movement.parent == path else path.parent) / "reverie" / "meta.json"
     if stands and max(stands) >= max(moves, default=0):
-        tiles = [
-            _read_step(stands[step], _environment)
-            for step in _consecutive(stands, f"{environment}/{{}}.json")
-        ]
-        return _recording(tiles, f"{environment}", meta, path)
-    ends = [
-        _read_step(moves[step], _movements) for step in _consecutive(moves, f"{movement}/{{}}.json")
-    ]
-    begin = [_read_step(stands[0], _environment)] if 0 in stands else ends[:1]
-    return _recording(begin + ends[:-1], f"{movement}", meta, path)
+        return _recording(_read_steps(environment, stands, _environment), meta, path)
+    ends = _read_steps(movement, moves, _movements)
+    begin = ends[:1]
+    if 0 in stands:
+        begin = [_read_step(stands[0], _environment)]
+        _same_agents(ends[0], begin[0], stands[0])
+    return _recording(begin + ends[:-1], meta, path)
 
 
 def _folders(path: Path) -> tuple[Path, Path]:
@@ -117,6 +118,24 @@ def _consecutive(steps: Iterable[int], name: str) -> range:
                 " steps should follow one another from 0"
             )
     return range(len(found))
+
+
+def _read_steps(
+    folder: Path, files: dict[int, Path], parse: Callable[[Any, Path], _Tiles]
+) -> list[_Tiles]:
+    tiles = []
+    for step in _consecutive(files, f"{folder}/{{}}.json"):
+        tiles.append(_read_step(files[step], parse))
+        _same_agents(tiles[0], tiles[-1], files[step])
+    return tiles
+
+
+def _same_agents(first: _Tiles, here: _Tiles, path: Path) -> None:
+    for name in sorted(first.keys() ^ here.keys()):
+        given = "missing" if name in first else "new"
+        raise MetropolisError(
+            f"{path}: agent {name!r} is {given}; every step should hold the same agents"
+        )
 
 
 def _read_step(path: Path, parse: Callable[[Any, Path], _Tiles]) -> _Tiles:
@@ -158,18 +177,11 @@ def _tile(value: Any, place: str) -> _Tile:
         and all(type(v) in (int, float) and abs(v) < 1e15 for v in value)
     ):
         return float(value[0]), float(value[1])
-    raise MetropolisError(f"{place}: the position is {value!r}; it should be a tile [x, y]")
+    raise MetropolisError(f"{place}: the position is {brief(value)}; it should be a tile [x, y]")
 
 
-def _recording(tiles: list[_Tiles], place: str, meta: Path, path: Path) -> Recording:
+def _recording(tiles: list[_Tiles], meta: Path, path: Path) -> Recording:
     agents = tuple(tiles[0])
-    for step, where in enumerate(tiles):
-        for name in tiles[0].keys() ^ where.keys():
-            given = "missing" if name in tiles[0] else "not among those of step 0"
-            raise MetropolisError(
-                f"{place}, step {step}: agent {name!r} is {given};"
-                " every step should hold the same agents"
-            )
     positions: npt.NDArray[np.float64] = np.array(
         [[where[name] for name in agents] for where in tiles], np.float64
     ).reshape(len(tiles), len(agents), 2)

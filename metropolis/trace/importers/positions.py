@@ -25,7 +25,7 @@ def is_tracks(content: Any) -> bool:
     return (
         isinstance(tracks, dict)
         and bool(tracks)
-        and all(isinstance(track, list) for track in tracks.values())
+        and any(isinstance(track, list) for track in tracks.values())
     )
 
 
@@ -53,23 +53,21 @@ def read_tracks(content: dict[str, Any], path: Path) -> Recording:
 
 def is_columns(content: Any) -> bool:
     """Whether this is {agents: [name, ...], x: [[...], ...], y: [[...], ...]}."""
-    return isinstance(content, dict) and all(
-        isinstance(content.get(key), list) for key in ("agents", "x", "y")
-    )
+    return isinstance(content, dict) and "agents" in content and ("x" in content or "y" in content)
 
 
 def read_columns(content: dict[str, Any], path: Path) -> Recording:
     """GenAgent runs repacked: agent a is at x[a][t], y[a][t] when step t begins."""
     agents = content["agents"]
-    if not all(isinstance(name, str) for name in agents) or len(set(agents)) < len(agents):
+    named = isinstance(agents, list) and all(isinstance(name, str) for name in agents)
+    if not named or not agents or len(set(agents)) < len(agents):
         raise MetropolisError(f"{path}: agents should be a list of different names")
     axes = []
     for axis in ("x", "y"):
-        tracks = content[axis]
-        if len(tracks) != len(agents) or not all(isinstance(track, list) for track in tracks):
+        tracks = content.get(axis)
+        if not isinstance(tracks, list) or len(tracks) != len(agents):
             raise MetropolisError(
-                f"{path}: {axis} holds {len(tracks)} tracks for {len(agents)} agents;"
-                " it should be one list per agent"
+                f"{path}: {axis} should be a list of {len(agents)} tracks, one per agent"
             )
         axes.append(parse_tracks(dict(zip(agents, tracks, strict=True)), f"{path}, {axis}", 1))
     if axes[0].shape != axes[1].shape:

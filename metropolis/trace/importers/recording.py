@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, time
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from metropolis.trace.validate import brief
 from metropolis.types import MetropolisError
 
 MIDNIGHT = datetime(2023, 2, 13)
@@ -57,7 +57,7 @@ def parse_start(text: object, place: str) -> datetime:
             return datetime.fromisoformat(str(text))
     except ValueError:
         raise MetropolisError(
-            f"{place} is {text!r}; it should be a date and time such as 2023-02-13T06:30:00,"
+            f"{place} is {brief(text)}; it should be a date and time such as 2023-02-13T06:30:00,"
             " or a time of day such as 06:30"
         ) from None
 
@@ -65,14 +65,17 @@ def parse_start(text: object, place: str) -> datetime:
 def parse_number(value: object, place: str) -> float:
     """A number as JSON holds it."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e15:
-        raise MetropolisError(f"{place} is {value!r}; it should be a number")
+        raise MetropolisError(f"{place} is {brief(value)}; it should be a number")
     return float(value)
 
 
-def parse_tracks(
-    tracks: dict[str, Sequence[Any]], place: str, width: int
-) -> npt.NDArray[np.float64]:
+def parse_tracks(tracks: dict[str, Any], place: str, width: int) -> npt.NDArray[np.float64]:
     """(steps, agents, width) from one equally long list per agent; width 1: plain numbers."""
+    for name, track in tracks.items():
+        if not isinstance(track, list):
+            raise MetropolisError(
+                f"{place}, agent {name!r}: the track is {brief(track)}; it should be a list"
+            )
     lengths = {name: len(track) for name, track in tracks.items()}
     steps = max(lengths.values(), default=0)
     if not steps:
@@ -100,7 +103,7 @@ def parse_tracks(
                     )
                 ):
                     raise MetropolisError(
-                        f"{place}, step {step}, agent {name!r}: the position is {entry!r};"
+                        f"{place}, step {step}, agent {name!r}: the position is {brief(entry)};"
                         f" it should be {right}"
                     )
     return positions.reshape(len(tracks), steps, width).transpose(1, 0, 2)
