@@ -12,29 +12,44 @@ import metropolis.bench
 from metropolis.types import MetropolisError
 
 
-@click.group()
-@click.version_option(package_name="metropolis")
-def cli() -> None:
-    """Run societies of LLM agents out of order."""
+class LazyGroup(click.Group):
+    """Commands that are imported when they are asked for: name -> module with a `command`."""
+
+    def __init__(self, name: str, modules: dict[str, str], summary: str) -> None:
+        super().__init__(name, help=summary)
+        self.modules = modules
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, for `--help`."""
+        return sorted({*self.modules, *super().list_commands(ctx)})
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Import the command `name`; None when there is no such command."""
+        if name not in self.modules:
+            return super().get_command(ctx, name)
+        command: click.Command = import_module(self.modules[name]).command
+        return command
 
 
-@cli.group()
-def bench() -> None:
-    """Measure, and print ours beside what others report."""
-
-
-def _register() -> None:
-    for part in ("trace", "replay"):
-        cli.add_command(import_module(f"metropolis.cli.{part}").command)
-    for module in iter_modules(metropolis.bench.__path__):
-        loaded = import_module(f"metropolis.bench.{module.name}")
-        if hasattr(loaded, "command"):
-            bench.add_command(loaded.command)
+bench = LazyGroup(
+    "bench",
+    {
+        module.name.replace("_", "-"): f"metropolis.bench.{module.name}"
+        for module in iter_modules(metropolis.bench.__path__)
+    },
+    "Measure, and print ours beside what others report.",
+)
+cli = LazyGroup(
+    "metropolis",
+    {part: f"metropolis.cli.{part}" for part in ("replay", "trace")},
+    "Run societies of LLM agents out of order.",
+)
+cli.add_command(bench)
+cli = click.version_option(package_name="metropolis")(cli)
 
 
 def main() -> None:
     """Entry point; says what was wrong with the input in one sentence and exits with 2."""
-    _register()
     try:
         cli()
     except MetropolisError as error:

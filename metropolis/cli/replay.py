@@ -14,7 +14,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from metropolis.bench.figures import write_figures
+from metropolis.runtime.figures import write_figures
 from metropolis.cli.progress import progress_bar
 from metropolis.rules.metrics import metric_named
 from metropolis.runtime.modes import MODES
