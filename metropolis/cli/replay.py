@@ -14,9 +14,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from metropolis.runtime.figures import write_figures
 from metropolis.cli.progress import progress_bar
 from metropolis.rules.metrics import metric_named
+from metropolis.runtime.figures import write_figures
 from metropolis.runtime.modes import MODES
 from metropolis.runtime.replay import ReplayResult, Setting, mine, ratio, replay
 from metropolis.sim.profiles import load_profile
