@@ -1,0 +1,191 @@
+"""Calls on top of movement: what GenAgent would have asked an LLM, agent-step by agent-step.
+
+Each call follows from what happens: midnight (plans), a walk or another activity (action choice),
+coming near others and their doings (perception), company (conversations), all of it (reflection).
+How often is fitted to AI Metropolis §4.1-4.3; see `calibration.toml` and docs/generator.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from metropolis.trace.generate.calibration import CALIBRATION, Calibration
+from metropolis.trace.generate.company import life, meetings, pairs_in_range
+from metropolis.trace.generate.conversations import Conversation, hold
+from metropolis.trace.generate.perception import Senses
+from metropolis.trace.generate.sheet import ACT, PERCEIVE, PLAN, REACT, REFLECT, TALK, Sheet
+from metropolis.trace.schema import Calls, Int64, Trace
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+
+def generate_calls(trace: Trace, seed: int = 0, fit: Calibration = CALIBRATION) -> Trace:
+    """`trace` with generated calls in place of its own.
+
+    Deterministic in (positions, meta, seed). The calls of each hour of the day are proportional to
+    the agents, as far as these are awake and meet.
+    """
+    calls = _Generation(trace, np.random.default_rng(seed), fit).calls()
+    return replace(trace, meta=replace(trace.meta, calls_origin="generated"), calls=calls)
+
+
+class _Generation:
+    """Flat arrays of agent-steps use step * agents + agent."""
+
+    def __init__(self, trace: Trace, rng: np.random.Generator, fit: Calibration) -> None:
+        self.trace, self.rng, self.fit = trace, rng, fit
+        self.life = life(trace)
+        pairs = pairs_in_range(trace.positions, trace.meta.perception_radius, trace.meta.map)
+        self.met = meetings(pairs)
+        self.senses = Senses(self.life, self.met, rng, fit.perception)
+        self.hour = self.life.hour - self.life.hour[0]
+        covered = np.bincount(self.hour) * trace.meta.step_s / 3600
+        self.of_day = (self.life.hour[0] + np.arange(len(covered))) % 24
+        self.share = covered * trace.agents / 25
+        self.sheet = Sheet(fit)
+
+    def calls(self) -> Calls:
+        """What all agents ask."""
+        self._plan_days()
+        occupied = self._converse()
+        walks = np.flatnonzero(self.life.walk_start & ~occupied)
+        self._act(walks)
+        self._decompose(walks)
+        perceived = self._perceive(walks, self._silent_changes(occupied))
+        self._reflect(perceived)
+        return self.sheet.lay_out(self.rng)
+
+    def _plan_days(self) -> None:
+        seconds = round(self.trace.hour_of_step(0) * 3600)
+        midnights = np.flatnonzero(
+            (seconds + np.arange(self.trace.steps) * self.trace.meta.step_s) % 86400 == 0
+        )
+        everybody = np.arange(self.trace.agents)
+        for step in midnights:
+            day = "first_day" if step == midnights[0] else "later_day"
+            for chain, times in ((day, 1), ("hour_plan", self.fit.day.planned_hours)):
+                self.sheet.add(PLAN, np.full_like(everybody, step), everybody, chain, times=times)
+
+    def _converse(self) -> Bools:
+        """Hold conversations; returns who is occupied by one, (steps, agents)."""
+        mean = np.array(self.fit.conversation.per_25_agents)[self.of_day] * self.share
+        held, refused = hold(self.met, self.life, mean, self.hour, self.rng, self.fit.conversation)
+        occupied = np.zeros(self.life.moving.shape, np.bool_)
+        for talk in held:
+            self._talk(talk)
+            occupied[talk.first : talk.last, [talk.initiator, talk.partner]] = True
+        step, agent = np.array(refused, np.int64).reshape(-1, 2).T
+        self.sheet.add(REACT, step, agent, "perceive", "talk")
+        reacting = self.rng.random(len(step)) < self.fit.conversation.reactions
+        self.sheet.add(TALK, step[reacting], agent[reacting], "react")
+        return occupied
+
+    def _talk(self, talk: Conversation) -> None:
+        """The whole dialogue in the initiator's step; both note it when it begins and ends."""
+        first, initiator = np.array([talk.first]), np.array([talk.initiator])
+        self.sheet.add(REACT, first, initiator, "perceive", "talk")
+        self.sheet.add(TALK, first, initiator, "utterance", times=talk.utterances)
+        self.sheet.add(TALK, first, initiator, "talk_end")
+        both = np.array([talk.initiator, talk.partner])
+        self.sheet.add(PERCEIVE, np.full(2, talk.first + 1), both, "chat_seen")
+        self.sheet.add(REFLECT, np.full(2, talk.last - 1), both, "chat_over")
+
+    def _act(self, sites: Int64) -> None:
+        """Choose an action at the agent-steps `sites`."""
+        self.sheet.add(ACT, *np.divmod(sites, self.trace.agents), "action")
+
+    def _decompose(self, sites: Int64) -> None:
+        """Work out the hour ahead at an agent's first action choice in an hour."""
+        step, agent = np.divmod(sites, self.trace.agents)
+        first = np.unique(agent * len(self.share) + self.hour[step], return_index=True)[1]
+        due = first[self.rng.random(len(first)) < self.fit.perception.task_decomp]
+        self.sheet.add(PLAN, step[due], agent[due], "decompose")
+
+    def _silent_changes(self, occupied: Bools) -> Int64:
+        """Agent-steps that begin another activity where they stand, as its time has come."""
+        grid = self.fit.movement.grid_steps
+        first = round(self.trace.hour_of_step(0) * 3600 / self.trace.meta.step_s)
+        on_grid = (first + np.arange(self.trace.steps)) % grid == 0
+        free = on_grid[:, None] & ~self.life.moving & ~self.life.asleep & ~occupied
+        sites = np.flatnonzero(free)
+        return sites[self.rng.random(len(sites)) < self.fit.perception.silent_change]
+
+    def _perceive(self, walks: Int64, silent: Int64) -> Int64:
+        """Fill each hour up to its calls with perceptions; returns them, sorted."""
+        fit, senses = self.fit, self.senses
+        seen = np.concatenate(
+            [
+                senses.of_activities(walks),
+                senses.of_objects(np.flatnonzero(self.life.arrival & ~self.life.asleep)),
+                senses.of_approaches(),
+            ]
+        )
+        reflection = self._reflection_length() / fit.reflection.every_perceptions
+        per_site = len(fit.chains["action"])
+        flexible = (1 + reflection) * (
+            self._by_hour(seen) + self._by_hour(self._of_silent(silent))
+        ) + per_site * self._by_hour(silent)
+        noise = self.rng.normal(0, fit.day.hour_sd, len(self.share))
+        wanted = np.array(fit.day.calls)[self.of_day] * self.share * np.exp(noise)
+        room = np.maximum(wanted - self.sheet.count(self.hour, len(wanted)), 0)
+        keep = np.divide(room, flexible, out=np.zeros_like(room), where=flexible > room)
+        keep[flexible <= room] = 1
+        silent, seen = self._thin(silent, keep), self._thin(seen, keep)
+        self._act(silent)
+        more = senses.of_company(np.maximum(room - flexible, 0) / (1 + reflection), self.hour)
+        perceived = np.bincount(
+            np.concatenate([seen, self._of_silent(silent), more]),
+            minlength=self.life.moving.size,
+        )
+        counts = np.minimum(perceived, fit.perception.most_per_step)
+        sites = np.repeat(np.arange(len(counts)), counts)
+        step, agent = np.divmod(sites, self.trace.agents)
+        self.sheet.add(PERCEIVE, step, agent, "perceive")
+        return sites
+
+    def _of_silent(self, sites: Int64) -> Int64:
+        """Perceptions of activities begun in place: the new activity, and its object, at once."""
+        seen = self.senses.of_activities(sites)
+        return np.concatenate([seen, seen[self.rng.random(len(seen)) < self.fit.perception.object_event]])
+
+    def _reflect(self, perceived: Int64) -> None:
+        """Every so many perceptions, at the step of the last of them."""
+        fit = self.fit.reflection
+        agent = perceived % self.trace.agents
+        order = np.argsort(agent, kind="stable")
+        perceived, agent = perceived[order], agent[order]
+        rank = np.arange(len(agent)) - np.searchsorted(agent, agent)
+        share = (rank / fit.every_perceptions + self.rng.random(self.trace.agents)[agent]) % 1
+        sites = perceived[share >= 1 - 1 / fit.every_perceptions]
+        step, agent = np.divmod(sites, self.trace.agents)
+        self.sheet.add(REFLECT, step, agent, "reflect")
+        low, high = fit.thoughts
+        thoughts = self.rng.integers(low, high + 1, (len(sites), fit.focal_points)).sum(axis=1)
+        for times in np.unique(thoughts):
+            having = thoughts == times
+            self.sheet.add(REFLECT, step[having], agent[having], "thought", times=int(times))
+
+    def _reflection_length(self) -> float:
+        """Mean calls of a reflection."""
+        fit, chains = self.fit.reflection, self.fit.chains
+        mean = sum(fit.thoughts) / 2 * fit.focal_points
+        return len(chains["reflect"]) + mean * len(chains["thought"])
+
+    def _by_hour(self, sites: Int64) -> Floats:
+        return np.bincount(self.hour[sites // self.trace.agents], minlength=len(self.share)) * 1.0
+
+    def _thin(self, sites: Int64, keep: Floats) -> Int64:
+        chance = keep[self.hour[sites // self.trace.agents]]
+        return sites[self.rng.random(len(sites)) < chance]
+
+
+def no_calls() -> Calls:
+    """The calls of a trace without any."""
+    none, long = np.zeros(0, np.int32), np.zeros(0, np.int64)
+    return Calls(
+        none, none, none, (), none, (), none, none, long, none, np.zeros(1, np.int64), long
+    )  # fmt: skip

@@ -1,0 +1,136 @@
+"""Who stands within whose perception, and who sleeps: what movement alone tells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from metropolis.trace.schema import Float32, Int64, Trace
+from metropolis.world.map import GridMap
+
+Bools = npt.NDArray[np.bool_]
+
+NIGHT_END_H, EVENING_H, WINDOW_H = 5, 21, 7
+"""Who stands still at any time before 5 h sleeps; so does who stands from after 21 h to the end of
+the recording, or from its beginning, where that lies before 7 h."""
+EVENING_STEPS = 90
+
+
+class Pairs(NamedTuple):
+    """Pairs a < b within each other's perception, sorted by (step, a, b)."""
+
+    step: Int64
+    a: Int64
+    b: Int64
+
+
+@dataclass(frozen=True)
+class Life:
+    """Arrays are (steps, agents)."""
+
+    moving: Bools
+    """Whether the agent leaves its tile in this step."""
+    walk_start: Bools
+    arrival: Bools
+    """First step standing after a walk."""
+    asleep: Bools
+    hour: Int64
+    """(steps,): hours since the midnight before step 0, rounded down."""
+
+
+def life(trace: Trace) -> Life:
+    """Walks and sleep of every agent."""
+    moving = np.zeros((trace.steps, trace.agents), np.bool_)
+    moving[:-1] = (np.diff(trace.positions, axis=0) != 0).any(axis=2)
+    before = np.zeros_like(moving)
+    before[1:] = moving[:-1]
+    hour = np.floor(
+        trace.hour_of_step(0) + np.arange(trace.steps) * trace.meta.step_s / 3600 + 1e-9
+    ).astype(np.int64)
+    asleep = np.zeros_like(moving)
+    for agent in range(trace.agents):
+        edges = np.flatnonzero(np.diff(moving[:, agent], prepend=True, append=True))
+        for first, last in edges.reshape(-1, 2):
+            asleep[first:last, agent] = _sleeps(first, last, hour)
+    return Life(moving, moving & ~before, ~moving & before, asleep, hour)
+
+
+def _sleeps(first: int, last: int, hour: Int64) -> bool:
+    """Whether standing still over the steps [first, last) means sleep."""
+    of_day = hour[first:last] % 24
+    return bool(
+        of_day.min() < NIGHT_END_H
+        or (first == 0 and of_day[0] < WINDOW_H)
+        or (last == len(hour) and of_day[0] >= EVENING_H and last - first >= EVENING_STEPS)
+    )
+
+
+def pairs_in_range(positions: Float32, radius: float, grid: GridMap | None) -> Pairs:
+    """Pairs at Chebyshev distance `radius` or less, in the same arena where the map has any.
+
+    Cost: linear in agent-steps and pairs found (a hash grid with cells of the radius' size).
+    """
+    steps, agents, _ = positions.shape
+    cells = np.floor(positions / max(radius, 1.0)).astype(np.int64)
+    cells -= cells.min(axis=(0, 1)) - 1
+    width, height = cells.max(axis=(0, 1)) + 2
+    key = ((np.arange(steps)[:, None] * height + cells[..., 1]) * width + cells[..., 0]).ravel()
+    order = np.argsort(key, kind="stable")
+    ordered = key[order]
+    found = []
+    # Half of the neighbouring cells, so that each pair is met once.
+    for offset in (0, 1, width - 1, width, width + 1):
+        low = np.searchsorted(ordered, ordered + offset, "left")
+        high = np.searchsorted(ordered, ordered + offset, "right")
+        if offset == 0:
+            low = np.arange(1, len(key) + 1)
+        found.append((order[spread(high - low)], order[ranges(low, high - low)]))
+    one, other = (np.concatenate(side) for side in zip(*found, strict=True))
+    flat = positions.reshape(-1, 2)
+    near = np.abs(flat[one] - flat[other]).max(axis=1) <= radius
+    if grid is not None:
+        x, y = flat.astype(np.int64).T
+        arena = grid.arenas[y, x]
+        near &= arena[one] == arena[other]
+    one, other = one[near], other[near]
+    step, a, b = one // agents, np.minimum(one, other) % agents, np.maximum(one, other) % agents
+    by_step = np.lexsort((b, a, step))
+    return Pairs(step[by_step], a[by_step], b[by_step])
+
+
+def spread(counts: Int64) -> Int64:
+    """Index i, counts[i] times, for every i."""
+    return np.repeat(np.arange(len(counts)), counts)
+
+
+def ranges(starts: Int64, counts: Int64) -> Int64:
+    """starts[i], starts[i] + 1, ..., counts[i] of them, for every i."""
+    ends = np.cumsum(counts)
+    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + counts, counts)
+
+
+class Meetings(NamedTuple):
+    """Every step of every uninterrupted time together, sorted by (a, b, step)."""
+
+    step: Int64
+    a: Int64
+    b: Int64
+    first: Int64
+    """The step at which these two came together."""
+    last: Int64
+    """The step after their last one together."""
+
+
+def meetings(pairs: Pairs) -> Meetings:
+    """Pairs with the beginning and end of their time together."""
+    order = np.lexsort((pairs.step, pairs.b, pairs.a))
+    step, a, b = (column[order] for column in pairs)
+    new = np.ones(len(step), np.bool_)
+    new[1:] = (np.diff(a) != 0) | (np.diff(b) != 0) | (np.diff(step) != 1)
+    starts = np.flatnonzero(new)
+    lengths = np.diff(starts, append=len(step))
+    first = np.repeat(step[starts], lengths)
+    return Meetings(step, a, b, first, first + np.repeat(lengths, lengths))

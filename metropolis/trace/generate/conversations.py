@@ -1,0 +1,108 @@
+"""Conversations, held only where two agents that are awake really meet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from metropolis.trace.generate.calibration import ConversationFit
+from metropolis.trace.generate.company import Life, Meetings
+from metropolis.trace.schema import Int64
+
+
+class Conversation(NamedTuple):
+    """The initiator's step `first` holds the dialogue; both are occupied until `last`."""
+
+    first: int
+    last: int
+    initiator: int
+    partner: int
+    utterances: int
+
+
+@dataclass
+class _Diary:
+    """What has been agreed so far."""
+
+    fit: ConversationFit
+    busy: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    together: dict[tuple[int, int], list[tuple[int, int]]] = field(default_factory=dict)
+
+    def free(self, step: int, pair: tuple[int, int]) -> bool:
+        """Whether neither of the two is in a conversation."""
+        return not any(_overlaps(self.busy.get(agent, []), step, step + 1) for agent in pair)
+
+    def enter(self, first: int, last: int, pair: tuple[int, int]) -> bool:
+        """Note a conversation unless one of the two is occupied, or both talked lately."""
+        calendars = [self.busy.setdefault(agent, []) for agent in pair]
+        talks = self.together.setdefault(pair, [])
+        rest = self.fit.cooldown_steps
+        if any(_overlaps(calendar, first, last) for calendar in calendars) or _overlaps(
+            talks, first - rest, last + rest
+        ):
+            return False
+        for calendar in (*calendars, talks):
+            calendar.append((first, last))
+        return True
+
+
+def _overlaps(calendar: list[tuple[int, int]], first: int, last: int) -> bool:
+    return any(first < end and start < last for start, end in calendar)
+
+
+def hold(
+    met: Meetings,
+    life: Life,
+    expected: npt.NDArray[np.float64],
+    hour: Int64,
+    rng: np.random.Generator,
+    fit: ConversationFit,
+) -> tuple[list[Conversation], list[tuple[int, int]]]:
+    """Conversations, sorted by first step, and refused ones as (step, agent).
+
+    `expected` is the mean number of conversations in each hour of the trace, and `hour` tells each
+    step's; where too few agents meet, there are fewer.
+    """
+    occasion = (
+        ((met.step - met.first) % fit.candidate_every_steps == 0)
+        & (met.last - met.step >= fit.together_steps)
+        & ~life.asleep[met.step, met.a]
+        & ~life.asleep[met.step, met.b]
+    )
+    indices = np.flatnonzero(occasion)
+    # Everybody in company talks equally often: in a crowd each single pair talks the less.
+    indices = indices[np.argsort(rng.exponential(_crowd(met, life)[indices]))]
+    hours = hour[met.step[indices]]
+    diary, held, refused = _Diary(fit), [], []
+    for in_hour, mean in enumerate(expected):
+        wanted, refusals = rng.poisson(mean), rng.poisson(mean * fit.refusals)
+        for i in indices[hours == in_hour]:
+            first, pair = int(met.step[i]), (int(met.a[i]), int(met.b[i]))
+            if wanted:
+                length = int(rng.integers(*fit.length_steps))
+                last = min(first + length, int(met.last[i]))
+                if diary.enter(first, last, pair):
+                    initiator, partner = pair if rng.random() < 0.5 else pair[::-1]
+                    held.append(Conversation(first, last, initiator, partner, _utterances(rng, fit)))
+                    wanted -= 1
+            elif refusals and diary.free(first, pair):
+                refused.append((first, pair[int(rng.integers(2))]))
+                refusals -= 1
+    return sorted(held), refused
+
+
+def _crowd(met: Meetings, life: Life) -> npt.NDArray[np.float64]:
+    """How many others the two have in range, added up, for every meeting."""
+    steps, agents = life.moving.shape
+    one, other = met.step * agents + met.a, met.step * agents + met.b
+    company = np.bincount(np.concatenate([one, other]), minlength=steps * agents)
+    return (company[one] + company[other]).astype(np.float64)
+
+
+def _utterances(rng: np.random.Generator, fit: ConversationFit) -> int:
+    if rng.random() < fit.full_length:
+        return fit.most_utterances
+    return int(rng.integers(2, fit.most_utterances))

@@ -1,0 +1,158 @@
+"""Generated movement: people with homes, work and daily routines in a town.
+
+Fitted to recordings of GenAgent (see docs/generator.md): activities begin on multiples of five
+minutes, most lead to another object of the same house, some across the town.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from metropolis.trace.generate.calibration import CALIBRATION, MovementFit
+from metropolis.trace.generate.calls import no_calls
+from metropolis.trace.generate.paths import Tile, Ways
+from metropolis.trace.schema import Float32, Trace, TraceMeta
+from metropolis.types import MetropolisError
+from metropolis.world.town import Place, Town, alderbrook
+
+MIDNIGHT = datetime(2023, 2, 13)
+
+
+class _Stay(NamedTuple):
+    """Until step `until` the agent keeps to `place`; without one it sleeps."""
+
+    until: int
+    place: Place | None
+
+
+@cache
+def _ways() -> Ways:
+    return Ways(alderbrook().map)
+
+
+def generate_movement(
+    agents: int = 25,
+    hours: tuple[float, float] = (0.0, 24.0),
+    seed: int = 0,
+    radius: float | None = None,
+    fit: MovementFit = CALIBRATION.movement,
+) -> Trace:
+    """Movement of up to 25 agents in Alderbrook over `hours` of simulated time, without calls.
+
+    Hours count from the midnight before; beyond 24 come further days. Agent i's routine depends on
+    (seed, i) alone. Raises MetropolisError for more agents than beds, or an empty stretch.
+    """
+    town = alderbrook()
+    if not 1 <= agents <= len(town.beds):
+        raise MetropolisError(
+            f"{town.map.name} has beds for 1 to {len(town.beds)} agents, not {agents}; "
+            "tile several towns for more"
+        )
+    first, last = (round(hour * 3600 / fit.step_s) for hour in hours)
+    if not 0 <= first < last:
+        raise MetropolisError(f"hours {hours[0]:g}-{hours[1]:g}: the end must follow the start")
+    work = _employment(town, seed)
+    positions = np.stack(
+        [_walk(town, agent, work[agent], last, seed, fit) for agent in range(agents)], axis=1
+    )
+    meta = TraceMeta(
+        name=f"{town.map.name}-{seed}",
+        agents=town.residents[:agents],
+        perception_radius=fit.perception_radius if radius is None else radius,
+        max_velocity=1.0,
+        step_s=fit.step_s,
+        start=MIDNIGHT + timedelta(seconds=first * fit.step_s),
+        map=town.map,
+        movement_origin="generated",
+        calls_origin="generated",
+        source=f"metropolis trace generate --seed {seed}",
+    )
+    return Trace(meta, positions[first:], no_calls())
+
+
+def _employment(town: Town, seed: int) -> list[Place]:
+    posts = [place for place in town.of_kind("work") for _ in range(place.staff)]
+    order = np.random.default_rng([seed, len(town.beds)]).permutation(len(town.beds))
+    return [posts[i % len(posts)] for i in order]
+
+
+def _walk(town: Town, agent: int, work: Place, steps: int, seed: int, fit: MovementFit) -> Float32:
+    """(steps, 2): where the agent stands as each step begins."""
+    rng = np.random.default_rng([seed, agent])
+    home, bed = town.beds[agent]
+    home = replace(home, spots=_own_spots(town, home, bed))
+    tiles = [bed]
+    for stay in _stays(town, home, work, steps, rng, fit):
+        while (now := len(tiles) - 1) < stay.until:
+            goal, end = bed, stay.until
+            if stay.place is not None:
+                goal = _next_spot(town, stay.place, tiles[-1], rng, fit)
+                length = int(rng.choice(fit.task_grids, p=fit.task_share)) * fit.grid_steps
+                end = min(now + length, stay.until)
+            tiles += _ways().path(tiles[-1], goal)
+            arrival = -(-(len(tiles) - 1) // fit.grid_steps) * fit.grid_steps
+            tiles += [goal] * (max(end, arrival) - len(tiles) + 1)
+    return np.array(tiles[:steps], np.float32)
+
+
+def _own_spots(town: Town, home: Place, bed: Tile) -> tuple[Tile, ...]:
+    """The spots of a home without those in other people's bedrooms."""
+    arenas = town.map.arenas
+    others = {arenas[y, x] for x, y in home.beds} - {arenas[bed[1], bed[0]]}
+    return tuple((x, y) for x, y in home.spots if arenas[y, x] not in others)
+
+
+def _next_spot(
+    town: Town, place: Place, at: Tile, rng: np.random.Generator, fit: MovementFit
+) -> Tile:
+    """Where the next activity takes place: here, in the same place, or on an outing."""
+    draw = rng.random()
+    if draw < fit.stay and at in place.spots:
+        return at
+    if draw > 1 - fit.outing:
+        place = _choose(town.of_kind("errand"), rng)
+    return place.spots[rng.integers(len(place.spots))]
+
+
+def _stays(
+    town: Town, home: Place, work: Place, steps: int, rng: np.random.Generator, fit: MovementFit
+) -> Iterator[_Stay]:
+    """Day after day from midnight until `steps` are covered; times lie on the grid."""
+    grid_h = fit.grid_steps * fit.step_s / 3600
+
+    def step(day: int, hour: float) -> int:
+        return round((24 * day + hour) / grid_h) * fit.grid_steps
+
+    day = 0
+    while step(day, 0) < steps:
+        lunch = rng.uniform(*fit.lunch_h)
+        leave = rng.uniform(*fit.leave_h)
+        dinner = leave + rng.uniform(*fit.errand_length_h)
+        evening = dinner + rng.uniform(*fit.dinner_length_h)
+        meals = town.of_kind("meal")
+        for hour, place in (
+            (rng.uniform(*fit.wake_h), None),
+            (rng.uniform(*fit.work_h), home),
+            (lunch, work),
+            (
+                lunch + rng.uniform(*fit.lunch_length_h),
+                home if rng.random() < fit.lunch_home else _choose(meals, rng),
+            ),
+            (leave, work),
+            (dinner, _choose(town.of_kind("errand"), rng)),
+            (evening, _choose(meals, rng) if rng.random() < fit.dinner_out else home),
+            (rng.uniform(*fit.bed_h), _choose(meals, rng) if rng.random() < fit.evening_out else home),
+            (24.0, None),
+        ):
+            yield _Stay(step(day, hour), place)
+        day += 1
+
+
+def _choose(places: Sequence[Place], rng: np.random.Generator) -> Place:
+    return places[rng.integers(len(places))]

@@ -1,0 +1,76 @@
+"""What agents perceive anew: doings of their own, of others in range, and of those they come near."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from metropolis.trace.generate.calibration import PerceptionFit
+from metropolis.trace.generate.company import Life, Meetings, ranges, spread
+from metropolis.trace.schema import Int64
+
+Floats = npt.NDArray[np.float64]
+
+
+class Senses:
+    """Who perceives what when. An agent-step is one number, step * agents + agent."""
+
+    def __init__(
+        self, life: Life, met: Meetings, rng: np.random.Generator, fit: PerceptionFit
+    ) -> None:
+        self.life, self.rng, self.fit = life, rng, fit
+        self.steps, self.agents = life.moving.shape
+        self.awake = ~life.asleep.ravel()
+        # Both directions: `seen` is perceived by `seer`; sleepers see nothing.
+        a, b = met.step * self.agents + met.a, met.step * self.agents + met.b
+        seen, seer = np.concatenate([a, b]), np.concatenate([b, a])
+        came = np.tile((met.step == met.first) & (met.step > 0), 2)
+        wakeful = self.awake[seer]
+        self.seen, self.seer, self.came = seen[wakeful], seer[wakeful], came[wakeful]
+        order = np.argsort(self.seen, kind="stable")
+        self.seen, self.seer, self.came = self.seen[order], self.seer[order], self.came[order]
+
+    def of_activities(self, sites: Int64) -> Int64:
+        """Agent-steps that perceive that another activity was begun at the agent-steps `sites`."""
+        shown = self._next(sites)
+        return np.concatenate([shown, self._witnesses(shown, self.fit.neighbour_event)])
+
+    def of_objects(self, sites: Int64) -> Int64:
+        """Agent-steps that perceive that objects come into use at the agent-steps `sites`."""
+        used = sites[self.rng.random(len(sites)) < self.fit.object_event]
+        return np.concatenate([used, self._witnesses(used, self.fit.neighbour_event)])
+
+    def of_approaches(self) -> Int64:
+        """Agent-steps that perceive somebody they have come near, and the object in use there."""
+        seer = self.seer[self.came]
+        return np.concatenate(
+            [seer, seer[self.rng.random(len(seer)) < self.fit.approach_object]]
+        )
+
+    def of_company(self, wanted: Floats, hour: Int64) -> Int64:
+        """Agent-steps that perceive something more: `wanted` in each hour, where there is company.
+
+        Fewer where the hour has too few agents awake; `hour` gives each step's.
+        """
+        company = np.bincount(self.seer, minlength=self.awake.size)
+        weight = self.awake * (
+            np.minimum(company, self.fit.bandwidth)
+            + self.fit.walking_weight * self.life.moving.ravel()
+            + self.fit.alone_weight
+        )
+        hours = np.repeat(hour, self.agents)
+        sizes = np.arange(1, len(self.fit.group_share) + 1)
+        total = np.bincount(hours, weight, len(wanted)) * (sizes @ self.fit.group_share)
+        rate = np.divide(wanted, total, out=np.zeros_like(wanted), where=total > 0)
+        chance = np.minimum(rate[hours] * weight, self.fit.most_rate)
+        at = np.flatnonzero(self.rng.random(weight.size) < chance)
+        return np.repeat(at, self.rng.choice(sizes, len(at), p=self.fit.group_share))
+
+    def _next(self, sites: Int64) -> Int64:
+        """The agents of `sites` a step later, when what they began can be perceived."""
+        return sites[sites < (self.steps - 1) * self.agents] + self.agents
+
+    def _witnesses(self, shown: Int64, share: float) -> Int64:
+        low, high = np.searchsorted(self.seen, shown), np.searchsorted(self.seen, shown, "right")
+        seer = self.seer[ranges(low, high - low)]
+        return seer[self.rng.random(len(seer)) < share]
