@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from metropolis.cli.trace_generate import generate_command, tile_command
 from metropolis.trace.importers import import_recording
 from metropolis.trace.importers.calls import import_calls
 from metropolis.trace.importers.recording import parse_start
@@ -22,6 +23,10 @@ from metropolis.world.map import read_genagent_map
 @click.group(name="trace")
 def command() -> None:
     """Import, generate, tile and describe traces."""
+
+
+command.add_command(generate_command)
+command.add_command(tile_command)
 
 
 @command.command(name="import")

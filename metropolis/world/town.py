@@ -74,7 +74,9 @@ def alderbrook() -> Town:
                     arenas[room_y, room_x] = len(arena_names) - 1
         spots = tuple(tile for tile, mark in marks.items() if mark in letters and mark != "b")
         beds = tuple(tile for tile, mark in marks.items() if mark == "b")
-        places.append(Place(entry["name"], tuple(entry["kinds"]), entry.get("staff", 0), spots, beds))
+        places.append(
+            Place(entry["name"], tuple(entry["kinds"]), entry.get("staff", 0), spots, beds)
+        )
     grid = GridMap(
         drawing["name"],
         walls,

@@ -6,6 +6,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import Any
 
 Range = tuple[float, float]
 
@@ -120,10 +121,10 @@ class Calibration:
 def _load() -> Calibration:
     text = (files("metropolis.trace.generate") / "calibration.toml").read_text("utf-8")
 
-    def frozen(value: object) -> object:
+    def frozen(value: Any) -> Any:
         return tuple(frozen(v) for v in value) if isinstance(value, list) else value
 
-    table = {
+    table: dict[str, Any] = {
         name: {key: frozen(value) for key, value in section.items()}
         for name, section in tomllib.loads(text).items()
     }

@@ -39,8 +39,7 @@ class _Generation:
     def __init__(self, trace: Trace, rng: np.random.Generator, fit: Calibration) -> None:
         self.trace, self.rng, self.fit = trace, rng, fit
         self.life = life(trace)
-        pairs = pairs_in_range(trace.positions, trace.meta.perception_radius, trace.meta.map)
-        self.met = meetings(pairs)
+        self.met = meetings(pairs_in_range(trace))
         self.senses = Senses(self.life, self.met, rng, fit.perception)
         self.hour = self.life.hour - self.life.hour[0]
         covered = np.bincount(self.hour) * trace.meta.step_s / 3600
@@ -150,7 +149,9 @@ class _Generation:
     def _of_silent(self, sites: Int64) -> Int64:
         """Perceptions of activities begun in place: the new activity, and its object, at once."""
         seen = self.senses.of_activities(sites)
-        return np.concatenate([seen, seen[self.rng.random(len(seen)) < self.fit.perception.object_event]])
+        return np.concatenate(
+            [seen, seen[self.rng.random(len(seen)) < self.fit.perception.object_event]]
+        )
 
     def _reflect(self, perceived: Int64) -> None:
         """Every so many perceptions, at the step of the last of them."""
@@ -176,16 +177,10 @@ class _Generation:
         return len(chains["reflect"]) + mean * len(chains["thought"])
 
     def _by_hour(self, sites: Int64) -> Floats:
-        return np.bincount(self.hour[sites // self.trace.agents], minlength=len(self.share)) * 1.0
+        hours = self.hour[sites // self.trace.agents]
+        return np.bincount(hours, minlength=len(self.share)).astype(np.float64)
 
     def _thin(self, sites: Int64, keep: Floats) -> Int64:
         chance = keep[self.hour[sites // self.trace.agents]]
-        return sites[self.rng.random(len(sites)) < chance]
-
-
-def no_calls() -> Calls:
-    """The calls of a trace without any."""
-    none, long = np.zeros(0, np.int32), np.zeros(0, np.int64)
-    return Calls(
-        none, none, none, (), none, (), none, none, long, none, np.zeros(1, np.int64), long
-    )  # fmt: skip
+        kept: Int64 = sites[self.rng.random(len(sites)) < chance]
+        return kept

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from metropolis.trace.schema import Float32, Int64, Trace
-from metropolis.world.map import GridMap
+from metropolis.trace.mining import interactions
+from metropolis.trace.schema import Int64, Trace
 
 Bools = npt.NDArray[np.bool_]
 
@@ -68,42 +68,20 @@ def _sleeps(first: int, last: int, hour: Int64) -> bool:
     )
 
 
-def pairs_in_range(positions: Float32, radius: float, grid: GridMap | None) -> Pairs:
-    """Pairs at Chebyshev distance `radius` or less, in the same arena where the map has any.
-
-    Cost: linear in agent-steps and pairs found (a hash grid with cells of the radius' size).
-    """
-    steps, agents, _ = positions.shape
-    cells = np.floor(positions / max(radius, 1.0)).astype(np.int64)
-    cells -= cells.min(axis=(0, 1)) - 1
-    width, height = cells.max(axis=(0, 1)) + 2
-    key = ((np.arange(steps)[:, None] * height + cells[..., 1]) * width + cells[..., 0]).ravel()
-    order = np.argsort(key, kind="stable")
-    ordered = key[order]
-    found = []
-    # Half of the neighbouring cells, so that each pair is met once.
-    for offset in (0, 1, width - 1, width, width + 1):
-        low = np.searchsorted(ordered, ordered + offset, "left")
-        high = np.searchsorted(ordered, ordered + offset, "right")
-        if offset == 0:
-            low = np.arange(1, len(key) + 1)
-        found.append((order[spread(high - low)], order[ranges(low, high - low)]))
-    one, other = (np.concatenate(side) for side in zip(*found, strict=True))
-    flat = positions.reshape(-1, 2)
-    near = np.abs(flat[one] - flat[other]).max(axis=1) <= radius
-    if grid is not None:
-        x, y = flat.astype(np.int64).T
-        arena = grid.arenas[y, x]
-        near &= arena[one] == arena[other]
-    one, other = one[near], other[near]
-    step, a, b = one // agents, np.minimum(one, other) % agents, np.maximum(one, other) % agents
-    by_step = np.lexsort((b, a, step))
-    return Pairs(step[by_step], a[by_step], b[by_step])
-
-
-def spread(counts: Int64) -> Int64:
-    """Index i, counts[i] times, for every i."""
-    return np.repeat(np.arange(len(counts)), counts)
+def pairs_in_range(trace: Trace) -> Pairs:
+    """Pairs in each other's perception, cut to the same arena where the map has any."""
+    graph = interactions(trace, trace.meta.metric, trace.meta.perception_radius)
+    flat = np.repeat(np.arange(len(graph.offsets) - 1), np.diff(graph.offsets))
+    step, a = np.divmod(flat, trace.agents)
+    b = graph.partners.astype(np.int64)
+    once = a < b
+    step, a, b = step[once], a[once], b[once]
+    if trace.meta.map is not None:
+        x, y = np.moveaxis(np.floor(trace.positions + 0.5).astype(np.int64), 2, 0)
+        arena = trace.meta.map.arenas[y, x]
+        same = arena[step, a] == arena[step, b]
+        step, a, b = step[same], a[same], b[same]
+    return Pairs(step, a, b)
 
 
 def ranges(starts: Int64, counts: Int64) -> Int64:

@@ -86,7 +86,9 @@ def hold(
                 last = min(first + length, int(met.last[i]))
                 if diary.enter(first, last, pair):
                     initiator, partner = pair if rng.random() < 0.5 else pair[::-1]
-                    held.append(Conversation(first, last, initiator, partner, _utterances(rng, fit)))
+                    held.append(
+                        Conversation(first, last, initiator, partner, _utterances(rng, fit))
+                    )
                     wanted -= 1
             elif refusals and diary.free(first, pair):
                 refused.append((first, pair[int(rng.integers(2))]))
@@ -99,7 +101,8 @@ def _crowd(met: Meetings, life: Life) -> npt.NDArray[np.float64]:
     steps, agents = life.moving.shape
     one, other = met.step * agents + met.a, met.step * agents + met.b
     company = np.bincount(np.concatenate([one, other]), minlength=steps * agents)
-    return (company[one] + company[other]).astype(np.float64)
+    crowd: npt.NDArray[np.float64] = (company[one] + company[other]).astype(np.float64)
+    return crowd
 
 
 def _utterances(rng: np.random.Generator, fit: ConversationFit) -> int:

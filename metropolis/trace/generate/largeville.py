@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
-import numpy.typing as npt
 
 from metropolis.trace.generate.calls import generate_calls
+from metropolis.trace.generate.company import ranges
 from metropolis.trace.generate.movement import generate_movement
-from metropolis.trace.schema import Calls, Int64, Trace
+from metropolis.trace.schema import Calls, Int32, Int64, Trace
 from metropolis.types import MetropolisError
 from metropolis.world.map import GridMap
 from metropolis.world.town import alderbrook
@@ -18,21 +19,35 @@ from metropolis.world.town import alderbrook
 SHIFT_GRID_S = 300
 """Copies are shifted by multiples of 5 minutes, on which agents begin what they do."""
 
+Hours = tuple[float, float]
+Advance = Callable[[int], None]
+"""Called with the number of agents of each town, once it lives."""
+
+
+def _silently(_agents: int) -> None:
+    """Show no progress."""
+
 
 def generate(
     agents: int = 25,
-    hours: tuple[float, float] = (0.0, 24.0),
+    hours: Hours = (0.0, 24.0),
     seed: int = 0,
     radius: float | None = None,
+    advance: Advance = _silently,
 ) -> Trace:
-    """Generated movement with generated calls; beyond 25 agents, several towns side by side."""
+    """Generated movement with generated calls; beyond the beds of one town, several side by side.
+
+    Hours count from the midnight before. Town k lives by (seed, k). Raises MetropolisError for no
+    agents or an empty stretch.
+    """
     home = len(alderbrook().beds)
-    if agents <= home:
-        return _generated_town(agents, hours, [seed], radius)
-    sizes = [min(home, agents - first) for first in range(0, agents, home)]
-    return side_by_side(
-        [_generated_town(size, hours, [seed, k], radius) for k, size in enumerate(sizes)]
-    )
+    towns = []
+    for k, first in enumerate(range(0, max(agents, 1), home)):
+        size = min(home, agents - first)
+        whole = generate_movement(size, (0.0, hours[1]), _seed(seed, k), radius)
+        towns.append(_cut(generate_calls(whole, _seed(seed, k)), hours))
+        advance(size)
+    return _side_by_side(towns)
 
 
 def tile(
@@ -40,21 +55,209 @@ def tile(
     agents: int,
     seed: int = 0,
     shift_s: float = 900.0,
-    hours: tuple[float, float] | None = None,
+    hours: Hours | None = None,
+    advance: Advance = _silently,
 ) -> Trace:
-    """`agents` agents in towns side by side; town k replays trace k modulo their number.
+    """`agents` agents in towns side by side; town k lives trace k modulo their number.
 
-    Each town lives `shift_s` earlier or later at most, with its edges held; the first len(traces)
-    towns are not shifted. Generated calls are generated anew for each town, generated movement
-    too, recorded ones are copied. `hours` (of day, counted from the midnight before) cuts all of
-    them. Raises MetropolisError where the traces do not fit together.
+    Where a trace is used again, its movement lies up to `shift_s` seconds earlier or later, the
+    first and last positions held; movement of our own town is generated anew instead. Generated
+    calls are generated anew for every town, recorded ones are copied. `hours` (from the midnight
+    before) cuts every town. Raises MetropolisError if the traces do not fit together.
     """
-    _check_fit(traces)
     if agents < 1:
-        raise MetropolisError(f"--agents {agents}: at least one agent is needed")
+        raise MetropolisError(f"{agents} agents cannot be tiled; it should be at least 1")
+    _check_fit(traces)
     towns: list[Trace] = []
     while (left := agents - sum(town.agents for town in towns)) > 0:
         k = len(towns)
-        source = _first_agents(traces[k % len(traces)], left)
-        towns.append(_town(source, k, k >= len(traces), seed, shift_s, hours))
-    return side_by_side(towns)
+        source = traces[k % len(traces)].first_agents(left)
+        town = source if k < len(traces) else _another(source, _seed(seed, k), shift_s)
+        if town.meta.calls_origin == "generated":
+            town = generate_calls(town, _seed(seed, k))
+        towns.append(_cut(town, hours))
+        advance(town.agents)
+    return _side_by_side(towns)
+
+
+def _side_by_side(towns: Sequence[Trace]) -> Trace:
+    """One trace of all `towns`, each a map's width east of the one before; one alone stays as is.
+
+    The agents of town k are called `name #k`, counted from 1.
+    """
+    if len(towns) == 1:
+        return towns[0]
+    meta = towns[0].meta
+    span = meta.map.width if meta.map else _span(towns)
+    return Trace(
+        replace(
+            meta,
+            name=f"{meta.name} x {len(towns)}",
+            agents=tuple(
+                f"{name} #{k}" for k, town in enumerate(towns, 1) for name in town.meta.agents
+            ),
+            map=_tile_map(meta.map, len(towns)) if meta.map else None,
+        ),
+        np.concatenate(
+            [town.positions + np.array([k * span, 0], np.float32) for k, town in enumerate(towns)],
+            axis=1,
+        ),
+        _join(towns),
+    )
+
+
+def _seed(seed: int, town: int) -> int:
+    """A seed of its own for every town; the first one's is `seed`."""
+    if town == 0:
+        return seed
+    return int(np.random.SeedSequence([seed, town]).generate_state(1, np.uint64)[0])
+
+
+def _cut(town: Trace, hours: Hours | None) -> Trace:
+    if hours is None:
+        return town
+    begin, end = town.hour_of_step(0), town.hour_of_step(town.steps)
+    if not begin - 1e-9 <= hours[0] < hours[1] <= end + 1e-9:
+        raise MetropolisError(
+            f"{town.meta.name}: hours {hours[0]:g}-{hours[1]:g} are not in it;"
+            f" it should be a stretch of {begin:g}-{end:g}"
+        )
+    return town.between_hours(*hours)
+
+
+def _another(source: Trace, seed: int, shift_s: float) -> Trace:
+    """The same place on another day."""
+    meta = source.meta
+    own_town = alderbrook().map.name
+    if meta.movement_origin == "generated" and meta.map and meta.map.name == own_town:
+        hours = source.hour_of_step(0), source.hour_of_step(source.steps)
+        return generate_movement(source.agents, hours, seed, meta.perception_radius)
+    most = int(shift_s // SHIFT_GRID_S)
+    later_s = int(np.random.default_rng(seed).integers(-most, most + 1)) * SHIFT_GRID_S
+    return _shifted(source, round(later_s / meta.step_s))
+
+
+def _shifted(source: Trace, later: int) -> Trace:
+    """Everything `later` steps later; what leaves the trace's time is cut off."""
+    steps = np.arange(source.steps) - later
+    calls = source.calls
+    calls = calls.keep((calls.step + later >= 0) & (calls.step + later < source.steps))
+    return replace(
+        source,
+        positions=source.positions[steps.clip(0, source.steps - 1)],
+        calls=replace(calls, step=(calls.step + later).astype(np.int32)),
+    )
+
+
+def _check_fit(traces: Sequence[Trace]) -> None:
+    """All must share what holds for the whole of the tiled trace."""
+    if not traces:
+        raise MetropolisError("no trace to tile; give at least one")
+    first = traces[0].meta
+    for trace in traces[1:]:
+        for name in ("perception_radius", "max_velocity", "metric", "step_s", "start"):
+            value, right = getattr(trace.meta, name), getattr(first, name)
+            if value != right:
+                raise MetropolisError(
+                    f"{trace.meta.name}: {name} is {value}; it should be {right} as in {first.name}"
+                )
+        if trace.steps != traces[0].steps:
+            raise MetropolisError(
+                f"{trace.meta.name}: has {trace.steps} steps; beside {first.name} it should have"
+                f" {traces[0].steps}"
+            )
+        if (trace.meta.map and trace.meta.map.walls.shape) != (first.map and first.map.walls.shape):
+            raise MetropolisError(
+                f"{trace.meta.name}: its map has another size than that of {first.name};"
+                " it should be the same"
+            )
+
+
+def _span(towns: Sequence[Trace]) -> int:
+    """Without a map, as far as anybody goes, and out of sight of the next town."""
+    meta = towns[0].meta
+    widest = max(float(np.ptp(town.positions[..., 0])) for town in towns)
+    return int(widest + meta.perception_radius + 2 * meta.max_velocity) + 1
+
+
+def _tile_map(grid: GridMap, times: int) -> GridMap:
+    """`times` maps side by side; arenas of map k are called `name #k`, counted from 1."""
+    arenas = [
+        np.where(grid.arenas > 0, grid.arenas + k * (len(grid.arena_names) - 1), 0)
+        for k in range(times)
+    ]
+    names = (f"{name} #{k}" for k in range(1, times + 1) for name in grid.arena_names[1:])
+    return GridMap(
+        f"{grid.name} x {times}",
+        np.tile(grid.walls, (1, times)),
+        np.concatenate(arenas, axis=1).astype(np.int32),
+        ("", *names),
+        np.tile(grid.objects, (1, times)),
+        grid.object_names,
+    )
+
+
+def _join(towns: Sequence[Trace]) -> Calls:
+    """All calls in one order; agents, functions, models, prefixes and parents renumbered."""
+    parts = [town.calls for town in towns]
+    sizes = [len(part) for part in parts]
+    first_agent = np.repeat(np.cumsum([0, *(town.agents for town in towns[:-1])]), sizes)
+    step = np.concatenate([part.step for part in parts])
+    agent = np.concatenate([part.agent for part in parts]) + first_agent
+    order = np.lexsort((agent, step))
+    place = np.argsort(order)
+    functions, function = _renumbered([(part.functions, part.function) for part in parts])
+    models, model = _renumbered([(part.models, part.model) for part in parts])
+    parent_counts = np.concatenate([np.diff(part.parent_offsets) for part in parts])
+    first_call = np.cumsum([0, *sizes[:-1]])
+    parents = np.concatenate([part.parents + i for part, i in zip(parts, first_call, strict=True)])
+    first_parent = np.cumsum(parent_counts) - parent_counts
+    # The parents of the calls in their new order, found by where they stood before.
+    moved = place[parents[ranges(first_parent[order], parent_counts[order])]]
+
+    def columns(name: str) -> Int32:
+        return np.concatenate([getattr(part, name) for part in parts])[order]
+
+    def texts(name: str) -> list[str | None] | None:
+        if all(getattr(part, name) is None for part in parts):
+            return None
+        found = [getattr(p, name) or [None] * len(p) for p in parts]
+        flat = list(chain.from_iterable(found))
+        return [flat[i] for i in order.tolist()]
+
+    return Calls(
+        step=step[order],
+        agent=agent[order].astype(np.int32),
+        function=function[order],
+        functions=functions,
+        model=model[order],
+        models=models,
+        prompt_tokens=columns("prompt_tokens"),
+        output_tokens=columns("output_tokens"),
+        prefix_id=_prefixes(towns)[order],
+        prefix_tokens=columns("prefix_tokens"),
+        parent_offsets=np.concatenate([[0], np.cumsum(parent_counts[order])]).astype(np.int64),
+        parents=moved.astype(np.int64),
+        prompt=texts("prompt"),
+        completion=texts("completion"),
+    )
+
+
+def _renumbered(parts: Sequence[tuple[tuple[str, ...], Int32]]) -> tuple[tuple[str, ...], Int32]:
+    """One list of names, and the indices into it, from several of each."""
+    names = tuple(dict.fromkeys(chain.from_iterable(own for own, _ in parts)))
+    index = [np.array([names.index(name) for name in own], np.int32)[of] for own, of in parts]
+    return names, np.concatenate(index)
+
+
+def _prefixes(towns: Sequence[Trace]) -> Int64:
+    """Prefixes no town shares with another, but for what generated calls of a function share."""
+    columns, next_free = [], 0
+    for town in towns:
+        calls = town.calls
+        own = calls.prefix_id >= 0
+        if town.meta.calls_origin == "generated":
+            own &= calls.prefix_id >= len(calls.functions)
+        columns.append(np.where(own, calls.prefix_id + next_free, calls.prefix_id))
+        next_free = max(next_free, int(columns[-1].max(initial=-1)) + 1)
+    return np.concatenate(columns)

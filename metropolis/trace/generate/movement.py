@@ -15,9 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from metropolis.trace.generate.calibration import CALIBRATION, MovementFit
-from metropolis.trace.generate.calls import no_calls
 from metropolis.trace.generate.paths import Tile, Ways
-from metropolis.trace.schema import Float32, Trace, TraceMeta
+from metropolis.trace.schema import Calls, Float32, Trace, TraceMeta
 from metropolis.types import MetropolisError
 from metropolis.world.town import Place, Town, alderbrook
 
@@ -73,7 +72,7 @@ def generate_movement(
         calls_origin="generated",
         source=f"metropolis trace generate --seed {seed}",
     )
-    return Trace(meta, positions[first:], no_calls())
+    return Trace(meta, positions[first:], Calls.empty())
 
 
 def _employment(town: Town, seed: int) -> list[Place]:
@@ -147,7 +146,10 @@ def _stays(
             (leave, work),
             (dinner, _choose(town.of_kind("errand"), rng)),
             (evening, _choose(meals, rng) if rng.random() < fit.dinner_out else home),
-            (rng.uniform(*fit.bed_h), _choose(meals, rng) if rng.random() < fit.evening_out else home),
+            (
+                rng.uniform(*fit.bed_h),
+                _choose(meals, rng) if rng.random() < fit.evening_out else home,
+            ),
             (24.0, None),
         ):
             yield _Stay(step(day, hour), place)
@@ -155,4 +157,4 @@ def _stays(
 
 
 def _choose(places: Sequence[Place], rng: np.random.Generator) -> Place:
-    return places[rng.integers(len(places))]
+    return places[int(rng.integers(len(places)))]

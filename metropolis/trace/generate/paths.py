@@ -17,6 +17,7 @@ class Ways:
         self._width = grid.width + 2
         # A wall round everything spares the search the borders.
         self._free = ~np.pad(grid.walls, 1, constant_values=True).ravel()
+        self._sides = (1, -1, self._width, -self._width)
         self._fields: dict[int, npt.NDArray[np.int32]] = {}
 
     def path(self, start: Tile, goal: Tile) -> list[Tile]:
@@ -25,7 +26,7 @@ class Ways:
         at, tiles = self._index(start), []
         while field[at] > 0:
             # Going on along x or y in a fixed order makes straight lines, and one path per pair.
-            at = next(n for n in self._neighbours(at) if field[n] == field[at] - 1)
+            at = next(at + step for step in self._sides if field[at + step] == field[at] - 1)
             y, x = divmod(at, self._width)
             tiles.append((x - 1, y - 1))
         return tiles
@@ -37,9 +38,6 @@ class Ways:
     def _index(self, tile: Tile) -> int:
         return (tile[1] + 1) * self._width + tile[0] + 1
 
-    def _neighbours(self, at: int) -> tuple[int, int, int, int]:
-        return at + 1, at - 1, at + self._width, at - self._width
-
     def _field(self, goal: int) -> npt.NDArray[np.int32]:
         """Steps to `goal` from each tile of the padded grid; -1 where there is no way."""
         if goal not in self._fields:
@@ -48,7 +46,7 @@ class Ways:
             steps = 0
             while border.size:
                 field[border] = steps
-                reached = np.concatenate(self._neighbours(border))  # type: ignore[arg-type]
+                reached = np.concatenate([border + step for step in self._sides])
                 border = np.unique(reached[self._free[reached] & (field[reached] < 0)])
                 steps += 1
             self._fields[goal] = field

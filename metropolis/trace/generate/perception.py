@@ -1,4 +1,4 @@
-"""What agents perceive anew: doings of their own, of others in range, and of those they come near."""
+"""What agents perceive anew: their own doings, others' in range, and whom they come near."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from metropolis.trace.generate.calibration import PerceptionFit
-from metropolis.trace.generate.company import Life, Meetings, ranges, spread
+from metropolis.trace.generate.company import Life, Meetings, ranges
 from metropolis.trace.schema import Int64
 
 Floats = npt.NDArray[np.float64]
@@ -43,9 +43,7 @@ class Senses:
     def of_approaches(self) -> Int64:
         """Agent-steps that perceive somebody they have come near, and the object in use there."""
         seer = self.seer[self.came]
-        return np.concatenate(
-            [seer, seer[self.rng.random(len(seer)) < self.fit.approach_object]]
-        )
+        return np.concatenate([seer, seer[self.rng.random(len(seer)) < self.fit.approach_object]])
 
     def of_company(self, wanted: Floats, hour: Int64) -> Int64:
         """Agent-steps that perceive something more: `wanted` in each hour, where there is company.
@@ -68,9 +66,10 @@ class Senses:
 
     def _next(self, sites: Int64) -> Int64:
         """The agents of `sites` a step later, when what they began can be perceived."""
-        return sites[sites < (self.steps - 1) * self.agents] + self.agents
+        later: Int64 = sites[sites < (self.steps - 1) * self.agents] + self.agents
+        return later
 
     def _witnesses(self, shown: Int64, share: float) -> Int64:
         low, high = np.searchsorted(self.seen, shown), np.searchsorted(self.seen, shown, "right")
-        seer = self.seer[ranges(low, high - low)]
+        seer: Int64 = self.seer[ranges(low, high - low)]
         return seer[self.rng.random(len(seer)) < share]

@@ -1,0 +1,118 @@
+"""`metropolis trace generate` and `metropolis trace tile`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from metropolis.cli.progress import progress_bar
+from metropolis.trace.generate.calls import generate_calls
+from metropolis.trace.generate.largeville import generate, tile
+from metropolis.trace.parquet import read_trace, write_trace
+from metropolis.trace.schema import Trace
+
+
+def _hours(
+    _context: click.Context, _parameter: click.Parameter, value: str | None
+) -> tuple[float, float] | None:
+    """A stretch like `11-13`, in hours from the midnight before step 0."""
+    if value is None:
+        return None
+    first, _, last = value.partition("-")
+    try:
+        hours = float(first), float(last)
+    except ValueError:
+        hours = 0.0, 0.0
+    if not 0 <= hours[0] < hours[1] < float("inf"):
+        raise click.BadParameter(f"{value!r} is no stretch of hours like 11-13")
+    return hours
+
+
+_OUT = click.option(
+    "--out", type=click.Path(path_type=Path), required=True, help="The trace to write."
+)
+_SEED = click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True,
+    help="Equal seeds make equal traces.",
+)  # fmt: skip
+
+
+@click.command(name="generate")
+@click.option(
+    "--movement", type=click.Path(path_type=Path), metavar="TRACE",
+    help="Put calls on the movement of this trace instead of generating movement.",
+)  # fmt: skip
+@click.option("--agents", type=click.IntRange(min=1), help="How many agents.  [default: 25]")
+@click.option(
+    "--hours", callback=_hours, metavar="FROM-TO", help="A stretch of the day.  [default: 0-24]"
+)
+@click.option("--radius", type=click.FloatRange(min=0), help="How far agents perceive, in tiles.")
+@_SEED
+@_OUT
+def generate_command(
+    movement: Path | None,
+    agents: int | None,
+    hours: tuple[float, float] | None,
+    radius: float | None,
+    seed: int,
+    out: Path,
+) -> None:
+    """Generate days of a society: movement in a town of our own, and the LLM calls they make."""
+    if movement is not None:
+        if (agents, hours, radius) != (None, None, None):
+            raise click.UsageError("--agents, --hours and --radius do not go with --movement")
+        trace = generate_calls(read_trace(movement), seed)
+    else:
+        agents = agents or 25
+        with progress_bar(agents, "agents") as (advance, _):
+            trace = generate(agents, hours or (0.0, 24.0), seed, radius, advance)
+    _write(trace, out)
+
+
+@click.command(name="tile")
+@click.argument(
+    "paths", metavar="TRACE...", nargs=-1, required=True, type=click.Path(path_type=Path)
+)
+@click.option("--copies", type=click.IntRange(min=1), help="How many towns.")
+@click.option("--agents", type=click.IntRange(min=1), help="Or how many agents in all.")
+@click.option(
+    "--shift-s", type=click.FloatRange(min=0), default=900.0, show_default=True,
+    help="How much earlier or later a town may live, in simulated seconds.",
+)  # fmt: skip
+@click.option(
+    "--hours",
+    callback=_hours,
+    metavar="FROM-TO",
+    help="Cut this stretch of the day out of every town.",
+)
+@_SEED
+@_OUT
+def tile_command(
+    paths: tuple[Path, ...],
+    copies: int | None,
+    agents: int | None,
+    shift_s: float,
+    hours: tuple[float, float] | None,
+    seed: int,
+    out: Path,
+) -> None:
+    """Put towns side by side, each living a day of its own; several TRACEs take turns."""
+    if (copies is None) == (agents is None):
+        raise click.UsageError("give either --copies or --agents")
+    traces = [read_trace(path) for path in paths]
+    if copies is not None:
+        agents = sum(traces[k % len(traces)].agents for k in range(copies))
+    assert agents is not None
+    with progress_bar(agents, "agents") as (advance, _):
+        trace = tile(traces, agents, seed, shift_s, hours, advance)
+    _write(trace, out)
+
+
+def _write(trace: Trace, out: Path) -> None:
+    write_trace(trace, out)
+    meta = trace.meta
+    click.echo(
+        f"{out}: {trace.agents} agents, {trace.steps} steps, {meta.movement_origin} movement;"
+        f" {len(trace.calls)} {meta.calls_origin} calls"
+    )
