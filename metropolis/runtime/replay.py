@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from metropolis import _core
-from metropolis.controller.native import mined_controller, native_controller
+from metropolis.controller.native import NativeController
 from metropolis.rules.metrics import Metric
 from metropolis.runtime.modes import MODES, Mode
 from metropolis.sim.profiles import Profile
@@ -124,9 +124,11 @@ def _run(
 ) -> dict[str, Any]:
     if mode.rule is None:
         mined = graph or mine(trace, setting)
-        controller = mined_controller(trace.steps, trace.agents, mined.offsets, mined.partners)
+        controller = NativeController.of_dependencies(
+            trace.agents, trace.steps, mined.offsets, mined.partners
+        )
     else:
-        controller = native_controller(
+        controller = NativeController(
             mode.rule(setting.perception_radius, setting.max_velocity),
             setting.metric,
             setting.max_velocity,
@@ -148,7 +150,7 @@ def _run(
         output_tokens=calls.output_tokens,
         prefix_id=calls.prefix_id,
         prefix_tokens=calls.prefix_tokens,
-        controller=controller,
+        controller=controller.core,
         instances=pool,
         step_priority=setting.step_priority,
         max_outstanding=mode.outstanding_max,
