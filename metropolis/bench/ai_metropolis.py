@@ -25,7 +25,7 @@ from metropolis.trace.schema import Trace
 
 MODES = ("sequential", "lockstep", "conservative", "versioned", "oracle")
 AGENTS = (25, 100, 500, 1000)
-HOURS = {"busy": (12, 13), "quiet": (6, 7)}
+HOURS = {"busy": (12.0, 13.0), "quiet": (6.0, 7.0)}
 
 
 @dataclass(frozen=True)
@@ -135,19 +135,16 @@ def scaling(trace: Trace, seed: int, agents: Sequence[int]) -> Iterable[Row]:
     """Figs. 4a and 5, row by row; LargeVille is `trace` tiled with independent seeds."""
     for instances in (1, 8):
         yield _row("day", trace, instances)
-    copies = -(-max(agents) // trace.agents)
-    town = tile([trace], copies, seed) if copies > 1 else trace
-    for stretch, (first, last) in HOURS.items():
-        hour = town.between_hours(first, last)
+    for stretch, hours in HOURS.items():
+        town = tile([trace], max(agents), seed, hours=hours)
         for count in agents:
             for instances in (1, 8):
-                yield _row(stretch, hour.first_agents(count), instances)
+                yield _row(stretch, town.first_agents(count), instances)
 
 
 def priority(trace: Trace, seed: int, agents: int) -> Iterable[PriorityRow]:
     """Table 1: the busy hour with and without step priority."""
-    town = tile([trace], -(-agents // trace.agents), seed)
-    hour = town.between_hours(*HOURS["busy"]).first_agents(agents)
+    hour = tile([trace], agents, seed, hours=HOURS["busy"])
     graph = mine(hour, _setting(hour, 1))
     for (mode, instances), paper in PAPER_PRIORITY_S.items():
         setting = _setting(hour, instances)
