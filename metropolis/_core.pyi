@@ -1,11 +1,57 @@
 """Types of the C++ extension."""
 
+from collections.abc import Sequence
 from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
 # --- controller (cpp/bindings/bind_controller.cpp)
+
+class Metric:
+    """A metric of `metropolis.rules.metrics`, in C++."""
+
+def plane_metric(name: str) -> Metric: ...
+def geodesic_metric(walls: npt.NDArray[np.uint8], horizon: int) -> Metric: ...
+def hops_metric(offsets: npt.NDArray[np.int64], neighbours: npt.NDArray[np.int32]) -> Metric: ...
+
+class Controller:
+    """Commands are (step, agents). ValueError: bad input; RuntimeError: a broken invariant."""
+
+    def start(self) -> list[tuple[int, tuple[int, ...]]]: ...
+    def commit(
+        self, agents: Sequence[int], positions: Sequence[tuple[float, float]]
+    ) -> list[tuple[int, tuple[int, ...]]]: ...
+    @property
+    def floor(self) -> int: ...
+    def validate(self) -> None: ...
+
+def make_controller(
+    couple_radius: float,
+    block_radius: float,
+    metric: Metric,
+    max_velocity: float,
+    positions: npt.ArrayLike,
+    target_step: int,
+    check_moves: bool = True,
+) -> Controller: ...
+def make_graph_controller(
+    agents: int, steps: int, offsets: npt.ArrayLike, partners: npt.ArrayLike
+) -> Controller: ...
+
+class ControllerBench(TypedDict):
+    cpu_s: float
+    construct_cpu_s: float
+    commits: int
+    commit_p50_us: float
+    commit_p99_us: float
+    commit_max_us: float
+    bytes_per_agent: float
+    skew_max: int
+
+def bench_controller(
+    couple_radius: float, block_radius: float, metric: Metric, agents: int, steps: int, seed: int
+) -> ControllerBench: ...
 
 # --- instance (cpp/bindings/bind_instance.cpp)
 

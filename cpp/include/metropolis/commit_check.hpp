@@ -1,0 +1,53 @@
+// What every controller refuses, in the words of metropolis/controller/reference.py.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "metropolis/metric.hpp"
+#include "metropolis/rule.hpp"
+#include "metropolis/types.hpp"
+
+namespace metropolis {
+
+std::string named(std::span<const AgentId> agents);  // "1, 2, 5"
+std::string placed(Position position);               // "(3, 4.5)"
+std::string not_running(AgentId agent);
+std::string not_a_cluster(std::span<const AgentId> dispatched, std::span<const AgentId> committed);
+std::string wrong_shape(std::size_t agents, std::size_t positions);
+std::string nowhere(AgentId agent, Position position, const std::string& flaw);
+std::string too_far(AgentId agent, Position from, Position to, Step step, double max_velocity);
+
+void check_start(const Rule& rule, const Metric& metric, double max_velocity,
+                 std::span<const Position> positions, Step target_step);
+
+// Throws unless there is one position per agent and `running(agent)` for each.
+template <class Running>
+void check_commit(std::span<const AgentId> agents, std::span<const Position> positions,
+                  std::size_t count, const Running& running) {
+  if (agents.empty() || agents.size() != positions.size()) {
+    throw std::invalid_argument(wrong_shape(agents.size(), positions.size()));
+  }
+  for (const AgentId agent : agents) {
+    const bool known = agent >= 0 && static_cast<std::size_t>(agent) < count;
+    if (!known || !running(agent)) throw std::invalid_argument(not_running(agent));
+  }
+}
+
+// Throws when nobody can stand at `to`, and, if `check_moves`, when it is further than
+// `max_velocity` from `from`; otherwise says whether it is.
+template <class M>
+bool check_move(const M& metric, AgentId agent, Position from, Position to, Step step,
+                double max_velocity, bool check_moves) {
+  if (!metric.stands(to)) throw std::invalid_argument(nowhere(agent, to, metric.flaw(to)));
+  if (from == to || metric.within(from, to, 0, max_velocity)) return false;
+  if (check_moves) throw std::invalid_argument(too_far(agent, from, to, step, max_velocity));
+  return true;
+}
+
+}  // namespace metropolis

@@ -1,0 +1,37 @@
+// How controllers are made. Each throws std::invalid_argument with one sentence on bad input.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "metropolis/controller.hpp"
+#include "metropolis/metric.hpp"
+#include "metropolis/rule.hpp"
+
+namespace metropolis {
+
+// The controller of `rule`: agent i starts at positions[i] before step 0 and stops before
+// `target_step`. Unless `check_moves`, agents may jump further than `max_velocity`.
+std::unique_ptr<Controller> make_controller(const Rule& rule, const Metric& metric,
+                                            double max_velocity,
+                                            std::span<const Position> positions, Step target_step,
+                                            bool check_moves = true);
+
+// The controller of an explicit list of dependencies. With i = step * agents + agent, the agent's
+// partners at that step are partners[offsets[i], offsets[i + 1]). An agent may run a step when each
+// of its partners at that step and at the one before has committed every earlier step: agents that
+// meet are synchronised before and after. Every cluster is a single agent; positions are ignored.
+std::unique_ptr<Controller> make_graph_controller(AgentId agents, Step steps,
+                                                  std::vector<std::int64_t> offsets,
+                                                  std::vector<AgentId> partners);
+
+// What make_controller uses for an infinite radius: everybody is one cluster.
+std::unique_ptr<Controller> make_barrier_controller(const Metric& metric, double max_velocity,
+                                                    std::span<const Position> positions,
+                                                    Step target_step, bool check_moves);
+
+// Puts the clusters from `first` on in the order every controller returns them.
+void sort_clusters(Dispatches& out, std::size_t first);
+
+}  // namespace metropolis

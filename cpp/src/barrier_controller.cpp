@@ -1,0 +1,82 @@
+// Lockstep: everybody is one cluster, a barrier after every step.
+#include <numeric>
+#include <stdexcept>
+#include <string>
+
+#include "metropolis/commit_check.hpp"
+#include "metropolis/controllers.hpp"
+
+namespace metropolis {
+
+namespace {
+
+class BarrierController final : public Controller {
+ public:
+  BarrierController(const Metric& metric, double max_velocity, std::span<const Position> positions,
+                    Step target_step, bool check_moves)
+      : metric_(metric),
+        velocity_(max_velocity),
+        positions_(positions.begin(), positions.end()),
+        everybody_(positions.size()),
+        target_(target_step),
+        check_moves_(check_moves) {
+    std::iota(everybody_.begin(), everybody_.end(), 0);
+  }
+
+  void start(Dispatches& out) override {
+    started_ = true;
+    dispatch(out);
+  }
+
+  void commit(std::span<const AgentId> agents, std::span<const Position> positions,
+              Dispatches& out) override {
+    const bool running = started_ && step_ < target_;
+    check_commit(agents, positions, everybody_.size(), [&](AgentId) { return running; });
+    if (!std::ranges::equal(agents, everybody_)) {
+      throw std::invalid_argument(not_a_cluster(everybody_, agents));
+    }
+    std::visit(
+        [&](const auto& metric) {
+          for (std::size_t i = 0; i < agents.size(); ++i) {
+            check_move(metric, agents[i], positions_[i], positions[i], step_, velocity_,
+                       check_moves_);
+          }
+        },
+        metric_);
+    positions_.assign(positions.begin(), positions.end());
+    ++step_;
+    dispatch(out);
+  }
+
+  Step floor() const override { return everybody_.empty() ? target_ : step_; }
+
+  void validate() const override {
+    if (step_ > target_) throw std::logic_error("the agents have passed the target step");
+  }
+
+ private:
+  void dispatch(Dispatches& out) const {
+    if (step_ == target_ || everybody_.empty()) return;
+    const auto begin = static_cast<std::uint32_t>(out.agents.size());
+    out.agents.insert(out.agents.end(), everybody_.begin(), everybody_.end());
+    out.clusters.push_back({step_, begin, static_cast<std::uint32_t>(out.agents.size())});
+  }
+
+  Metric metric_;
+  double velocity_;
+  std::vector<Position> positions_;
+  std::vector<AgentId> everybody_;
+  Step step_ = 0, target_;
+  bool check_moves_, started_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Controller> make_barrier_controller(const Metric& metric, double max_velocity,
+                                                    std::span<const Position> positions,
+                                                    Step target_step, bool check_moves) {
+  return std::make_unique<BarrierController>(metric, max_velocity, positions, target_step,
+                                             check_moves);
+}
+
+}  // namespace metropolis

@@ -1,0 +1,97 @@
+#include "metropolis/commit_check.hpp"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "metropolis/controllers.hpp"
+
+namespace metropolis {
+
+namespace {
+
+std::string number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", value);
+  return text;
+}
+
+}  // namespace
+
+std::string named(std::span<const AgentId> agents) {
+  std::string text;
+  for (const AgentId agent : agents) {
+    if (!text.empty()) text += ", ";
+    text += std::to_string(agent);
+  }
+  return text;
+}
+
+std::string placed(Position position) {
+  char text[64];
+  std::snprintf(text, sizeof text, "(%g, %g)", position.x, position.y);
+  return text;
+}
+
+std::string not_running(AgentId agent) {
+  return "agent " + std::to_string(agent) + " is not running; commit exactly what was dispatched";
+}
+
+std::string not_a_cluster(std::span<const AgentId> dispatched, std::span<const AgentId> committed) {
+  return "agent " + std::to_string(committed[0]) + " was dispatched in the cluster " +
+         named(dispatched) + " and committed in " + named(committed) +
+         "; commit exactly what was dispatched";
+}
+
+std::string wrong_shape(std::size_t agents, std::size_t positions) {
+  return "a commit of " + std::to_string(agents) + " agents carries " + std::to_string(positions) +
+         " positions; it needs at least one agent and one position for each";
+}
+
+std::string nowhere(AgentId agent, Position position, const std::string& flaw) {
+  return "agent " + std::to_string(agent) + " cannot stand at " + placed(position) + ": " + flaw;
+}
+
+std::string too_far(AgentId agent, Position from, Position to, Step step, double max_velocity) {
+  return "agent " + std::to_string(agent) + " moved from " + placed(from) + " to " + placed(to) +
+         " at step " + std::to_string(step) + ", further than the velocity " + number(max_velocity);
+}
+
+void sort_clusters(Dispatches& out, std::size_t first) {
+  if (out.clusters.size() - first < 2) return;
+  std::sort(out.clusters.begin() + static_cast<std::ptrdiff_t>(first), out.clusters.end(),
+            [&](const Dispatches::Cluster& a, const Dispatches::Cluster& b) {
+              return a.step != b.step ? a.step < b.step : out.agents[a.begin] < out.agents[b.begin];
+            });
+}
+
+void check_start(const Rule& rule, const Metric& metric, double max_velocity,
+                 std::span<const Position> positions, Step target_step) {
+  if (!(rule.couple_radius <= rule.block_radius)) {
+    throw std::invalid_argument("the couple radius " + number(rule.couple_radius) +
+                                " exceeds the block radius " + number(rule.block_radius) +
+                                "; a cluster that may run could still grow");
+  }
+  if (std::isinf(rule.block_radius) && rule.couple_radius != rule.block_radius) {
+    throw std::invalid_argument("the block radius is infinite and the couple radius " +
+                                number(rule.couple_radius) + " is not; both or neither must be");
+  }
+  if (!(max_velocity >= 0 && std::isfinite(max_velocity))) {
+    throw std::invalid_argument("the velocity is " + number(max_velocity) +
+                                "; it must be finite and >= 0");
+  }
+  if (target_step < 0) {
+    throw std::invalid_argument("the target step is " + std::to_string(target_step) +
+                                "; it must be >= 0");
+  }
+  std::visit(
+      [&](const auto& chosen) {
+        for (std::size_t i = 0; i < positions.size(); ++i) {
+          if (chosen.stands(positions[i])) continue;
+          throw std::invalid_argument(
+              nowhere(static_cast<AgentId>(i), positions[i], chosen.flaw(positions[i])));
+        }
+      },
+      metric);
+}
+
+}  // namespace metropolis

@@ -1,0 +1,143 @@
+// Dependencies as an explicit list instead of a rule; every cluster is a single agent.
+//
+// A blocked agent waits in the list of one partner that is behind, and goes on through its list of
+// partners when that one commits. Whoever is at the floor has nobody behind: no deadlock.
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "metropolis/commit_check.hpp"
+#include "metropolis/controllers.hpp"
+
+namespace metropolis {
+
+namespace {
+
+class GraphController final : public Controller {
+ public:
+  GraphController(AgentId agents, Step steps, std::vector<std::int64_t> offsets,
+                  std::vector<AgentId> partners)
+      : agents_(static_cast<std::size_t>(agents)),
+        target_(steps),
+        offsets_(std::move(offsets)),
+        partners_(std::move(partners)),
+        population_(static_cast<std::size_t>(steps) + 1, 0) {
+    population_[0] = agents;
+    settle_floor();
+  }
+
+  void start(Dispatches& out) override {
+    const std::size_t first = out.clusters.size();
+    if (target_ > 0) {
+      for (AgentId agent = 0; agent < static_cast<AgentId>(agents_.size()); ++agent) {
+        settle(agent, out);
+      }
+    }
+    sort_clusters(out, first);
+  }
+
+  void commit(std::span<const AgentId> agents, std::span<const Position> positions,
+              Dispatches& out) override {
+    check_commit(agents, positions, agents_.size(),
+                 [&](AgentId agent) { return at(agent).running; });
+    if (agents.size() != 1) throw std::invalid_argument(not_a_cluster(agents.first(1), agents));
+    const std::size_t first = out.clusters.size();
+    Agent& agent = at(agents[0]);
+    agent.running = false;
+    --population_[static_cast<std::size_t>(agent.step)];
+    ++agent.step;
+    ++population_[static_cast<std::size_t>(agent.step)];
+    settle_floor();
+    if (agent.step < target_) settle(agents[0], out);
+    AgentId waiter = std::exchange(agent.first_waiter, NONE);
+    while (waiter != NONE) {
+      const AgentId following = at(waiter).next_waiter;
+      settle(waiter, out);
+      waiter = following;
+    }
+    sort_clusters(out, first);
+  }
+
+  Step floor() const override { return floor_; }
+
+  void validate() const override {
+    for (AgentId agent = 0; agent < static_cast<AgentId>(agents_.size()); ++agent) {
+      const bool unblocked = at(agent).step < target_ && blocker(agent) == NONE;
+      if (unblocked != at(agent).running && population_[0] < static_cast<AgentId>(agents_.size())) {
+        throw std::logic_error("agent " + std::to_string(agent) +
+                               (unblocked ? " could run but does not" : " runs but is blocked"));
+      }
+    }
+  }
+
+ private:
+  static constexpr AgentId NONE = -1;
+  struct Agent {
+    Step step = 0;
+    AgentId first_waiter = NONE;
+    AgentId next_waiter = NONE;
+    bool running = false;
+  };
+
+  Agent& at(AgentId agent) { return agents_[static_cast<std::size_t>(agent)]; }
+  const Agent& at(AgentId agent) const { return agents_[static_cast<std::size_t>(agent)]; }
+
+  // A partner that has yet to commit a step before the agent's, or NONE.
+  AgentId blocker(AgentId agent) const {
+    const Step step = at(agent).step;
+    for (Step listed = std::max(0, step - 1); listed <= step; ++listed) {
+      const std::size_t i =
+          static_cast<std::size_t>(listed) * agents_.size() + static_cast<std::size_t>(agent);
+      for (auto edge = offsets_[i]; edge < offsets_[i + 1]; ++edge) {
+        const AgentId partner = partners_[static_cast<std::size_t>(edge)];
+        if (at(partner).step < step) return partner;
+      }
+    }
+    return NONE;
+  }
+
+  void settle(AgentId agent, Dispatches& out) {
+    const AgentId partner = blocker(agent);
+    if (partner != NONE) {
+      at(agent).next_waiter = std::exchange(at(partner).first_waiter, agent);
+      return;
+    }
+    at(agent).running = true;
+    const auto begin = static_cast<std::uint32_t>(out.agents.size());
+    out.agents.push_back(agent);
+    out.clusters.push_back({at(agent).step, begin, begin + 1});
+  }
+
+  void settle_floor() {
+    while (floor_ < target_ && population_[static_cast<std::size_t>(floor_)] == 0) ++floor_;
+  }
+
+  std::vector<Agent> agents_;
+  Step target_, floor_ = 0;
+  std::vector<std::int64_t> offsets_;
+  std::vector<AgentId> partners_;
+  std::vector<AgentId> population_;  // how many agents stand at each step
+};
+
+}  // namespace
+
+std::unique_ptr<Controller> make_graph_controller(AgentId agents, Step steps,
+                                                  std::vector<std::int64_t> offsets,
+                                                  std::vector<AgentId> partners) {
+  const bool negative = agents < 0 || steps < 0;
+  const std::size_t nodes =
+      negative ? 0 : static_cast<std::size_t>(agents) * static_cast<std::size_t>(steps);
+  bool sound = !negative && offsets.size() == nodes + 1 && offsets[0] == 0 &&
+               offsets[nodes] == static_cast<std::int64_t>(partners.size()) &&
+               std::ranges::is_sorted(offsets);
+  for (const AgentId partner : partners) sound &= partner >= 0 && partner < agents;
+  if (!sound) {
+    throw std::invalid_argument(
+        "the dependencies of " + std::to_string(agents) + " agents over " + std::to_string(steps) +
+        " steps need agents * steps + 1 ascending offsets from 0 to the number of partners, and "
+        "every partner below the number of agents");
+  }
+  return std::make_unique<GraphController>(agents, steps, std::move(offsets), std::move(partners));
+}
+
+}  // namespace metropolis

@@ -1,0 +1,103 @@
+"""`metropolis bench controller`: the native controller alone, from 25 agents to a million."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+import click
+
+from metropolis import _core
+from metropolis.controller.native import core_metric
+from metropolis.rules.metrics import PLANE_METRICS
+from metropolis.rules.rules import rule_named
+
+PERCEPTION_RADIUS = 4.0
+MAX_VELOCITY = 1.0
+PROTOTYPE = {25: 3.5e6, 1_000: 1.38e6, 10_000: 1.0e6, 100_000: 0.72e6, 1_000_000: 0.36e6}
+"""Agent-steps per CPU-second of the throw-away prototype that set the bars."""
+
+
+@dataclass(frozen=True)
+class ControllerBench:
+    """One size: walkers at SmallVille's density (25 agents on 140 x 100 tiles), r = 4, v = 1."""
+
+    agents: int
+    steps: int
+    rule: str
+    metric: str
+    agent_steps_per_cpu_s: float
+    commit_p50_us: float
+    commit_p99_us: float
+    commit_max_us: float
+    """Includes what other processes took of the machine in the middle of a commit."""
+    bytes_per_agent: float
+    """All the controller holds on the heap after construction."""
+    skew_max_steps: int
+    construct_cpu_s: float
+
+
+def measure(agents: int, steps: int, rule: str, metric: str, seed: int) -> ControllerBench:
+    """Runs one size once; the CPU time of the walkers and of their clock does not count."""
+    radii = rule_named(rule, PERCEPTION_RADIUS, MAX_VELOCITY)
+    twin = core_metric(PLANE_METRICS[metric])
+    result = _core.bench_controller(
+        radii.couple_radius, radii.block_radius, twin, agents, steps, seed
+    )
+    return ControllerBench(
+        agents=agents,
+        steps=steps,
+        rule=rule,
+        metric=metric,
+        agent_steps_per_cpu_s=agents * steps / result["cpu_s"],
+        commit_p50_us=result["commit_p50_us"],
+        commit_p99_us=result["commit_p99_us"],
+        commit_max_us=result["commit_max_us"],
+        bytes_per_agent=result["bytes_per_agent"],
+        skew_max_steps=result["skew_max"],
+        construct_cpu_s=result["construct_cpu_s"],
+    )
+
+
+def _sizes(_context: click.Context, _parameter: click.Parameter, value: str) -> list[int]:
+    sizes = value.split(",")
+    if not all(size.strip().isdecimal() and int(size) > 0 for size in sizes):
+        raise click.BadParameter(f"{value!r} is not a list of positive numbers such as 25,1000")
+    return [int(size) for size in sizes]
+
+
+@click.command("controller")
+@click.option(
+    "--agents", default="25,1000,10000,100000", show_default=True, callback=_sizes, help="Sizes."
+)
+@click.option("--steps", default=200, show_default=True, type=click.IntRange(min=1))
+@click.option(
+    "--rule",
+    default="conservative",
+    show_default=True,
+    type=click.Choice(["lockstep", "conservative", "versioned", "no_dependency"]),
+)
+@click.option(
+    "--metric", default="chebyshev", show_default=True, type=click.Choice(list(PLANE_METRICS))
+)
+@click.option("--seed", default=1, show_default=True, type=click.IntRange(min=0))
+@click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
+def command(
+    agents: list[int], steps: int, rule: str, metric: str, seed: int, as_json: bool
+) -> None:
+    """Measure the native controller: walkers, lognormal service times, unlimited servers.
+
+    Only CPU time inside the controller's calls counts.
+    """
+    rows = [measure(size, steps, rule, metric, seed) for size in agents]
+    if as_json:
+        click.echo(json.dumps([asdict(row) for row in rows], indent=2))
+        return
+    click.echo("   agents  M agent-steps/CPU-s  prototype  commit p50/p99 µs  bytes/agent  skew")
+    for row in rows:
+        bar = f"{PROTOTYPE[row.agents] / 1e6:.2f}" if row.agents in PROTOTYPE else "–"
+        click.echo(
+            f"{row.agents:>9,}  {row.agent_steps_per_cpu_s / 1e6:>19.2f}  {bar:>9}  "
+            f"{row.commit_p50_us:>10.2f}/{row.commit_p99_us:<5.2f}  "
+            f"{row.bytes_per_agent:>11.1f}  {row.skew_max_steps:>4}"
+        )

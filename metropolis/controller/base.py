@@ -1,0 +1,42 @@
+"""The controller's protocol: events in, commands out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from metropolis.types import Commit, Dispatch, Step
+
+
+class InvariantError(AssertionError):
+    """A controller's state contradicts its rules: a fault of the controller, never of the input."""
+
+
+class Controller(Protocol):
+    """A pure state machine: no clock, thread, socket or randomness.
+
+    Commands of one call are sorted by (step, smallest agent). Which clusters are dispatched does
+    not depend on the order of commits within a call. A refused commit changes nothing; those
+    before it in the call stand, and their commands come with the next call.
+    """
+
+    def start(self) -> list[Dispatch]:
+        """The clusters that can run at the very beginning. Called once."""
+
+    def handle(self, commits: Sequence[Commit]) -> list[Dispatch]:
+        """Takes finished clusters, returns the clusters that can run because of them.
+
+        Raises MetropolisError on an agent that is not running, members that are not exactly a
+        dispatched cluster, and a move no agent can make.
+        """
+
+    @property
+    def floor(self) -> Step:
+        """The smallest step any agent still has to run; the target step when all have finished."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether every agent has committed its last step."""
+
+    def validate(self) -> None:
+        """Checks every invariant; raises InvariantError naming the agents. For tests: slow."""

@@ -1,0 +1,203 @@
+"""The controller as a specification: brute force, every pair looked at after every event.
+
+An agent is *waiting* (at a step it may not have been allowed to run yet), *running* (dispatched)
+or *finished* (at the target step). Its position is where it stands when its step begins.
+A cluster is a connected component of coupled waiting agents of one step. It is dispatched as soon
+as no member is blocked by anybody and none is coupled with a running agent (which the rules
+exclude while nobody moves faster than `max_velocity`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from metropolis.controller.base import InvariantError
+from metropolis.rules.metrics import Metric
+from metropolis.rules.rules import Rule
+from metropolis.types import AgentId, Commit, Dispatch, MetropolisError, Position, Step
+
+
+class ReferenceController:
+    """See `metropolis.controller.base.Controller`."""
+
+    def __init__(
+        self,
+        rule: Rule,
+        metric: Metric,
+        max_velocity: float,
+        positions: Sequence[Position],
+        target_step: Step,
+        *,
+        check_moves: bool = True,
+    ) -> None:
+        """Agent i starts at `positions[i]` before step 0 and stops before `target_step`.
+
+        Without `check_moves` agents may jump further than `max_velocity`; the rules then promise
+        causality only between agents that did not meet across a jump.
+        """
+        check_start(metric, max_velocity, positions, target_step)
+        self._rule, self._metric, self._max_velocity = rule, metric, max_velocity
+        self._check_moves = check_moves
+        self._jumped = False
+        self._target = target_step
+        self._at = list(positions)
+        self._step: list[Step] = [0] * len(positions)
+        self._running: dict[AgentId, tuple[AgentId, ...]] = {}
+
+    def start(self) -> list[Dispatch]:
+        """See `Controller.start`."""
+        return self._dispatch_ready()
+
+    def handle(self, commits: Sequence[Commit]) -> list[Dispatch]:
+        """See `Controller.handle`."""
+        for commit in commits:
+            self._check(commit)
+            for agent, position in zip(commit.agents, commit.positions, strict=True):
+                del self._running[agent]
+                self._at[agent] = position
+                self._step[agent] += 1
+        return self._dispatch_ready()
+
+    @property
+    def floor(self) -> Step:
+        """See `Controller.floor`."""
+        return min(self._step, default=self._target)
+
+    @property
+    def finished(self) -> bool:
+        """See `Controller.finished`."""
+        return self.floor == self._target
+
+    def coupled(self, a: AgentId, b: AgentId) -> bool:
+        """Whether a and b must run their step together."""
+        radius = self._rule.couple_radius
+        return self._step[a] == self._step[b] and self._within(a, b, radius, 0)
+
+    def blocked(self, a: AgentId, b: AgentId) -> bool:
+        """Whether a must wait for b to finish its step."""
+        k = self._step[a] - self._step[b]
+        return k > 0 and self._within(a, b, self._rule.block_radius, k * self._max_velocity)
+
+    def validate(self) -> None:
+        """See `Controller.validate`."""
+        agents = range(len(self._step))
+        for a in agents:
+            for b in agents:
+                k = self._step[a] - self._step[b]
+                if a in self._running and self.blocked(a, b) and not self._jumped:
+                    raise InvariantError(f"agent {a} is running although {b} blocks it")
+                if a in self._running and a != b and self.coupled(a, b) and not self._jumped:
+                    together = b in self._running[a]
+                    if not together:
+                        raise InvariantError(f"agents {a} and {b} are coupled but run apart")
+                if k > 0 and self._too_close(a, b, k) and not self._jumped:
+                    raise InvariantError(f"agent {a} is {k} steps ahead of {b} and too close to it")
+        if any(self._is_ready(cluster) for cluster in self._clusters()):
+            raise InvariantError("a cluster that can run has not been dispatched")
+        if not self._running and not self.finished:
+            raise InvariantError("nobody runs and not everybody has finished")
+
+    def _too_close(self, a: AgentId, b: AgentId, k: int) -> bool:
+        """Whether a has come k steps ahead of b although it had to wait, or to go together.
+
+        a was not blocked k - 1 steps ahead (not coupled, for k = 1), and has moved at most v.
+        """
+        radius = self._rule.couple_radius if k == 1 else self._rule.block_radius
+        return self._within(a, b, radius - self._max_velocity, (k - 1) * self._max_velocity)
+
+    def _within(self, p: AgentId, q: AgentId, radius: float, reach: float) -> bool:
+        return self._metric.within(self._at[p], self._at[q], radius, reach)
+
+    def _dispatch_ready(self) -> list[Dispatch]:
+        ready = [cluster for cluster in self._clusters() if self._is_ready(cluster)]
+        for cluster in ready:
+            self._running.update(dict.fromkeys(cluster, cluster))
+        return sorted(
+            (Dispatch(self._step[cluster[0]], cluster) for cluster in ready),
+            key=lambda dispatch: (dispatch.step, dispatch.agents),
+        )
+
+    def _clusters(self) -> Iterator[tuple[AgentId, ...]]:
+        """Connected components of coupled waiting agents."""
+        unseen = {
+            a for a, step in enumerate(self._step) if step < self._target and a not in self._running
+        }
+        while unseen:
+            edge = [unseen.pop()]
+            cluster = list(edge)
+            while edge:
+                a = edge.pop()
+                joined = [b for b in unseen if self.coupled(a, b)]
+                unseen.difference_update(joined)
+                edge += joined
+                cluster += joined
+            yield tuple(sorted(cluster))
+
+    def _is_ready(self, cluster: tuple[AgentId, ...]) -> bool:
+        return not any(
+            self.blocked(a, b) or (b in self._running and self.coupled(a, b))
+            for a in cluster
+            for b in range(len(self._step))
+        )
+
+    def _check(self, commit: Commit) -> None:
+        check_shape(commit)
+        for agent in commit.agents:
+            if agent not in self._running:
+                raise MetropolisError(
+                    f"agent {agent} is not running; commit exactly what was dispatched"
+                )
+        cluster = self._running[commit.agents[0]]
+        if commit.agents != cluster:
+            raise MetropolisError(
+                f"agent {commit.agents[0]} was dispatched in the cluster {named(cluster)} and "
+                f"committed in {named(commit.agents)}; commit exactly what was dispatched"
+            )
+        for agent, position in zip(commit.agents, commit.positions, strict=True):
+            check_place(self._metric, agent, position)
+            if self._metric.within(self._at[agent], position, 0, self._max_velocity):
+                continue
+            if self._check_moves:
+                raise MetropolisError(
+                    f"agent {agent} moved from {placed(self._at[agent])} to {placed(position)} "
+                    f"at step {self._step[agent]}, further than the velocity {self._max_velocity:g}"
+                )
+            self._jumped = True
+
+
+def named(agents: Sequence[AgentId]) -> str:
+    """`1, 2, 5`."""
+    return ", ".join(map(str, agents))
+
+
+def placed(position: Position) -> str:
+    """`(3, 4.5)`."""
+    return f"({position[0]:g}, {position[1]:g})"
+
+
+def check_place(metric: Metric, agent: AgentId, position: Position) -> None:
+    """Raises MetropolisError when nobody can stand at `position`."""
+    flaw = metric.flaw(position)
+    if flaw is not None:
+        raise MetropolisError(f"agent {agent} cannot stand at {placed(position)}: {flaw}")
+
+
+def check_shape(commit: Commit) -> None:
+    """Raises MetropolisError on an empty commit or one with a position too many or too few."""
+    if not commit.agents or len(commit.agents) != len(commit.positions):
+        raise MetropolisError(
+            f"a commit of {len(commit.agents)} agents carries {len(commit.positions)} positions; "
+            "it needs at least one agent and one position for each"
+        )
+
+
+def check_start(
+    metric: Metric, max_velocity: float, positions: Sequence[Position], target_step: Step
+) -> None:
+    """Raises MetropolisError when no run can start like this."""
+    if not 0 <= max_velocity < float("inf"):
+        raise MetropolisError(f"the velocity is {max_velocity:g}; it must be finite and >= 0")
+    if target_step < 0:
+        raise MetropolisError(f"the target step is {target_step}; it must be >= 0")
+    for agent, position in enumerate(positions):
+        check_place(metric, agent, position)

@@ -1,0 +1,111 @@
+"""The law of the project: whatever the rule, history is equal to lockstep's, value for value.
+
+And native returns what the reference returns, command for command, while both are validated after
+every event.
+"""
+
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metropolis.controller.native import NativeController
+from metropolis.controller.reference import ReferenceController
+from metropolis.rules.rules import Rule, conservative, lockstep, versioned
+from tests.controller.worlds import (
+    History,
+    Plain,
+    State,
+    Versioned,
+    World,
+    execute,
+    proceed,
+    random_world,
+)
+
+SEEDS = st.integers(0, 2**40)
+
+
+def run(world: World, rule: Rule, state: State) -> History:
+    start = (rule, world.metric, world.max_velocity, world.starts, world.steps)
+    controllers = [ReferenceController(*start), NativeController(*start)]
+    return execute(world, controllers, state, Random(world.seed))
+
+
+def in_lockstep(world: World) -> History:
+    return run(world, lockstep(), Plain(world.starts))
+
+
+def in_conservative(world: World, looser: float = 0) -> History:
+    rule = conservative(world.perception_radius, world.max_velocity)
+    rule = Rule(rule.couple_radius - looser, rule.block_radius - looser)
+    return run(world, rule, Plain(world.starts))
+
+
+def in_versioned(world: World, looser: float = 0) -> History:
+    rule = versioned(world.perception_radius, world.max_velocity, world.joint_radius)
+    rule = Rule(rule.couple_radius - looser, rule.block_radius - looser)
+    return run(world, rule, Versioned(world.starts))
+
+
+def check_law(seed: int) -> None:
+    world = random_world(seed)
+    expected = in_lockstep(world)
+    assert in_conservative(world) == expected, world
+    assert in_versioned(world) == expected, world
+
+
+def by_dependency(seed: int) -> tuple[History, History]:
+    """Histories of lockstep and of a run ordered only by who reads what whom wrote."""
+    world = random_world(seed, meets=False)
+    state = Versioned(world.starts)
+    agents = range(len(world.starts))
+    expected: History = {}
+    writers: dict[tuple[tuple[int, int], int], set[int]] = {}
+    partners: list[list[int]] = []
+    for step in range(world.steps):
+        for a in agents:
+            read = [(t, state.newest(t, step)) for t in world.perceived(state.position(a, step))]
+            partners.append(sorted(set().union(*(writers.get(key, set()) for key in read)) - {a}))
+        for a in agents:
+            outcome = proceed(world, state, step, [a])
+            expected[step, a] = (outcome.intents[a], outcome.positions[a])
+            state.move(a, step, outcome.positions[a])
+            for tile, value in outcome.writes.items():
+                state.write(tile, step, value)
+                writers.setdefault((tile, step), set()).add(a)
+    offsets = np.cumsum([0, *map(len, partners)])
+    listed = np.array([b for of in partners for b in of], dtype=np.int32)
+    controller = NativeController.of_dependencies(len(agents), world.steps, offsets, listed)
+    return expected, execute(world, [controller], Versioned(world.starts), Random(seed))
+
+
+@settings(max_examples=250, deadline=None)
+@given(SEEDS)
+def test_every_rule_makes_the_history_of_lockstep(seed: int) -> None:
+    check_law(seed)
+
+
+@settings(max_examples=60, deadline=None)
+@given(SEEDS)
+def test_true_dependencies_suffice(seed: int) -> None:
+    expected, history = by_dependency(seed)
+    assert history == expected, f"seed {seed}"
+
+
+@pytest.mark.parametrize("mode", [in_conservative, in_versioned])
+def test_a_rule_one_tile_looser_is_caught(mode) -> None:
+    worlds = [world for seed in range(150) if (world := random_world(seed)).perception_radius > 1]
+    caught = [world.seed for world in worlds if mode(world, looser=1) != in_lockstep(world)]
+    assert caught
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("part", range(10))
+def test_campaign(part: int) -> None:
+    for seed in range(1_000_000 + part * 1_100, 1_000_000 + (part + 1) * 1_100):
+        check_law(seed)
+        expected, history = by_dependency(seed)
+        assert history == expected, f"seed {seed}"

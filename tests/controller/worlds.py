@@ -1,0 +1,261 @@
+"""Random small worlds in which any slip of causality changes history, and ways to run them.
+
+State lies on tiles. An agent reads every tile and every agent it perceives, hashes what it read
+with (seed, agent, step), and lets the hash decide where it goes and what it writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import product
+from math import floor
+from random import Random
+from typing import Protocol
+
+import numpy as np
+
+from metropolis.controller.base import Controller
+from metropolis.rules.metrics import CHEBYSHEV, EUCLIDEAN, MANHATTAN, Geodesic, Hops, Metric
+from metropolis.types import Commit, Dispatch, Position
+
+Tile = tuple[int, int]
+History = dict[tuple[int, int], tuple[int, Position]]
+"""(step, agent) -> what it intended, from all it read, and where it went."""
+
+
+def mix(*values: int) -> int:
+    return hash(values) & 0xFFFFFFFFFFFF
+
+
+@dataclass
+class World:
+    seed: int
+    metric: Metric
+    perception_radius: int
+    max_velocity: int
+    joint_radius: float
+    """How far agents of one step take each other's intentions into account; negative: never."""
+    starts: list[Position]
+    steps: int
+    candidates: Callable[[Tile, int], list[Tile]]
+    """Tiles that may lie within a distance of a tile."""
+    meets: bool = True
+    """Whether agents see each other and contend for tiles, or only find each other's marks."""
+
+    def __post_init__(self) -> None:
+        self.perceived = lru_cache(maxsize=None)(self._perceived)
+        self.reachable = lru_cache(maxsize=None)(self._reachable)
+
+    def __str__(self) -> str:
+        return (
+            f"world of seed {self.seed}: {self.metric.name}, r={self.perception_radius}, "
+            f"v={self.max_velocity}, joint={self.joint_radius}, {len(self.starts)} agents"
+        )
+
+    def _perceived(self, p: Position) -> list[Tile]:
+        r = self.perception_radius
+        return [t for t in self.candidates(p, r) if self.metric.within(p, t, r, 0)]
+
+    def _reachable(self, p: Position) -> list[Tile]:
+        v = self.max_velocity
+        return [t for t in self.candidates(p, v) if self.metric.within(t, p, 0, v)]
+
+
+@lru_cache(maxsize=None)
+def _square(radius: int) -> list[Tile]:
+    return list(product(range(-radius, radius + 1), repeat=2))
+
+
+def _graph(random: Random) -> Hops:
+    nodes = random.randint(2, 40)
+    edges = [(i, random.randrange(max(0, i - 3), i)) for i in range(1, nodes) if random.random() < 0.95]
+    neighbours: list[set[int]] = [set() for _ in range(nodes)]
+    for i, j in edges:
+        neighbours[i].add(j)
+        neighbours[j].add(i)
+    return Hops([sorted(of) for of in neighbours])
+
+
+def _walled(random: Random, side: int) -> Geodesic:
+    share = random.choice([0.0, 0.2, 0.35])
+    walls = np.array([[random.random() < share for _ in range(side)] for _ in range(side + 2)])
+    walls[0, 0] = False
+    return Geodesic(walls, horizon=random.choice([2, 5, 96]))
+
+
+def random_world(seed: int, *, meets: bool = True) -> World:
+    random = Random(seed)
+    r, v = random.randint(0, 5), random.choice([1, 1, 1, 2, 3])
+    joint = random.choice([-1, 0, r, max(r, 2 * v)]) if meets else -1
+    agents, steps = random.randint(1, 8), random.randint(3, 10)
+    side = random.randint(1, 6 + 3 * (r + v))
+    kind = random.choice(["chebyshev", "euclidean", "manhattan", "geodesic", "hops"])
+    metric: Metric
+    if kind == "hops":
+        metric = _graph(random)
+        nodes = len(metric.neighbours)
+        places = [(i, 0) for i in range(nodes)]
+        candidates = lambda p, _: places  # noqa: E731
+    elif kind == "geodesic":
+        metric = _walled(random, side)
+        walls = metric.walls
+        places = [(x, y) for x in range(side) for y in range(side + 2) if not walls[y, x]]
+
+        def candidates(p: Tile, radius: int) -> list[Tile]:
+            around = ((int(p[0]) + i, int(p[1]) + j) for i, j in _square(radius))
+            return [t for t in around if metric.flaw(t) is None]
+    else:
+        metric = {m.name: m for m in (CHEBYSHEV, EUCLIDEAN, MANHATTAN)}[kind]
+        low = random.choice([0, -side // 2, 10**6])
+        places = [(low + x, low + y) for x, y in product(range(side), repeat=2)]
+
+        def candidates(p: Tile, radius: int) -> list[Tile]:
+            return [(int(p[0]) + i, int(p[1]) + j) for i, j in _square(floor(radius))]
+
+    starts: list[Position] = [random.choice(places) for _ in range(agents)]
+    return World(seed, metric, r, v, joint, starts, steps, candidates, meets)
+
+
+class State(Protocol):
+    """What a world keeps: tiles and positions, as they stand when a step begins."""
+
+    def read(self, tile: Tile, step: int) -> int: ...
+    def position(self, agent: int, step: int) -> Position: ...
+    def write(self, tile: Tile, step: int, value: int) -> None: ...
+    def move(self, agent: int, step: int, position: Position) -> None: ...
+
+
+class Plain:
+    """Only the newest value of everything."""
+
+    def __init__(self, starts: Sequence[Position]) -> None:
+        self._tiles: dict[Tile, int] = {}
+        self._positions = list(starts)
+
+    def read(self, tile: Tile, step: int) -> int:
+        return self._tiles.get(tile, 0)
+
+    def position(self, agent: int, step: int) -> Position:
+        return self._positions[agent]
+
+    def write(self, tile: Tile, step: int, value: int) -> None:
+        self._tiles[tile] = value
+
+    def move(self, agent: int, step: int, position: Position) -> None:
+        self._positions[agent] = position
+
+
+class Versioned:
+    """Every value with the step that wrote it; of writers of one step the smallest value wins."""
+
+    def __init__(self, starts: Sequence[Position]) -> None:
+        self._tiles: dict[Tile, dict[int, int]] = {}
+        self._positions = [[p] for p in starts]
+        self.writers: dict[tuple[Tile, int], list[int]] = {}
+
+    def newest(self, tile: Tile, step: int) -> int:
+        """The newest step below `step` that wrote the tile; -1 when there is none."""
+        return max((s for s in self._tiles.get(tile, ()) if s < step), default=-1)
+
+    def read(self, tile: Tile, step: int) -> int:
+        newest = self.newest(tile, step)
+        return self._tiles[tile][newest] if newest >= 0 else 0
+
+    def position(self, agent: int, step: int) -> Position:
+        positions = self._positions[agent]
+        return positions[min(step, len(positions) - 1)]
+
+    def write(self, tile: Tile, step: int, value: int) -> None:
+        versions = self._tiles.setdefault(tile, {})
+        versions[step] = min(value, versions.get(step, value))
+
+    def move(self, agent: int, step: int, position: Position) -> None:
+        self._positions[agent].append(position)
+
+
+@dataclass
+class Outcome:
+    step: int
+    intents: dict[int, int]
+    positions: dict[int, Position]
+    writes: dict[Tile, int] = field(default_factory=dict)
+
+
+def proceed(world: World, state: State, step: int, cluster: Sequence[int]) -> Outcome:
+    """What the agents of one cluster do at `step`, decided jointly."""
+    at = {a: state.position(a, step) for a in cluster}
+    digests = {a: _digest(world, state, step, a, at[a]) for a in cluster}
+    intents = {}
+    for a in cluster:
+        partners = [
+            mix(b, digests[b])
+            for b in cluster
+            if b != a and world.metric.within(at[a], at[b], world.joint_radius, 0)
+        ]
+        intents[a] = mix(digests[a], sum(partners))
+    outcome = Outcome(step, intents, dict(at))
+    targets: dict[Tile, int] = {}
+    for a in sorted(cluster, key=lambda a: intents[a], reverse=True):
+        reachable = world.reachable(at[a])
+        targets[reachable[intents[a] % len(reachable)]] = a  # the smallest intent comes last, and wins
+        aim = reachable[(intents[a] >> 16) % len(reachable)]
+        for tile in (at[a], aim):
+            value = mix(intents[a], 1)
+            outcome.writes[tile] = min(value, outcome.writes.get(tile, value))
+        if not world.meets:
+            outcome.positions[a] = reachable[intents[a] % len(reachable)]
+    if world.meets:
+        outcome.positions.update((a, tile) for tile, a in targets.items())
+    return outcome
+
+
+def _digest(world: World, state: State, step: int, agent: int, at: Position) -> int:
+    r = world.perception_radius
+    seen = [state.read(tile, step) for tile in world.perceived(at)]
+    if world.meets:
+        for b in range(len(world.starts)):
+            other = state.position(b, step)
+            if world.metric.within(at, other, r, 0):
+                seen += [b, hash(other)]
+    return mix(world.seed, agent, step, hash(at), *seen)
+
+
+def execute(
+    world: World, controllers: Sequence[Controller], state: State, random: Random
+) -> History:
+    """Runs the world in a random order of completion; all controllers must command the same.
+
+    A cluster reads when it is dispatched or just before it commits, and writes when it commits.
+    """
+    history: History = {}
+    running: list[tuple[Dispatch, Outcome | None]] = []
+
+    def begin(commands: list[list[Dispatch]]) -> None:
+        assert all(command == commands[0] for command in commands), (world, commands)
+        for dispatch in commands[0]:
+            early = random.random() < 0.5
+            outcome = proceed(world, state, dispatch.step, dispatch.agents) if early else None
+            running.append((dispatch, outcome))
+        for controller in controllers:
+            controller.validate()
+
+    begin([controller.start() for controller in controllers])
+    while running:
+        commits = []
+        for _ in range(random.randint(1, len(running)) if random.random() < 0.2 else 1):
+            dispatch, early = running.pop(random.randrange(len(running)))
+            outcome = early or proceed(world, state, dispatch.step, dispatch.agents)
+            for tile, value in outcome.writes.items():
+                state.write(tile, outcome.step, value)
+            for agent in dispatch.agents:
+                position = outcome.positions[agent]
+                state.move(agent, outcome.step, position)
+                history[outcome.step, agent] = (outcome.intents[agent], position)
+            positions = tuple(outcome.positions[a] for a in dispatch.agents)
+            commits.append(Commit(dispatch.agents, positions))
+        begin([controller.handle(commits) for controller in controllers])
+        assert len({controller.floor for controller in controllers}) == 1
+    assert all(controller.finished for controller in controllers)
+    return history
