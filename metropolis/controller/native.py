@@ -14,71 +14,84 @@ from metropolis.rules.rules import Rule
 from metropolis.types import Commit, Dispatch, MetropolisError, Position, Step
 
 
+def native_controller(
+    rule: Rule,
+    metric: Metric,
+    max_velocity: float,
+    positions: npt.ArrayLike,
+    target_step: Step,
+    *,
+    check_moves: bool = True,
+) -> _core.Controller:
+    """The C++ object, for a C++ driver; parameters as of `ReferenceController`.
+
+    `positions` is (agents, 2). Raises MetropolisError on bad input.
+    """
+    try:
+        return _core.make_controller(
+            rule.couple_radius,
+            rule.block_radius,
+            core_metric(metric),
+            max_velocity,
+            np.asarray(positions, dtype=np.float64).reshape(-1, 2),
+            target_step,
+            check_moves,
+        )
+    except ValueError as error:
+        raise MetropolisError(str(error)) from error
+
+
+def mined_controller(
+    steps: Step, agents: int, offsets: npt.ArrayLike, partners: npt.ArrayLike
+) -> _core.Controller:
+    """The C++ object that follows an explicit list of dependencies, such as a mined oracle.
+
+    With i = step * agents + agent, the agent's partners at that step are
+    ``partners[offsets[i]:offsets[i + 1]]``; `offsets` is (steps * agents + 1,). An agent may run a
+    step when each of its partners at that step and at the one before has committed every earlier
+    step. Every cluster is a single agent, and positions are ignored.
+    """
+    try:
+        return _core.make_graph_controller(agents, steps, offsets, partners)
+    except ValueError as error:
+        raise MetropolisError(str(error)) from error
+
+
 class NativeController:
-    """See `metropolis.controller.base.Controller`; `core` is the C++ object, for a C++ driver."""
+    """See `metropolis.controller.base.Controller`; drives a C++ object from Python."""
 
-    def __init__(
-        self,
-        rule: Rule,
-        metric: Metric,
-        max_velocity: float,
-        positions: Sequence[Position] | npt.NDArray[np.floating],
-        target_step: Step,
-        *,
-        check_moves: bool = True,
-    ) -> None:
-        """As `ReferenceController`; `positions` may be an array of the shape (agents, 2)."""
-        try:
-            core = _core.make_controller(
-                rule.couple_radius,
-                rule.block_radius,
-                core_metric(metric),
-                max_velocity,
-                np.asarray(positions, dtype=np.float64).reshape(-1, 2),
-                target_step,
-                check_moves,
-            )
-        except ValueError as error:
-            raise MetropolisError(str(error)) from error
-        self._adopt(core, target_step)
-
-    @classmethod
-    def of_dependencies(
-        cls,
-        agents: int,
-        steps: Step,
-        offsets: npt.NDArray[np.integer],
-        partners: npt.NDArray[np.integer],
-    ) -> NativeController:
-        """The controller of an explicit list of dependencies, such as a mined oracle.
-
-        With i = step * agents + agent, the agent's partners at that step are
-        ``partners[offsets[i]:offsets[i + 1]]``; `offsets` is (steps * agents + 1,). An agent may
-        run a step when each of its partners at that step and at the one before has committed every
-        earlier step. Every cluster is a single agent, and positions are ignored.
-        """
-        controller = cls.__new__(cls)
-        try:
-            core = _core.make_graph_controller(agents, steps, offsets, partners)
-        except ValueError as error:
-            raise MetropolisError(str(error)) from error
-        controller._adopt(core, steps)
-        return controller
-
-    def _adopt(self, core: _core.Controller, target_step: Step) -> None:
-        self.core = core
+    def __init__(self, core: _core.Controller, target_step: Step) -> None:
+        """Takes the C++ object over: nobody else may drive it."""
+        self._core = core
         self._target = target_step
         self._ready: list[tuple[Step, tuple[int, ...]]] = []
 
+    @classmethod
+    def of_rule(
+        cls,
+        rule: Rule,
+        metric: Metric,
+        max_velocity: float,
+        positions: Sequence[Position],
+        target_step: Step,
+        *,
+        check_moves: bool = True,
+    ) -> NativeController:
+        """Parameters as of `ReferenceController`."""
+        core = native_controller(
+            rule, metric, max_velocity, positions, target_step, check_moves=check_moves
+        )
+        return cls(core, target_step)
+
     def start(self) -> list[Dispatch]:
         """See `Controller.start`."""
-        return [Dispatch(*cluster) for cluster in self.core.start()]
+        return [Dispatch(*cluster) for cluster in self._core.start()]
 
     def handle(self, commits: Sequence[Commit]) -> list[Dispatch]:
         """See `Controller.handle`."""
         for commit in commits:
             try:
-                self._ready += self.core.commit(commit.agents, commit.positions)
+                self._ready += self._core.commit(commit.agents, commit.positions)
             except ValueError as error:
                 raise MetropolisError(str(error)) from error
         ready, self._ready = sorted(self._ready), []
@@ -87,7 +100,7 @@ class NativeController:
     @property
     def floor(self) -> Step:
         """See `Controller.floor`."""
-        return self.core.floor
+        return self._core.floor
 
     @property
     def finished(self) -> bool:
@@ -97,7 +110,7 @@ class NativeController:
     def validate(self) -> None:
         """See `Controller.validate`."""
         try:
-            self.core.validate()
+            self._core.validate()
         except RuntimeError as error:
             raise InvariantError(str(error)) from error
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metropolis.controller.native import NativeController
+from metropolis.controller.native import NativeController, mined_controller
 from metropolis.controller.reference import ReferenceController
 from metropolis.rules.rules import Rule, conservative, lockstep, versioned
 from tests.controller.worlds import (
@@ -30,7 +30,7 @@ SEEDS = st.integers(0, 2**40)
 
 def run(world: World, rule: Rule, state: State) -> History:
     start = (rule, world.metric, world.max_velocity, world.starts, world.steps)
-    controllers = [ReferenceController(*start), NativeController(*start)]
+    controllers = [ReferenceController(*start), NativeController.of_rule(*start)]
     return execute(world, controllers, state, Random(world.seed))
 
 
@@ -78,7 +78,9 @@ def by_dependency(seed: int) -> tuple[History, History]:
                 writers.setdefault((tile, step), set()).add(a)
     offsets = np.cumsum([0, *map(len, partners)])
     listed = np.array([b for of in partners for b in of], dtype=np.int32)
-    controller = NativeController.of_dependencies(len(agents), world.steps, offsets, listed)
+    controller = NativeController(
+        mined_controller(world.steps, len(agents), offsets, listed), world.steps
+    )
     return expected, execute(world, [controller], Versioned(world.starts), Random(seed))
 
 

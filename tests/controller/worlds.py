@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import product
 from math import floor
 from random import Random
@@ -63,14 +63,16 @@ class World:
         return [t for t in self.candidates(p, v) if self.metric.within(t, p, 0, v)]
 
 
-@lru_cache(maxsize=None)
+@cache
 def _square(radius: int) -> list[Tile]:
     return list(product(range(-radius, radius + 1), repeat=2))
 
 
 def _graph(random: Random) -> Hops:
     nodes = random.randint(2, 40)
-    edges = [(i, random.randrange(max(0, i - 3), i)) for i in range(1, nodes) if random.random() < 0.95]
+    edges = [
+        (i, random.randrange(max(0, i - 3), i)) for i in range(1, nodes) if random.random() < 0.95
+    ]
     neighbours: list[set[int]] = [set() for _ in range(nodes)]
     for i, j in edges:
         neighbours[i].add(j)
@@ -199,7 +201,9 @@ def proceed(world: World, state: State, step: int, cluster: Sequence[int]) -> Ou
     targets: dict[Tile, int] = {}
     for a in sorted(cluster, key=lambda a: intents[a], reverse=True):
         reachable = world.reachable(at[a])
-        targets[reachable[intents[a] % len(reachable)]] = a  # the smallest intent comes last, and wins
+        targets[reachable[intents[a] % len(reachable)]] = (
+            a  # the smallest intent comes last, and wins
+        )
         aim = reachable[(intents[a] >> 16) % len(reachable)]
         for tile in (at[a], aim):
             value = mix(intents[a], 1)
