@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from metropolis.trace.call_columns import CALL_TYPE
 from metropolis.trace.parquet import METADATA_KEY, SCHEMA
 from metropolis.trace.schema import Calls, Trace
+from metropolis.types import MetropolisError
 from metropolis.world.map import GridMap
 from tests.small_traces import small_trace
 
@@ -126,3 +127,13 @@ def assert_same(one: Trace, other: Trace) -> None:
     for field in ("prompt", "completion"):
         texts = [getattr(calls, field) or [None] * len(calls) for calls in (a, b)]
         assert list(texts[0]) == list(texts[1]), field
+
+
+def assert_sentence(error: MetropolisError, path: Path, expected: list[str]) -> None:
+    """One line of bearable length that begins with the file and holds what is expected."""
+    message = str(error)
+    assert message.startswith(str(path)), message
+    assert "\n" not in message
+    assert len(message) - len(str(path)) < 500, message
+    for part in expected:
+        assert part in message, message

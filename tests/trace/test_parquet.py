@@ -21,7 +21,16 @@ from metropolis.trace.metadata import meta_to_json
 from metropolis.trace.parquet import SCHEMA, read_trace, write_trace
 from metropolis.trace.schema import Trace, TraceMeta
 from metropolis.types import MetropolisError
-from tests.trace.damage import META, assert_same, call, open_map, rich_trace, rows, write_rows
+from tests.trace.damage import (
+    META,
+    assert_same,
+    assert_sentence,
+    call,
+    open_map,
+    rich_trace,
+    rows,
+    write_rows,
+)
 
 rich_traces = st.builds(
     rich_trace,
@@ -293,19 +302,10 @@ def test_flipped_and_cut_bytes_never_get_past_a_sentence(
     try:
         read_trace(path)
     except MetropolisError as error:
-        one_sentence(str(error), path)
+        assert_sentence(error, path, [])
 
 
 def refused(path: Path, expected: list[str]) -> None:
     with pytest.raises(MetropolisError) as caught:
         read_trace(path)
-    message = str(caught.value)
-    one_sentence(message, path)
-    for part in expected:
-        assert part in message, message
-
-
-def one_sentence(message: str, path: Path) -> None:
-    assert message.startswith(str(path)), message
-    assert "\n" not in message
-    assert len(message) - len(str(path)) < 500, message
+    assert_sentence(caught.value, path, expected)

@@ -151,14 +151,13 @@ class _Log:
         attempts = _integer(fields, "attempts", place, 1)
         if not 1 <= attempts <= 1000:
             raise MetropolisError(f"{place}: attempts is {attempts}; it should be 1 to 1000")
-        parents = _value(fields, "parents")
-        if isinstance(parents, str):
-            parents = [_whole(parent) for parent in parents.split()]
+        given = _value(fields, "parents")
+        parents = [_whole(p) for p in given.split()] if isinstance(given, str) else given
         if parents is not None and not (
             isinstance(parents, list) and all(type(parent) is int for parent in parents)
         ):
             raise MetropolisError(
-                f"{place}: parents is {brief(parents)}; it should be a list of call numbers"
+                f"{place}: parents is {brief(given)}; it should be a list of call numbers"
             )
         prompt, completion = (_text(fields, name, place) for name in ("prompt", "completion"))
         prompt_tokens = self._tokens(fields, "prompt", prompt, function, place)

@@ -1,0 +1,113 @@
+"""`metropolis trace import` and `info`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from metropolis.cli.trace import command
+from metropolis.trace.parquet import read_trace, write_trace
+from metropolis.types import MetropolisError
+from tests.trace import recordings
+from tests.trace.damage import rich_trace
+from tests.world.test_map import matrices
+
+
+def trace(*arguments: object) -> Result:
+    return CliRunner().invoke(command, [str(a) for a in arguments], catch_exceptions=False)
+
+
+def test_import_then_info(tmp_path: Path) -> None:
+    walkers = recordings.walkers(0, 3, 720)
+    walkers.positions[100:, 0] = walkers.positions[99, 0] + (3, 0)
+    path = recordings.tracks(walkers, tmp_path)
+    calls = tmp_path / "calls.jsonl"
+    calls.write_text(
+        "\n".join(
+            json.dumps({"step": s, "agent": 1, "kind": "plan", "prompt_tokens": 60 + s,
+                        "output_tokens": 2})
+            for s in (0, 0, 400)
+        )
+    )  # fmt: skip
+    out = tmp_path / "out.parquet"
+    out.write_text("an older file")
+    result = trace(
+        "import", path, "--calls", calls, "--radius", 4, "--step-seconds", 10, "--start", "06:30",
+        "--jumps", "clamp", "--out", out,
+    )  # fmt: skip
+    assert result.exit_code == 0
+    assert "3 agents, 720 steps, 3 calls; jumps clamped: 2 agent-steps changed" in result.output
+    told = json.loads(trace("info", out, "--json").output)
+    assert told["agents"] == 3
+    assert told["steps"] == 720
+    assert told["hours"] == 2
+    assert told["calls"] == 3
+    assert told["chain_length_mean"] == 1.5
+    assert told["calls_per_hour"] == {"6": 2, "7": 1, "8": 0}
+    assert told["functions"] == [
+        {"function": "plan", "calls": 3, "prompt_tokens_mean": pytest.approx(580 / 3),
+         "output_tokens_mean": 2.0}
+    ]  # fmt: skip
+    printed = trace("info", out).output
+    for part in ("3 x 720", "2.00 h", "plan", "7-8"):
+        assert part in printed
+
+
+def test_info_counts_walks(tmp_path: Path) -> None:
+    whole = rich_trace(3, 2, 6, mapped=True)
+    positions = whole.positions.copy()
+    positions[:, 0] = [(1, 1), (2, 1), (3, 1), (3, 1), (3, 2), (3, 2)]
+    positions[:, 1] = (5, 5)
+    write_trace(replace(whole, positions=positions), tmp_path / "a.parquet")
+    told = json.loads(trace("info", tmp_path / "a.parquet", "--json").output)
+    assert (told["walks"], told["walk_steps_median"]) == (2, 1.5)
+    assert told["stationary_share"] == pytest.approx(0.7)
+    assert told["map"] == "plain"
+    assert told["calls"] == sum(f["calls"] for f in told["functions"])
+
+
+def test_import_with_a_map(tmp_path: Path) -> None:
+    walkers = recordings.walkers(0, 1, 3)
+    walkers.positions[:] = (1, 1)
+    path = recordings.master(walkers, tmp_path)
+    out = tmp_path / "out.parquet"
+    folder = matrices(tmp_path / "matrix")
+    assert trace("import", path, "--radius", 4, "--map", folder, "--out", out).exit_code == 0
+    found = read_trace(out).meta.map
+    assert found is not None
+    assert found.arena_names[1] == "Hobbs Cafe: cafe"
+    walkers.positions[:] = (0, 0)
+    recordings.master(walkers, tmp_path)
+    with pytest.raises(MetropolisError, match=r"step 0, agent 'Agent 0': .* is a wall"):
+        trace("import", path, "--radius", 4, "--map", folder, "--out", out)
+
+
+def test_bad_input_is_one_sentence_and_status_2(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.parquet"
+    broken.write_bytes(b"PAR1 no more")
+    path = recordings.tracks(recordings.walkers(0, 2, 3), tmp_path)
+    out = tmp_path / "out.parquet"
+    for arguments, part in (
+        (["info", broken], "not an intact Parquet file"),
+        (["info", tmp_path], "is a folder"),
+        (["import", path, "--out", out], "--radius"),
+        (["import", path, "--radius", "4", "--start", "dawn", "--out", out], "--start is 'dawn'"),
+        (["import", tmp_path / "none", "--radius", "4", "--out", out], "cannot be read"),
+    ):
+        run = subprocess.run(
+            [sys.executable, "-c", "from metropolis.cli import main; main()", "trace", *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert run.returncode == 2
+        assert run.stderr.count("\n") == 1, run.stderr
+        assert run.stderr.startswith("metropolis: ")
+        assert part in run.stderr
+    assert not out.exists()

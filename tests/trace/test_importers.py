@@ -1,0 +1,372 @@
+"""Movement from every format: equal to the trace it was made from; damage gets one sentence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metropolis.trace.importers import import_movement, import_recording
+from metropolis.trace.schema import Trace, TraceMeta
+from metropolis.trace.validate import jumps
+from metropolis.types import MetropolisError
+from tests.trace import recordings
+from tests.trace.damage import assert_sentence, open_map
+from tests.trace.recordings import DATE, FORMATS, dump, walkers, with_jump
+
+Writer = Callable[[Trace, Path], Path]
+by_format = pytest.mark.parametrize("write", FORMATS, ids=lambda write: write.__name__)
+
+
+@by_format
+def test_every_format_is_read_as_it_was_recorded(write: Writer, tmp_path: Path) -> None:
+    for seed, agents, steps in ((0, 3, 12), (1, 1, 1), (2, 12, 30)):
+        trace = walkers(seed, agents, steps)
+        imported = import_movement(write(trace, tmp_path / str(seed)), radius=4)
+        np.testing.assert_array_equal(imported.positions, trace.positions)
+        assert imported.positions.dtype == np.float32
+        assert replace(imported.meta, name="", source="") == trace.meta
+        assert len(imported.calls) == 0
+
+
+@by_format
+def test_options_override_the_file(write: Writer, tmp_path: Path) -> None:
+    trace = walkers(3, 2, 5)
+    start = datetime(2024, 1, 1, 6, 30)
+    imported = import_recording(
+        write(trace, tmp_path), radius=7, velocity=2, step_s=60, start=start, metric="euclidean"
+    )
+    meta = imported.trace.meta
+    assert (meta.perception_radius, meta.max_velocity, meta.step_s, meta.start, meta.metric) == (
+        7, 2, 60, start, "euclidean",
+    )  # fmt: skip
+
+
+def test_a_radius_that_nobody_gives(tmp_path: Path) -> None:
+    with pytest.raises(MetropolisError, match=r"day\.json: does not say .* --radius"):
+        import_movement(recordings.tracks(walkers(0, 2, 3), tmp_path))
+
+
+def test_environment_comes_before_movement(tmp_path: Path) -> None:
+    """Environment files know where step 0 began; they count where they reach far enough."""
+    trace = walkers(4, 3, 9)
+    early = with_jump(trace.positions, 0, 1, (0, 0))
+    early[0, 1] += (1, 0)
+    moved = replace(trace, positions=early)
+    folder = recordings.movement(moved, recordings.environment(moved, tmp_path))
+    imported = import_movement(folder, radius=4)
+    np.testing.assert_array_equal(imported.positions, early)
+    for step in range(1, 9):
+        (folder / "environment" / f"{step}.json").unlink()
+    np.testing.assert_array_equal(import_movement(folder, radius=4).positions, early)
+    (folder / "environment" / "0.json").unlink()
+    np.testing.assert_array_equal(import_movement(folder, radius=4).positions, trace.positions)
+    alone = import_movement(folder / "movement", radius=4)
+    np.testing.assert_array_equal(alone.positions, trace.positions)
+
+
+@pytest.mark.parametrize(("claimed_s", "step_s"), [(10, 10), (1800, 10), (30, 30)])
+def test_the_runs_own_metadata(claimed_s: int, step_s: int, tmp_path: Path) -> None:
+    trace = walkers(5, 2, 40)
+    trace = replace(trace, meta=replace(trace.meta, start=datetime(2023, 6, 1)))
+    path = recordings.master(trace, tmp_path)
+    recordings.run_meta(trace, tmp_path, claimed_s, step_s)
+    for source in (path, tmp_path):
+        meta = import_movement(source, radius=4).meta
+        assert (meta.start, meta.step_s, meta.name) == (trace.meta.start, step_s, tmp_path.name)
+    assert meta.start.strftime(DATE) == "June 01, 2023"
+
+
+def test_conversations_are_read_along(tmp_path: Path) -> None:
+    (talk,) = import_recording(
+        recordings.columns(walkers(0, 3, 4), tmp_path)
+    ).recording.conversations
+    assert (talk.start, talk.end, talk.participants, talk.utterances) == (0, 2, (2, 0), 5)
+
+
+@by_format
+def test_jumps_are_refused_with_their_number(write: Writer, tmp_path: Path) -> None:
+    trace = walkers(6, 3, 12)
+    trace.positions[:] = trace.positions[0]
+    jumped = with_jump(with_jump(trace.positions, 5, 1, (3, 4)), 8, 2, (0, 2))
+    path = write(replace(trace, positions=jumped), tmp_path)
+    with pytest.raises(MetropolisError) as caught:
+        import_movement(path, radius=4)
+    message = str(caught.value)
+    walked = write not in (recordings.tracks, recordings.wrapped_tracks)
+    distance = "manhattan distance of 7" if walked else "chebyshev distance of 4"
+    for part in (str(path), "step 5", "'Agent 1'", distance, "1 more", "--jumps clamp"):
+        assert part in message, message
+    import_movement(path, radius=4, velocity=7)
+
+
+@given(seed=st.integers(0, 2**32 - 1), velocity=st.integers(1, 3), mapped=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_clamped_agents_walk_and_catch_up(
+    seed: int, velocity: int, mapped: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    draw = np.random.default_rng(seed)
+    trace = walkers(seed, 3, 60)
+    trace.positions[:] = np.clip(trace.positions, 0, 17)
+    trace.positions[int(draw.integers(1, 20)) :, 0] = draw.integers(0, 18, 2)
+    map = open_map(20, 20) if mapped else None
+    imported = import_recording(
+        recordings.columns(trace, tmp_path_factory.getbasetemp() / "clamped"),
+        velocity=velocity,
+        map=map,
+        jumps="clamp",
+    )
+    clamped = imported.trace.positions
+    assert not jumps(clamped, replace(imported.trace.meta, metric="manhattan")).any()
+    assert imported.clamped == (clamped != trace.positions).any(axis=2).sum()
+    np.testing.assert_array_equal(clamped[0], trace.positions[0])
+    np.testing.assert_array_equal(clamped[:, 1:], trace.positions[:, 1:])
+    np.testing.assert_array_equal(clamped[-1], trace.positions[-1])
+
+
+def test_clamping_goes_round_walls(tmp_path: Path) -> None:
+    """A wall at x = 2 leaves one gap, at y = 4; the agent recorded to pass it walks round."""
+    map = open_map(6, 6)
+    map.walls[:4, 2] = True
+    track = [[1, 0]] + [[3, 0]] * 12
+    path = dump(tmp_path / "leap.json", {"positions": {"Ada": track}, "perception_radius": 4})
+    positions = import_movement(path, map=map, velocity=1, jumps="clamp").positions[:, 0]
+    assert [4.0 in tile for tile in positions.tolist()].index(True) == 4
+    assert positions[-2].tolist() == positions[-1].tolist() == [3, 0]
+    map.walls[4, 2] = True
+    with pytest.raises(MetropolisError, match=r"'Ada', step 1: no way leads from \(1, 0\)"):
+        import_movement(path, map=map, velocity=1, jumps="clamp")
+
+
+def test_tracks_between_tiles_are_pursued(tmp_path: Path) -> None:
+    track = [[0.5, 0.5]] + [[4.5, 0.5]] * 5
+    path = dump(tmp_path / "leap.json", {"Ada": track})
+    positions = import_movement(path, radius=2, velocity=1.5, jumps="clamp").positions
+    assert positions[:, 0, 0].tolist() == [0.5, 2, 3.5, 4.5, 4.5, 4.5]
+
+
+def edited(write: Writer, edit: Callable[[Any], object]) -> Writer:
+    def damaged(trace: Trace, folder: Path) -> Path:
+        path = write(trace, folder)
+        content = json.loads(path.read_text())
+        edit(content)
+        return dump(path, content)
+
+    return damaged
+
+
+def damaged_step(write: Writer, file: str, edit: Callable[[Path], object]) -> Writer:
+    def damaged(trace: Trace, folder: Path) -> Path:
+        path = write(trace, folder)
+        edit(path / file)
+        return path
+
+    return damaged
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def cut_file(write: Writer) -> Writer:
+    def damaged(trace: Trace, folder: Path) -> Path:
+        path = write(trace, folder)
+        cut(path)
+        return path
+
+    return damaged
+
+
+def forget(name: str, key: str = "") -> Callable[[Path], None]:
+    def edit(path: Path) -> None:
+        content = json.loads(path.read_text())
+        del (content[key] if key else content)[name]
+        dump(path, content)
+
+    return edit
+
+
+ADA = "Agent 0"
+DAMAGE: dict[str, tuple[Writer, list[str]]] = {
+    "truncated tracks": (cut_file(recordings.tracks), ["day.json, line 1", "broken off"]),
+    "truncated gzip": (cut_file(recordings.wrapped_tracks), ["damaged gzip"]),
+    "ragged tracks": (
+        edited(recordings.tracks, lambda c: c[ADA].pop()),
+        [f"'{ADA}'", "has 5 steps while others have 6", "step 5 is missing"],
+    ),
+    "no pair": (
+        edited(recordings.tracks, lambda c: c[ADA].__setitem__(3, [1])),
+        ["step 3", f"'{ADA}'", "[1]", "a pair [x, y]"],
+    ),
+    "null position": (
+        edited(recordings.tracks, lambda c: c[ADA].__setitem__(3, None)),
+        ["step 3", f"'{ADA}'", "None"],
+    ),
+    "NaN position": (
+        edited(recordings.tracks, lambda c: c[ADA].__setitem__(3, [1, float("nan")])),
+        ["step 3", f"'{ADA}'", "y is nan"],
+    ),
+    "text position": (
+        edited(recordings.tracks, lambda c: c[ADA].__setitem__(3, ["a", 1])),
+        ["step 3", f"'{ADA}'", "['a', 1]"],
+    ),
+    "huge position": (
+        edited(recordings.tracks, lambda c: c[ADA].__setitem__(3, [1e300, 1])),
+        ["step 3", f"'{ADA}'", "x is inf"],
+    ),
+    "null track": (
+        edited(recordings.tracks, lambda c: c.update({ADA: None})),
+        [f"'{ADA}'", "track is None", "list"],
+    ),
+    "empty tracks": (
+        edited(recordings.tracks, lambda c: [c.update({name: []}) for name in c]),
+        ["no positions"],
+    ),
+    "no recording": (edited(recordings.tracks, lambda c: c.clear()), ["no movement", "shapes"]),
+    "negative radius": (
+        edited(recordings.columns, lambda c: c["hyper"].update(vision_r=-4)),
+        ["perception_radius is -4", "positive"],
+    ),
+    "radius no number": (
+        edited(recordings.columns, lambda c: c["hyper"].update(vision_r="far")),
+        ["hyper.vision_r is 'far'"],
+    ),
+    "start": (edited(recordings.columns, lambda c: c.update(start="noon")), ["start is 'noon'"]),
+    "column missing": (
+        edited(recordings.columns, lambda c: c.pop("y")), ["y should be a list of 2 tracks"]
+    ),
+    "agent missing in a column": (
+        edited(recordings.columns, lambda c: c["y"].pop()), ["y should be a list of 2 tracks"]
+    ),
+    "ragged columns": (
+        edited(recordings.columns, lambda c: c["y"][1].pop()), [", y", "'Agent 1'", "has 5 steps"]
+    ),
+    "columns of unequal length": (
+        edited(recordings.columns, lambda c: [t.pop() for t in c["y"]]), ["x has 6 steps and y 5"]
+    ),
+    "agents twice": (
+        edited(recordings.columns, lambda c: c.update(agents=[ADA, ADA])), ["different names"]
+    ),
+    "conversation": (
+        edited(recordings.columns, lambda c: c["conversations"][0].update(initiator="Zed")),
+        ["conversation 0", "'Zed'"],
+    ),
+    "master without a step": (
+        edited(recordings.master, lambda c: c.pop("2")), ["step 2 is missing", "step 5"]
+    ),
+    "master without an agent": (
+        edited(recordings.master, lambda c: (c["0"].pop(ADA), c["1"].update({ADA: {}}))),
+        ["step 1", f"'{ADA}'", "missing at step 0"],
+    ),
+    "master without a tile": (
+        edited(recordings.master, lambda c: c["0"][ADA].pop("movement")),
+        ["step 0", f"'{ADA}'", "movement is missing"],
+    ),
+    "master with a bad tile": (
+        edited(recordings.master, lambda c: c["0"][ADA].update(movement=[1, "b"])),
+        ["step 0", f"'{ADA}'", "[1, 'b']"],
+    ),
+    "master with a null step": (
+        edited(recordings.master, lambda c: c.update({"2": None})), ["step 2", "no object"]
+    ),
+    "movement file missing": (
+        damaged_step(recordings.movement, "movement/3.json", Path.unlink),
+        ["movement/3.json is missing", "step 5"],
+    ),
+    "first movement file missing": (
+        damaged_step(recordings.movement, "movement/0.json", Path.unlink),
+        ["movement/0.json is missing"],
+    ),
+    "environment file missing": (
+        damaged_step(recordings.environment, "environment/3.json", Path.unlink),
+        ["environment/3.json is missing"],
+    ),
+    "environment file cut": (
+        damaged_step(recordings.environment, "environment/3.json", cut),
+        ["environment/3.json, line 1", "broken off"],
+    ),
+    "environment file of another kind": (
+        damaged_step(recordings.environment, "environment/3.json", lambda p: dump(p, [1])),
+        ["environment/3.json: is list"],
+    ),
+    "agent missing in environment": (
+        damaged_step(recordings.environment, "environment/3.json", forget(ADA)),
+        ["environment/3.json", f"'{ADA}' is missing"],
+    ),
+    "agent new in environment": (
+        damaged_step(recordings.environment, "environment/0.json", forget(ADA)),
+        ["environment/1.json", f"'{ADA}' is new"],
+    ),
+    "agent missing in movement": (
+        damaged_step(recordings.movement, "movement/3.json", forget(ADA, "persona")),
+        ["movement/3.json", f"'{ADA}' is missing"],
+    ),
+    "movement without agents": (
+        damaged_step(recordings.movement, "movement/3.json", forget("persona")),
+        ["movement/3.json", "every agent's movement"],
+    ),
+    "empty folder": (lambda trace, folder: folder, ["is a folder without recorded steps"]),
+    "no file": (lambda trace, folder: folder / "none.json", ["none.json", "No such file"]),
+    "binary file": (
+        lambda trace, folder: cut_file(lambda t, f: binary(f / "a.json"))(trace, folder),
+        ["byte 0 is not UTF-8"],
+    ),
+    "run metadata": (
+        lambda trace, folder: (
+            recordings.master(trace, folder),
+            dump(folder / "meta.json", {"start_date": "today"}),
+        )[0],
+        ["meta.json", "start_date", "February 13, 2023"],
+    ),
+}  # fmt: skip
+
+
+def binary(path: Path) -> Path:
+    path.write_bytes(b"\xff\xfe" * 20)
+    return path
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damage_gets_one_sentence(kind: str, tmp_path: Path) -> None:
+    write, expected = DAMAGE[kind]
+    path = write(walkers(7, 2, 6), tmp_path)
+    with pytest.raises(MetropolisError) as caught:
+        import_movement(path, radius=None if "radius" in kind else 4)
+    assert_sentence(caught.value, tmp_path, expected)
+
+
+@given(
+    write=st.sampled_from([recordings.master, recordings.wrapped_tracks, recordings.columns]),
+    flips=st.lists(st.tuples(st.floats(0, 1), st.integers(1, 255)), min_size=1, max_size=4),
+)
+@settings(max_examples=200, deadline=None)
+def test_flipped_bytes_never_get_past_a_sentence(
+    write: Writer, flips: list[tuple[float, int]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = write(walkers(8, 2, 4), tmp_path_factory.getbasetemp() / "flipped")
+    content = bytearray(path.read_bytes())
+    for where, flip in flips:
+        content[int(where * (len(content) - 1))] ^= flip
+    path.write_bytes(content)
+    try:
+        import_movement(path, radius=4, jumps="clamp")
+    except MetropolisError as error:
+        assert_sentence(error, path, [])
+
+
+def test_a_wall_under_a_recorded_agent(tmp_path: Path) -> None:
+    trace = walkers(9, 2, 5)
+    trace.positions[:] = (3, 3)
+    trace.positions[4, 1] = (3, 4)
+    path = recordings.tracks(trace, tmp_path)
+    with pytest.raises(MetropolisError, match=r"step 4, agent 'Agent 1': .*\(3, 4\) is a wall"):
+        import_movement(path, radius=4, map=open_map(9, 5))
+    assert isinstance(import_movement(path, radius=4, map=open_map(9, 6)).meta, TraceMeta)

@@ -1,0 +1,120 @@
+"""Maps: GenAgent's matrices, and walking."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import dijkstra
+
+from metropolis.types import MetropolisError
+from metropolis.world.map import GridMap, read_genagent_map
+from tests.trace.damage import assert_sentence
+
+
+def matrices(root: Path, *, one_line: bool = True) -> Path:
+    """A map of 4 x 3 tiles: a wall in the corner, a cafe with a counter, an unnamed id 99."""
+    layers = {
+        "collision": [[32125, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]],
+        "arena": [[0, 0, 7, 8], [0, 0, 7, 8], [0, 0, 0, 99]],
+        "game_object": [[0, 0, 0, 5], [0, 0, 0, 0], [0, 0, 0, 0]],
+    }
+    blocks = {
+        "arena": "7, the Ville, Hobbs Cafe, cafe\n8, the Ville, Hobbs Cafe, kitchen \n\n9, a, b, c",
+        "game_object": "5, the Ville, <all>, counter",
+    }
+    for folder in ("maze", "special_blocks"):
+        (root / folder).mkdir(parents=True)
+    for layer, rows in layers.items():
+        lines = [", ".join(map(str, row)) for row in rows]
+        text = ", ".join(lines) if one_line else "\n".join(lines) + "\n"
+        (root / "maze" / f"{layer}_maze.csv").write_text(text)
+    for layer, text in blocks.items():
+        (root / "special_blocks" / f"{layer}_blocks.csv").write_text(text)
+    size = {"world_name": "the ville", "maze_width": 4, "maze_height": 3}
+    (root / "maze_meta_info.json").write_text(json.dumps(size))
+    return root
+
+
+@pytest.mark.parametrize("one_line", [True, False])
+def test_matrices_make_a_map(one_line: bool, tmp_path: Path) -> None:
+    map = read_genagent_map(matrices(tmp_path, one_line=one_line))
+    assert (map.name, map.width, map.height) == ("the ville", 4, 3)
+    assert np.argwhere(map.walls).tolist() == [[0, 0]]
+    assert map.arena_names == ("", "Hobbs Cafe: cafe", "Hobbs Cafe: kitchen")
+    assert map.arenas.tolist() == [[0, 0, 1, 2], [0, 0, 1, 2], [0, 0, 0, 0]]
+    assert map.object_names == ("", "counter")
+    assert map.objects.dtype == np.int32
+
+
+def write(file: str, text: str) -> Callable[[Path], object]:
+    return lambda root: (root / file).write_text(text)
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], list[str]]] = {
+    "no size": (lambda root: (root / "maze_meta_info.json").unlink(), ["maze_meta_info.json"]),
+    "damaged size": (write("maze_meta_info.json", "{"), ["maze_meta_info.json", "maze_width"]),
+    "no tiles": (
+        write("maze_meta_info.json", '{"world_name": "a", "maze_width": 0, "maze_height": 3}'),
+        ["maze_meta_info.json", "at least 1"],
+    ),
+    "no layer": (lambda root: (root / "maze" / "arena_maze.csv").unlink(), ["arena_maze.csv"]),
+    "short layer": (
+        write("maze/arena_maze.csv", "0, 0, 7"), ["arena_maze.csv", "holds 3 ids", "4 x 3 = 12"]
+    ),
+    "no id": (
+        write("maze/collision_maze.csv", "0, 0\n0, wall"),
+        ["collision_maze.csv, line 2, column 2", "'wall'"],
+    ),
+    "no text": (
+        lambda root: (root / "maze" / "arena_maze.csv").write_bytes(b"\xff"), ["arena_maze.csv"]
+    ),
+    "no block": (
+        write("special_blocks/arena_blocks.csv", "7, a, b, c\nx, a, b, c"),
+        ["arena_blocks.csv, line 2", "block id"],
+    ),
+    "no name": (
+        write("special_blocks/game_object_blocks.csv", "5"), ["game_object_blocks.csv, line 1"]
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damaged_matrices_get_one_sentence(kind: str, tmp_path: Path) -> None:
+    damage, expected = DAMAGE[kind]
+    damage(matrices(tmp_path))
+    with pytest.raises(MetropolisError) as caught:
+        read_genagent_map(tmp_path)
+    assert_sentence(caught.value, tmp_path, expected)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 7), st.integers(1, 7), st.floats(0, 0.6))
+@settings(max_examples=100, deadline=None)
+def test_walks_are_shortest(seed: int, width: int, height: int, walled: float) -> None:
+    draw = np.random.default_rng(seed)
+    walls = draw.random((height, width)) < walled
+    none = np.zeros((height, width), np.int32)
+    map = GridMap("random", walls, none, ("",), none, ("",))
+    free = [(int(x), int(y)) for y, x in np.argwhere(~walls)]
+    if not free:
+        return
+    start, goal = (free[i] for i in draw.integers(0, len(free), 2))
+    beside = csr_matrix(
+        [[abs(a - c) + abs(b - d) == 1 for c, d in free] for a, b in free], dtype=float
+    )
+    shortest = dijkstra(beside, indices=free.index(start), unweighted=True)[free.index(goal)]
+    walk = map.walk(start, goal)
+    if walk is None:
+        assert np.isinf(shortest)
+        return
+    assert len(walk) == shortest
+    path = [start, *walk]
+    assert path[-1] == goal
+    assert all(abs(a - c) + abs(b - d) == 1 for (a, b), (c, d) in zip(path, walk, strict=False))
+    assert not any(walls[y, x] for x, y in walk)
