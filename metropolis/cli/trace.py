@@ -96,7 +96,7 @@ def info(path: Path, as_json: bool) -> None:
 
 
 def _print_summary(summary: Summary) -> None:
-    console = Console()
+    console = Console(markup=False, emoji=False)  # names are data
     facts = Table(title=summary.name or None, show_header=False)
     for name, value in (
         ("agents x steps", f"{summary.agents} x {summary.steps}"),

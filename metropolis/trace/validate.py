@@ -122,9 +122,9 @@ def jumps(positions: Float32, meta: TraceMeta) -> npt.NDArray[np.bool_]:
         longer = (length > 1) & ~too_far
         ends = np.concatenate([positions[:-1][longer], positions[1:][longer]], axis=1)
         kinds, kind = np.unique(ends, axis=0, return_inverse=True)
-        walks = [meta.map.walk(k[:2], k[2:]) for k in kinds]
-        steps = np.array([np.inf if walk is None else len(walk) for walk in walks])
-        too_far[longer] = (steps > meta.max_velocity + SLACK)[kind.ravel()]
+        longest = meta.max_velocity + SLACK
+        no_way = [meta.map.walk(ends[:2], ends[2:], longest) is None for ends in kinds]
+        too_far[longer] = np.array(no_way, bool)[kind.ravel()]
     return too_far
 
 
@@ -136,7 +136,10 @@ def validate_moves(positions: Float32, meta: TraceMeta, place: Place, advice: st
     step, agent = bad
     before, after = positions[step, agent], positions[step + 1, agent]
     more = int(too_far.sum()) - 1
-    distance = displacement(meta.metric, after - before)
+    distance = float(displacement(meta.metric, after - before))
+    if meta.metric == "geodesic" and meta.map is not None:
+        walk = meta.map.walk(before, after)
+        distance = np.inf if walk is None else len(walk)
     raise MetropolisError(
         f"{place(step + 1, agent)}: x, y jumps from {_at(before)} to {_at(after)},"
         f" a {meta.metric} distance of {distance:g}{f' (and {more} more jumps)' if more else ''};"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,21 +42,26 @@ class GridMap:
         """Tiles from north to south."""
         return int(self.walls.shape[0])
 
-    def walk(self, start: Iterable[float], goal: Iterable[float]) -> list[Tile] | None:
-        """A shortest 4-neighbour path of tiles after `start`, up to `goal`; None: there is none.
+    def walk(
+        self, start: Iterable[float], goal: Iterable[float], longest: float = math.inf
+    ) -> list[Tile] | None:
+        """A shortest 4-neighbour path of tiles after `start`, up to `goal`.
 
-        Positions between tiles count as the nearest tile. Ties fall the same way every time.
+        None if there is none of at most `longest` tiles. Positions between tiles count as the
+        nearest tile. Ties fall the same way every time.
         """
         source, target = _tile(start), _tile(goal)
         came_from: dict[Tile, Tile] = {source: source}
-        frontier = deque([source])
-        while frontier and target not in came_from:
-            x, y = frontier.popleft()
-            for tile in ((x + 1, y), (x - 1, y), (x, y + 1), (x, y - 1)):
-                inside = 0 <= tile[0] < self.width and 0 <= tile[1] < self.height
-                if inside and tile not in came_from and not self.walls[tile[1], tile[0]]:
-                    came_from[tile] = (x, y)
-                    frontier.append(tile)
+        frontier, steps = [source], 0
+        while frontier and target not in came_from and steps + 1 <= longest:
+            reached = []
+            for x, y in frontier:
+                for tile in ((x + 1, y), (x - 1, y), (x, y + 1), (x, y - 1)):
+                    inside = 0 <= tile[0] < self.width and 0 <= tile[1] < self.height
+                    if inside and tile not in came_from and not self.walls[tile[1], tile[0]]:
+                        came_from[tile] = (x, y)
+                        reached.append(tile)
+            frontier, steps = reached, steps + 1
         if target not in came_from:
             return None
         path: list[Tile] = []

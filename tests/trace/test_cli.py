@@ -72,6 +72,16 @@ def test_info_counts_walks(tmp_path: Path) -> None:
     assert told["calls"] == sum(f["calls"] for f in told["functions"])
 
 
+def test_names_are_printed_as_they_are(tmp_path: Path) -> None:
+    whole = rich_trace(3, 2, 6, mapped=True)
+    meta = replace(whole.meta, name="[/b] :smile:", source="[red]", agents=("[", "]"))
+    calls = replace(whole.calls, functions=("[/b]", ":smile:"))
+    write_trace(replace(whole, meta=meta, calls=calls), tmp_path / "a.parquet")
+    printed = trace("info", tmp_path / "a.parquet").output
+    assert printed.count("[/b]") == 2
+    assert printed.count(":smile:") == 2
+
+
 def test_import_with_a_map(tmp_path: Path) -> None:
     walkers = recordings.walkers(0, 1, 3)
     walkers.positions[:] = (1, 1)

@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,20 @@ def test_rows_that_break_a_rule(kind: str, tmp_path: Path) -> None:
     told = meta_to_json(TraceMeta("", ("Ada", "Bo"), 4, 1, map=open_map(20, 11)))
     path = write_rows(tmp_path / "damaged.parquet", content, json.loads(told))
     refused(path, expected)
+
+
+def test_geodesic_moves_go_round_walls(tmp_path: Path) -> None:
+    """Ada crosses a wall with a gap next to it: 2 tiles as the crow flies, 4 on foot."""
+    map = open_map(5, 5)
+    map.walls[:2, 1] = True
+    meta = TraceMeta("", ("Ada",), 4, 3, metric="geodesic", map=map)
+    moves = [{"step": s, "agent": 0, "x": x, "y": y} for s, (x, y) in enumerate([(0, 1), (2, 1)])]
+    path = write_rows(tmp_path / "a.parquet", moves, json.loads(meta_to_json(meta)))
+    refused(path, ["row 1", "geodesic distance of 4", "max_velocity = 3"])
+    meta = replace(meta, max_velocity=4)
+    assert read_trace(write_rows(path, moves, json.loads(meta_to_json(meta)))).steps == 2
+    map.walls[2:, 1] = True
+    refused(write_rows(path, moves, json.loads(meta_to_json(meta))), ["row 1", "distance of inf"])
 
 
 META_WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {

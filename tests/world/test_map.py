@@ -118,3 +118,5 @@ def test_walks_are_shortest(seed: int, width: int, height: int, walled: float) -
     assert path[-1] == goal
     assert all(abs(a - c) + abs(b - d) == 1 for (a, b), (c, d) in zip(path, walk, strict=False))
     assert not any(walls[y, x] for x, y in walk)
+    assert map.walk(start, goal, len(walk) + 0.5) == walk
+    assert not walk or map.walk(start, goal, len(walk) - 0.5) is None
