@@ -148,11 +148,11 @@ def priority(trace: Trace, seed: int, agents: int) -> Iterable[PriorityRow]:
     graph = mine(hour, _setting(hour, 1))
     for (mode, instances), paper in PAPER_PRIORITY_S.items():
         setting = _setting(hour, instances)
-        ours = [
-            replay(hour, mode, replace(setting, step_priority=by_step), graph).makespan_sim_s
-            for by_step in (True, False)
-        ]
-        yield PriorityRow(mode, instances, *ours, *paper)
+        by_step, first_come = (
+            replay(hour, mode, replace(setting, step_priority=on), graph).makespan_sim_s
+            for on in (True, False)
+        )
+        yield PriorityRow(mode, instances, by_step, first_come, *paper)
 
 
 def _cell(ours: float, paper: float | None, form: str) -> str:

@@ -28,7 +28,7 @@ from metropolis.types import MetropolisError
 PRIORITIES = ("step", "fcfs")
 
 
-class CommaSeparated(click.ParamType):
+class CommaSeparated(click.ParamType[list[Any]]):
     """A list like `1,8`, each item checked against `choices` or converted by `convert_item`."""
 
     name = "list"

@@ -83,6 +83,8 @@ def gantt(trace: Trace, results: Sequence[ReplayResult]) -> Figure:
 
 def calls_per_hour(trace: Trace) -> Figure:
     """LLM calls in every simulated hour (Fig. 4c)."""
+    from matplotlib.ticker import MaxNLocator
+
     figure = _new_figure(8, 3.5)
     axes = figure.subplots()
     hour = [int(trace.hour_of_step(step)) for step in trace.calls.step.tolist()]
@@ -96,7 +98,7 @@ def calls_per_hour(trace: Trace) -> Figure:
         f"({trace.meta.calls_origin})",
         xlim=(first, last + 1),
     )
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure
 
 
@@ -123,7 +125,7 @@ def completion_times(results: Sequence[ReplayResult]) -> Figure:
         ],
     )
     axes.set(ylabel="makespan (sim_s, simulated)", title=f"Completion times, {results[0].profile}")
-    axes.legend(fontsize="small", loc="outside right upper" if False else "best")
+    axes.legend(fontsize="small", loc="best")
     return figure
 
 

@@ -11,10 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from metropolis import _core
-from metropolis.controller.native import NativeController
+from metropolis.controller.native import mined_controller, native_controller
 from metropolis.rules.metrics import Metric
 from metropolis.runtime.modes import MODES, Mode
-from metropolis.sim.profiles import Profile
 from metropolis.trace.mining import InteractionGraph, critical_path, interactions
 from metropolis.trace.schema import Trace
 
@@ -33,7 +32,7 @@ class Setting:
     metric: Metric
     perception_radius: float
     max_velocity: float
-    profile: Profile
+    profile: _core.Profile
     profile_name: str
     instances: int = 1
     step_priority: bool = True
@@ -124,11 +123,9 @@ def _run(
 ) -> dict[str, Any]:
     if mode.rule is None:
         mined = graph or mine(trace, setting)
-        controller = NativeController.of_dependencies(
-            trace.agents, trace.steps, mined.offsets, mined.partners
-        )
+        controller = mined_controller(trace.steps, trace.agents, mined.offsets, mined.partners)
     else:
-        controller = NativeController(
+        controller = native_controller(
             mode.rule(setting.perception_radius, setting.max_velocity),
             setting.metric,
             setting.max_velocity,
@@ -150,7 +147,7 @@ def _run(
         output_tokens=calls.output_tokens,
         prefix_id=calls.prefix_id,
         prefix_tokens=calls.prefix_tokens,
-        controller=controller.core,
+        controller=controller,
         instances=pool,
         step_priority=setting.step_priority,
         max_outstanding=mode.outstanding_max,
