@@ -105,12 +105,12 @@ def _row_place(path: Path, agents: tuple[str, ...]) -> Place:
 
 
 def _unreadable(path: Path, error: BaseException) -> str:
-    if path.is_dir():
-        return f"{path}: is a folder; it should be a trace, a Parquet file"
     if isinstance(error, FileNotFoundError):
         return f"{path}: does not exist; it should be a trace, a Parquet file"
     if isinstance(error, PermissionError):
         return f"{path}: may not be read by this user; it should be a readable trace"
+    if path.is_dir():
+        return f"{path}: is a folder; it should be a trace, a Parquet file"
     reason = " ".join(str(error).split())[:200] or type(error).__name__
     return (
         f"{path}: is not an intact Parquet file ({reason}); it should be a trace written by"

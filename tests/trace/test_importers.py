@@ -275,7 +275,11 @@ DAMAGE: dict[str, tuple[Writer, list[str]]] = {
         ["step 0", f"'{ADA}'", "[1, 'b']"],
     ),
     "master with a null step": (
-        edited(recordings.master, lambda c: c.update({"2": None})), ["step 2", "no object"]
+        edited(recordings.master, lambda c: c.update({"2": None})), ["step 2", "None", "object"]
+    ),
+    "master with another key for a step": (
+        edited(recordings.master, lambda c: c.update({"02": {}, "007": {}})),
+        ["step 6 is missing"],
     ),
     "movement file missing": (
         damaged_step(recordings.movement, "movement/3.json", Path.unlink),

@@ -5,6 +5,7 @@ The format is recognised by content, never by name. A new one is a `Format` in `
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -61,10 +62,10 @@ class Import:
 def read_recording(path: str | Path) -> Recording:
     """Read movement in any known format, plain or gzipped."""
     path = Path(path)
-    if path.is_dir():
+    if os.path.isdir(path):  # says no where Path.is_dir would raise
         if genagent.is_folder(path):
             return genagent.read_folder(path)
-        if not (path / "master_movement.json").is_file():
+        if not os.path.isfile(path / "master_movement.json"):
             raise MetropolisError(
                 f"{path}: is a folder without recorded steps; it should have environment/0.json,"
                 " movement/0.json or master_movement.json"

@@ -45,12 +45,15 @@ def read_master(content: dict[str, Any], path: Path) -> Recording:
 
     Nobody knows where the agents stood when step 0 began: they are taken not to have moved in it.
     """
+    moves_of = {int(key): moves for key, moves in content.items()}
     where: _Tiles = {}
     ends = []
-    for step in _consecutive((int(key) for key in content), f"{path}: step {{}}"):
-        moves = content[str(step)]
+    for step in _consecutive(moves_of, lambda step: f"{path}: step {step}"):
+        moves = moves_of[step]
         if not isinstance(moves, dict):
-            raise MetropolisError(f"{path}, step {step}: is no object of agents; it should be one")
+            raise MetropolisError(
+                f"{path}, step {step}: is {brief(moves)}; it should be an object of agents"
+            )
         for name, entry in moves.items():
             if step and name not in where:
                 raise MetropolisError(
@@ -59,12 +62,13 @@ def read_master(content: dict[str, Any], path: Path) -> Recording:
                 )
             where[name] = _movement(entry, f"{path}, step {step}, agent {name!r}")
         ends.append(dict(where))
-    return _recording(ends[:1] + ends[:-1], path.parent / "meta.json", path)
+    return _recording(ends[:1] + ends[:-1], path.parent / "meta.json", path.parent)
 
 
 def is_folder(path: Path) -> bool:
     """Whether this is a simulation's folder, or the movement/ or environment/ folder of one."""
-    return path.is_dir() and any(_numbered(folder) for folder in _folders(path))
+    _, moves, stands = _steps_in(path)
+    return bool(moves or stands)
 
 
 def read_folder(path: Path) -> Recording:
@@ -73,25 +77,30 @@ def read_folder(path: Path) -> Recording:
     environment/ is used where it reaches at least as far; without its 0.json nobody knows
     where the agents stood when step 0 began: they are taken not to have moved in it.
     """
-    movement, environment = _folders(path)
-    moves, stands = _numbered(movement), _numbered(environment)
-    meta = (path if movement.parent == path else path.parent) / "reverie" / "meta.json"
+    root, moves, stands = _steps_in(path)
+    meta = root / "reverie" / "meta.json"
     if stands and max(stands) >= max(moves, default=0):
-        return _recording(_read_steps(environment, stands, _environment), meta, path)
-    ends = _read_steps(movement, moves, _movements)
+        return _recording(_read_steps(root / "environment", stands, _environment), meta, root)
+    ends = _read_steps(root / "movement", moves, _movements)
     begin = ends[:1]
     if 0 in stands:
         begin = [_read_step(stands[0], _environment)]
         _same_agents(ends[0], begin[0], stands[0])
-    return _recording(begin + ends[:-1], meta, path)
+    return _recording(begin + ends[:-1], meta, root)
 
 
-def _folders(path: Path) -> tuple[Path, Path]:
-    """Where movement and environment files are; a folder given directly stands alone."""
-    if path.name in ("movement", "environment") and not (path / path.name).is_dir():
-        nowhere = path / "none"
-        return (path, nowhere) if path.name == "movement" else (nowhere, path)
-    return path / "movement", path / "environment"
+def _steps_in(path: Path) -> tuple[Path, dict[int, Path], dict[int, Path]]:
+    """A simulation's folder and the step files in its movement/ and environment/.
+
+    If `path` is one of the two, only that one counts.
+    """
+    alone = path.name if path.name in ("movement", "environment") and _numbered(path) else None
+    root = path.parent if alone else path
+    moves, stands = (
+        _numbered(root / folder) if alone in (None, folder) else {}
+        for folder in ("movement", "environment")
+    )
+    return root, moves, stands
 
 
 def _numbered(folder: Path) -> dict[int, Path]:
@@ -109,12 +118,12 @@ def _numbered(folder: Path) -> dict[int, Path]:
         ) from None
 
 
-def _consecutive(steps: Iterable[int], name: str) -> range:
+def _consecutive(steps: Iterable[int], name: Callable[[int], str]) -> range:
     found = set(steps)
     for step in range(len(found)):
         if step not in found:
             raise MetropolisError(
-                f"{name.format(step)} is missing while there is one for step {max(found)};"
+                f"{name(step)} is missing while there is one for step {max(found)};"
                 " steps should follow one another from 0"
             )
     return range(len(found))
@@ -124,7 +133,7 @@ def _read_steps(
     folder: Path, files: dict[int, Path], parse: Callable[[Any, Path], _Tiles]
 ) -> list[_Tiles]:
     tiles = []
-    for step in _consecutive(files, f"{folder}/{{}}.json"):
+    for step in _consecutive(files, lambda step: f"{folder / f'{step}.json'}"):
         tiles.append(_read_step(files[step], parse))
         _same_agents(tiles[0], tiles[-1], files[step])
     return tiles
@@ -180,19 +189,18 @@ def _tile(value: Any, place: str) -> _Tile:
     raise MetropolisError(f"{place}: the position is {brief(value)}; it should be a tile [x, y]")
 
 
-def _recording(tiles: list[_Tiles], meta: Path, path: Path) -> Recording:
+def _recording(tiles: list[_Tiles], meta: Path, root: Path) -> Recording:
     agents = tuple(tiles[0])
     positions: npt.NDArray[np.float64] = np.array(
         [[where[name] for name in agents] for where in tiles], np.float64
     ).reshape(len(tiles), len(agents), 2)
     start, step_s = _meta(meta, len(tiles))
-    folder = path if path.is_dir() else path.parent
-    name = folder.parent.name if folder.name in ("movement", "environment") else folder.name
+    name = root.resolve().name
     return Recording(
         agents=agents,
         positions=positions,
-        name=name or path.name,
-        source=path.name,
+        name=name,
+        source=f"Generative Agents run {name}",
         velocity=VELOCITY,
         movement_metric="manhattan",
         start=start,
