@@ -233,39 +233,37 @@ def print_table(trace: Trace, setting: Setting, results: Sequence[ReplayResult])
         f"{graph.dependencies_per_agent_step:.2f} true dependencies per agent-step incl. itself; "
         f"critical path {longest.weight:,.0f} tokens in {len(longest.calls):,} calls."
     )
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        title=f"simulated on {setting.profile_name}, {setting.metric.name} metric, "
-        f"radius {setting.perception_radius:g}, velocity {setting.max_velocity:g}",
-    )
-    for heading in (
-        "mode", "instances", "priority", "makespan\nsim_s", "x over\nlockstep",
-        "x over\nsequential", "share of\noracle", "achieved\nparallelism",
-        "utilisation", "controller µs\nper agent-step",
-    ):  # fmt: skip
-        left = heading in ("mode", "priority")
-        table.add_column(heading, justify="left" if left else "right", no_wrap=True)
+    for instances, priority in dict.fromkeys((r.instances, r.priority) for r in results):
+        chosen = [r for r in results if (r.instances, r.priority) == (instances, priority)]
+        console.print(
+            f"\nSimulated on {instances} x {setting.profile_name}, priority {priority}; "
+            f"{setting.metric.name} metric, radius {setting.perception_radius:g}, "
+            f"velocity {setting.max_velocity:g}."
+        )
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+        table.add_column("mode", no_wrap=True)
+        for heading in (
+            "makespan\nsim_s", "over\nlockstep", "over se-\nquential", "share of\noracle",
+            "parallel-\nism", "utili-\nsation", "control\nµs/step",
+        ):  # fmt: skip
+            table.add_column(heading, justify="right", no_wrap=True)
+        for result in chosen:
+            table.add_row(*_cells(results, result))
+        console.print(table)
+    console.print("* a bound, not an execution; µs/step: controller time per agent-step, real")
 
+
+def _cells(results: Sequence[ReplayResult], result: ReplayResult) -> list[str]:
     def number(value: float | None, form: str) -> str:
         return "–" if value is None else format(value, form)
 
-    previous = None
-    for result in results:
-        group = (result.instances, result.priority)
-        if previous not in (None, group):
-            table.add_section()
-        previous = group
-        is_bound = MODES[result.mode].is_bound
-        table.add_row(
-            result.mode + (" (bound)" if is_bound else ""),
-            str(result.instances),
-            result.priority,
-            number(result.makespan_sim_s, ",.1f"),
-            number(ratio(results, result, "lockstep"), ".2f"),
-            number(ratio(results, result, "sequential"), ".2f"),
-            number(ratio(results, result, "oracle"), ".1%"),
-            number(result.achieved_parallelism, ".2f"),
-            number(result.utilisation, ".1%"),
-            number(result.controller_us_per_agent_step, ".2f"),
-        )
-    console.print(table)
+    return [
+        result.mode + ("*" if MODES[result.mode].is_bound else ""),
+        number(result.makespan_sim_s, ",.1f"),
+        number(ratio(results, result, "lockstep"), ".2f"),
+        number(ratio(results, result, "sequential"), ".2f"),
+        number(ratio(results, result, "oracle"), ".0%"),
+        number(result.achieved_parallelism, ".2f"),
+        number(result.utilisation, ".0%"),
+        number(result.controller_us_per_agent_step, ".2f"),
+    ]
