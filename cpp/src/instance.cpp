@@ -25,6 +25,17 @@ std::size_t checked_instances(const InstancePoolOptions& options) {
   return static_cast<std::size_t>(options.instances);
 }
 
+void check_tokens(const std::string& name, const Request& request) {
+  if (request.prompt_tokens >= 1 && request.output_tokens >= 1 && request.prefix_tokens >= 0) {
+    return;
+  }
+  throw std::invalid_argument(
+      name + " has " + std::to_string(request.prompt_tokens) + " prompt, " +
+      std::to_string(request.output_tokens) + " output and " +
+      std::to_string(request.prefix_tokens) +
+      " prefix tokens; prompt and output must be at least 1, the prefix at least 0");
+}
+
 }  // namespace
 
 struct InstancePool::Impl {
@@ -40,13 +51,7 @@ struct InstancePool::Impl {
 
   void check(RequestId id, const Request& request, double at_sim_s) const {
     const std::string name = "request " + std::to_string(id);
-    if (request.prompt_tokens < 1 || request.output_tokens < 1 || request.prefix_tokens < 0) {
-      throw std::invalid_argument(
-          name + " has " + std::to_string(request.prompt_tokens) + " prompt, " +
-          std::to_string(request.output_tokens) + " output and " +
-          std::to_string(request.prefix_tokens) +
-          " prefix tokens; prompt and output must be at least 1, the prefix at least 0");
-    }
+    check_tokens(name, request);
     const std::int64_t kv = std::int64_t{request.prompt_tokens} + request.output_tokens - 1;
     const std::int64_t blocks = profile.kv_capacity_tokens / profile.block_tokens;
     if (ceil_div(kv, profile.block_tokens) > blocks) {
@@ -139,6 +144,22 @@ std::int64_t InstancePool::preemptions() const {
   std::int64_t total = 0;
   for (const Engine& engine : impl_->engines) total += engine.preemptions();
   return total;
+}
+
+double InstancePool::isolated_sim_s(const Profile& profile, const Request& request) {
+  check_tokens("the request", request);
+  const CostModel cost(profile);
+  detail::Units total = 0;
+  for (std::int64_t kv = 0; kv < request.prompt_tokens;) {
+    const std::int64_t chunk =
+        std::min<std::int64_t>(profile.chunk_tokens, request.prompt_tokens - kv);
+    detail::PrefillWork prefill;
+    prefill.add(chunk, kv);
+    total += cost.mixed(0, 0, prefill);
+    kv += chunk;
+  }
+  const std::int64_t decodes = request.output_tokens - 1;
+  return detail::to_seconds(total + cost.decode_run(1, request.prompt_tokens + 1).elapsed(decodes));
 }
 
 }  // namespace metropolis

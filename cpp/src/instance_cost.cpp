@@ -3,8 +3,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace metropolis {
-namespace detail {
+namespace metropolis::detail {
 namespace {
 
 constexpr double kLargest_ms = 8000;  // what 63 bits hold
@@ -52,21 +51,4 @@ CostModel::CostModel(const Profile& p)
   }
 }
 
-}  // namespace detail
-
-double InstancePool::isolated_sim_s(const Profile& profile, const Request& request) {
-  const detail::CostModel cost(profile);
-  detail::Units total = 0;
-  for (std::int64_t kv = 0; kv < request.prompt_tokens;) {
-    const std::int64_t chunk =
-        std::min<std::int64_t>(profile.chunk_tokens, request.prompt_tokens - kv);
-    detail::PrefillWork prefill;
-    prefill.add(chunk, kv);
-    total += cost.mixed(0, 0, prefill);
-    kv += chunk;
-  }
-  const std::int64_t decodes = request.output_tokens - 1;
-  return detail::to_seconds(total + cost.decode_run(1, request.prompt_tokens + 1).elapsed(decodes));
-}
-
-}  // namespace metropolis
+}  // namespace metropolis::detail

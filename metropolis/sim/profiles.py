@@ -16,6 +16,8 @@ from typing import Any
 from metropolis._core import InstancePool, Profile
 from metropolis.types import MetropolisError
 
+__all__ = ["Profile", "ProfileEntry", "load_entry", "load_profile", "profile_names"]
+
 FOLDER = Path(__file__).parent / "profiles"
 
 _NUMBERS = {"w_ms", "g_ms", "h_ms", "b_ms", "k_ms", "q_ms", "c_ms", "k_mixed_ms"}

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
+import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metropolis._core import InstancePool, Profile, Request
+from metropolis._core import InstancePool, Profile, Request, simulate
 from metropolis.sim.reference import ReferencePool
 
 Pool = InstancePool | ReferencePool
@@ -90,3 +92,139 @@ def test_native_equals_reference(case: Case) -> None:
     assert [native_pool.busy_sim_s(i) for i in range(case.instances)] == [
         reference_pool.busy_sim_s(i) for i in range(case.instances)
     ]
+
+
+@given(cases(), st.lists(st.floats(0, 5), max_size=40))
+@settings(max_examples=200, deadline=None)
+def test_slices_of_time_change_nothing(case: Case, cuts: list[float]) -> None:
+    assert run(case, InstancePool, tuple(cuts))[0] == run(case, InstancePool)[0]
+
+
+@given(cases())
+@settings(max_examples=200, deadline=None)
+def test_going_from_event_to_event(case: Case) -> None:
+    """Time only grows, nothing completes before the announced event, and it always ends."""
+    pool = case.pool(InstancePool)
+    for id, (now, request) in zip(case.ids, case.requests, strict=True):
+        pool.submit(id, request, now)
+    out: list[Event] = []
+    last = -inf
+    while pool.outstanding():
+        until = pool.next_event_sim_s()
+        assert last < until < inf
+        completions = pool.advance(until)
+        assert all(c.last_token_sim_s == until for c in completions)
+        out += [(c.id, c.instance, c.first_token_sim_s, c.last_token_sim_s) for c in completions]
+        last = until
+    assert pool.next_event_sim_s() == inf
+    assert out == run(case, InstancePool)[0]
+
+
+@given(cases())
+@settings(max_examples=200, deadline=None)
+def test_every_request_gets_its_tokens_in_possible_time(case: Case) -> None:
+    case.profile.k_mixed_ms = 0.0  # else a mixed iteration can be cheaper than a lone decode
+    out, pool = run(case, InstancePool)
+    assert sorted(id for id, *_ in out) == sorted(case.ids)
+    assert [(last, id) for id, _, _, last in out] == sorted((last, id) for id, _, _, last in out)
+    by_id = dict(zip(case.ids, case.requests, strict=True))
+    for id, instance, first, last in out:
+        arrival, request = by_id[id]
+        assert 0 <= instance < case.instances
+        assert arrival < first <= last
+        assert (first == last) == (request.output_tokens == 1)
+        if not case.prefix_reuse:
+            least = InstancePool.isolated_sim_s(case.profile, request)
+            assert last - arrival >= least * (1 - 1e-12)
+    end = max(last for *_, last in out)
+    for i in range(case.instances):
+        assert pool.busy_sim_s(i) <= end - case.requests[0][0] + 1e-12
+
+
+@given(cases())
+@settings(max_examples=200, deadline=None)
+def test_tokens_are_conserved(case: Case) -> None:
+    """With one millisecond per computed token and nothing else, busy time counts tokens."""
+    profile = Profile(
+        g_ms=1.0,
+        kv_capacity_tokens=case.profile.kv_capacity_tokens,
+        block_tokens=case.profile.block_tokens,
+        chunk_tokens=case.profile.chunk_tokens,
+        max_sequences=case.profile.max_sequences,
+    )
+    counted = Case(profile, case.instances, case.prefix_reuse, case.requests, case.ids)
+    _, pool = run(counted, InstancePool)
+    computed_tokens = 1000 * sum(pool.busy_sim_s(i) for i in range(case.instances))
+    tokens = sum(r.prompt_tokens + r.output_tokens - 1 for _, r in case.requests)
+    if pool.preemptions():
+        assert case.prefix_reuse or computed_tokens > tokens - 1e-6
+    elif case.prefix_reuse:
+        assert computed_tokens < tokens + 1e-6
+    else:
+        assert abs(computed_tokens - tokens) < 1e-6
+
+
+@given(cases())
+@settings(max_examples=200, deadline=None)
+def test_a_lone_request_takes_its_isolated_time(case: Case) -> None:
+    request = case.requests[0][1]
+    pool = InstancePool(case.profile)
+    pool.submit(0, request, 0.0)
+    (completion,) = pool.advance(inf)
+    assert completion.last_token_sim_s == InstancePool.isolated_sim_s(case.profile, request)
+
+
+@given(cases(), st.integers(1, 6))
+@settings(max_examples=200, deadline=None)
+def test_simulate_is_the_pool_in_one_call(case: Case, concurrency: int) -> None:
+    columns = {
+        "arrival_sim_s": [now for now, _ in case.requests],
+        "prompt_tokens": [r.prompt_tokens for _, r in case.requests],
+        "output_tokens": [r.output_tokens for _, r in case.requests],
+        "priority": [r.priority for _, r in case.requests],
+        "prefix_id": [r.prefix_id for _, r in case.requests],
+        "prefix_tokens": [r.prefix_tokens for _, r in case.requests],
+        "instances": case.instances,
+        "prefix_reuse": case.prefix_reuse,
+    }
+    in_order = Case(
+        case.profile, case.instances, case.prefix_reuse, case.requests, tuple(sorted(case.ids))
+    )
+    expected, pool = run(in_order, InstancePool)
+    result = simulate(case.profile, **columns)
+    for id, instance, first, last in expected:
+        assert result["instance"][id] == instance
+        assert result["first_token_sim_s"][id] == first
+        assert result["last_token_sim_s"][id] == last
+    assert result["preemptions"] == pool.preemptions()
+
+    closed = simulate(case.profile, **columns, concurrency=concurrency)
+    starts, ends = closed["submitted_sim_s"], closed["last_token_sim_s"]
+    assert (starts >= np.array(columns["arrival_sim_s"])).all()
+    for i, start in enumerate(starts):
+        assert (ends[:i] > start).sum() < concurrency
+
+
+def test_bad_input_is_refused() -> None:
+    profile = Profile(w_ms=1.0, kv_capacity_tokens=64)
+    with pytest.raises(ValueError, match="request 3 needs 65 KV tokens; an instance holds 64"):
+        InstancePool(profile).submit(3, Request(64, 2), 0.0)
+    with pytest.raises(ValueError, match="prompt and output must be at least 1"):
+        InstancePool(profile).submit(3, Request(64, 0), 0.0)
+    with pytest.raises(ValueError, match="prompt and output must be at least 1"):
+        InstancePool.isolated_sim_s(profile, Request(64, 0))
+    with pytest.raises(ValueError, match="at least 1"):
+        InstancePool(profile, instances=0)
+    with pytest.raises(ValueError, match="field b_ms is -1"):
+        InstancePool(Profile(w_ms=1.0, b_ms=-1.0, kv_capacity_tokens=64))
+    with pytest.raises(ValueError, match="column output_tokens has 1 rows, arrival_sim_s has 2"):
+        simulate(profile, [0.0, 1.0], [1, 1], [1])
+    with pytest.raises(ValueError, match="arrival_sim_s of row 1 is before"):
+        simulate(profile, [1.0, 0.0], [1, 1], [1, 1])
+
+
+@pytest.mark.campaign
+@given(cases())
+@settings(max_examples=20_000, deadline=None)
+def test_native_equals_reference_at_length(case: Case) -> None:
+    assert run(case, InstancePool)[0] == run(case, ReferencePool)[0]

@@ -69,6 +69,7 @@ class InstancePool {
   std::int64_t preemptions() const;
 
   // Time one request takes on an otherwise idle instance: the lower bound used by critical paths.
+  // Throws as submit does, except that KV capacity does not matter.
   static double isolated_sim_s(const Profile& profile, const Request& request);
 
  private:

@@ -1,0 +1,159 @@
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+#include <vector>
+
+#include "doctest.h"
+#include "metropolis/instance.hpp"
+#include "metropolis/workload.hpp"
+
+using namespace metropolis;
+
+namespace {
+
+constexpr double kForever = std::numeric_limits<double>::infinity();
+
+// One millisecond per new token and nothing else: time counts computed tokens.
+Profile token_counter(std::int64_t kv_capacity_tokens) {
+  Profile profile;
+  profile.g_ms = 1;
+  profile.kv_capacity_tokens = kv_capacity_tokens;
+  profile.block_tokens = 4;
+  return profile;
+}
+
+Request request(std::int32_t prompt, std::int32_t output) {
+  Request r;
+  r.prompt_tokens = prompt;
+  r.output_tokens = output;
+  return r;
+}
+
+std::vector<Completion> finish(InstancePool& pool) {
+  std::vector<Completion> out;
+  pool.advance(kForever, out);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("a lone request takes its prefill and one iteration for each further token") {
+  Profile profile = token_counter(1000);
+  profile.w_ms = 10;
+  profile.chunk_tokens = 16;
+  InstancePool pool(profile, {});
+  pool.submit(7, request(40, 5), 100);
+  const auto out = finish(pool);
+  REQUIRE(out.size() == 1);
+  CHECK(out[0].id == 7);
+  // chunks of 16, 16 and 8 tokens, the last for the price of 10; then four tokens at 10
+  CHECK(out[0].first_token_sim_s == doctest::Approx(100.042).epsilon(1e-12));
+  CHECK(out[0].last_token_sim_s == doctest::Approx(100.082).epsilon(1e-12));
+  CHECK(InstancePool::isolated_sim_s(profile, request(40, 5)) ==
+        doctest::Approx(0.082).epsilon(1e-12));
+  CHECK(pool.busy_sim_s(0) == doctest::Approx(0.082).epsilon(1e-12));
+  CHECK(pool.outstanding() == 0);
+  CHECK(pool.next_event_sim_s() == kForever);
+}
+
+TEST_CASE("a request that arrives in a leap joins at the next boundary") {
+  Profile profile = token_counter(100000);
+  profile.w_ms = 10;
+  InstancePool pool(profile, {});
+  pool.submit(0, request(10, 1001), 0);   // boundaries at 10, 20, 30 ... ms
+  pool.submit(1, request(5, 1), 5.0041);  // seen at 5.010
+  const auto out = finish(pool);
+  REQUIRE(out.size() == 2);
+  CHECK(out[0].id == 1);
+  CHECK(out[0].last_token_sim_s == doctest::Approx(5.02).epsilon(1e-12));
+  CHECK(out[1].last_token_sim_s == doctest::Approx(10.01).epsilon(1e-12));
+}
+
+TEST_CASE("what is submitted at a boundary is seen by the iteration that begins there") {
+  InstancePool pool(token_counter(1000), {});
+  std::vector<Completion> out;
+  pool.submit(0, request(8, 1), 0);
+  while (out.empty()) pool.advance(pool.next_event_sim_s(), out);
+  const double now_sim_s = out[0].last_token_sim_s;
+  pool.submit(1, request(8, 1), now_sim_s);
+  pool.submit(2, request(8, 1), now_sim_s);
+  out = finish(pool);
+  REQUIRE(out.size() == 2);
+  CHECK(out[0].last_token_sim_s == out[1].last_token_sim_s);  // one iteration for both
+  CHECK(out[0].last_token_sim_s == doctest::Approx(0.024).epsilon(1e-12));
+}
+
+TEST_CASE("the worst sequence is preempted and computes again what it had") {
+  InstancePool pool(token_counter(16), {});  // four blocks
+  pool.submit(0, request(8, 9), 0);
+  pool.submit(1, request(8, 2), 0);  // both fill two blocks, none is left for a first decode
+  const auto out = finish(pool);
+  CHECK(pool.preemptions() == 1);
+  REQUIRE(out.size() == 2);
+  CHECK(out[0].id == 0);
+  CHECK(out[0].last_token_sim_s == doctest::Approx(0.024).epsilon(1e-12));
+  CHECK(out[1].first_token_sim_s == doctest::Approx(0.016).epsilon(1e-12));
+  CHECK(out[1].last_token_sim_s == doctest::Approx(0.033).epsilon(1e-12));  // 8 + 1 again
+}
+
+TEST_CASE("a cached prefix is not computed again until it is evicted") {
+  Request shared = request(12, 1);
+  shared.prefix_id = 3;
+  shared.prefix_tokens = 10;  // two whole blocks
+  InstancePool pool(token_counter(16), {.instances = 1, .prefix_reuse = true});
+  pool.submit(0, shared, 0);
+  pool.submit(1, shared, 1);
+  pool.submit(2, request(16, 1), 2);  // needs every block
+  pool.submit(3, shared, 3);
+  const auto out = finish(pool);
+  REQUIRE(out.size() == 4);
+  CHECK(out[0].last_token_sim_s == doctest::Approx(0.012).epsilon(1e-12));
+  CHECK(out[1].last_token_sim_s == doctest::Approx(1.004).epsilon(1e-12));
+  CHECK(out[3].last_token_sim_s == doctest::Approx(3.012).epsilon(1e-12));
+}
+
+TEST_CASE("smaller priorities are admitted first, and nobody is preempted for them") {
+  Profile profile = token_counter(1000);
+  profile.max_sequences = 1;
+  InstancePool pool(profile, {});
+  Request urgent = request(4, 1);
+  urgent.priority = -5;
+  pool.submit(0, request(4, 100), 0);
+  pool.submit(1, request(4, 1), 0.001);
+  pool.submit(2, urgent, 0.002);
+  const auto out = finish(pool);
+  REQUIRE(out.size() == 3);
+  CHECK(out[0].id == 0);
+  CHECK(out[1].id == 2);
+  CHECK(out[2].id == 1);
+}
+
+TEST_CASE("the least loaded instance is chosen, the lowest index on ties") {
+  InstancePool pool(token_counter(1000), {.instances = 3});
+  for (RequestId id = 0; id < 4; ++id) pool.submit(id, request(10, 5), 0);
+  std::vector<std::int32_t> instances(4);
+  for (const Completion& c : finish(pool)) instances[static_cast<std::size_t>(c.id)] = c.instance;
+  CHECK(instances == std::vector<std::int32_t>{0, 1, 2, 0});
+}
+
+TEST_CASE("what makes no sense is refused") {
+  InstancePool pool(token_counter(16), {});
+  CHECK_THROWS_AS(pool.submit(0, request(0, 1), 0), std::invalid_argument);
+  CHECK_THROWS_AS(pool.submit(0, request(1, 0), 0), std::invalid_argument);
+  CHECK_THROWS_AS(pool.submit(0, request(16, 2), 0), std::invalid_argument);
+  CHECK_NOTHROW(pool.submit(0, request(16, 1), 5));
+  CHECK_THROWS_AS(pool.submit(1, request(1, 1), 4), std::invalid_argument);
+  CHECK_THROWS_AS(InstancePool(token_counter(16), {.instances = 0}), std::invalid_argument);
+  CHECK_THROWS_AS(InstancePool(Profile{}, {}), std::invalid_argument);
+}
+
+TEST_CASE("a closed loop keeps to its concurrency") {
+  const std::vector<double> arrival_sim_s(50, 0.0);
+  const std::vector<std::int32_t> prompt(50, 8), output(50, 3);
+  const Workload workload{arrival_sim_s, prompt, output, {}, {}, {}};
+  const auto result = run_workload(token_counter(1000), {}, workload, 1);
+  for (std::size_t i = 1; i < 50; ++i) {
+    CHECK(result.submitted_sim_s[i] == result.last_token_sim_s[i - 1]);
+  }
+  CHECK(result.last_token_sim_s.back() == doctest::Approx(50 * 0.010).epsilon(1e-12));
+}

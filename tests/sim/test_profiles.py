@@ -1,0 +1,94 @@
+"""Profiles: those that ship, and a user's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from metropolis.sim.profiles import load_entry, load_profile, profile_names
+from metropolis.types import MetropolisError
+
+OWN = """
+source = "measured at home"
+w_ms = 5
+g_ms = 0.1
+h_ms = 1
+b_ms = 0
+k_ms = 1e-4
+q_ms = 0
+c_ms = 0
+kv_capacity_tokens = 1000
+"""
+
+
+def test_the_profiles_that_ship() -> None:
+    assert {
+        "llama-3-8b/l4",
+        "llama-3-8b/a100",
+        "llama-3-8b/h100",
+        "llama-3-8b/h200",
+        "llama-3-8b/rtx-4090",
+        "llama-3-8b/rtx-pro-6000",
+        "llama-3-70b/a100-tp4",
+        "llama-3-70b/h200-tp4",
+        "mixtral-8x7b/a100-tp2",
+    } <= set(profile_names())
+
+
+@pytest.mark.parametrize("name", profile_names())
+def test_every_profile_has_its_sources(name: str) -> None:
+    entry = load_entry(name)
+    assert entry.name == name
+    assert entry.source
+    assert entry.kv_source
+    assert entry.estimate == ("roofline" in entry.source or "scaled" in entry.source)
+    assert load_profile(name).kv_capacity_tokens >= 20_000
+
+
+def test_an_unknown_name_gets_the_nearest() -> None:
+    with pytest.raises(
+        MetropolisError, match=r"no profile 'llama-3-8b/rtx4090'.*llama-3-8b/rtx-4090"
+    ):
+        load_profile("llama-3-8b/rtx4090")
+
+
+def test_a_file_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "one.toml").write_text(OWN)
+    profile = load_profile(tmp_path / "one.toml")
+    assert (profile.w_ms, profile.kv_capacity_tokens, profile.block_tokens) == (5.0, 1000, 16)
+    (tmp_path / "two.toml").write_text(f"[a]{OWN}[b]{OWN}")
+    assert load_profile(tmp_path / "two.toml/b").w_ms == 5.0
+    with pytest.raises(MetropolisError, match="holds the profiles a, b"):
+        load_profile(tmp_path / "two.toml")
+
+
+@pytest.mark.parametrize(
+    ("replace", "by", "sentence"),
+    [
+        ("w_ms = 5\n", "", "lacks the field 'w_ms'"),
+        ("w_ms = 5", "w_ms = '5'", "field 'w_ms' is '5', but must be int or float"),
+        ("w_ms = 5", "w_ms = true", "field 'w_ms' is True"),
+        ("w_ms = 5", "w_ms = -5", "profile field w_ms is -5"),
+        ("w_ms = 5", "w_ms = nan", "profile field w_ms is nan"),
+        ("b_ms = 0", "b_ms = 0\nw_mss = 3", "unknown field 'w_mss'; a profile has w_ms"),
+        ("b_ms = 0", "b_ms = ", "is not a TOML file"),
+        ("1000", "0", "field 'kv_capacity_tokens' is 0"),
+        ("1000", "10", "must hold at least one block of 16 tokens"),
+        ("1000", "10.5", "field 'kv_capacity_tokens' is 10.5, but must be int"),
+    ],
+)
+def test_a_damaged_file_gets_a_sentence(
+    tmp_path: Path, replace: str, by: str, sentence: str
+) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(OWN.replace(replace, by))
+    with pytest.raises(MetropolisError) as raised:
+        load_profile(path)
+    assert sentence in str(raised.value)
+    assert str(path) in str(raised.value)
+
+
+def test_a_missing_file_gets_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(MetropolisError, match="cannot be read: No such file"):
+        load_profile(tmp_path / "none.toml")
