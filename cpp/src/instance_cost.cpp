@@ -14,7 +14,7 @@ std::int64_t to_units(double value_ms, const char* field) {
                                 std::to_string(value_ms) +
                                 ", but must be at least 0 and below 8000 ms");
   }
-  return static_cast<std::int64_t>(value_ms * (kUnitsPerSecond / 1000));
+  return static_cast<std::int64_t>(value_ms * kUnitsPerSecond / 1000);
 }
 
 void require_positive(std::int64_t value, const char* field) {

@@ -111,8 +111,7 @@ void Engine::stop_decoding(const Decoding& decoding) {
 
 // Leaves a prefix just computed in the cache, in blocks that so far were the sequence's own.
 void Engine::share_prefix(Sequence& sequence) {
-  if (sequence.shareable_blocks == 0 || sequence.shared_blocks > 0 ||
-      prefixes_.find(sequence.prefix_id) != prefixes_.none()) {
+  if (sequence.shareable_blocks == 0 || prefixes_.find(sequence.prefix_id) != prefixes_.none()) {
     return;
   }
   sequence.prefix = prefixes_.insert(sequence.prefix_id, sequence.shareable_blocks);

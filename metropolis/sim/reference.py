@@ -208,7 +208,7 @@ class _Instance:
         profile, chunks = self.profile, self.chunks
 
         def units(value_ms: float) -> int:
-            return int(value_ms * (SCALE / 1000))
+            return int(value_ms * SCALE / 1000)
 
         k_ms = (chunks and profile.k_mixed_ms) or profile.k_ms
         prefills = min(len(chunks), 1) if profile.c_once else len(chunks)
@@ -248,7 +248,7 @@ class _Instance:
     def _share_prefix(self, sequence: _Sequence) -> None:
         blocks = self.shareable_blocks(sequence)
         prefix_id = sequence.request.prefix_id
-        if blocks and not sequence.prefix and prefix_id not in self.prefixes:
+        if blocks and prefix_id not in self.prefixes:
             sequence.prefix = self.prefixes[prefix_id] = _Prefix(prefix_id, blocks, references=1)
             sequence.blocks -= blocks
 

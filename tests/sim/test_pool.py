@@ -45,11 +45,21 @@ def cases(draw: st.DrawFn) -> Case:
         chunk_tokens=draw(st.integers(1, 2 * block_tokens * blocks)),
         max_sequences=draw(st.integers(1, 8)),
     )  # fmt: skip
+    gap = st.floats(0, 0.3)
+    if draw(st.booleans()):  # a grid of times, for requests that arrive at a boundary exactly
+        profile = Profile(
+            w_ms=1000 / 64,
+            kv_capacity_tokens=profile.kv_capacity_tokens,
+            block_tokens=block_tokens,
+            chunk_tokens=profile.chunk_tokens,
+            max_sequences=profile.max_sequences,
+        )
+        gap = st.integers(0, 20).map(lambda n: n / 64)
     now = 0.0
     requests = []
     prefix_tokens = draw(st.lists(st.integers(0, 30), min_size=3, max_size=3))
     for _ in range(draw(st.integers(1, 25))):
-        now += draw(st.sampled_from([0.0, 0.0, 0.0]) | st.floats(0, 0.3))
+        now += draw(st.just(0.0) | gap)
         kv = draw(st.integers(1, blocks * block_tokens))
         prompt = draw(st.integers(1, kv))
         prefix_id = draw(st.integers(-1, 2))
