@@ -240,11 +240,11 @@ def print_table(trace: Trace, setting: Setting, results: Sequence[ReplayResult])
             f"{setting.metric.name} metric, radius {setting.perception_radius:g}, "
             f"velocity {setting.max_velocity:g}."
         )
-        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
         table.add_column("mode", no_wrap=True)
         for heading in (
             "makespan\nsim_s", "over\nlockstep", "over se-\nquential", "share of\noracle",
-            "parallel-\nism", "utili-\nsation", "control\nµs/step",
+            "paral-\nlelism", "utili-\nsation", "control\nµs/step",
         ):  # fmt: skip
             table.add_column(heading, justify="right", no_wrap=True)
         for result in chosen:
