@@ -259,11 +259,11 @@ def _cells(results: Sequence[ReplayResult], result: ReplayResult) -> list[str]:
 
     return [
         result.mode + ("*" if MODES[result.mode].is_bound else ""),
-        number(result.makespan_sim_s, ",.1f"),
+        number(result.makespan_sim_s, ",.1f" if result.makespan_sim_s < 10_000 else ",.0f"),
         number(ratio(results, result, "lockstep"), ".2f"),
         number(ratio(results, result, "sequential"), ".2f"),
         number(ratio(results, result, "oracle"), ".0%"),
-        number(result.achieved_parallelism, ".2f"),
+        number(result.achieved_parallelism, ".2f" if result.achieved_parallelism < 100 else ",.0f"),
         number(result.utilisation, ".0%"),
         number(result.controller_us_per_agent_step, ".2f"),
     ]
