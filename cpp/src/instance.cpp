@@ -94,7 +94,7 @@ struct InstancePool::Impl {
   std::deque<Engine> engines;
   Tournament<double> next_events;
   Tournament<std::int64_t> loads;  // outstanding requests by instance
-  std::vector<Completion> unreported;
+  std::deque<Completion> unreported;
   std::int64_t outstanding = 0;
   double now_sim_s = -kNever;
 };

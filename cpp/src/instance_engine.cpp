@@ -54,7 +54,7 @@ void Engine::enqueue(RequestId id, const Request& request, double now_sim_s) {
   }
 }
 
-void Engine::step(std::vector<Completion>& out) {
+void Engine::step(std::deque<Completion>& out) {
   if (state_ == State::kAtBoundary) {
     begin();
   } else {
@@ -132,7 +132,7 @@ void Engine::cut_leap(double now_sim_s) {
   next_event_sim_s_ = to_sim_s(now_ + leap_.elapsed(i));
 }
 
-void Engine::end(std::vector<Completion>& out) {
+void Engine::end(std::deque<Completion>& out) {
   const Units duration = leap_.elapsed(leap_iterations_);
   now_ += duration;
   busy_ += duration;

@@ -18,6 +18,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <vector>
 
 #include "instance_cost.hpp"
@@ -38,7 +39,7 @@ class Engine {
   double next_event_sim_s() const { return next_event_sim_s_; }
 
   // Carries out that event; appends completions in order of id.
-  void step(std::vector<Completion>& out);
+  void step(std::deque<Completion>& out);
 
   double busy_sim_s(double now_sim_s) const;
   std::int64_t preemptions() const { return preemptions_; }
@@ -51,7 +52,7 @@ class Engine {
     std::int32_t prompt_tokens;
     std::int32_t output_tokens;
     std::int32_t generated_tokens;  // kept up to date except while decoding
-    std::int32_t computed_tokens;   // of the prefill
+    std::int64_t computed_tokens;   // of the prefill
     std::int32_t shareable_blocks;  // whole blocks of its prefix
     std::int32_t shared_blocks;     // of those, the ones it holds in the prefix cache: all or none
     std::int64_t own_blocks;        // the others; not counting what it allocated while decoding
@@ -75,7 +76,7 @@ class Engine {
   enum class State { kIdle, kAtBoundary, kIterating };
 
   void begin();
-  void end(std::vector<Completion>& out);
+  void end(std::deque<Completion>& out);
   void begin_leap(std::int64_t longest);
   void cut_leap(double now_sim_s);
 
@@ -89,7 +90,7 @@ class Engine {
   void start_decoding(Slot slot);
   void stop_decoding(const Decoding& decoding);
   void share_prefix(Sequence& sequence);
-  void complete(Slot slot, std::vector<Completion>& out);
+  void complete(Slot slot, std::deque<Completion>& out);
   void release_blocks(Sequence& sequence);
 
   std::int64_t decode_blocks(std::int64_t iteration, std::int64_t count) const;

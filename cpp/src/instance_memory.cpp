@@ -73,7 +73,7 @@ void Engine::admit(Sequence& sequence) {
     sequence.prefix = prefix;
     sequence.shared_blocks = static_cast<std::int32_t>(prefix->blocks);
     sequence.own_blocks -= prefix->blocks;
-    sequence.computed_tokens = sequence.shared_blocks * profile_.block_tokens;
+    sequence.computed_tokens = prefix->blocks * profile_.block_tokens;
   }
   allocate(sequence.own_blocks);
 }
@@ -126,7 +126,7 @@ void Engine::release_blocks(Sequence& sequence) {
   sequence.shared_blocks = 0;
 }
 
-void Engine::complete(Slot slot, std::vector<Completion>& out) {
+void Engine::complete(Slot slot, std::deque<Completion>& out) {
   Sequence& sequence = slab_[slot];
   release_blocks(sequence);
   out.push_back({sequence.rank.id, index_, sequence.first_token_sim_s, to_sim_s(now_)});

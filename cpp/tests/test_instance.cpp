@@ -1,5 +1,5 @@
-#include <cmath>
 #include <limits>
+#include <random>
 #include <stdexcept>
 #include <vector>
 
@@ -156,4 +156,45 @@ TEST_CASE("a closed loop keeps to its concurrency") {
     CHECK(result.submitted_sim_s[i] == result.last_token_sim_s[i - 1]);
   }
   CHECK(result.last_token_sim_s.back() == doctest::Approx(50 * 0.010).epsilon(1e-12));
+}
+
+TEST_CASE("random workloads end, whole or in slices, with the same completions") {
+  for (unsigned seed = 0; seed < 150; ++seed) {
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    const auto draw = [&random](int low, int high) {
+      return std::uniform_int_distribution<std::int32_t>(low, high)(random);
+    };
+    Profile profile = token_counter(draw(16, 400));
+    profile.w_ms = 3;
+    profile.k_ms = 0.01;
+    profile.q_ms = 0.001;
+    profile.chunk_tokens = draw(1, 100);
+    profile.max_sequences = draw(1, 20);
+    const InstancePoolOptions options{draw(1, 3), seed % 2 == 0};
+    InstancePool whole(profile, options), sliced(profile, options);
+    std::vector<Completion> of_whole, of_sliced;
+    double now_sim_s = 0;
+    for (RequestId id = 0; id < 60; ++id) {
+      if (draw(0, 2) == 0) now_sim_s += 0.001 * draw(0, 500);
+      Request r = request(draw(1, 15), draw(1, 2));
+      const auto room = static_cast<std::int32_t>(profile.kv_capacity_tokens / 4 * 4) - 16;
+      if (room > 0) r.output_tokens += draw(0, room);
+      r.priority = draw(0, 2);
+      r.prefix_id = draw(-1, 2);
+      r.prefix_tokens = draw(0, 20);
+      whole.submit(id, r, now_sim_s);
+      sliced.submit(id, r, now_sim_s);
+      if (draw(0, 1) == 0) sliced.advance(now_sim_s + 0.001 * draw(-100, 0), of_sliced);
+    }
+    whole.advance(kForever, of_whole);
+    while (sliced.outstanding() > 0) sliced.advance(sliced.next_event_sim_s(), of_sliced);
+    REQUIRE(of_whole.size() == 60);
+    REQUIRE(of_sliced.size() == 60);
+    for (std::size_t i = 0; i < 60; ++i) {
+      CHECK(of_whole[i].id == of_sliced[i].id);
+      CHECK(of_whole[i].last_token_sim_s == of_sliced[i].last_token_sim_s);
+    }
+    CHECK(whole.preemptions() == sliced.preemptions());
+  }
 }

@@ -1,1 +1,1 @@
-"""metropolis.sim."""
+"""Virtual LLM instances: their specification (`reference`) and hardware profiles (`profiles`)."""
