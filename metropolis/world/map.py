@@ -16,6 +16,7 @@ from metropolis.types import MetropolisError
 
 Int32 = npt.NDArray[np.int32]
 Tile = tuple[int, int]
+_ID = re.compile("[0-9]{1,18}")
 
 
 @dataclass(frozen=True)
@@ -121,12 +122,12 @@ def _matrix(root: Path, layer: str, shape: tuple[int, int]) -> npt.NDArray[np.in
     path = root / "maze" / f"{layer}_maze.csv"
     ids = []
     for number, line in enumerate(_read(path).splitlines(), 1):
-        for column, cell in enumerate(line.split(","), 1):
-            if not cell.strip():
+        for column, cell in enumerate(map(str.strip, line.split(",")), 1):
+            if not cell:
                 continue
-            if not re.fullmatch(r"-?[0-9]{1,18}", cell.strip()):
+            if not _ID.fullmatch(cell):
                 raise MetropolisError(
-                    f"{path}, line {number}, column {column}: {cell.strip()!r} should be a block id"
+                    f"{path}, line {number}, column {column}: {cell[:40]!r} should be a block id"
                 )
             ids.append(int(cell))
     if len(ids) != shape[0] * shape[1]:
@@ -145,9 +146,9 @@ def _blocks(root: Path, layer: str, names_min: int) -> dict[int, list[str]]:
         block, *names = (cell.strip() for cell in line.split(","))
         if not line.strip():
             continue
-        if not block.isdecimal() or len(names) < names_min:
+        if not _ID.fullmatch(block) or len(names) < names_min:
             raise MetropolisError(
-                f"{path}, line {number}: {line.strip()!r} should be a block id and its names,"
+                f"{path}, line {number}: {line.strip()[:80]!r} should be a block id and its names,"
                 " separated by commas"
             )
         blocks[int(block)] = names

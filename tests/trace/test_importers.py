@@ -146,6 +146,12 @@ def test_clamping_goes_round_walls(tmp_path: Path) -> None:
         import_movement(path, map=map, velocity=1, jumps="clamp")
 
 
+def test_a_leap_across_the_world_takes_no_more_room_than_a_short_one(tmp_path: Path) -> None:
+    path = dump(tmp_path / "leap.json", {"Ada": [[0, 0]] + [[-(10**12), 7]] * 5})
+    positions = import_movement(path, radius=2, velocity=2, jumps="clamp").positions
+    assert positions[:, 0].tolist() == [[-2 * step, 0] for step in range(6)]
+
+
 def test_tracks_between_tiles_are_pursued(tmp_path: Path) -> None:
     track = [[0.5, 0.5]] + [[4.5, 0.5]] * 5
     path = dump(tmp_path / "leap.json", {"Ada": track})

@@ -44,7 +44,7 @@ ALIASES = {
 }
 """Our fields and what logs call them; the first that is there counts, others are ignored."""
 UNNAMED_FUNCTION = "call"
-_WHOLE = re.compile(r"-?[0-9]{1,18}(\.0*)?")
+_WHOLE = re.compile(r"(-?[0-9]{1,18})(\.0*)?")
 
 
 @dataclass(slots=True)
@@ -233,7 +233,8 @@ def _value(fields: dict[str, Any], field: str) -> Any:
 def _whole(value: Any) -> int | None:
     """A whole number of at most 18 digits, as JSON or as CSV has it."""
     if isinstance(value, str):
-        return int(value.partition(".")[0]) if _WHOLE.fullmatch(value.strip()) else None
+        found = _WHOLE.fullmatch(value.strip())
+        return int(found[1]) if found else None
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e18:
         return None
     return int(value) if value == int(value) else None

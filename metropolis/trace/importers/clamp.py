@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Iterator
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -34,31 +35,44 @@ def clamp(positions: Float32, meta: TraceMeta, path: object) -> tuple[Float32, i
 
 def _walk(track: Float32, velocity: int, map: GridMap | None, place: str) -> npt.NDArray[np.int64]:
     tiles = [(int(x), int(y)) for x, y in track]
-    ahead = tiles[:1]  # where the agent stands, and the tiles it still has to walk
-    walked = [ahead[0]]
-    for step, (before, after) in enumerate(pairwise(tiles), 1):
-        between = _straight(before, after) if map is None else map.walk(before, after)
-        if between is None:
-            raise MetropolisError(
-                f"{place}, step {step}: no way leads from {before} to {after} on the map, so the"
-                " jump cannot be clamped; the map should be the one of the recording"
-            )
-        for tile in between:
-            if tile in ahead:
-                del ahead[ahead.index(tile) + 1 :]
-            else:
-                ahead.append(tile)
-        del ahead[: min(velocity, len(ahead) - 1)]
-        walked.append(ahead[0])
+    at = tiles[0]
+    ahead: list[Tile] = []  # recorded tiles the agent still has to reach
+    leg: Iterator[Tile] = iter(())  # the way to the first of them
+    walked = [at]
+    for step, recorded in enumerate(tiles[1:], 1):
+        if recorded in ahead:
+            del ahead[ahead.index(recorded) + 1 :]
+        else:
+            ahead.append(recorded)
+        for _ in range(velocity):
+            while ahead and ahead[0] == at:
+                del ahead[0]
+                leg = iter(())
+            if not ahead:
+                break
+            tile = next(leg, None)
+            if tile is None:
+                leg = _way(at, ahead[0], map, f"{place}, step {step}")
+                tile = next(leg)
+            at = tile
+        walked.append(at)
     return np.array(walked)
 
 
-def _straight(start: Tile, goal: Tile) -> list[Tile]:
-    """4-neighbour tiles from `start` to `goal`, first along x, then along y."""
-    (x, y), (to_x, to_y) = start, goal
-    along_x = [(i, y) for i in range(x, to_x, 1 if to_x > x else -1)]
-    along_y = [(to_x, j) for j in range(y, to_y, 1 if to_y > y else -1)]
-    return [*along_x, *along_y, goal][1:] if start != goal else []
+def _way(start: Tile, goal: Tile, map: GridMap | None, place: str) -> Iterator[Tile]:
+    """4-neighbour tiles after `start`, up to `goal`; without a map first along x, then along y."""
+    if map is None:
+        (x, y), (to_x, to_y) = start, goal
+        along_x = range(x, to_x, 1 if to_x > x else -1)[1:]
+        along_y = range(y, to_y, 1 if to_y > y else -1)[1 if x == to_x else 0 :]
+        return chain(((i, y) for i in along_x), ((to_x, j) for j in along_y), [goal])
+    walk = map.walk(start, goal)
+    if walk is None:
+        raise MetropolisError(
+            f"{place}: no way leads from {start} to {goal} on the map, so the jump cannot be"
+            " clamped; the map should be the one of the recording"
+        )
+    return iter(walk)
 
 
 def _pursue(track: Float32, meta: TraceMeta) -> Float32:
