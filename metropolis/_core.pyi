@@ -13,7 +13,19 @@ class Metric:
 
 def plane_metric(name: str) -> Metric: ...
 def geodesic_metric(walls: npt.NDArray[np.uint8], horizon: int) -> Metric: ...
+def genagent_metric(
+    walls: npt.NDArray[np.uint8],
+    arenas: npt.NDArray[np.int32],
+    max_velocity: float,
+    horizon: int,
+) -> Metric: ...
 def hops_metric(offsets: npt.NDArray[np.int64], neighbours: npt.NDArray[np.int32]) -> Metric: ...
+def perceives(
+    metric: Metric,
+    p: npt.NDArray[np.float64],
+    q: npt.NDArray[np.float64],
+    radius: float,
+) -> npt.NDArray[np.bool_]: ...
 
 class Controller:
     """Commands are (step, agents). ValueError: bad input; RuntimeError: a broken invariant."""

@@ -55,6 +55,35 @@ BoundMetric geodesic_metric(const Array<std::uint8_t>& walls, int horizon) {
                    static_cast<int>(walls.shape(1)), static_cast<int>(walls.shape(0)), horizon)};
 }
 
+BoundMetric genagent_metric(const Array<std::uint8_t>& walls, const Array<std::int32_t>& arenas,
+                            double max_velocity, int horizon) {
+  if (walls.ndim() != 2 || arenas.size() != walls.size()) {
+    throw std::invalid_argument("walls and arenas must have the shape (height, width)");
+  }
+  return {GenAgent({walls.data(), static_cast<std::size_t>(walls.size())},
+                   {arenas.data(), static_cast<std::size_t>(arenas.size())},
+                   static_cast<int>(walls.shape(1)), static_cast<int>(walls.shape(0)), max_velocity,
+                   horizon)};
+}
+
+// (n,): whether someone at p[i] perceives what is at q[i]; p and q are (n, 2).
+Array<bool> perceives(const BoundMetric& metric, const Array<double>& p, const Array<double>& q,
+                      double radius) {
+  if (p.size() != q.size()) throw std::invalid_argument("p and q must be equally long");
+  Array<bool> result(p.size() / 2);
+  const double* left = p.data();
+  const double* right = q.data();
+  std::visit(
+      [&](const auto& chosen) {
+        for (py::ssize_t i = 0; i < result.size(); ++i) {
+          result.mutable_data()[i] = chosen.perceives({left[2 * i], left[2 * i + 1]},
+                                                      {right[2 * i], right[2 * i + 1]}, radius);
+        }
+      },
+      metric.metric);
+  return result;
+}
+
 BoundMetric hops_metric(const Array<std::int64_t>& offsets, const Array<std::int32_t>& neighbours) {
   return {Hops(vector_of(offsets), vector_of(neighbours))};
 }
@@ -113,6 +142,8 @@ void bind_controller(py::module_& m) {
   py::class_<BoundMetric>(m, "Metric");
   m.def("plane_metric", plane_metric, "name"_a);
   m.def("geodesic_metric", geodesic_metric, "walls"_a, "horizon"_a);
+  m.def("genagent_metric", genagent_metric, "walls"_a, "arenas"_a, "max_velocity"_a, "horizon"_a);
+  m.def("perceives", perceives, "metric"_a, "p"_a, "q"_a, "radius"_a);
   m.def("hops_metric", hops_metric, "offsets"_a, "neighbours"_a);
 
   py::class_<Controller>(m, "Controller")

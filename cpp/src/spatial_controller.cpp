@@ -394,7 +394,9 @@ void SpatialController<M>::validate() const {
       companion |= k == 0 && other.state == BLOCKED;
       // k - 1 steps ahead it was not blocked (not coupled, for k = 1), and moved at most v since.
       const double radius = (k == 1 ? rule_.couple_radius : rule_.block_radius) - velocity_;
-      if (k > 0 && within(agent, other, radius, (k - 1) * velocity_)) {
+      const bool too_close = M::UNIFORM ? within(agent, other, radius, (k - 1) * velocity_)
+                                        : metric_.perceives(agent.position, other.position, radius);
+      if (k > 0 && too_close) {
         fail(name(a) + " is ahead of " + name(b) + " and too close to it");
       }
     }

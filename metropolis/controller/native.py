@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from metropolis import _core
 from metropolis.controller.base import InvariantError
-from metropolis.rules.metrics import Geodesic, Hops, Metric, PlaneMetric
+from metropolis.rules.metrics import GenAgent, Geodesic, Hops, Metric, PlaneMetric
 from metropolis.rules.rules import Rule
 from metropolis.types import Commit, Dispatch, MetropolisError, Position, Step
 
@@ -121,6 +121,10 @@ def core_metric(metric: Metric) -> _core.Metric:
         return _core.plane_metric(metric.name)
     if isinstance(metric, Geodesic):
         return _core.geodesic_metric(metric.walls.astype(np.uint8), metric.horizon)
+    if isinstance(metric, GenAgent):
+        return _core.genagent_metric(
+            metric.walls.astype(np.uint8), metric.arenas, metric.max_velocity, metric.horizon
+        )
     if isinstance(metric, Hops):
         degrees = [len(of) for of in metric.neighbours]
         offsets = np.concatenate([[0], np.cumsum(degrees, dtype=np.int64)])

@@ -103,7 +103,10 @@ class ReferenceController:
         a was not blocked k - 1 steps ahead (not coupled, for k = 1), and has moved at most v.
         """
         radius = self._rule.couple_radius if k == 1 else self._rule.block_radius
-        return self._within(a, b, radius - self._max_velocity, (k - 1) * self._max_velocity)
+        radius -= self._max_velocity
+        if not self._metric.uniform:
+            return self._metric.perceives(self._at[a], self._at[b], radius)
+        return self._within(a, b, radius, (k - 1) * self._max_velocity)
 
     def _within(self, p: AgentId, q: AgentId, radius: float, reach: float) -> bool:
         return self._metric.within(self._at[p], self._at[q], radius, reach)

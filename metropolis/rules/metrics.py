@@ -31,11 +31,18 @@ class Metric(Protocol):
     def name(self) -> str:
         """As it is written in a trace and on the command line."""
 
+    @property
+    def uniform(self) -> bool:
+        """Whether moving p by v never brings q closer than by v."""
+
     def within(self, p: Position, q: Position, radius: float, reach: float) -> bool:
         """Whether a walker at q, travelling at most `reach`, can come within `radius` of p.
 
         May err towards True (the distance may be replaced by a lower bound), never towards False.
         """
+
+    def perceives(self, p: Position, q: Position, radius: float) -> bool:
+        """Whether someone at p perceives what is at q; symmetric, and implies within by 0."""
 
     def flaw(self, p: Position) -> str | None:
         """Why nobody can stand at p; None when somebody can."""
@@ -49,9 +56,18 @@ class PlaneMetric:
     distance: Callable[[float, float], float]
     """Distance spanned by (|dx|, |dy|)."""
 
+    @property
+    def uniform(self) -> bool:
+        """See `Metric.uniform`."""
+        return True
+
     def within(self, p: Position, q: Position, radius: float, reach: float) -> bool:
         """See `Metric.within`; symmetric in p and q."""
         return self.distance(abs(p[0] - q[0]), abs(p[1] - q[1])) <= radius + reach
+
+    def perceives(self, p: Position, q: Position, radius: float) -> bool:
+        """See `Metric.perceives`."""
+        return self.within(p, q, radius, 0)
 
     def flaw(self, p: Position) -> str | None:
         """See `Metric.flaw`."""
@@ -65,61 +81,56 @@ EUCLIDEAN = PlaneMetric("euclidean", lambda dx, dy: math.sqrt(dx * dx + dy * dy)
 MANHATTAN = PlaneMetric("manhattan", lambda dx, dy: dx + dy)
 
 
-class Geodesic:
-    """Perceives a Chebyshev square of tiles, moves by 4-neighbour walk round walls (GenAgent).
+Tile = tuple[int, int]
 
-    Within iff the walk from q to the nearest walkable tile of the square of `radius` round p takes
-    at most `reach` steps. Walks longer than `horizon` are not measured: their lower bound
-    ``max(horizon + 1, what it would take without walls)`` stands for them. Walls hold nothing that
-    could be perceived, and nobody stands on one.
+
+def _tile(p: Position) -> Tile:
+    return int(p[0]), int(p[1])
+
+
+class _Tiles:
+    """Tiles on which one walks to a 4-neighbour in a step, and walls, on which nobody stands.
+
+    Walks longer than `horizon` are not measured: their lower bound ``max(horizon + 1, what it would
+    take without walls)`` stands for them.
     """
-
-    name = "geodesic"
 
     def __init__(self, walls: npt.NDArray[np.bool_], horizon: int = 96) -> None:
         """`walls` is (height, width); `horizon` is in steps, 1 to 250."""
         if walls.ndim != 2 or not walls.size:
             raise MetropolisError(
-                f"walls have the shape {walls.shape}; the geodesic metric needs (height, width)"
+                f"walls have the shape {walls.shape}; the metric needs (height, width)"
             )
         if not 1 <= horizon <= 250:
-            raise MetropolisError(f"the geodesic horizon is {horizon}; it must be 1 to 250 steps")
+            raise MetropolisError(f"the horizon is {horizon}; it must be 1 to 250 steps")
         self.walls = np.ascontiguousarray(walls, dtype=np.bool_)
         self.horizon = horizon
-        self._walks = lru_cache(maxsize=256)(self._walks_to_square)
-
-    def within(self, p: Position, q: Position, radius: float, reach: float) -> bool:
-        """See `Metric.within`."""
-        beyond = [max(0.0, abs(p[i] - q[i]) - radius) for i in (0, 1)]
-        if radius < 0 or sum(beyond) > reach:
-            return False
-        if sum(beyond) == 0 or reach >= self.horizon + 1:
-            return True
-        walks = self._walks(int(p[0]), int(p[1]), math.floor(radius))
-        return walks.get((int(q[0]), int(q[1])), math.inf) <= reach
 
     def flaw(self, p: Position) -> str | None:
         """See `Metric.flaw`."""
         height, width = self.walls.shape
-        if not (
-            0 <= p[0] < width and 0 <= p[1] < height and p[0] == int(p[0]) and p[1] == int(p[1])
-        ):
+        if not (p[0] in range(width) and p[1] in range(height)):
             return f"it must be a tile of the map, which is {width} x {height}"
         if self.walls[int(p[1]), int(p[0])]:
             return "it is a wall"
         return None
 
-    def _walks_to_square(self, x: int, y: int, radius: int) -> dict[tuple[int, int], int]:
-        """Steps from every tile at most `horizon` steps away to the square round (x, y)."""
+    def _square(self, x: int, y: int, radius: int) -> list[Tile]:
+        """The tiles of the square of `radius` round (x, y), walls left out."""
         height, width = self.walls.shape
-        edge = [
+        return [
             (i, j)
             for j in range(max(0, y - radius), min(height, y + radius + 1))
             for i in range(max(0, x - radius), min(width, x + radius + 1))
             if not self.walls[j, i]
         ]
-        walks = dict.fromkeys(edge, 0)
-        for steps in range(1, self.horizon + 1):
+
+    def _walks(self, starts: Sequence[Tile], longest: int) -> dict[Tile, int]:
+        """Steps from the nearest of `starts` to every tile at most `longest` steps away."""
+        height, width = self.walls.shape
+        walks = dict.fromkeys(starts, 0)
+        edge = list(starts)
+        for steps in range(1, longest + 1):
             following = []
             for i, j in edge:
                 for tile in ((i + 1, j), (i - 1, j), (i, j + 1), (i, j - 1)):
@@ -131,10 +142,103 @@ class Geodesic:
         return walks
 
 
+class Geodesic(_Tiles):
+    """One distance for perception and movement: the length of the walk round walls.
+
+    Never less than Manhattan's, hence than Euclid's; nobody perceives through a wall.
+    """
+
+    name = "geodesic"
+    uniform = True
+
+    def __init__(self, walls: npt.NDArray[np.bool_], horizon: int = 96) -> None:
+        """See `_Tiles`."""
+        super().__init__(walls, horizon)
+        self._from = lru_cache(maxsize=256)(lambda tile: self._walks([tile], horizon))
+
+    def within(self, p: Position, q: Position, radius: float, reach: float) -> bool:
+        """See `Metric.within`; symmetric in p and q."""
+        far = radius + reach
+        if abs(p[0] - q[0]) + abs(p[1] - q[1]) > far:
+            return False
+        if far >= self.horizon + 1:
+            return True
+        return self._from(_tile(p)).get(_tile(q), math.inf) <= far
+
+    def perceives(self, p: Position, q: Position, radius: float) -> bool:
+        """See `Metric.perceives`."""
+        return self.within(p, q, radius, 0)
+
+
+class GenAgent(_Tiles):
+    """Perceives as GenAgent does, a Chebyshev square cut to the arena; walks round walls.
+
+    The two shapes differ, so `within` asks for the walk into a *zone*: the tiles of the square of
+    `radius` round p, except those that two agents who move and write at most `max_velocity` away
+    cannot bear on one another from. A tile t stays in the zone iff one of p and t is within
+    `max_velocity` steps of the other's arena, or t within twice as many of p. That covers every
+    case of `metropolis.rules.rules`: what p perceives (the same arena), what it writes and others
+    perceive (or the reverse), and two writers who meet.
+    """
+
+    name = "genagent"
+    uniform = False  # the next step may lead through a door
+
+    def __init__(
+        self,
+        walls: npt.NDArray[np.bool_],
+        arenas: npt.NDArray[np.integer],
+        max_velocity: float,
+        horizon: int = 96,
+    ) -> None:
+        """As `_Tiles`; `arenas` is (height, width), equal numbers are one arena."""
+        super().__init__(walls, horizon)
+        if arenas.shape != walls.shape:
+            raise MetropolisError(
+                f"arenas have the shape {arenas.shape}; it must be that of the walls, {walls.shape}"
+            )
+        self.arenas = np.ascontiguousarray(arenas, dtype=np.int32)
+        self.max_velocity = max_velocity
+        self._to_zone = lru_cache(maxsize=256)(
+            lambda tile, radius: self._walks(self._zone(tile, radius), horizon)
+        )
+
+    def within(self, p: Position, q: Position, radius: float, reach: float) -> bool:
+        """See `Metric.within`."""
+        beyond = sum(max(0.0, abs(p[i] - q[i]) - radius) for i in (0, 1))
+        if radius < 0 or beyond > reach:
+            return False
+        if math.isinf(radius) or reach >= self.horizon + 1:
+            return True
+        return self._to_zone(_tile(p), math.floor(radius)).get(_tile(q), math.inf) <= reach
+
+    def perceives(self, p: Position, q: Position, radius: float) -> bool:
+        """See `Metric.perceives`."""
+        return CHEBYSHEV.within(p, q, radius, 0) and self._arena(_tile(p)) == self._arena(_tile(q))
+
+    def _arena(self, tile: Tile) -> int:
+        return int(self.arenas[tile[1], tile[0]])
+
+    def _zone(self, tile: Tile, radius: int) -> list[Tile]:
+        velocity = math.floor(self.max_velocity)
+        nearby = self._walks([tile], 2 * velocity)
+        arenas = {self._arena(t) for t, steps in nearby.items() if steps <= velocity}
+        own = [
+            t for t in self._square(*tile, radius + velocity) if self._arena(t) == self._arena(tile)
+        ]
+        beside_own = self._walks(own, velocity)
+        return [
+            t
+            for t in self._square(*tile, radius)
+            if self._arena(t) in arenas or t in nearby or t in beside_own
+        ]
+
+
 class Hops:
     """Distance in a graph, for perception and movement alike; positions are (node, 0)."""
 
     name = "hops"
+    uniform = True
 
     def __init__(self, neighbours: Sequence[Sequence[int]]) -> None:
         """`neighbours[i]` are the nodes next to node i; every edge must be listed at both ends."""
@@ -152,6 +256,10 @@ class Hops:
     def within(self, p: Position, q: Position, radius: float, reach: float) -> bool:
         """See `Metric.within`; symmetric in p and q."""
         return self._hops(int(p[0])).get(int(q[0]), math.inf) <= radius + reach
+
+    def perceives(self, p: Position, q: Position, radius: float) -> bool:
+        """See `Metric.perceives`."""
+        return self.within(p, q, radius, 0)
 
     def flaw(self, p: Position) -> str | None:
         """See `Metric.flaw`."""
@@ -172,17 +280,24 @@ class Hops:
 PLANE_METRICS = {metric.name: metric for metric in (CHEBYSHEV, EUCLIDEAN, MANHATTAN)}
 
 
-def metric_named(name: str, grid: GridMap | None = None) -> Metric:
-    """The metric a trace or the command line names; `geodesic` needs the map's walls.
+METRICS = (*PLANE_METRICS, Geodesic.name, GenAgent.name)
+"""Those that have a name; a graph has none: construct `Hops` from its neighbours."""
 
-    Raises MetropolisError for an unknown name, and for `geodesic` without a map. A graph has no
-    name: construct `Hops` from its neighbours.
+
+def metric_named(name: str, grid: GridMap | None = None, max_velocity: float = 1) -> Metric:
+    """The metric a trace or the command line names; the walking ones need the map.
+
+    Raises MetropolisError for an unknown name, and for a walking metric without a map.
     """
-    if name == "geodesic":
-        if grid is None:
-            raise MetropolisError("the metric geodesic needs a map, and the trace has none")
+    if name not in METRICS:
+        raise MetropolisError(f"there is no metric {name!r}; there are {', '.join(METRICS)}")
+    if name in PLANE_METRICS:
+        return PLANE_METRICS[name]
+    if grid is None:
+        raise MetropolisError(
+            f"the metric {name} needs a map, and the trace has none; "
+            "`metropolis trace import --map` adds one"
+        )
+    if name == Geodesic.name:
         return Geodesic(grid.walls)
-    if name not in PLANE_METRICS:
-        known = ", ".join([*PLANE_METRICS, "geodesic"])
-        raise MetropolisError(f"there is no metric {name!r}; there are {known}")
-    return PLANE_METRICS[name]
+    return GenAgent(grid.walls, grid.arenas, max_velocity)

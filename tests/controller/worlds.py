@@ -17,7 +17,15 @@ from typing import Protocol
 import numpy as np
 
 from metropolis.controller.base import Controller
-from metropolis.rules.metrics import CHEBYSHEV, EUCLIDEAN, MANHATTAN, Geodesic, Hops, Metric
+from metropolis.rules.metrics import (
+    CHEBYSHEV,
+    EUCLIDEAN,
+    MANHATTAN,
+    GenAgent,
+    Geodesic,
+    Hops,
+    Metric,
+)
 from metropolis.types import Commit, Dispatch, Position
 
 Tile = tuple[int, int]
@@ -56,7 +64,7 @@ class World:
 
     def _perceived(self, p: Position) -> list[Tile]:
         r = self.perception_radius
-        return [t for t in self.candidates(p, r) if self.metric.within(p, t, r, 0)]
+        return [t for t in self.candidates(p, r) if self.metric.perceives(p, t, r)]
 
     def _reachable(self, p: Position) -> list[Tile]:
         v = self.max_velocity
@@ -80,11 +88,19 @@ def _graph(random: Random) -> Hops:
     return Hops([sorted(of) for of in neighbours])
 
 
-def _walled(random: Random, side: int) -> Geodesic:
+def _walled(kind: str, random: Random, side: int, max_velocity: int) -> Geodesic | GenAgent:
     share = random.choice([0.0, 0.2, 0.35])
     walls = np.array([[random.random() < share for _ in range(side)] for _ in range(side + 2)])
     walls[0, 0] = False
-    return Geodesic(walls, horizon=random.choice([2, 5, 96]))
+    horizon = random.choice([2, 5, 96])
+    if kind == "geodesic":
+        return Geodesic(walls, horizon)
+    across = random.choice([1, 3, 5])  # rooms of this edge, of a few arenas in all
+    rooms = [[random.randrange(3) for _ in range(side + 2)] for _ in range(side + 2)]
+    arenas = np.array(
+        [[rooms[y // across][x // across] for x in range(side)] for y in range(side + 2)]
+    )
+    return GenAgent(walls, arenas, max_velocity, horizon)
 
 
 def random_world(seed: int, *, meets: bool = True) -> World:
@@ -93,15 +109,15 @@ def random_world(seed: int, *, meets: bool = True) -> World:
     joint = random.choice([-1, 0, r, max(r, 2 * v)]) if meets else -1
     agents, steps = random.randint(1, 8), random.randint(3, 10)
     side = random.randint(1, 6 + 3 * (r + v))
-    kind = random.choice(["chebyshev", "euclidean", "manhattan", "geodesic", "hops"])
+    kind = random.choice(["chebyshev", "euclidean", "manhattan", "geodesic", "genagent", "hops"])
     metric: Metric
     if kind == "hops":
         metric = _graph(random)
         nodes = len(metric.neighbours)
         places = [(i, 0) for i in range(nodes)]
         candidates = lambda p, _: places  # noqa: E731
-    elif kind == "geodesic":
-        metric = _walled(random, side)
+    elif kind in ("geodesic", "genagent"):
+        metric = _walled(kind, random, side, v)
         walls = metric.walls
         places = [(x, y) for x in range(side) for y in range(side + 2) if not walls[y, x]]
 
@@ -194,7 +210,7 @@ def proceed(world: World, state: State, step: int, cluster: Sequence[int]) -> Ou
         partners = [
             mix(b, digests[b])
             for b in cluster
-            if b != a and world.metric.within(at[a], at[b], world.joint_radius, 0)
+            if b != a and world.metric.perceives(at[a], at[b], world.joint_radius)
         ]
         intents[a] = mix(digests[a], sum(partners))
     outcome = Outcome(step, intents, dict(at))
@@ -221,7 +237,7 @@ def _digest(world: World, state: State, step: int, agent: int, at: Position) -> 
     if world.meets:
         for b in range(len(world.starts)):
             other = state.position(b, step)
-            if world.metric.within(at, other, r, 0):
+            if world.metric.perceives(at, other, r):
                 seen += [b, hash(other)]
     return mix(world.seed, agent, step, hash(at), *seen)
 

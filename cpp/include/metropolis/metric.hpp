@@ -1,9 +1,10 @@
 // Metrics, the twins of metropolis/rules/metrics.py, which defines them.
 //
 // within(p, q, radius, reach): a walker at q, travelling at most `reach`, can come within `radius`
-// of p. distance(p, q): a lower bound with within(p, q, r, t) => distance(p, q) <= r + t, changed
-// by at most v when p or q moves by v. PLANAR: distance is never below the Chebyshev distance.
-// stands(p): somebody can stand at p; flaw(p) says why not.
+// of p. perceives(p, q, radius): someone at p perceives what is at q. distance(p, q): a lower bound
+// with within(p, q, r, t) => distance(p, q) <= r + t, changed by at most v when p or q moves by v.
+// PLANAR: distance is never below the Chebyshev distance. stands(p): somebody can stand at p;
+// flaw(p) says why not.
 #pragma once
 
 #include <algorithm>
@@ -22,6 +23,7 @@ namespace metropolis {
 
 struct PlaneMetric {
   static constexpr bool PLANAR = true;
+  static constexpr bool UNIFORM = true;
   static constexpr double COORDINATE_MAX = 1e9;
   static bool stands(Position p) {
     return std::abs(p.x) <= COORDINATE_MAX && std::abs(p.y) <= COORDINATE_MAX;
@@ -36,6 +38,7 @@ struct Chebyshev : PlaneMetric {
   static bool within(Position p, Position q, double radius, double reach) {
     return distance(p, q) <= radius + reach;
   }
+  static bool perceives(Position p, Position q, double radius) { return within(p, q, radius, 0); }
 };
 
 struct Euclidean : PlaneMetric {
@@ -46,6 +49,7 @@ struct Euclidean : PlaneMetric {
   static bool within(Position p, Position q, double radius, double reach) {
     return distance(p, q) <= radius + reach;
   }
+  static bool perceives(Position p, Position q, double radius) { return within(p, q, radius, 0); }
 };
 
 struct Manhattan : PlaneMetric {
@@ -55,6 +59,7 @@ struct Manhattan : PlaneMetric {
   static bool within(Position p, Position q, double radius, double reach) {
     return distance(p, q) <= radius + reach;
   }
+  static bool perceives(Position p, Position q, double radius) { return within(p, q, radius, 0); }
 };
 
 // Fields computed on demand and forgotten all at once when they fill their memory. A copy of the
@@ -85,39 +90,98 @@ class FieldStore {
   std::size_t bytes_ = 0;
 };
 
-// Perceives a Chebyshev square, walks from tile to tile round walls. Not thread-safe.
-class Geodesic {
+// A map of tiles on which one walks to a 4-neighbour in a step, round walls. Walks are measured
+// from a set of tiles, up to `horizon` steps, and kept. Not thread-safe.
+class Tiles {
  public:
-  static constexpr bool PLANAR = true;
   // walls: height rows of width tiles, non-zero is a wall; horizon in steps, 1 to 250.
-  Geodesic(std::span<const std::uint8_t> walls, int width, int height, int horizon);
+  Tiles(std::span<const std::uint8_t> walls, int width, int height, int horizon);
 
-  static double distance(Position p, Position q) { return Chebyshev::distance(p, q); }
-  bool within(Position p, Position q, double radius, double reach) const;
   bool stands(Position p) const;
   std::string flaw(Position p) const;
 
- private:
-  struct Walks {  // steps to the square from the tiles of a window, 255: further than `depth`
+ protected:
+  struct Tile {
+    int x, y;
+  };
+  struct Walks {  // steps to the tiles of a window, FAR: more than `depth`
     int x0 = 0, y0 = 0, width = 0, height = 0, depth = 0;
     std::vector<std::uint8_t> steps;
-  };
-  bool wall(int x, int y) const {
-    return (*walls_)[static_cast<std::size_t>(y) * static_cast<std::size_t>(width_) +
-                     static_cast<std::size_t>(x)] != 0;
-  }
-  const Walks& walks(int x, int y, int radius, int depth) const;
-  void measure(Walks& walks, int x, int y, int radius) const;
 
+    bool covers(Tile t) const {
+      return t.x >= x0 && t.x < x0 + width && t.y >= y0 && t.y < y0 + height;
+    }
+    std::uint8_t& at(Tile t) {
+      return steps[static_cast<std::size_t>((t.y - y0) * width + t.x - x0)];
+    }
+    std::uint8_t to(Tile t) const {
+      return covers(t) ? steps[static_cast<std::size_t>((t.y - y0) * width + t.x - x0)] : FAR;
+    }
+  };
+  static constexpr std::uint8_t FAR = 255;
+
+  static Tile tile(Position p) { return {static_cast<int>(p.x), static_cast<int>(p.y)}; }
+  std::size_t index(Tile t) const {
+    return static_cast<std::size_t>(t.y) * static_cast<std::size_t>(width_) +
+           static_cast<std::size_t>(t.x);
+  }
+  bool wall(Tile t) const { return (*walls_)[index(t)] != 0; }
+  // The walkable tiles of the square of `radius` round `centre`.
+  std::vector<Tile> square(Tile centre, int radius) const;
+  // Steps from the nearest of `starts`, which lie within `radius` of `centre`, up to `depth`.
+  Walks measure(Tile centre, int radius, const std::vector<Tile>& starts, int depth) const;
+  // The same, kept; starts() is asked for when it has not been measured as deep yet.
+  template <class Starts>
+  const Walks& kept(Tile centre, int radius, int depth, const Starts& starts) const;
+
+  int horizon() const { return horizon_; }
+
+ private:
   std::shared_ptr<const std::vector<std::uint8_t>> walls_;
   int width_, height_, horizon_;
   mutable FieldStore<Walks> fields_;
+};
+
+// One distance for perception and movement: the length of the walk.
+class Geodesic : public Tiles {
+ public:
+  static constexpr bool PLANAR = true;
+  static constexpr bool UNIFORM = true;
+  using Tiles::Tiles;
+
+  static double distance(Position p, Position q) { return Manhattan::distance(p, q); }
+  bool within(Position p, Position q, double radius, double reach) const;
+  bool perceives(Position p, Position q, double radius) const { return within(p, q, radius, 0); }
+};
+
+// Perceives a Chebyshev square cut to the arena, moves by walking.
+class GenAgent : public Tiles {
+ public:
+  static constexpr bool PLANAR = true;
+  static constexpr bool UNIFORM = false;  // the next step may lead through a door
+  // arenas: as many as walls; equal numbers are one arena.
+  GenAgent(std::span<const std::uint8_t> walls, std::span<const std::int32_t> arenas, int width,
+           int height, double max_velocity, int horizon);
+
+  static double distance(Position p, Position q) { return Chebyshev::distance(p, q); }
+  bool within(Position p, Position q, double radius, double reach) const;
+  bool perceives(Position p, Position q, double radius) const {
+    return Chebyshev::within(p, q, radius, 0) && arena(tile(p)) == arena(tile(q));
+  }
+
+ private:
+  std::int32_t arena(Tile t) const { return (*arenas_)[index(t)]; }
+  std::vector<Tile> zone(Tile p, int radius) const;
+
+  std::shared_ptr<const std::vector<std::int32_t>> arenas_;
+  int velocity_;
 };
 
 // Distance in a graph; positions are (node, 0). Not thread-safe.
 class Hops {
  public:
   static constexpr bool PLANAR = false;
+  static constexpr bool UNIFORM = true;
   // Node i's neighbours are neighbours[offsets[i], offsets[i + 1]); every edge at both ends.
   Hops(std::vector<std::int64_t> offsets, std::vector<std::int32_t> neighbours);
 
@@ -125,6 +189,7 @@ class Hops {
   bool within(Position p, Position q, double radius, double reach) const {
     return distance(p, q) <= radius + reach;
   }
+  bool perceives(Position p, Position q, double radius) const { return within(p, q, radius, 0); }
   bool stands(Position p) const;
   std::string flaw(Position p) const;
 
@@ -138,6 +203,6 @@ class Hops {
   mutable FieldStore<std::vector<std::int32_t>> fields_;
 };
 
-using Metric = std::variant<Chebyshev, Euclidean, Manhattan, Geodesic, Hops>;
+using Metric = std::variant<Chebyshev, Euclidean, Manhattan, Geodesic, GenAgent, Hops>;
 
 }  // namespace metropolis
