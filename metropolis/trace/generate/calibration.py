@@ -22,6 +22,7 @@ class MovementFit:
     task_share: tuple[float, ...]
     stay: float
     outing: float
+    spots_considered: int
     wake_h: Range
     work_h: Range
     lunch_h: Range
@@ -53,9 +54,7 @@ class PerceptionFit:
     object_event: float
     neighbour_event: float
     approach_object: float
-    bandwidth: int
     walking_weight: float
-    alone_weight: float
     most_rate: float
     most_per_step: int
     group_share: tuple[float, ...]
@@ -99,6 +98,8 @@ class FunctionFit:
     """`function`: all its calls begin alike; `agent`: each agent's with its description."""
     prefix_share: float
     """Length of the common prefix as a share of the lowest prompt length."""
+    failing: float = 0.0
+    """Share of answers that do not parse, so that the call is made once more."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,7 @@ class Calibration:
     model: str
     prompt_scale: float
     output_sd: float
+    most_attempts: int
 
 
 def _load() -> Calibration:

@@ -105,10 +105,15 @@ class _Generation:
         self.sheet.add(PLAN, step[due], agent[due], "decompose")
 
     def _silent_changes(self, occupied: Bools) -> Int64:
-        """Agent-steps that begin another activity where they stand, as its time has come."""
+        """Agent-steps that begin another activity where they stand, as its time has come.
+
+        That is where in the 5-minute grid most walks of the hour begin.
+        """
         grid = self.fit.movement.grid_steps
-        first = round(self.trace.hour_of_step(0) * 3600 / self.trace.meta.step_s)
-        on_grid = (first + np.arange(self.trace.steps)) % grid == 0
+        phase = np.arange(self.trace.steps) % grid
+        starts = np.zeros((len(self.share), grid))
+        np.add.at(starts, (self.hour, phase), self.life.walk_start.sum(axis=1))
+        on_grid = phase == starts.argmax(axis=1)[self.hour]
         free = on_grid[:, None] & ~self.life.moving & ~self.life.asleep & ~occupied
         sites = np.flatnonzero(free)
         return sites[self.rng.random(len(sites)) < self.fit.perception.silent_change]
@@ -124,7 +129,7 @@ class _Generation:
             ]
         )
         reflection = self._reflection_length() / fit.reflection.every_perceptions
-        per_site = len(fit.chains["action"])
+        per_site = self.sheet.length("action")
         flexible = (1 + reflection) * (
             self._by_hour(seen) + self._by_hour(self._of_silent(silent))
         ) + per_site * self._by_hour(silent)
@@ -135,7 +140,7 @@ class _Generation:
         keep[flexible <= room] = 1
         silent, seen = self._thin(silent, keep), self._thin(seen, keep)
         self._act(silent)
-        more = senses.of_company(np.maximum(room - flexible, 0) / (1 + reflection), self.hour)
+        more = senses.of_happenings(np.maximum(room - flexible, 0) / (1 + reflection), self.hour)
         perceived = np.bincount(
             np.concatenate([seen, self._of_silent(silent), more]),
             minlength=self.life.moving.size,
@@ -172,9 +177,9 @@ class _Generation:
 
     def _reflection_length(self) -> float:
         """Mean calls of a reflection."""
-        fit, chains = self.fit.reflection, self.fit.chains
-        mean = sum(fit.thoughts) / 2 * fit.focal_points
-        return len(chains["reflect"]) + mean * len(chains["thought"])
+        fit = self.fit.reflection
+        thoughts = sum(fit.thoughts) / 2 * fit.focal_points
+        return self.sheet.length("reflect") + thoughts * self.sheet.length("thought")
 
     def _by_hour(self, sites: Int64) -> Floats:
         hours = self.hour[sites // self.trace.agents]

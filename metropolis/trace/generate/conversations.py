@@ -78,7 +78,7 @@ def hold(
     hours = hour[met.step[indices]]
     diary, held, refused = _Diary(fit), [], []
     for in_hour, mean in enumerate(expected):
-        wanted, refusals = rng.poisson(mean), rng.poisson(mean * fit.refusals)
+        wanted, refusals = np.floor(np.array([mean, mean * fit.refusals]) + rng.random(2))
         for i in indices[hours == in_hour]:
             first, pair = int(met.step[i]), (int(met.a[i]), int(met.b[i]))
             if wanted:

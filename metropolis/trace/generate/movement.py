@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from metropolis.trace.generate.paths import Tile, Ways
 from metropolis.trace.schema import Calls, Float32, Trace, TraceMeta
 from metropolis.types import MetropolisError
 from metropolis.world.town import Place, Town, alderbrook
+
+T = TypeVar("T")
 
 MIDNIGHT = datetime(2023, 2, 13)
 
@@ -63,7 +65,7 @@ def generate_movement(
     meta = TraceMeta(
         name=f"{town.map.name}-{seed}",
         agents=town.residents[:agents],
-        perception_radius=fit.perception_radius if radius is None else radius,
+        perception_radius=fit.perception_radius if radius is None else float(radius),
         max_velocity=1.0,
         step_s=fit.step_s,
         start=MIDNIGHT + timedelta(seconds=first * fit.step_s),
@@ -114,9 +116,9 @@ def _next_spot(
     draw = rng.random()
     if draw < fit.stay and at in place.spots:
         return at
-    if draw > 1 - fit.outing:
-        place = _choose(town.of_kind("errand"), rng)
-    return place.spots[rng.integers(len(place.spots))]
+    places = town.of_kind("errand") if draw > 1 - fit.outing else (place,)
+    spots = [_choose(_choose(places, rng).spots, rng) for _ in range(fit.spots_considered)]
+    return min(spots, key=lambda spot: abs(spot[0] - at[0]) + abs(spot[1] - at[1]))
 
 
 def _stays(
@@ -156,5 +158,5 @@ def _stays(
         day += 1
 
 
-def _choose(places: Sequence[Place], rng: np.random.Generator) -> Place:
-    return places[int(rng.integers(len(places)))]
+def _choose(options: Sequence[T], rng: np.random.Generator) -> T:
+    return options[int(rng.integers(len(options)))]

@@ -45,24 +45,23 @@ class Senses:
         seer = self.seer[self.came]
         return np.concatenate([seer, seer[self.rng.random(len(seer)) < self.fit.approach_object]])
 
-    def of_company(self, wanted: Floats, hour: Int64) -> Int64:
-        """Agent-steps that perceive something more: `wanted` in each hour, where there is company.
+    def of_happenings(self, wanted: Floats, hour: Int64) -> Int64:
+        """Agent-steps that perceive what else happens: `wanted` in each hour, if enough are awake.
 
-        Fewer where the hour has too few agents awake; `hour` gives each step's.
+        It happens where somebody is awake, more often on walks, and all in range may notice it at
+        once. `hour` gives each step's.
         """
-        company = np.bincount(self.seer, minlength=self.awake.size)
-        weight = self.awake * (
-            np.minimum(company, self.fit.bandwidth)
-            + self.fit.walking_weight * self.life.moving.ravel()
-            + self.fit.alone_weight
-        )
+        fit = self.fit
+        weight = self.awake * (1 + fit.walking_weight * self.life.moving.ravel())
+        noticing = 1 + fit.neighbour_event * np.bincount(self.seen, minlength=weight.size)
         hours = np.repeat(hour, self.agents)
-        sizes = np.arange(1, len(self.fit.group_share) + 1)
-        total = np.bincount(hours, weight, len(wanted)) * (sizes @ self.fit.group_share)
+        sizes = np.arange(1, len(fit.group_share) + 1)
+        total = np.bincount(hours, weight * noticing, len(wanted)) * (sizes @ fit.group_share)
         rate = np.divide(wanted, total, out=np.zeros_like(wanted), where=total > 0)
-        chance = np.minimum(rate[hours] * weight, self.fit.most_rate)
-        at = np.flatnonzero(self.rng.random(weight.size) < chance)
-        return np.repeat(at, self.rng.choice(sizes, len(at), p=self.fit.group_share))
+        chance = np.minimum(rate[hours] * weight, fit.most_rate)
+        sites = np.flatnonzero(self.rng.random(weight.size) < chance)
+        seer = np.concatenate([sites, self._witnesses(sites, fit.neighbour_event)])
+        return np.repeat(seer, self.rng.choice(sizes, len(seer), p=fit.group_share))
 
     def _next(self, sites: Int64) -> Int64:
         """The agents of `sites` a step later, when what they began can be perceived."""

@@ -11,6 +11,8 @@ import numpy.typing as npt
 from metropolis.trace.generate.calibration import Calibration
 from metropolis.trace.schema import Calls, Int32, Int64
 
+Floats = npt.NDArray[np.float64]
+
 PERCEIVE, PLAN, ACT, REACT, TALK, REFLECT = range(6)
 """The order of triggers within an agent-step."""
 
@@ -40,17 +42,21 @@ class Sheet:
             )
         )
 
-    def count(self, hour: Int64, hours: int) -> npt.NDArray[np.float64]:
-        """Calls so far in each hour; `hour` gives each step's."""
-        steps = np.concatenate([block[0] for block in self._blocks])
-        return np.bincount(hour[steps], minlength=hours).astype(np.float64)
+    def length(self, *chains: str) -> float:
+        """Mean number of calls that `chains` make, repeated attempts included."""
+        attempts = self._attempts_mean()
+        return sum(attempts[self._index[f]] for chain in chains for f in self.fit.chains[chain])
+
+    def count(self, hour: Int64, hours: int) -> Floats:
+        """Calls to expect so far in each hour; `hour` gives each step's."""
+        step, _, _, function = self._columns()
+        return np.bincount(hour[step], self._attempts_mean()[function], hours)
 
     def lay_out(self, rng: np.random.Generator) -> Calls:
         """The calls of an agent-step one after the other, each waiting for the one before."""
-        step, agent, order, function = (
-            np.concatenate(column) for column in zip(*self._blocks, strict=True)
-        )
+        step, agent, order, function = self._columns()
         sorting = np.lexsort((order, agent, step))
+        sorting = np.repeat(sorting, self._attempts(function[sorting], rng))
         step, agent, function = step[sorting], agent[sorting], function[sorting]
         chained = np.zeros(len(step), np.bool_)
         chained[1:] = (np.diff(step) == 0) & (np.diff(agent) == 0)
@@ -74,6 +80,22 @@ class Sheet:
             parents=np.flatnonzero(chained) - 1,
         )
 
+    def _columns(self) -> tuple[Int64, Int64, Int64, Int64]:
+        """Step, agent, order and function of the calls so far."""
+        step, agent, order, function = map(np.concatenate, zip(*self._blocks, strict=True))
+        return step, agent, order, function
+
+    def _failing(self) -> Floats:
+        return self._column([row.failing for row in self.fit.functions.values()])
+
+    def _attempts_mean(self) -> Floats:
+        failing = self._failing()
+        return (1 - failing**self.fit.most_attempts) / (1 - failing)
+
+    def _attempts(self, function: Int64, rng: np.random.Generator) -> Int64:
+        drawn = rng.geometric(1 - self._failing()[function])
+        return np.minimum(drawn, self.fit.most_attempts)
+
     def _prompts(self, function: Int64, rng: np.random.Generator) -> Int32:
         """Beta-distributed between each function's lowest and highest length, with its mean."""
         low, mean, high = self._column([row.prompt for row in self.fit.functions.values()]).T
@@ -89,7 +111,7 @@ class Sheet:
         return _int32(np.clip(np.rint(rng.gamma(shape, mean / shape)), 1, most))
 
     @staticmethod
-    def _column(values: Sequence[object]) -> npt.NDArray[np.float64]:
+    def _column(values: Sequence[object]) -> Floats:
         return np.array(values, np.float64)
 
 
