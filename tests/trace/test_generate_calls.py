@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from metropolis.trace.generate.calibration import CALIBRATION
 from metropolis.trace.generate.calls import generate_calls
-from metropolis.trace.generate.company import life, meetings, pairs_in_range
+from metropolis.trace.generate.company import life, meetings, of_the_awake, pairs_in_range
 from metropolis.trace.generate.conversations import hold
 from metropolis.trace.generate.movement import generate_movement
 from metropolis.trace.importers import import_recording
@@ -162,29 +162,28 @@ def test_actions_are_chosen_where_walks_begin(day: Trace) -> None:
 
 def test_conversations_only_between_agents_who_meet(day: Trace) -> None:
     pairs = pairs_in_range(day)
-
-    def near(step: int | npt.NDArray[np.int64], pair: list[int]) -> bool:
-        key = (np.asarray(step) * day.agents + pair[0]) * day.agents + pair[1]
-        return bool(np.isin(key, (pairs.step * day.agents + pairs.a) * day.agents + pairs.b).all())
-
-    met, living = meetings(pairs), life(day)
+    near = set(((pairs.step * day.agents + pairs.a) * day.agents + pairs.b).tolist())
+    living = life(day)
+    met = meetings(of_the_awake(pairs, living))
     hour = living.hour - living.hour[0]
     fit = CALIBRATION.conversation
     rng = np.random.default_rng(1)
-    talks, refused = hold(met, living, np.array(fit.per_25_agents), hour, rng, fit)
+    talks, refused = hold(met, np.array(fit.per_25_agents), hour, rng, fit)
     assert 150 <= len(talks) <= sum(fit.per_25_agents) + 24
     assert np.mean([talk.utterances for talk in talks]) == pytest.approx(15, abs=0.8)
     for talk in talks:
         pair = sorted((talk.initiator, talk.partner))
-        assert near(np.arange(talk.first, talk.last), pair)
-        assert not living.asleep[talk.first, pair].any()
+        key = pair[0] * day.agents + pair[1]
+        assert all(s * day.agents**2 + key in near for s in range(talk.first, talk.last))
+        assert not living.asleep[talk.first : talk.last, pair].any()
     for one, other in combinations(talks, 2):
         shared = {one.initiator, one.partner} & {other.initiator, other.partner}
         gap = other.first - one.last
         assert not shared or gap >= 0
         assert len(shared) < 2 or gap >= fit.cooldown_steps
     for step, agent in refused:
-        assert any(near(step, sorted((agent, b))) for b in range(day.agents) if b != agent)
+        others = [sorted((agent, other)) for other in range(day.agents) if other != agent]
+        assert any((step * day.agents + a) * day.agents + b in near for a, b in others)
 
 
 def test_a_dialogue_is_one_chain_in_one_step(day: Trace) -> None:

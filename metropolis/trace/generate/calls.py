@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from metropolis.trace.generate.calibration import CALIBRATION, Calibration
-from metropolis.trace.generate.company import life, meetings, pairs_in_range
+from metropolis.trace.generate.company import life, meetings, of_the_awake, pairs_in_range
 from metropolis.trace.generate.conversations import Conversation, hold
 from metropolis.trace.generate.perception import Senses
 from metropolis.trace.generate.sheet import ACT, PERCEIVE, PLAN, REACT, REFLECT, TALK, Sheet
@@ -39,8 +39,8 @@ class _Generation:
     def __init__(self, trace: Trace, rng: np.random.Generator, fit: Calibration) -> None:
         self.trace, self.rng, self.fit = trace, rng, fit
         self.life = life(trace)
-        self.met = meetings(pairs_in_range(trace))
-        self.senses = Senses(self.life, self.met, rng, fit.perception)
+        self.pairs = pairs_in_range(trace)
+        self.senses = Senses(self.life, meetings(self.pairs), rng, fit.perception)
         self.hour = self.life.hour - self.life.hour[0]
         covered = np.bincount(self.hour) * trace.meta.step_s / 3600
         self.of_day = (self.life.hour[0] + np.arange(len(covered))) % 24
@@ -72,14 +72,15 @@ class _Generation:
     def _converse(self) -> Bools:
         """Hold conversations; returns who is occupied by one, (steps, agents)."""
         mean = np.array(self.fit.conversation.per_25_agents)[self.of_day] * self.share
-        held, refused = hold(self.met, self.life, mean, self.hour, self.rng, self.fit.conversation)
+        fit, met = self.fit.conversation, meetings(of_the_awake(self.pairs, self.life))
+        held, refused = hold(met, mean, self.hour, self.rng, fit)
         occupied = np.zeros(self.life.moving.shape, np.bool_)
         for talk in held:
             self._talk(talk)
             occupied[talk.first : talk.last, [talk.initiator, talk.partner]] = True
         step, agent = np.array(refused, np.int64).reshape(-1, 2).T
         self.sheet.add(REACT, step, agent, "perceive", "talk")
-        reacting = self.rng.random(len(step)) < self.fit.conversation.reactions
+        reacting = self.rng.random(len(step)) < fit.reactions
         self.sheet.add(TALK, step[reacting], agent[reacting], "react")
         return occupied
 

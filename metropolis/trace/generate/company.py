@@ -90,6 +90,13 @@ def ranges(starts: Int64, counts: Int64) -> Int64:
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + counts, counts)
 
 
+def of_the_awake(pairs: Pairs, living: Life) -> Pairs:
+    """The pairs at steps at which neither sleeps."""
+    step, a, b = pairs
+    awake = ~(living.asleep[step, a] | living.asleep[step, b])
+    return Pairs(step[awake], a[awake], b[awake])
+
+
 class Meetings(NamedTuple):
     """Every step of every uninterrupted time together, sorted by (a, b, step)."""
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from metropolis.trace.generate.calibration import ConversationFit
-from metropolis.trace.generate.company import Life, Meetings
+from metropolis.trace.generate.company import Meetings
 from metropolis.trace.schema import Int64
 
 
@@ -55,7 +55,6 @@ def _overlaps(calendar: list[tuple[int, int]], first: int, last: int) -> bool:
 
 def hold(
     met: Meetings,
-    life: Life,
     expected: npt.NDArray[np.float64],
     hour: Int64,
     rng: np.random.Generator,
@@ -63,18 +62,16 @@ def hold(
 ) -> tuple[list[Conversation], list[tuple[int, int]]]:
     """Conversations, sorted by first step, and refused ones as (step, agent).
 
-    `expected` is the mean number of conversations in each hour of the trace, and `hour` tells each
-    step's; where too few agents meet, there are fewer.
+    `met` tells who, awake, is within whose perception. `expected` is the mean number of
+    conversations in each hour of the trace, and `hour` tells each step's; where too few agents
+    meet, there are fewer.
     """
-    occasion = (
+    indices = np.flatnonzero(
         ((met.step - met.first) % fit.candidate_every_steps == 0)
         & (met.last - met.step >= fit.together_steps)
-        & ~life.asleep[met.step, met.a]
-        & ~life.asleep[met.step, met.b]
     )
-    indices = np.flatnonzero(occasion)
     # Everybody in company talks equally often: in a crowd each single pair talks the less.
-    indices = indices[np.argsort(rng.exponential(_crowd(met, life)[indices]))]
+    indices = indices[np.argsort(rng.exponential(_crowd(met)[indices]))]
     hours = hour[met.step[indices]]
     diary, held, refused = _Diary(fit), [], []
     for in_hour, mean in enumerate(expected):
@@ -96,13 +93,13 @@ def hold(
     return sorted(held), refused
 
 
-def _crowd(met: Meetings, life: Life) -> npt.NDArray[np.float64]:
+def _crowd(met: Meetings) -> npt.NDArray[np.float64]:
     """How many others the two have in range, added up, for every meeting."""
-    steps, agents = life.moving.shape
-    one, other = met.step * agents + met.a, met.step * agents + met.b
-    company = np.bincount(np.concatenate([one, other]), minlength=steps * agents)
-    crowd: npt.NDArray[np.float64] = (company[one] + company[other]).astype(np.float64)
-    return crowd
+    agents = met.b.max(initial=0) + 1
+    ends = np.concatenate([met.a, met.b]) + agents * np.tile(met.step, 2)
+    _, which, company = np.unique(ends, return_inverse=True, return_counts=True)
+    crowd: npt.NDArray[np.int64] = company[which].reshape(2, -1).sum(axis=0)
+    return crowd.astype(np.float64)
 
 
 def _utterances(rng: np.random.Generator, fit: ConversationFit) -> int:

@@ -64,9 +64,9 @@ class Senses:
         return np.repeat(seer, self.rng.choice(sizes, len(seer), p=fit.group_share))
 
     def _next(self, sites: Int64) -> Int64:
-        """The agents of `sites` a step later, when what they began can be perceived."""
+        """The agents of `sites` a step later, when they, if awake, perceive what they began."""
         later: Int64 = sites[sites < (self.steps - 1) * self.agents] + self.agents
-        return later
+        return later[self.awake[later]]
 
     def _witnesses(self, shown: Int64, share: float) -> Int64:
         low, high = np.searchsorted(self.seen, shown), np.searchsorted(self.seen, shown, "right")

@@ -45,12 +45,14 @@ class Sheet:
     def length(self, *chains: str) -> float:
         """Mean number of calls that `chains` make, repeated attempts included."""
         attempts = self._attempts_mean()
-        return sum(attempts[self._index[f]] for chain in chains for f in self.fit.chains[chain])
+        functions = [self._index[f] for chain in chains for f in self.fit.chains[chain]]
+        return float(attempts[functions].sum())
 
     def count(self, hour: Int64, hours: int) -> Floats:
         """Calls to expect so far in each hour; `hour` gives each step's."""
         step, _, _, function = self._columns()
-        return np.bincount(hour[step], self._attempts_mean()[function], hours)
+        expected = np.bincount(hour[step], self._attempts_mean()[function], hours)
+        return expected.astype(np.float64)
 
     def lay_out(self, rng: np.random.Generator) -> Calls:
         """The calls of an agent-step one after the other, each waiting for the one before."""
