@@ -94,7 +94,7 @@ class PriorityRow:
 
 def _setting(trace: Trace, instances: int) -> Setting:
     return Setting(
-        metric=metric_named(trace.meta.metric, trace.meta.map),
+        metric=metric_named(trace.meta.metric, trace.meta.map, trace.meta.max_velocity),
         perception_radius=trace.meta.perception_radius,
         max_velocity=trace.meta.max_velocity,
         profile=load_profile("llama-3-8b/l4"),

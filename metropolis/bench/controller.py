@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 import click
 
 from metropolis import _core
-from metropolis.controller.native import core_metric
 from metropolis.rules.metrics import PLANE_METRICS
+from metropolis.rules.native import core_metric
 from metropolis.rules.rules import rule_named
 
 PERCEPTION_RADIUS = 4.0

@@ -15,12 +15,12 @@ from rich.console import Console
 from rich.table import Table
 
 from metropolis.cli.progress import progress_bar
-from metropolis.rules.metrics import metric_named
+from metropolis.rules.metrics import METRICS, metric_named
 from metropolis.runtime.figures import write_figures
 from metropolis.runtime.modes import MODES
 from metropolis.runtime.replay import ReplayResult, Setting, mine, ratio, replay
 from metropolis.sim.profiles import load_profile
-from metropolis.trace.mining import PERCEPTION, critical_path
+from metropolis.trace.mining import critical_path
 from metropolis.trace.parquet import read_trace
 from metropolis.trace.schema import Trace
 from metropolis.types import MetropolisError
@@ -98,8 +98,9 @@ class CommaSeparated(click.ParamType[list[Any]]):
 )
 @click.option(
     "--metric",
-    type=click.Choice(tuple(PERCEPTION)),
-    help="How distance is measured; geodesic walks round the map's walls. [default: the trace's]",
+    type=click.Choice(METRICS),
+    help="How agents perceive and move; geodesic and genagent walk round the map's walls. "
+    "[default: the trace's]",
 )
 @click.option("--radius", type=click.FloatRange(min=0), help="Override the perception radius.")
 @click.option("--velocity", type=click.FloatRange(min=0), help="Override the maximum velocity.")
@@ -168,10 +169,11 @@ def make_setting(
     prefix_reuse: bool,
 ) -> Setting:
     """Combine what the trace says with what the options override."""
+    fastest = trace.meta.max_velocity if velocity is None else velocity
     return Setting(
-        metric=metric_named(metric or trace.meta.metric, trace.meta.map),
+        metric=metric_named(metric or trace.meta.metric, trace.meta.map, fastest),
         perception_radius=trace.meta.perception_radius if radius is None else radius,
-        max_velocity=trace.meta.max_velocity if velocity is None else velocity,
+        max_velocity=fastest,
         profile=load_profile(profile),
         profile_name=profile,
         prefix_reuse=prefix_reuse,

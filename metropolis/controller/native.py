@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from metropolis import _core
 from metropolis.controller.base import InvariantError
-from metropolis.rules.metrics import GenAgent, Geodesic, Hops, Metric, PlaneMetric
+from metropolis.rules.metrics import Metric
+from metropolis.rules.native import core_metric
 from metropolis.rules.rules import Rule
 from metropolis.types import Commit, Dispatch, MetropolisError, Position, Step
 
@@ -113,21 +114,3 @@ class NativeController:
             self._core.validate()
         except RuntimeError as error:
             raise InvariantError(str(error)) from error
-
-
-def core_metric(metric: Metric) -> _core.Metric:
-    """The C++ twin of a metric; raises MetropolisError when it has none."""
-    if isinstance(metric, PlaneMetric):
-        return _core.plane_metric(metric.name)
-    if isinstance(metric, Geodesic):
-        return _core.geodesic_metric(metric.walls.astype(np.uint8), metric.horizon)
-    if isinstance(metric, GenAgent):
-        return _core.genagent_metric(
-            metric.walls.astype(np.uint8), metric.arenas, metric.max_velocity, metric.horizon
-        )
-    if isinstance(metric, Hops):
-        degrees = [len(of) for of in metric.neighbours]
-        offsets = np.concatenate([[0], np.cumsum(degrees, dtype=np.int64)])
-        nodes = [node for of in metric.neighbours for node in of]
-        return _core.hops_metric(offsets, np.array(nodes, dtype=np.int32))
-    raise MetropolisError(f"the metric {metric.name} has no C++ twin; use the reference controller")

@@ -73,7 +73,7 @@ class ReplayResult:
 
 def mine(trace: Trace, setting: Setting) -> InteractionGraph:
     """The dependencies of `oracle` and `critical_path` under `setting`."""
-    return interactions(trace, setting.metric.name, setting.perception_radius)
+    return interactions(trace, setting.metric, setting.perception_radius)
 
 
 def replay(

@@ -5,35 +5,17 @@ AI Metropolis §2.2 (1.85 agents per agent-step) and §4.2 (the settings *oracle
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from metropolis.trace.schema import Float32, Int32, Int64, Trace
-from metropolis.types import MetropolisError
+from metropolis import _core
+from metropolis.rules.metrics import Metric
+from metropolis.rules.native import core_metric
+from metropolis.trace.schema import Int32, Int64, Trace
 
 Float64 = npt.NDArray[np.float64]
-
-Distance = Callable[[Float32, Float32], npt.NDArray[np.floating]]
-
-
-def _chebyshev(dx: Float32, dy: Float32) -> Float32:
-    return np.maximum(np.abs(dx), np.abs(dy))
-
-
-def _manhattan(dx: Float32, dy: Float32) -> Float32:
-    return np.abs(dx) + np.abs(dy)
-
-
-PERCEPTION: dict[str, Distance] = {
-    "chebyshev": _chebyshev,
-    "euclidean": np.hypot,
-    "manhattan": _manhattan,
-    "geodesic": _chebyshev,  # moves by walking round walls, but perceives a square
-}
-"""How each metric perceives: the distance of two positions, given their differences in x and y."""
 
 _POINTS_AT_ONCE = 200_000
 
@@ -56,23 +38,20 @@ class InteractionGraph:
         return 1 + len(self.partners) / (len(self.offsets) - 1)
 
 
-def interactions(trace: Trace, metric: str, radius: float) -> InteractionGraph:
-    """Mine who stands within `radius` of whom at every step, as `metric` perceives."""
-    if metric not in PERCEPTION:
-        raise MetropolisError(
-            f"dependencies cannot be mined by the metric {metric!r}; use {', '.join(PERCEPTION)}"
-        )
-    distance = PERCEPTION[metric]
+def interactions(trace: Trace, metric: Metric, radius: float) -> InteractionGraph:
+    """Mine who perceives whom at every step; `metric` perceives no further than Chebyshev's."""
+    core = core_metric(metric)
     steps, agents = trace.steps, trace.agents
     chunk = max(1, _POINTS_AT_ONCE // agents)
     rows: list[Int64] = []
     partners: list[Int32] = []
     for first in range(0, steps, chunk):
-        points = trace.positions[first : first + chunk].reshape(-1, 2)
+        points = trace.positions[first : first + chunk].reshape(-1, 2).astype(np.float64)
         left, right = _neighbours(points, agents, radius)
-        dx, dy = (points[left] - points[right]).T
-        near = (distance(dx, dy) <= radius) & (left != right)
+        near = (np.abs(points[left] - points[right]).max(axis=1) <= radius) & (left != right)
         left, right = left[near], right[near]
+        perceived = _core.perceives(core, points[left], points[right], radius)
+        left, right = left[perceived], right[perceived]
         order = np.lexsort((right, left))
         rows.append(left[order] + first * agents)
         partners.append((right[order] % agents).astype(np.int32))
@@ -81,7 +60,7 @@ def interactions(trace: Trace, metric: str, radius: float) -> InteractionGraph:
     return InteractionGraph(offsets, np.concatenate(partners))
 
 
-def _neighbours(points: Float32, agents: int, radius: float) -> tuple[Int64, Int64]:
+def _neighbours(points: Float64, agents: int, radius: float) -> tuple[Int64, Int64]:
     """Index pairs of points of one step in the same or adjacent cells of edge `radius`."""
     edge = max(radius, 1.0)
     cell = np.floor(points / edge).astype(np.int64)

@@ -2,7 +2,7 @@
 
 1. Positions are finite, and on a walkable tile when there is a map.
 2. Nobody moves further than `max_velocity` in one step, measured in the trace's own metric, in
-   which the rules of dependency are stated. For `geodesic` it is the walking distance round walls.
+   which the rules of dependency are stated. For `geodesic` and `genagent` it is the length of the walk.
 3. A call has at least one prompt token and one output token; its prefix is part of its prompt.
 4. The parents of a call are earlier calls of the same agent-step.
 """
@@ -14,6 +14,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from metropolis.rules.metrics import METRICS, GenAgent, Geodesic
 from metropolis.trace.schema import Calls, Float32, Trace, TraceMeta
 from metropolis.types import MetropolisError
 from metropolis.world.map import GridMap
@@ -21,7 +22,8 @@ from metropolis.world.map import GridMap
 Place = Callable[[int, int], str]
 """Names where (step, agent) stands in the file, to begin a sentence with."""
 
-METRICS = ("chebyshev", "euclidean", "manhattan", "geodesic")
+WALKING = (Geodesic.name, GenAgent.name)
+"""Metrics in which one moves by walking round the map's walls."""
 ORIGINS = ("recorded", "derived", "generated")
 LIMIT = 1e6
 """What radius, velocity and seconds per step stay below."""
@@ -41,7 +43,7 @@ def brief(value: object) -> str:
 
 
 def displacement(metric: str, moves: Float32) -> npt.NDArray[np.float64]:
-    """Lengths of `moves` (..., 2) in `metric`, walls aside (geodesic: Manhattan)."""
+    """Lengths of `moves` (..., 2) in `metric`, walls aside (walks: Manhattan)."""
     size = np.abs(moves.astype(np.float64))
     if metric == "chebyshev":
         return np.asarray(size.max(axis=-1))
@@ -82,8 +84,8 @@ def validate_meta(meta: TraceMeta, path: object) -> None:
             raise refuse(name, value, f"a positive number, at most {LIMIT:g}")
     if meta.metric not in METRICS:
         raise refuse("metric", meta.metric, f"one of {', '.join(METRICS)}")
-    if meta.metric == "geodesic" and meta.map is None:
-        raise refuse("map", None, "a grid map, because the metric is geodesic")
+    if meta.metric in WALKING and meta.map is None:
+        raise refuse("map", None, f"a grid map, because the metric is {meta.metric}")
     for name in ("movement_origin", "calls_origin"):
         if getattr(meta, name) not in ORIGINS:
             raise refuse(name, getattr(meta, name), f"one of {', '.join(ORIGINS)}")
@@ -117,7 +119,7 @@ def jumps(positions: Float32, meta: TraceMeta) -> npt.NDArray[np.bool_]:
     moves = np.diff(positions, axis=0)
     length = displacement(meta.metric, moves)
     too_far = length > meta.max_velocity + SLACK
-    if meta.metric == "geodesic" and meta.map is not None:
+    if meta.metric in WALKING and meta.map is not None:
         # In the open the walking distance is Manhattan's; only longer moves can pass a wall.
         longer = (length > 1) & ~too_far
         ends = np.concatenate([positions[:-1][longer], positions[1:][longer]], axis=1)
@@ -137,7 +139,7 @@ def validate_moves(positions: Float32, meta: TraceMeta, place: Place, advice: st
     before, after = positions[step, agent], positions[step + 1, agent]
     more = int(too_far.sum()) - 1
     distance = float(displacement(meta.metric, after - before))
-    if meta.metric == "geodesic" and meta.map is not None:
+    if meta.metric in WALKING and meta.map is not None:
         walk = meta.map.walk(before, after)
         distance = np.inf if walk is None else len(walk)
     raise MetropolisError(

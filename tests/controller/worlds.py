@@ -92,7 +92,7 @@ def _walled(kind: str, random: Random, side: int, max_velocity: int) -> Geodesic
     share = random.choice([0.0, 0.2, 0.35])
     walls = np.array([[random.random() < share for _ in range(side)] for _ in range(side + 2)])
     walls[0, 0] = False
-    horizon = random.choice([2, 5, 96])
+    horizon = random.choice([max_velocity, 5, 96])
     if kind == "geodesic":
         return Geodesic(walls, horizon)
     across = random.choice([1, 3, 5])  # rooms of this edge, of a few arenas in all

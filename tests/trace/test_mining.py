@@ -7,22 +7,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from metropolis.rules.metrics import CHEBYSHEV, PLANE_METRICS, PlaneMetric
 from metropolis.trace import mining
-from metropolis.trace.mining import PERCEPTION, critical_path, interactions
+from metropolis.trace.mining import critical_path, interactions
 from metropolis.trace.schema import Trace
 from tests.small_traces import small_trace, small_traces
 
 
-@given(small_traces, st.sampled_from(sorted(PERCEPTION)), st.integers(0, 5))
+@given(small_traces, st.sampled_from(list(PLANE_METRICS.values())), st.integers(0, 5))
 @settings(max_examples=150, deadline=None)
 def test_interactions_are_all_pairs_within_the_radius(
-    trace: Trace, metric: str, radius: int
+    trace: Trace, metric: PlaneMetric, radius: int
 ) -> None:
     graph = interactions(trace, metric, radius)
     for step in range(trace.steps):
         for agent in range(trace.agents):
-            dx, dy = (trace.positions[step] - trace.positions[step, agent]).T
-            near = np.flatnonzero(PERCEPTION[metric](dx, dy) <= radius)
+            at = trace.positions[step].tolist()
+            near = [b for b in range(trace.agents) if metric.perceives(at[agent], at[b], radius)]
             row = step * trace.agents + agent
             mined = graph.partners[graph.offsets[row] : graph.offsets[row + 1]]
             assert mined.tolist() == [b for b in near if b != agent]
@@ -30,9 +31,9 @@ def test_interactions_are_all_pairs_within_the_radius(
 
 def test_interactions_do_not_depend_on_the_chunking(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = small_trace(1, agents=6, steps=12, edge=6, radius=2)
-    whole = interactions(trace, "chebyshev", 2)
+    whole = interactions(trace, CHEBYSHEV, 2)
     monkeypatch.setattr(mining, "_POINTS_AT_ONCE", 13)
-    chunked = interactions(trace, "chebyshev", 2)
+    chunked = interactions(trace, CHEBYSHEV, 2)
     assert (whole.offsets == chunked.offsets).all()
     assert (whole.partners == chunked.partners).all()
 
@@ -40,7 +41,7 @@ def test_interactions_do_not_depend_on_the_chunking(monkeypatch: pytest.MonkeyPa
 @given(small_traces)
 @settings(max_examples=100, deadline=None)
 def test_the_critical_path_is_the_heaviest_chain(trace: Trace) -> None:
-    graph = interactions(trace, "chebyshev", trace.meta.perception_radius)
+    graph = interactions(trace, CHEBYSHEV, trace.meta.perception_radius)
     weight = (trace.calls.prompt_tokens + trace.calls.output_tokens).astype(np.float64)
     path = critical_path(trace, graph, weight)
     assert path.weight == weight[path.calls].sum()

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from metropolis.rules.metrics import metric_named
 from metropolis.trace.mining import interactions
 from metropolis.trace.schema import Int64, Trace
 
@@ -70,15 +71,17 @@ def _sleeps(first: int, last: int, hour: Int64) -> bool:
 
 def pairs_in_range(trace: Trace) -> Pairs:
     """Pairs in each other's perception, cut to the same arena where the map has any."""
-    graph = interactions(trace, trace.meta.metric, trace.meta.perception_radius)
+    meta = trace.meta
+    metric = metric_named(meta.metric, meta.map, meta.max_velocity)
+    graph = interactions(trace, metric, meta.perception_radius)
     flat = np.repeat(np.arange(len(graph.offsets) - 1), np.diff(graph.offsets))
     step, a = np.divmod(flat, trace.agents)
     b = graph.partners.astype(np.int64)
     once = a < b
     step, a, b = step[once], a[once], b[once]
-    if trace.meta.map is not None:
+    if meta.map is not None:
         x, y = np.moveaxis(np.floor(trace.positions + 0.5).astype(np.int64), 2, 0)
-        arena = trace.meta.map.arenas[y, x]
+        arena = meta.map.arenas[y, x]
         same = arena[step, a] == arena[step, b]
         step, a, b = step[same], a[same], b[same]
     return Pairs(step, a, b)
