@@ -2,7 +2,7 @@
 
 1. Positions are finite, and on a walkable tile when there is a map.
 2. Nobody moves further than `max_velocity` in one step, measured in the trace's own metric, in
-   which the rules of dependency are stated. For `geodesic` and `genagent` it is the length of the walk.
+   which the rules of dependency are stated: for `geodesic` and `genagent` the length of the walk.
 3. A call has at least one prompt token and one output token; its prefix is part of its prompt.
 4. The parents of a call are earlier calls of the same agent-step.
 """

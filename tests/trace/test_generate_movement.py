@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from metropolis.rules.metrics import CHEBYSHEV
 from metropolis.trace.generate.movement import generate_movement
 from metropolis.trace.generate.paths import Ways
 from metropolis.trace.mining import interactions
@@ -102,7 +103,7 @@ def test_statistics_are_those_of_the_recorded_runs(day: Trace) -> None:
     assert 60 <= len(lengths) / day.agents <= 80
     assert 7 <= np.median(lengths) <= 11
     assert 50 <= np.quantile(lengths, 0.9) <= 70
-    assert 1.6 <= interactions(day, "chebyshev", 4).dependencies_per_agent_step <= 2.3
+    assert 1.6 <= interactions(day, CHEBYSHEV, 4).dependencies_per_agent_step <= 2.3
 
 
 @pytest.mark.parametrize("agents", [0, 26])
