@@ -206,6 +206,12 @@ def test_agents_apart_never_talk() -> None:
     assert not where(trace, "iterative_convo").any()
 
 
+@pytest.mark.parametrize(("agents", "steps"), [(1, 720), (2, 1), (1, 1)])
+def test_the_smallest_traces(agents: int, steps: int) -> None:
+    movement = generate_movement(agents, (8, 10), 0).window(0, steps)
+    validate(generate_calls(movement, 0), "generated")
+
+
 def test_walls_and_arenas_part_agents() -> None:
     day = generate_movement(seed=0)
     assert day.meta.map is not None
