@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -88,6 +89,25 @@ BoundMetric hops_metric(const Array<std::int64_t>& offsets, const Array<std::int
   return {Hops(vector_of(offsets), vector_of(neighbours))};
 }
 
+bool within(const BoundMetric& metric, std::pair<double, double> p, std::pair<double, double> q,
+            double radius, double reach) {
+  return std::visit(
+      [&](const auto& chosen) {
+        return chosen.within({p.first, p.second}, {q.first, q.second}, radius, reach);
+      },
+      metric.metric);
+}
+
+std::optional<std::string> flaw(const BoundMetric& metric, std::pair<double, double> p) {
+  return std::visit(
+      [&](const auto& chosen) -> std::optional<std::string> {
+        const Position position{p.first, p.second};
+        if (chosen.stands(position)) return std::nullopt;
+        return chosen.flaw(position);
+      },
+      metric.metric);
+}
+
 py::list clusters_of(const Dispatches& dispatches) {
   py::list clusters(dispatches.clusters.size());
   for (std::size_t i = 0; i < dispatches.clusters.size(); ++i) {
@@ -139,7 +159,9 @@ py::dict bench(double couple_radius, double block_radius, const BoundMetric& met
 
 void bind_controller(py::module_& m) {
   using namespace py::literals;
-  py::class_<BoundMetric>(m, "Metric");
+  py::class_<BoundMetric>(m, "Metric")
+      .def("within", within, "p"_a, "q"_a, "radius"_a, "reach"_a)
+      .def("flaw", flaw, "p"_a);
   m.def("plane_metric", plane_metric, "name"_a);
   m.def("geodesic_metric", geodesic_metric, "walls"_a, "horizon"_a);
   m.def("genagent_metric", genagent_metric, "walls"_a, "arenas"_a, "max_velocity"_a, "horizon"_a);

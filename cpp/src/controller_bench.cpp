@@ -23,13 +23,18 @@ namespace {
 
 constexpr double MAX_VELOCITY = 1;
 
-// A clock that costs a few nanoseconds to read; its unit is found by comparison with CPU time.
+// A clock that costs a few nanoseconds to read; its unit is found by comparison.
 std::uint64_t ticks() {
 #if defined(__x86_64__)
   return __rdtsc();
 #else
   return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
 #endif
+}
+
+double wall_s() {
+  return 1e-9 * static_cast<double>(std::chrono::steady_clock::now().time_since_epoch() /
+                                    std::chrono::nanoseconds(1));
 }
 
 double thread_cpu_s() {
@@ -136,7 +141,7 @@ ControllerBenchResult bench_controller(const Rule& rule, const Metric& metric,
   Dispatches out;
   std::vector<Position> moved;
   std::uint64_t inside = 0;
-  const double begin_s = thread_cpu_s();
+  const double cpu_begin_s = thread_cpu_s(), wall_begin_s = wall_s();
   const std::uint64_t begin = ticks();
   controller->start(out);
   inside += ticks() - begin;
@@ -152,15 +157,16 @@ ControllerBenchResult bench_controller(const Rule& rule, const Metric& metric,
     result.skew_max = std::max(result.skew_max, walkers.step + 1 - controller->floor());
     walkers.begin(out);
   }
-  // Both clocks ran over the whole loop: their ratio turns ticks into CPU time, and spreads what
-  // other processes took of the machine evenly over the loop.
-  const double tick_s = (thread_cpu_s() - begin_s) / static_cast<double>(ticks() - begin);
-  result.cpu_s = static_cast<double>(inside) * tick_s;
+  // What other processes took of the machine is spread evenly over the loop: of its CPU time the
+  // controller has the share it has of the loop's ticks. A single commit is timed as it went.
+  const auto all = static_cast<double>(ticks() - begin);
+  result.cpu_s = (thread_cpu_s() - cpu_begin_s) * static_cast<double>(inside) / all;
+  const double tick_us = 1e6 * (wall_s() - wall_begin_s) / all;
   result.commits = static_cast<std::int64_t>(durations.size());
   std::ranges::sort(durations);
   const auto quantile_us = [&](double share) {
     const auto last = static_cast<double>(durations.size() - 1);
-    return durations.empty() ? 0 : 1e6 * tick_s * durations[static_cast<std::size_t>(share * last)];
+    return durations.empty() ? 0 : tick_us * durations[static_cast<std::size_t>(share * last)];
   };
   result.commit_p50_us = quantile_us(0.5);
   result.commit_p99_us = quantile_us(0.99);

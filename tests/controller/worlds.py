@@ -214,12 +214,10 @@ def proceed(world: World, state: State, step: int, cluster: Sequence[int]) -> Ou
         ]
         intents[a] = mix(digests[a], sum(partners))
     outcome = Outcome(step, intents, dict(at))
-    targets: dict[Tile, int] = {}
+    targets: dict[Tile, int] = {}  # of contenders for a tile the smallest intent gets it
     for a in sorted(cluster, key=lambda a: intents[a], reverse=True):
         reachable = world.reachable(at[a])
-        targets[reachable[intents[a] % len(reachable)]] = (
-            a  # the smallest intent comes last, and wins
-        )
+        targets[reachable[intents[a] % len(reachable)]] = a  # the last wins
         aim = reachable[(intents[a] >> 16) % len(reachable)]
         for tile in (at[a], aim):
             value = mix(intents[a], 1)

@@ -1,0 +1,376 @@
+// The controller of a rule with finite radii.
+//
+// Rules (metropolis/controller/reference.py is the specification)
+//  1. An agent is running, waiting or finished. It stands at `position` when `step` begins.
+//  2. a is blocked by b iff k = s_a - s_b > 0 and within(p_a, p_b, block_radius, k * v).
+//  3. Two agents of one step are coupled iff within(p_a, p_b, couple_radius, 0).
+//  4. A connected component of coupled waiting agents is a cluster. It is dispatched as soon as no
+//     member is blocked, and none is coupled with a running agent (possible only after a jump).
+//  5. A commit names exactly the members of one dispatched cluster; they stand at most v away.
+//
+// Theory of operation
+//  6. The *slack* of a towards b says how far a is from having to care about b:
+//        k >= 0: distance - block_radius - k * v         k < 0: max(0, distance - block_radius) - k
+//        * v
+//     A step of a that moves it by m takes at most v + m from it; a commit of b takes nothing, for
+//     b gains v by the step and moves at most v. While it is positive b neither blocks a nor is
+//     coupled with it.
+//  7. A search finds the agent towards which the slack is smallest (*critical*) and the slack
+//     towards all others. While the latter lasts only the critical agent is looked at, and nothing
+//     is searched: one search buys a several steps, blocked or not.
+//  8. A blocked agent waits in the list of one blocker, its *witness*, and is looked at again only
+//     when the witness commits. Once clear it stays clear (nobody who is behind can come close
+//     enough), so a cluster is dispatched by the last of its members to become clear.
+//  9. Searches prune with lower bounds of the slack (cell_grid.hpp), so their radius follows the
+//     steps really found in each region, not the largest skew anywhere.
+// 10. An agent that jumps voids what others knew: all slack is forgotten, everybody is settled
+// anew.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <limits>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "metropolis/cell_grid.hpp"
+#include "metropolis/commit_check.hpp"
+#include "metropolis/controllers.hpp"
+
+namespace metropolis {
+
+// How many steps of a wandering agent one search may buy. More buys more, but searches further.
+constexpr double STEPS_PER_SEARCH = 4;
+
+// Distances on the torus are rounded; what is nearer to the bound than this is looked at.
+constexpr double TOLERANCE = 1e-5;
+
+template <class M>
+class SpatialController final : public Controller {
+ public:
+  SpatialController(const Rule& rule, const M& metric, double max_velocity,
+                    std::span<const Position> positions, Step target_step, bool check_moves)
+      : rule_(rule),
+        metric_(metric),
+        velocity_(max_velocity),
+        slack_max_(max_velocity > 0 ? 2 * STEPS_PER_SEARCH * max_velocity : 1),
+        slack_min_(1e-3 * max_velocity + 1e-6),
+        target_(target_step),
+        check_moves_(check_moves),
+        grid_(grid_for(positions)),
+        agents_(positions.size()),
+        links_(positions.size()),
+        external_(positions.size()),
+        internal_(positions.size()),
+        population_{positions.size()} {
+    std::vector<std::uint32_t> cells(positions.size());
+    for (std::size_t i = 0; i < cells.size(); ++i) cells[i] = grid_.cell(place(positions[i]));
+    std::iota(external_.begin(), external_.end(), 0);
+    // Neighbours in the world are neighbours in memory.
+    std::ranges::stable_sort(external_, {}, [&](AgentId agent) { return cells[index(agent)]; });
+    for (std::uint32_t id = 0; id < agents_.size(); ++id) {
+      const std::size_t agent = index(external_[id]);
+      internal_[agent] = id;
+      agents_[id].position = positions[agent];
+      agents_[id].state = target_ == 0 ? FINISHED : UNSETTLED;
+      grid_.insert(agents_, id, cells[agent]);
+    }
+  }
+
+  void start(Dispatches& out) override {
+    const std::size_t first = out.clusters.size();
+    if (target_ > 0) {
+      for (const std::uint32_t id : internal_) settle(id, out);
+    }
+    sort_clusters(out, first);
+  }
+
+  void commit(std::span<const AgentId> agents, std::span<const Position> positions,
+              Dispatches& out) override {
+    const std::size_t first = out.clusters.size();
+    const bool jumped = check(agents, positions);
+    for (std::size_t i = 0; i < agents.size(); ++i)
+      advance(internal_[index(agents[i])], positions[i]);
+    if (jumped) {
+      forget();
+      for (const std::uint32_t id : internal_) {
+        if (agents_[id].state == UNSETTLED) settle(id, out);
+      }
+    } else {
+      for (const AgentId agent : agents) {
+        const std::uint32_t id = internal_[index(agent)];
+        if (agents_[id].state == UNSETTLED) settle(id, out);
+      }
+      for (const AgentId agent : agents) wake(internal_[index(agent)], out);
+    }
+    sort_clusters(out, first);
+  }
+
+  Step floor() const override { return agents_.empty() ? target_ : floor_; }
+
+  void validate() const override;
+
+ private:
+  enum State : std::uint32_t { RUNNING, UNSETTLED, BLOCKED, CLEAR, GATHERED, FINISHED };
+  static constexpr std::uint32_t NONE = (1u << 29) - 1;
+
+  struct Agent {
+    Position position;
+    Step step = 0;
+    std::uint32_t next = NONE;  // in its cell
+    std::uint32_t critical : 29 = NONE;
+    std::uint32_t state : 3 = UNSETTLED;
+    float slack = 0;
+  };
+  struct Links {
+    std::uint32_t first_waiter = NONE;
+    std::uint32_t next = NONE;  // blocked: the next waiter; running: the next of its cluster
+  };
+
+  static std::size_t index(AgentId agent) { return static_cast<std::size_t>(agent); }
+  static Position place(Position p) { return M::PLANAR ? p : Position{}; }
+
+  CellGrid<Agent> grid_for(std::span<const Position> positions) const {
+    if (positions.size() >= NONE) throw std::invalid_argument("there are too many agents");
+    Position low{}, high{};
+    if (M::PLANAR && !positions.empty()) {
+      low = high = positions[0];
+      for (const Position& p : positions) {
+        low = {std::min(low.x, p.x), std::min(low.y, p.y)};
+        high = {std::max(high.x, p.x), std::max(high.y, p.y)};
+      }
+    }
+    const double side_min = std::max({rule_.block_radius, velocity_, 1e-6});
+    return {low, high, side_min, M::PLANAR ? positions.size() : 1};
+  }
+
+  // Refuses the commit before anything has changed. True when somebody jumped.
+  bool check(std::span<const AgentId> agents, std::span<const Position> positions) const {
+    check_commit(agents, positions, agents_.size(),
+                 [&](AgentId agent) { return agents_[internal_[index(agent)]].state == RUNNING; });
+    bool same = std::ranges::is_sorted(agents, std::ranges::less_equal{});
+    for (std::size_t i = 0; i < agents.size(); ++i) {
+      const AgentId following = agents[i + 1 < agents.size() ? i + 1 : 0];
+      same &= links_[internal_[index(agents[i])]].next == internal_[index(following)];
+    }
+    if (!same) throw std::invalid_argument(not_a_cluster(cluster_of(agents[0]), agents));
+    bool jumped = false;
+    for (std::size_t i = 0; i < agents.size(); ++i) {
+      const Agent& agent = agents_[internal_[index(agents[i])]];
+      jumped |= check_move(metric_, agents[i], agent.position, positions[i], agent.step, velocity_,
+                           check_moves_);
+    }
+    return jumped;
+  }
+
+  std::vector<AgentId> cluster_of(AgentId agent) const {
+    std::vector<AgentId> cluster;
+    const std::uint32_t first = internal_[index(agent)];
+    std::uint32_t id = first;
+    do {
+      cluster.push_back(external_[id]);
+      id = links_[id].next;
+    } while (id != first);
+    std::ranges::sort(cluster);
+    return cluster;
+  }
+
+  void advance(std::uint32_t id, Position position) {
+    Agent& agent = agents_[id];
+    ++agent.step;
+    agent.state = agent.step == target_ ? FINISHED : UNSETTLED;
+    if (position != agent.position) {
+      agent.slack -= static_cast<float>(metric_.distance(agent.position, position));
+      const std::uint32_t from = grid_.cell(place(agent.position));
+      const std::uint32_t to = grid_.cell(place(position));
+      agent.position = position;
+      if (from != to) {
+        grid_.remove(agents_, id, from);
+        grid_.insert(agents_, id, to);
+      }
+    }
+    agent.slack -= static_cast<float>(velocity_);
+    const auto offset = static_cast<std::size_t>(agent.step - floor_);
+    if (offset == population_.size()) population_.push_back(0);
+    --population_[offset - 1];
+    ++population_[offset];
+    while (population_.front() == 0) {
+      population_.pop_front();
+      ++floor_;
+    }
+  }
+
+  // Dispatches an unsettled agent if it can run, together with its cluster; else lets it wait.
+  void settle(std::uint32_t id, Dispatches& out) {
+    Agent& agent = agents_[id];
+    const Agent* critical = agent.critical == NONE ? nullptr : &agents_[agent.critical];
+    if (critical != nullptr && blocks(*critical, agent)) {
+      wait_for(id, agent.critical);
+    } else if (agent.slack > slack_min_) {
+      release(id, critical != nullptr && critical->step == agent.step && coupled(agent, *critical),
+              out);
+    } else {
+      examine(id, out);
+    }
+  }
+
+  // The witness has committed: looks again at those who wait for it.
+  void wake(std::uint32_t witness, Dispatches& out) {
+    std::uint32_t waiter = std::exchange(links_[witness].first_waiter, NONE);
+    while (waiter != NONE) {
+      const std::uint32_t following = links_[waiter].next;
+      if (blocks(agents_[witness], agents_[waiter])) {
+        wait_for(waiter, witness);
+      } else {
+        settle(waiter, out);
+      }
+      waiter = following;
+    }
+  }
+
+  bool blocks(const Agent& witness, const Agent& agent) const {
+    const Step k = agent.step - witness.step;
+    if (k > 0) return within(agent, witness, rule_.block_radius, k * velocity_);
+    return k == 0 && witness.state == RUNNING && coupled(agent, witness);
+  }
+
+  bool coupled(const Agent& a, const Agent& b) const {
+    return within(a, b, rule_.couple_radius, 0);
+  }
+
+  bool within(const Agent& p, const Agent& q, double radius, double reach) const {
+    return metric_.within(p.position, q.position, radius, reach);
+  }
+
+  void wait_for(std::uint32_t id, std::uint32_t witness) {
+    agents_[id].state = BLOCKED;
+    agents_[id].critical = witness & NONE;
+    links_[id].next = std::exchange(links_[witness].first_waiter, id);
+  }
+
+  // Finds who blocks the agent the hardest, or is nearest to it, and the slack towards the others.
+  void examine(std::uint32_t id, Dispatches& out) {
+    Agent& agent = agents_[id];
+    const double block_radius = rule_.block_radius;
+    // Of the critical agent, and the smallest of the others; 0 stands for "too small" unless
+    // blocked.
+    double critical_slack = slack_max_, slack = slack_max_;
+    std::uint32_t critical = NONE;
+    bool blocked = false, accompanied = false;
+    const auto matters = [&](Step step, double distance) {
+      const double k = static_cast<double>(agent.step) - step;
+      const double beyond = distance - block_radius;
+      const double least = (k >= 0 ? beyond : std::max(0.0, beyond)) - k * velocity_;
+      return least < (blocked && slack <= 0 ? critical_slack : slack) + TOLERANCE;
+    };
+    const auto visit = [&](std::uint32_t other) {
+      if (other == id) return;
+      const Agent& b = agents_[other];
+      const Step k = agent.step - b.step;
+      const double beyond = metric_.distance(agent.position, b.position) - block_radius;
+      double towards = (k >= 0 ? beyond : std::max(0.0, beyond)) - k * velocity_;
+      const bool blocks_too = towards <= TOLERANCE && blocks(b, agent);
+      if (!blocks_too) {
+        accompanied |= k == 0 && towards <= TOLERANCE && coupled(agent, b);
+        towards = std::max(towards, 0.0);
+      }
+      if (towards < critical_slack || (blocks_too && !blocked)) {
+        slack = critical_slack;
+        critical_slack = blocks_too ? std::min(towards, 0.0) : towards;
+        critical = other;
+        blocked |= blocks_too;
+      } else {
+        slack = std::min(slack, towards);
+      }
+    };
+    const double radius = block_radius + (agent.step - floor_) * velocity_ + slack_max_;
+    if (radius >= 0) grid_.search(agents_, place(agent.position), radius, matters, visit);
+    agent.critical = critical & NONE;
+    agent.slack = static_cast<float>(slack);
+    if (blocked) {
+      wait_for(id, critical);
+    } else {
+      release(id, accompanied, out);
+    }
+  }
+
+  // The agent is clear: dispatches it, alone or with those coupled with it.
+  void release(std::uint32_t id, bool accompanied, Dispatches& out) {
+    agents_[id].state = CLEAR;
+    if (accompanied) {
+      dispatch_cluster(id, out);
+    } else {
+      dispatch({&id, 1}, out);
+    }
+  }
+
+  // Dispatches the cluster of a clear agent unless a member is not clear.
+  void dispatch_cluster(std::uint32_t id, Dispatches& out) {
+    gathered_.assign(1, id);
+    agents_[id].state = GATHERED;
+    bool clear = true;
+    for (std::size_t i = 0; i < gathered_.size() && clear; ++i) {
+      const Agent& agent = agents_[gathered_[i]];
+      const auto matters = [&](Step step, double distance) {
+        return clear && step <= agent.step && distance <= rule_.couple_radius + TOLERANCE;
+      };
+      const auto visit = [&](std::uint32_t other) {
+        Agent& b = agents_[other];
+        if (b.step != agent.step || b.state == RUNNING || b.state == GATHERED) return;
+        if (!coupled(agent, b)) return;
+        clear &= b.state == CLEAR;
+        if (clear) {
+          b.state = GATHERED;
+          gathered_.push_back(other);
+        }
+      };
+      grid_.search(agents_, place(agent.position), rule_.couple_radius, matters, visit);
+    }
+    if (clear) return dispatch(gathered_, out);
+    for (const std::uint32_t member : gathered_) agents_[member].state = CLEAR;
+  }
+
+  void dispatch(std::span<const std::uint32_t> members, Dispatches& out) {
+    const auto begin = static_cast<std::uint32_t>(out.agents.size());
+    for (const std::uint32_t id : members) {
+      agents_[id].state = RUNNING;
+      out.agents.push_back(external_[id]);
+    }
+    const std::span cluster(out.agents.begin() + begin, out.agents.end());
+    if (cluster.size() > 1) std::ranges::sort(cluster);
+    for (std::size_t i = 0; i < cluster.size(); ++i) {
+      const AgentId following = cluster[i + 1 < cluster.size() ? i + 1 : 0];
+      links_[internal_[index(cluster[i])]].next = internal_[index(following)];
+    }
+    out.clusters.push_back(
+        {agents_[members[0]].step, begin, static_cast<std::uint32_t>(out.agents.size())});
+  }
+
+  void forget() {
+    for (Links& links : links_) links.first_waiter = NONE;
+    for (Agent& agent : agents_) {
+      agent.slack = 0;
+      agent.critical = NONE;
+      if (agent.state == BLOCKED || agent.state == CLEAR) agent.state = UNSETTLED;
+    }
+    jumped_ = true;
+  }
+
+  Rule rule_;
+  M metric_;
+  double velocity_, slack_max_, slack_min_;
+  Step target_, floor_ = 0;
+  bool check_moves_, jumped_ = false;
+  CellGrid<Agent> grid_;
+  std::vector<Agent> agents_;  // by internal id, in Morton order of where they started
+  std::vector<Links> links_;
+  std::vector<AgentId> external_;
+  std::vector<std::uint32_t> internal_;
+  std::deque<std::size_t> population_;   // how many agents stand at floor_ + i
+  std::vector<std::uint32_t> gathered_;  // of the cluster being collected
+};
+
+}  // namespace metropolis

@@ -1,0 +1,49 @@
+#include "doctest.h"
+#include "metropolis/metric.hpp"
+
+using namespace metropolis;
+
+TEST_CASE("plane metrics include their border") {
+  CHECK(Chebyshev::within({0, 0}, {3, -4}, 3, 1));
+  CHECK_FALSE(Chebyshev::within({0, 0}, {3, -4}, 3, 0.5));
+  CHECK(Euclidean::within({0, 0}, {3, -4}, 5, 0));
+  CHECK(Manhattan::within({0, 0}, {3, -4}, 5, 2));
+  CHECK_FALSE(Manhattan::within({0, 0}, {3, -4}, 5, 1));
+}
+
+TEST_CASE("the geodesic metric perceives through walls and walks round them") {
+  // . # .
+  // . # .
+  // . . .
+  const std::uint8_t walls[] = {0, 1, 0, 0, 1, 0, 0, 0, 0};
+  const Geodesic metric(walls, 3, 3, 96);
+  CHECK(metric.within({0, 0}, {2, 0}, 2, 0));
+  CHECK_FALSE(metric.within({0, 0}, {2, 0}, 1, 3));  // the tile diagonal below is a wall
+  CHECK(metric.within({0, 0}, {2, 0}, 1, 5));
+  CHECK(metric.within({0, 0}, {2, 0}, 0, 6));
+  CHECK_FALSE(metric.within({0, 0}, {2, 0}, 0, 5));
+  CHECK_FALSE(metric.stands({1, 0}));
+  CHECK_FALSE(metric.stands({3, 0}));
+  CHECK(metric.stands({1, 2}));
+
+  const Geodesic shortsighted(walls, 3, 3, 2);
+  CHECK_FALSE(shortsighted.within({0, 0}, {2, 0}, 0, 2));
+  CHECK(shortsighted.within({0, 0}, {2, 0}, 0, 3));  // beyond its horizon: a lower bound
+}
+
+TEST_CASE("a copy of a metric answers alike") {
+  const std::uint8_t walls[] = {0, 0, 0, 0};
+  const Geodesic metric(walls, 4, 1, 96);
+  CHECK(metric.within({0, 0}, {3, 0}, 1, 2));
+  const Geodesic copy = metric;
+  CHECK(copy.within({0, 0}, {3, 0}, 1, 2));
+  CHECK_FALSE(copy.within({0, 0}, {3, 0}, 1, 1));
+}
+
+TEST_CASE("hops count edges, and what is not connected is never near") {
+  const Hops metric({0, 1, 3, 4, 4}, {1, 0, 2, 1});
+  CHECK(metric.distance({0, 0}, {2, 0}) == 2);
+  CHECK(metric.within({0, 0}, {2, 0}, 1, 1));
+  CHECK_FALSE(metric.within({0, 0}, {3, 0}, 1e9, 1e9));
+  CHECK_FALSE(metric.stands({4, 0}));
+}
