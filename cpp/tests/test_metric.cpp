@@ -11,17 +11,14 @@ TEST_CASE("plane metrics include their border") {
   CHECK_FALSE(Manhattan::within({0, 0}, {3, -4}, 5, 1));
 }
 
-TEST_CASE("the geodesic metric perceives through walls and walks round them") {
+TEST_CASE("the geodesic metric is the length of the walk round walls") {
   // . # .
   // . # .
   // . . .
   const std::uint8_t walls[] = {0, 1, 0, 0, 1, 0, 0, 0, 0};
   const Geodesic metric(walls, 3, 3, 96);
-  CHECK(metric.within({0, 0}, {2, 0}, 2, 0));
-  CHECK_FALSE(metric.within({0, 0}, {2, 0}, 1, 3));  // the tile diagonal below is a wall
-  CHECK(metric.within({0, 0}, {2, 0}, 1, 5));
-  CHECK(metric.within({0, 0}, {2, 0}, 0, 6));
-  CHECK_FALSE(metric.within({0, 0}, {2, 0}, 0, 5));
+  CHECK(metric.within({0, 0}, {2, 0}, 2, 4));
+  CHECK_FALSE(metric.within({0, 0}, {2, 0}, 2, 3));
   CHECK_FALSE(metric.stands({1, 0}));
   CHECK_FALSE(metric.stands({3, 0}));
   CHECK(metric.stands({1, 2}));
@@ -29,6 +26,20 @@ TEST_CASE("the geodesic metric perceives through walls and walks round them") {
   const Geodesic shortsighted(walls, 3, 3, 2);
   CHECK_FALSE(shortsighted.within({0, 0}, {2, 0}, 0, 2));
   CHECK(shortsighted.within({0, 0}, {2, 0}, 0, 3));  // beyond its horizon: a lower bound
+}
+
+TEST_CASE("the metric of GenAgent perceives through walls, but not out of the arena") {
+  // 1 # 1 # 2
+  // 1 1 1 # 2
+  const std::uint8_t walls[] = {0, 1, 0, 1, 0, 0, 0, 0, 1, 0};
+  const std::int32_t arenas[] = {1, 1, 1, 2, 2, 1, 1, 1, 2, 2};
+  const GenAgent metric(walls, arenas, 5, 2, 1, 96);
+  CHECK(metric.within({0, 0}, {2, 0}, 2, 0));
+  CHECK_FALSE(metric.within({0, 0}, {2, 0}, 1, 1));
+  CHECK(metric.within({0, 0}, {2, 0}, 1, 2));
+  CHECK_FALSE(metric.within({2, 0}, {4, 0}, 4, 90));
+  CHECK(metric.perceives({0, 0}, {2, 0}, 2));
+  CHECK_FALSE(metric.perceives({2, 0}, {4, 0}, 2));
 }
 
 TEST_CASE("a copy of a metric answers alike") {

@@ -109,7 +109,9 @@ class _Tiles:
     def flaw(self, p: Position) -> str | None:
         """See `Metric.flaw`."""
         height, width = self.walls.shape
-        if not (p[0] in range(width) and p[1] in range(height)):
+        if not all(
+            0 <= i < size and i == int(i) for i, size in zip(p, (width, height), strict=True)
+        ):
             return f"it must be a tile of the map, which is {width} x {height}"
         if self.walls[int(p[1]), int(p[0])]:
             return "it is a wall"

@@ -10,16 +10,17 @@ from hypothesis import strategies as st
 from scipy.sparse import lil_array
 from scipy.sparse.csgraph import dijkstra
 
-from metropolis.controller.native import core_metric
 from metropolis.rules.metrics import (
     CHEBYSHEV,
     EUCLIDEAN,
     MANHATTAN,
     PLANE_METRICS,
+    GenAgent,
     Geodesic,
     Hops,
     metric_named,
 )
+from metropolis.rules.native import core_metric
 from metropolis.types import MetropolisError
 from metropolis.world.map import GridMap
 
@@ -28,16 +29,14 @@ places = st.tuples(coordinates, coordinates)
 SEEDS = st.integers(0, 2**40)
 
 
-def walled(seed: int) -> Geodesic:
-    random = Random(seed)
+def walls_of(random: Random) -> np.ndarray:
     width, height = random.randint(1, 14), random.randint(1, 14)
     share = random.choice([0, 0.2, 0.4])
-    walls = np.array([[random.random() < share for _ in range(width)] for _ in range(height)])
-    return Geodesic(walls, horizon=random.choice([1, 3, 30, 250]))
+    return np.array([[random.random() < share for _ in range(width)] for _ in range(height)])
 
 
-def floor_of(metric: Geodesic) -> list[tuple[int, int]]:
-    return [(int(x), int(y)) for y, x in np.argwhere(~metric.walls)]
+def floor_of(walls: np.ndarray) -> list[tuple[int, int]]:
+    return [(int(x), int(y)) for y, x in np.argwhere(~walls)]
 
 
 def shortest(nodes: list, edges: list[tuple[int, int]]) -> np.ndarray:
@@ -47,40 +46,81 @@ def shortest(nodes: list, edges: list[tuple[int, int]]) -> np.ndarray:
     return dijkstra(graph.tocsr(), directed=False)
 
 
-@given(places, places, st.floats(0, 9), st.floats(0, 9))
-def test_plane_metrics(p, q, radius, reach) -> None:
-    dx, dy = abs(p[0] - q[0]), abs(p[1] - q[1])
-    euclidean = math.sqrt(dx**2 + dy**2)
-    distances = {"chebyshev": max(dx, dy), "euclidean": euclidean, "manhattan": dx + dy}
-    for metric in (CHEBYSHEV, EUCLIDEAN, MANHATTAN):
-        expected = distances[metric.name] <= radius + reach
-        assert metric.within(p, q, radius, reach) == expected
-        assert core_metric(metric).within(p, q, radius, reach) == expected
+class Walks:
+    """Walking distances between the tiles of a map, by scipy."""
+
+    def __init__(self, walls: np.ndarray) -> None:
+        self.tiles = floor_of(walls)
+        self._at = {tile: i for i, tile in enumerate(self.tiles)}
+        edges = [
+            (i, self._at[t])
+            for (x, y), i in self._at.items()
+            for t in ((x + 1, y), (x, y + 1))
+            if t in self._at
+        ]
+        self._steps = shortest(self.tiles, edges)
+
+    def __call__(self, p: tuple[int, int], q: tuple[int, int]) -> float:
+        return self._steps[self._at[p], self._at[q]]
+
+
+def bounded(steps: float, horizon: int, unwalled: float) -> float:
+    """Walks beyond the horizon are replaced by a lower bound."""
+    if steps <= horizon:
+        return steps
+    assert max(horizon + 1, unwalled) <= steps, "a bound must not over-estimate"
+    return max(horizon + 1, unwalled)
+
+
+HORIZONS = [1, 3, 30, 250]
+RADII = [0, 1, 2, 2.5, 4]
+REACHES = [0, 1, 2, 3, 5, 8, 20, 300]
 
 
 @settings(deadline=None)
 @given(SEEDS)
-def test_geodesic_is_the_walk_to_the_nearest_perceived_tile(seed: int) -> None:
+def test_geodesic_is_the_length_of_the_walk(seed: int) -> None:
     random = Random(seed)
-    metric = walled(seed)
-    tiles = floor_of(metric)
-    if not tiles:
-        return
-    at = {tile: i for i, tile in enumerate(tiles)}
-    edges = [(at[x, y], at[t]) for x, y in tiles for t in ((x + 1, y), (x, y + 1)) if t in at]
-    walks = shortest(tiles, edges)
+    walls, horizon = walls_of(random), random.choice(HORIZONS)
+    walks, metric = Walks(walls), Geodesic(walls, horizon)
     twin = core_metric(metric)
-    for _ in range(60):
-        p, q = random.choice(tiles), random.choice(tiles)
-        radius, reach = random.choice([0, 1, 2, 2.5, 4]), random.choice([0, 1, 2, 3, 5, 8, 20, 300])
-        square = [t for t in tiles if CHEBYSHEV.within(p, t, radius, 0)]
-        walk = min(walks[at[q], at[t]] for t in square)
-        excess = sum(max(0, abs(p[i] - q[i]) - radius) for i in (0, 1))
-        if walk > metric.horizon:
-            assert max(metric.horizon + 1, excess) <= walk, "a bound must not over-estimate"
-            walk = max(metric.horizon + 1, excess)
+    for _ in range(60 if walks.tiles else 0):
+        p, q = random.choices(walks.tiles, k=2)
+        radius, reach = random.choice(RADII), random.choice(REACHES)
+        walk = bounded(walks(p, q), horizon, abs(p[0] - q[0]) + abs(p[1] - q[1]))
+        assert metric.within(p, q, radius, reach) == (walk <= radius + reach)
+        assert twin.within(p, q, radius, reach) == (walk <= radius + reach)
+
+
+@settings(deadline=None)
+@given(SEEDS)
+def test_genagent_is_the_walk_to_where_agents_bear_on_each_other(seed: int) -> None:
+    random = Random(seed)
+    walls, horizon, v = walls_of(random), random.choice(HORIZONS), random.choice([1, 1, 2])
+    arenas = np.array([[random.choice([0, 1, 2]) for _ in row] for row in walls])
+    walks, metric = Walks(walls), GenAgent(walls, arenas, v, horizon)
+    arena = {(x, y): arenas[y, x] for x, y in walks.tiles}
+    twin = core_metric(metric)
+
+    def beside(p: tuple[int, int], number: int) -> bool:
+        return any(arena[u] == number and walks(p, u) <= v for u in walks.tiles)
+
+    for _ in range(15 if walks.tiles else 0):
+        p, q = random.choices(walks.tiles, k=2)
+        radius, reach = random.choice(RADII), random.choice(REACHES)
+        zone = [
+            t
+            for t in walks.tiles
+            if CHEBYSHEV.within(p, t, radius, 0)
+            and (beside(p, arena[t]) or beside(t, arena[p]) or walks(p, t) <= 2 * v)
+        ]
+        unwalled = sum(max(0, abs(p[i] - q[i]) - radius) for i in (0, 1))
+        walk = bounded(min(walks(q, t) for t in zone), horizon, unwalled)
         assert metric.within(p, q, radius, reach) == (walk <= reach), (p, q, radius, reach)
         assert twin.within(p, q, radius, reach) == (walk <= reach), (p, q, radius, reach)
+        assert metric.within(p, q, radius, 0) == metric.within(q, p, radius, 0)
+        sees = CHEBYSHEV.within(p, q, radius, 0) and arena[p] == arena[q]
+        assert metric.perceives(p, q, radius) == sees
 
 
 @settings(deadline=None)
@@ -101,13 +141,24 @@ def test_hops_are_shortest_paths(seed: int) -> None:
         assert twin.within((i, 0), (j, 0), radius, reach) == expected
 
 
-@pytest.mark.parametrize("metric", [*PLANE_METRICS.values(), walled(1), Hops([[1], [0], []])])
+OPEN = np.zeros((4, 5), dtype=bool)
+ONE_ARENA = np.zeros((4, 5), dtype=np.int32)
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        *PLANE_METRICS.values(),
+        Geodesic(OPEN),
+        GenAgent(OPEN, ONE_ARENA, 1),
+        Hops([[1], [0], []]),
+    ],
+)
 def test_infinite_radii_mean_everybody_and_nobody(metric) -> None:
-    places = floor_of(metric) if metric.name == "geodesic" else [(0, 0), (1, 0), (2, 0)]
-    for p in places:
+    for p in [(0, 0), (1, 0), (2, 0)]:
         for twin in (metric, core_metric(metric)):
-            assert twin.within(p, places[-1], math.inf, 0)
-            assert not twin.within(p, places[-1], -math.inf, 1000)
+            assert twin.within(p, (2, 0), math.inf, 0)
+            assert not twin.within(p, (2, 0), -math.inf, 1000)
 
 
 def test_a_thousand_fields_are_forgotten_and_found_again() -> None:
@@ -151,6 +202,7 @@ def test_metrics_by_name() -> None:
     nothing = np.zeros((2, 3), dtype=np.int32)
     grid = GridMap("plain", nothing.astype(bool), nothing, ("",), nothing, ("",))
     assert metric_named("geodesic", grid).name == "geodesic"
+    assert metric_named("genagent", grid, 2).name == "genagent"
     assert metric_named("euclidean") is EUCLIDEAN
 
 
@@ -158,7 +210,8 @@ def test_metrics_by_name() -> None:
     ("make", "sentence"),
     [
         (lambda: metric_named("taxi"), "there is no metric 'taxi'; there are chebyshev, eucl"),
-        (lambda: metric_named("geodesic"), "needs a map"),
+        (lambda: metric_named("genagent"), "needs a map"),
+        (lambda: GenAgent(OPEN, ONE_ARENA[:2], 1), "that of the walls, .4, 5."),
         (lambda: Geodesic(np.zeros((3, 3), dtype=bool), horizon=0), "must be 1 to 250 steps"),
         (lambda: Geodesic(np.zeros(3, dtype=bool)), "needs .height, width."),
         (lambda: Hops([[1], []]), "node 0 lists 1 as a neighbour, but not the other way round"),
