@@ -327,7 +327,8 @@ class SpatialController final : public Controller {
           gathered_.push_back(other);
         }
       };
-      grid_.search(agents_, place(agent.position), rule_.couple_radius, matters, visit);
+      const double radius = rule_.couple_radius + TOLERANCE;
+      grid_.search(agents_, place(agent.position), radius, matters, visit);
     }
     if (clear) return dispatch(gathered_, out);
     for (const std::uint32_t member : gathered_) agents_[member].state = CLEAR;
