@@ -23,6 +23,7 @@ from metropolis.sim.profiles import load_profile
 from metropolis.trace.mining import critical_path
 from metropolis.trace.parquet import read_trace
 from metropolis.trace.schema import Trace
+from metropolis.trace.validate import place_in, validate_moves
 from metropolis.types import MetropolisError
 
 PRIORITIES = ("step", "fcfs")
@@ -128,6 +129,10 @@ def command(
     """
     whole = read_trace(trace)
     setting = make_setting(whole, profile, metric, radius, velocity, prefix_reuse)
+    replayed = replace(
+        whole.meta, metric=setting.metric.name, max_velocity=setting.max_velocity
+    )  # what rules rely on must hold by what the options override, too
+    validate_moves(whole.positions, replayed, place_in(trace, whole.meta.agents))
     windows = [
         (text, cut_agents(cut_hours(whole, text), count))
         for text in hours
