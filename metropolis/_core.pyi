@@ -57,6 +57,7 @@ def make_graph_controller(
 ) -> Controller: ...
 
 class ControllerBench(TypedDict):
+    agent_steps: int
     cpu_s: float
     construct_cpu_s: float
     commits: int

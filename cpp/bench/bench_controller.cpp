@@ -12,6 +12,7 @@ int main(int argc, char** argv) {
   std::printf(
       "%d agents: %.3f M agent-steps per CPU-second, p50 %.2f us, p99 %.2f us, max %.0f us, "
       "%.1f bytes per agent, skew %d\n",
-      options.agents, 1e-6 * options.agents * options.steps / result.cpu_s, result.commit_p50_us,
-      result.commit_p99_us, result.commit_max_us, result.bytes_per_agent, result.skew_max);
+      options.agents, 1e-6 * static_cast<double>(result.agent_steps) / result.cpu_s,
+      result.commit_p50_us, result.commit_p99_us, result.commit_max_us, result.bytes_per_agent,
+      result.skew_max);
 }

@@ -148,8 +148,9 @@ py::dict bench(double couple_radius, double block_radius, const BoundMetric& met
     result = bench_controller({couple_radius, block_radius}, metric.metric, options);
   }
   using namespace py::literals;
-  return py::dict("cpu_s"_a = result.cpu_s, "construct_cpu_s"_a = result.construct_cpu_s,
-                  "commits"_a = result.commits, "commit_p50_us"_a = result.commit_p50_us,
+  return py::dict("agent_steps"_a = result.agent_steps, "cpu_s"_a = result.cpu_s,
+                  "construct_cpu_s"_a = result.construct_cpu_s, "commits"_a = result.commits,
+                  "commit_p50_us"_a = result.commit_p50_us,
                   "commit_p99_us"_a = result.commit_p99_us,
                   "commit_max_us"_a = result.commit_max_us,
                   "bytes_per_agent"_a = result.bytes_per_agent, "skew_max"_a = result.skew_max);

@@ -1,12 +1,15 @@
 #include "metropolis/controller_bench.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <ctime>
+#include <functional>
 #include <limits>
-#include <queue>
+#include <memory>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "metropolis/controllers.hpp"
@@ -22,6 +25,7 @@ namespace metropolis {
 namespace {
 
 constexpr double MAX_VELOCITY = 1;
+constexpr std::int64_t AGENT_STEPS_MIN = 1'000'000;  // small populations run several times
 
 // A clock that costs a few nanoseconds to read; its unit is found by comparison.
 std::uint64_t ticks() {
@@ -52,6 +56,44 @@ double heap_bytes() {
 #endif
 }
 
+// Counts of durations in buckets a thirty-second of an octave wide: memory that does not grow.
+class Histogram {
+ public:
+  void add(std::uint64_t ticks) {
+    ++counts_[bucket(ticks)];
+    ++total_;
+    max_ = std::max(max_, ticks);
+  }
+
+  std::int64_t total() const { return total_; }
+  double max() const { return static_cast<double>(max_); }
+
+  // The lower end of the bucket that holds the quantile.
+  double quantile(double share) const {
+    auto left = static_cast<std::int64_t>(share * static_cast<double>(total_));
+    for (std::size_t i = 0; i < counts_.size(); ++i) {
+      left -= counts_[i];
+      if (left < 0) return static_cast<double>(start(i));
+    }
+    return max();
+  }
+
+ private:
+  static constexpr int BITS = 5;
+  static std::size_t bucket(std::uint64_t ticks) {
+    const int shift = std::max(0, static_cast<int>(std::bit_width(ticks)) - BITS - 1);
+    return (static_cast<std::size_t>(shift) << BITS) + static_cast<std::size_t>(ticks >> shift);
+  }
+  static std::uint64_t start(std::size_t bucket) {
+    const std::size_t octave = bucket >> BITS, rest = bucket & ((1u << BITS) - 1);
+    return octave == 0 ? rest : (rest | 1u << BITS) << (octave - 1);
+  }
+
+  std::vector<std::int64_t> counts_ = std::vector<std::int64_t>(64 << BITS);
+  std::int64_t total_ = 0;
+  std::uint64_t max_ = 0;
+};
+
 // The world around the controller: who stands where, and who finishes when.
 class Walkers {
  public:
@@ -59,48 +101,47 @@ class Walkers {
       : random_(options.seed),
         side_(std::max(
             2, static_cast<int>(std::lround(std::sqrt(options.agents * options.tiles_per_agent))))),
-        positions(static_cast<std::size_t>(options.agents)) {
+        positions_(static_cast<std::size_t>(options.agents)),
+        clusters_(positions_.size()) {
     std::uniform_int_distribution<int> tile(0, side_ - 1);
-    for (Position& p : positions) p = {double(tile(random_)), double(tile(random_))};
-    running_.reserve(positions.size());
+    for (Position& p : positions_) p = {double(tile(random_)), double(tile(random_))};
+    ending_.reserve(positions_.size());
   }
+
+  const std::vector<Position>& positions() const { return positions_; }
 
   void begin(const Dispatches& dispatches) {
     for (const auto& cluster : dispatches.clusters) {
-      Running running{now_, cluster.step, {}};
+      const auto members = dispatches.members(cluster);
       double service_s = 0;
-      for (const AgentId agent : dispatches.members(cluster)) {
+      for (std::size_t i = 0; i < members.size(); ++i) {
         service_s = std::max(service_s, service_s_(random_));
-        running.agents.push_back(agent);
       }
-      running.until_s += service_s;
-      running_.push_back(std::move(running));
-      std::ranges::push_heap(running_, later);
+      clusters_[static_cast<std::size_t>(members[0])].assign(members.begin(), members.end());
+      ending_.push_back({now_ + service_s, members[0]});
+      std::ranges::push_heap(ending_, std::greater{}, &Ending::at_s);
     }
   }
 
-  bool idle() const { return running_.empty(); }
+  bool idle() const { return ending_.empty(); }
 
-  // The next cluster to finish, after its members have walked.
-  std::vector<AgentId> finish(std::vector<Position>& moved) {
-    std::ranges::pop_heap(running_, later);
-    std::vector<AgentId> agents = std::move(running_.back().agents);
-    now_ = running_.back().until_s;
-    step = running_.back().step;
-    running_.pop_back();
+  // The next cluster to finish; its members have walked to `moved`.
+  const std::vector<AgentId>& finish(std::vector<Position>& moved) {
+    std::ranges::pop_heap(ending_, std::greater{}, &Ending::at_s);
+    now_ = ending_.back().at_s;
+    const auto& agents = clusters_[static_cast<std::size_t>(ending_.back().first_agent)];
+    ending_.pop_back();
     moved.clear();
     for (const AgentId agent : agents)
-      moved.push_back(walk(positions[static_cast<std::size_t>(agent)]));
+      moved.push_back(walk(positions_[static_cast<std::size_t>(agent)]));
     return agents;
   }
 
  private:
-  struct Running {
-    double until_s;
-    Step step;
-    std::vector<AgentId> agents;
+  struct Ending {
+    double at_s;
+    AgentId first_agent;
   };
-  static bool later(const Running& a, const Running& b) { return a.until_s > b.until_s; }
 
   Position walk(Position& p) {
     const std::uint64_t draw = random_();
@@ -114,11 +155,9 @@ class Walkers {
   std::lognormal_distribution<double> service_s_{0, 1};
   int side_;
   double now_ = 0;
-  std::vector<Running> running_;
-
- public:
-  std::vector<Position> positions;
-  Step step = 0;  // of the cluster that finished last
+  std::vector<Position> positions_;
+  std::vector<std::vector<AgentId>> clusters_;  // by their first agent
+  std::vector<Ending> ending_;                  // a heap, the earliest on top
 };
 
 }  // namespace
@@ -126,51 +165,65 @@ class Walkers {
 ControllerBenchResult bench_controller(const Rule& rule, const Metric& metric,
                                        const ControllerBenchOptions& options) {
   ControllerBenchResult result{};
-  Walkers walkers(options);
-  std::vector<std::uint32_t> durations;
-  durations.reserve(static_cast<std::size_t>(options.agents) *
-                    static_cast<std::size_t>(options.steps));
+  const auto made = [&](const Walkers& walkers) {
+    return make_controller(rule, metric, MAX_VELOCITY, walkers.positions(), options.steps);
+  };
+  {
+    // Enough of them that what malloc keeps ready for small blocks does not show.
+    const Walkers walkers(options);
+    std::vector<std::unique_ptr<Controller>> copies(
+        static_cast<std::size_t>(std::max(1, 100'000 / options.agents)));
+    const double heap_before = heap_bytes();
+    const double construct_begin_s = thread_cpu_s();
+    for (auto& copy : copies) copy = made(walkers);
+    const auto count = static_cast<double>(copies.size());
+    result.construct_cpu_s = (thread_cpu_s() - construct_begin_s) / count;
+    result.bytes_per_agent = (heap_bytes() - heap_before) / count / options.agents;
+  }
 
-  const double heap_before = heap_bytes();
-  const double construct_begin_s = thread_cpu_s();
-  const auto controller =
-      make_controller(rule, metric, MAX_VELOCITY, walkers.positions, options.steps);
-  result.construct_cpu_s = thread_cpu_s() - construct_begin_s;
-  result.bytes_per_agent = (heap_bytes() - heap_before) / options.agents;
-
+  const std::int64_t agent_steps = std::int64_t{options.agents} * options.steps;
+  const std::int64_t runs =
+      std::max<std::int64_t>(1, AGENT_STEPS_MIN / std::max<std::int64_t>(1, agent_steps));
+  result.agent_steps = runs * agent_steps;
+  Histogram durations;
   Dispatches out;
   std::vector<Position> moved;
   std::uint64_t inside = 0;
   const double cpu_begin_s = thread_cpu_s(), wall_begin_s = wall_s();
   const std::uint64_t begin = ticks();
-  controller->start(out);
-  inside += ticks() - begin;
-  walkers.begin(out);
-  while (!walkers.idle()) {
-    const std::vector<AgentId> agents = walkers.finish(moved);
+  for (std::int64_t run = 0; run < runs; ++run) {
+    ControllerBenchOptions varied = options;
+    varied.seed += static_cast<std::uint64_t>(run);
+    Walkers walkers(varied);
+    const auto controller = made(walkers);
     out.clear();
-    const std::uint64_t before = ticks();
-    controller->commit(agents, moved, out);
-    const std::uint64_t spent = ticks() - before;
-    inside += spent;
-    durations.push_back(static_cast<std::uint32_t>(std::min<std::uint64_t>(spent, UINT32_MAX)));
-    result.skew_max = std::max(result.skew_max, walkers.step + 1 - controller->floor());
+    const std::uint64_t start = ticks();
+    controller->start(out);
+    inside += ticks() - start;
     walkers.begin(out);
+    while (!walkers.idle()) {
+      const std::vector<AgentId>& agents = walkers.finish(moved);
+      out.clear();
+      const std::uint64_t before = ticks();
+      controller->commit(agents, moved, out);
+      const std::uint64_t spent = ticks() - before;
+      inside += spent;
+      durations.add(spent);
+      for (const auto& cluster : out.clusters) {
+        result.skew_max = std::max(result.skew_max, cluster.step - controller->floor());
+      }
+      walkers.begin(out);
+    }
   }
   // What other processes took of the machine is spread evenly over the loop: of its CPU time the
   // controller has the share it has of the loop's ticks. A single commit is timed as it went.
   const auto all = static_cast<double>(ticks() - begin);
   result.cpu_s = (thread_cpu_s() - cpu_begin_s) * static_cast<double>(inside) / all;
   const double tick_us = 1e6 * (wall_s() - wall_begin_s) / all;
-  result.commits = static_cast<std::int64_t>(durations.size());
-  std::ranges::sort(durations);
-  const auto quantile_us = [&](double share) {
-    const auto last = static_cast<double>(durations.size() - 1);
-    return durations.empty() ? 0 : tick_us * durations[static_cast<std::size_t>(share * last)];
-  };
-  result.commit_p50_us = quantile_us(0.5);
-  result.commit_p99_us = quantile_us(0.99);
-  result.commit_max_us = quantile_us(1);
+  result.commits = durations.total();
+  result.commit_p50_us = tick_us * durations.quantile(0.5);
+  result.commit_p99_us = tick_us * durations.quantile(0.99);
+  result.commit_max_us = tick_us * durations.max();
   return result;
 }
 

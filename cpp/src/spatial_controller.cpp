@@ -7,7 +7,9 @@ namespace metropolis {
 
 template <class M>
 void SpatialController<M>::validate() const {
-  const auto name = [&](std::uint32_t id) { return "agent " + std::to_string(external_[id]); };
+  const auto name = [&](std::uint32_t id) {
+    return "agent " + std::to_string(links_[id].external);
+  };
   const auto fail = [](const std::string& what) { throw std::logic_error(what); };
   std::size_t seen = 0;
   grid_.each(agents_, [&](std::uint32_t id, std::uint32_t cell) {
@@ -38,8 +40,9 @@ void SpatialController<M>::validate() const {
       const bool ready = agent.state == RUNNING || agent.state == CLEAR;
       if (ready && k > 0 && blocks(other, agent)) fail(name(b) + " blocks " + name(a));
       if (agent.state == RUNNING && k == 0 && coupled(agent, other)) {
-        const auto cluster = cluster_of(external_[a]);
-        if (other.state != RUNNING || std::ranges::find(cluster, external_[b]) == cluster.end()) {
+        const auto cluster = cluster_of(links_[a].external);
+        if (other.state != RUNNING ||
+            std::ranges::find(cluster, links_[b].external) == cluster.end()) {
           fail(name(a) + " and " + name(b) + " are coupled but run apart");
         }
       }

@@ -63,16 +63,17 @@ class SpatialController final : public Controller {
         grid_(grid_for(positions)),
         agents_(positions.size()),
         links_(positions.size()),
-        external_(positions.size()),
         internal_(positions.size()),
         population_{positions.size()} {
     std::vector<std::uint32_t> cells(positions.size());
     for (std::size_t i = 0; i < cells.size(); ++i) cells[i] = grid_.cell(place(positions[i]));
-    std::iota(external_.begin(), external_.end(), 0);
+    std::vector<AgentId> order(positions.size());
+    std::iota(order.begin(), order.end(), 0);
     // Neighbours in the world are neighbours in memory.
-    std::ranges::stable_sort(external_, {}, [&](AgentId agent) { return cells[index(agent)]; });
+    std::ranges::stable_sort(order, {}, [&](AgentId agent) { return cells[index(agent)]; });
     for (std::uint32_t id = 0; id < agents_.size(); ++id) {
-      const std::size_t agent = index(external_[id]);
+      const std::size_t agent = index(order[id]);
+      links_[id].external = order[id];
       internal_[agent] = id;
       agents_[id].position = positions[agent];
       agents_[id].state = target_ == 0 ? FINISHED : UNSETTLED;
@@ -128,6 +129,7 @@ class SpatialController final : public Controller {
   struct Links {
     std::uint32_t first_waiter = NONE;
     std::uint32_t next = NONE;  // blocked: the next waiter; running: the next of its cluster
+    AgentId external = 0;
   };
 
   static std::size_t index(AgentId agent) { return static_cast<std::size_t>(agent); }
@@ -171,7 +173,7 @@ class SpatialController final : public Controller {
     const std::uint32_t first = internal_[index(agent)];
     std::uint32_t id = first;
     do {
-      cluster.push_back(external_[id]);
+      cluster.push_back(links_[id].external);
       id = links_[id].next;
     } while (id != first);
     std::ranges::sort(cluster);
@@ -338,7 +340,7 @@ class SpatialController final : public Controller {
     const auto begin = static_cast<std::uint32_t>(out.agents.size());
     for (const std::uint32_t id : members) {
       agents_[id].state = RUNNING;
-      out.agents.push_back(external_[id]);
+      out.agents.push_back(links_[id].external);
     }
     const std::span cluster(out.agents.begin() + begin, out.agents.end());
     if (cluster.size() > 1) std::ranges::sort(cluster);
@@ -368,7 +370,6 @@ class SpatialController final : public Controller {
   CellGrid<Agent> grid_;
   std::vector<Agent> agents_;  // by internal id, in Morton order of where they started
   std::vector<Links> links_;
-  std::vector<AgentId> external_;
   std::vector<std::uint32_t> internal_;
   std::deque<std::size_t> population_;   // how many agents stand at floor_ + i
   std::vector<std::uint32_t> gathered_;  // of the cluster being collected

@@ -32,13 +32,13 @@ class ControllerBench:
     commit_max_us: float
     """Includes what other processes took of the machine in the middle of a commit."""
     bytes_per_agent: float
-    """All the controller holds on the heap after construction."""
+    """All the controller holds on the heap after construction, its fixed part included."""
     skew_max_steps: int
     construct_cpu_s: float
 
 
 def measure(agents: int, steps: int, rule: str, metric: str, seed: int) -> ControllerBench:
-    """Runs one size once; the CPU time of the walkers and of their clock does not count."""
+    """Runs one size, a small one several times; the CPU time of the walkers and of their clock does not count."""
     radii = rule_named(rule, PERCEPTION_RADIUS, MAX_VELOCITY)
     twin = core_metric(PLANE_METRICS[metric])
     result = _core.bench_controller(
@@ -49,7 +49,7 @@ def measure(agents: int, steps: int, rule: str, metric: str, seed: int) -> Contr
         steps=steps,
         rule=rule,
         metric=metric,
-        agent_steps_per_cpu_s=agents * steps / result["cpu_s"],
+        agent_steps_per_cpu_s=result["agent_steps"] / result["cpu_s"],
         commit_p50_us=result["commit_p50_us"],
         commit_p99_us=result["commit_p99_us"],
         commit_max_us=result["commit_max_us"],

@@ -16,12 +16,13 @@ struct ControllerBenchOptions {
 };
 
 struct ControllerBenchResult {
-  double cpu_s;  // spent inside the controller's calls, construction not included
+  std::int64_t agent_steps;  // of all runs; small populations run several times
+  double cpu_s;              // spent inside the controller's calls, construction not included
   double construct_cpu_s;
   std::int64_t commits;
   double commit_p50_us, commit_p99_us, commit_max_us;
   double bytes_per_agent;  // what the controller holds on the heap; NaN where malloc cannot tell
-  Step skew_max;           // largest step anybody stood at, less the floor at that time
+  Step skew_max;           // largest step dispatched, less the floor at that time
 };
 
 // Every agent walks one tile a step at random on a square. A cluster takes as long as the slowest
