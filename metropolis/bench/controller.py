@@ -38,7 +38,10 @@ class ControllerBench:
 
 
 def measure(agents: int, steps: int, rule: str, metric: str, seed: int) -> ControllerBench:
-    """Runs one size, a small one several times; the CPU time of the walkers and of their clock does not count."""
+    """Runs one size, a small one several times.
+
+    The CPU time of the walkers and of their clock does not count.
+    """
     radii = rule_named(rule, PERCEPTION_RADIUS, MAX_VELOCITY)
     twin = core_metric(PLANE_METRICS[metric])
     result = _core.bench_controller(
