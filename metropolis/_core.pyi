@@ -64,6 +64,7 @@ class ControllerBench(TypedDict):
     commit_p50_us: float
     commit_p99_us: float
     commit_max_us: float
+    bytes_fixed: float
     bytes_per_agent: float
     skew_max: int
 

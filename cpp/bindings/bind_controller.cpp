@@ -152,7 +152,7 @@ py::dict bench(double couple_radius, double block_radius, const BoundMetric& met
                   "construct_cpu_s"_a = result.construct_cpu_s, "commits"_a = result.commits,
                   "commit_p50_us"_a = result.commit_p50_us,
                   "commit_p99_us"_a = result.commit_p99_us,
-                  "commit_max_us"_a = result.commit_max_us,
+                  "commit_max_us"_a = result.commit_max_us, "bytes_fixed"_a = result.bytes_fixed,
                   "bytes_per_agent"_a = result.bytes_per_agent, "skew_max"_a = result.skew_max);
 }
 

@@ -165,21 +165,23 @@ class Walkers {
 ControllerBenchResult bench_controller(const Rule& rule, const Metric& metric,
                                        const ControllerBenchOptions& options) {
   ControllerBenchResult result{};
-  const auto made = [&](const Walkers& walkers) {
-    return make_controller(rule, metric, MAX_VELOCITY, walkers.positions(), options.steps);
+  const auto made = [&](std::span<const Position> positions) {
+    return make_controller(rule, metric, MAX_VELOCITY, positions, options.steps);
   };
-  {
-    // Enough of them that what malloc keeps ready for small blocks does not show.
-    const Walkers walkers(options);
+  // Of so many that what malloc keeps ready for small blocks does not show.
+  const auto bytes_each = [&](std::span<const Position> positions) {
     std::vector<std::unique_ptr<Controller>> copies(
         static_cast<std::size_t>(std::max(1, 100'000 / options.agents)));
     const double heap_before = heap_bytes();
     const double construct_begin_s = thread_cpu_s();
-    for (auto& copy : copies) copy = made(walkers);
+    for (auto& copy : copies) copy = made(positions);
     const auto count = static_cast<double>(copies.size());
     result.construct_cpu_s = (thread_cpu_s() - construct_begin_s) / count;
-    result.bytes_per_agent = (heap_bytes() - heap_before) / count / options.agents;
-  }
+    return (heap_bytes() - heap_before) / count;
+  };
+  result.bytes_fixed = bytes_each({});
+  result.bytes_per_agent =
+      (bytes_each(Walkers(options).positions()) - result.bytes_fixed) / options.agents;
 
   const std::int64_t agent_steps = std::int64_t{options.agents} * options.steps;
   const std::int64_t runs =
@@ -195,7 +197,7 @@ ControllerBenchResult bench_controller(const Rule& rule, const Metric& metric,
     ControllerBenchOptions varied = options;
     varied.seed += static_cast<std::uint64_t>(run);
     Walkers walkers(varied);
-    const auto controller = made(walkers);
+    const auto controller = made(walkers.positions());
     out.clear();
     const std::uint64_t start = ticks();
     controller->start(out);

@@ -29,7 +29,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <deque>
 #include <limits>
 #include <numeric>
 #include <stdexcept>
@@ -64,7 +63,7 @@ class SpatialController final : public Controller {
         agents_(positions.size()),
         links_(positions.size()),
         internal_(positions.size()),
-        population_{positions.size()} {
+        population_(1, static_cast<std::uint32_t>(positions.size())) {
     std::vector<std::uint32_t> cells(positions.size());
     for (std::size_t i = 0; i < cells.size(); ++i) cells[i] = grid_.cell(place(positions[i]));
     std::vector<AgentId> order(positions.size());
@@ -199,9 +198,11 @@ class SpatialController final : public Controller {
     if (offset == population_.size()) population_.push_back(0);
     --population_[offset - 1];
     ++population_[offset];
-    while (population_.front() == 0) {
-      population_.pop_front();
-      ++floor_;
+    if (population_.front() == 0) {
+      const auto populated =
+          std::ranges::find_if(population_, [](auto count) { return count > 0; });
+      floor_ += static_cast<Step>(populated - population_.begin());
+      population_.erase(population_.begin(), populated);
     }
   }
 
@@ -371,8 +372,8 @@ class SpatialController final : public Controller {
   std::vector<Agent> agents_;  // by internal id, in Morton order of where they started
   std::vector<Links> links_;
   std::vector<std::uint32_t> internal_;
-  std::deque<std::size_t> population_;   // how many agents stand at floor_ + i
-  std::vector<std::uint32_t> gathered_;  // of the cluster being collected
+  std::vector<std::uint32_t> population_;  // how many agents stand at floor_ + i
+  std::vector<std::uint32_t> gathered_;    // of the cluster being collected
 };
 
 }  // namespace metropolis

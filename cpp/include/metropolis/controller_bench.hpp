@@ -21,7 +21,8 @@ struct ControllerBenchResult {
   double construct_cpu_s;
   std::int64_t commits;
   double commit_p50_us, commit_p99_us, commit_max_us;
-  double bytes_per_agent;  // what the controller holds on the heap; NaN where malloc cannot tell
+  double bytes_fixed;      // what a controller of no agents holds on the heap …
+  double bytes_per_agent;  // … and every agent adds to it; NaN where malloc cannot tell
   Step skew_max;           // largest step dispatched, less the floor at that time
 };
 
