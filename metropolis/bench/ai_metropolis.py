@@ -22,6 +22,7 @@ from metropolis.sim.profiles import load_profile
 from metropolis.trace.generate.largeville import tile
 from metropolis.trace.parquet import read_trace
 from metropolis.trace.schema import Trace
+from metropolis.types import MetropolisError
 
 MODES = ("sequential", "lockstep", "conservative", "versioned", "oracle")
 AGENTS = (25, 100, 500, 1000)
@@ -212,6 +213,8 @@ def _print(rows: Sequence[Row], priorities: Sequence[PriorityRow]) -> None:
 def command(trace: Path, seed: int, as_json: bool) -> None:
     """Reproduce AI Metropolis' Figs. 4a, 5 and Table 1 on TRACE, a town's day (25 agents)."""
     base = read_trace(trace)
+    if not len(base.calls):
+        raise MetropolisError(f"{trace}: holds no calls; `metropolis trace generate` adds some")
     rows = list(scaling(base, seed, AGENTS))
     priorities = list(priority(base, seed, 500))
     if as_json:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from io import TextIOWrapper
 from pkgutil import iter_modules
+from typing import NoReturn
 
 import click
 
@@ -50,8 +52,28 @@ cli = click.version_option(package_name="metropolis")(cli)
 
 def main() -> None:
     """Entry point; says what was wrong with the input in one sentence and exits with 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that knows no µ still shows the rest
     try:
-        cli()
-    except MetropolisError as error:
-        click.echo(f"metropolis: {error}", err=True)
+        status = cli.main(standalone_mode=False)
+    except (KeyboardInterrupt, click.Abort):
+        _fail("interrupted", 130)
+    except click.exceptions.NoArgsIsHelpError as asked:
+        click.echo(asked.format_message())
         sys.exit(2)
+    except click.ClickException as error:
+        _fail(error.format_message(), error.exit_code)
+    except MetropolisError as error:
+        _fail(str(error), 2)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader has seen enough; nothing is left to say
+        sys.exit(1)
+    except OSError as error:
+        _fail(str(error), 1)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _fail(sentence: str, status: int) -> NoReturn:
+    click.echo(f"metropolis: {sentence}", err=True)
+    sys.exit(status)

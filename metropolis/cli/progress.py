@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     Progress,
     ProgressColumn,
     Task,
+    TaskProgressColumn,
     TextColumn,
     TimeRemainingColumn,
 )
@@ -19,9 +19,13 @@ from rich.text import Text
 
 
 class _Rate(ProgressColumn):
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what = what
+
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
-        return Text("" if speed is None else f"{speed:,.0f}/s")
+        return Text("" if speed is None else f"{speed:,.0f} {self.what}/s")
 
 
 @contextmanager
@@ -33,9 +37,8 @@ def progress_bar(
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn(what),
-        _Rate(),
+        TaskProgressColumn(),
+        _Rate(what),
         TimeRemainingColumn(),
         console=console,
         disable=not console.is_terminal,

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from metropolis.cli.progress import progress_bar
 from metropolis.rules.metrics import METRICS, metric_named
-from metropolis.runtime.figures import write_figures
+from metropolis.runtime.figures import prepare_figures, write_figures
 from metropolis.runtime.modes import MODES
 from metropolis.runtime.replay import ReplayResult, Setting, mine, ratio, replay
 from metropolis.sim.profiles import load_profile
@@ -27,6 +27,9 @@ from metropolis.trace.validate import place_in, validate_moves
 from metropolis.types import MetropolisError
 
 PRIORITIES = ("step", "fcfs")
+COUNT_MAX = 1_000_000
+DISTANCE_MAX = 1e6
+TABLE_WIDTH = 80
 
 
 class CommaSeparated(click.ParamType[list[Any]]):
@@ -50,10 +53,18 @@ class CommaSeparated(click.ParamType[list[Any]]):
         for item in items:
             if self.choices and item not in self.choices:
                 self.fail(f"{item!r} is none of {', '.join(self.choices)}", param, ctx)
-            if self.positive_int and not (item.isdigit() and int(item) > 0):
-                self.fail(f"{item!r} is not a positive whole number", param, ctx)
+            if self.positive_int and not (item.isdecimal() and 0 < int(item) <= COUNT_MAX):
+                self.fail(f"{item!r} is not a whole number from 1 to {COUNT_MAX}", param, ctx)
         unique = list(dict.fromkeys(items))
         return [int(item) for item in unique] if self.positive_int else unique
+
+
+def _distance(
+    _context: click.Context, _parameter: click.Parameter, value: float | None
+) -> float | None:
+    if value is not None and not 0 <= value <= DISTANCE_MAX:  # not a number is refused as well
+        raise click.BadParameter(f"{value} is not a number from 0 to {DISTANCE_MAX:g}")
+    return value
 
 
 @click.command(name="replay")
@@ -103,10 +114,14 @@ class CommaSeparated(click.ParamType[list[Any]]):
     help="How agents perceive and move; geodesic and genagent walk round the map's walls. "
     "[default: the trace's]",
 )
-@click.option("--radius", type=click.FloatRange(min=0), help="Override the perception radius.")
-@click.option("--velocity", type=click.FloatRange(min=0), help="Override the maximum velocity.")
+@click.option("--radius", type=float, callback=_distance, help="Override the perception radius.")
+@click.option("--velocity", type=float, callback=_distance, help="Override the maximum velocity.")
 @click.option("--prefix-reuse", is_flag=True, help="Let instances reuse KV of shared prefixes.")
-@click.option("--figures", type=click.Path(path_type=Path), help="Write the figures here.")
+@click.option(
+    "--figures",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write the figures to this folder; needs metropolis[plot].",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list instead of a table.")
 def command(
     trace: Path,
@@ -128,6 +143,8 @@ def command(
     All times are simulated (sim_s) by the instance model of --profile.
     """
     whole = read_trace(trace)
+    if figures is not None:
+        prepare_figures(figures)
     setting = make_setting(whole, profile, metric, radius, velocity, prefix_reuse)
     replayed = replace(
         whole.meta, metric=setting.metric.name, max_velocity=setting.max_velocity
@@ -197,11 +214,16 @@ def cut_hours(trace: Trace, hours: str) -> Trace:
         raise MetropolisError(
             f"--hours: {hours!r} is not a stretch of hours; write it like 12-13, or all"
         ) from None
+    if not first_hour < last_hour:
+        raise MetropolisError(f"--hours: {hours} ends before it begins; write it like 12-13")
     if not begins <= first_hour < last_hour <= ends + 1e-9:
         raise MetropolisError(
             f"--hours: {hours} is not within the trace, which covers {begins:g}-{ends:g}"
         )
-    return trace.between_hours(first_hour, last_hour)
+    window = trace.between_hours(first_hour, last_hour)
+    if not window.steps:
+        raise MetropolisError(f"--hours: {hours} is shorter than a step of {trace.meta.step_s:g} s")
+    return window
 
 
 def cut_agents(trace: Trace, count: int) -> Trace:
@@ -232,10 +254,11 @@ def print_table(trace: Trace, setting: Setting, results: Sequence[ReplayResult])
     tokens = trace.calls.prompt_tokens + trace.calls.output_tokens
     longest = critical_path(trace, graph, tokens.astype(np.float64))
     meta = trace.meta
-    console = Console()
+    console = Console(markup=False, highlight=False)
+    console.width = max(console.width, TABLE_WIDTH)
     console.print(
-        f"[bold]{meta.name}[/bold], hours {results[0].hours}: {trace.agents} agents, "
-        f"{trace.steps:,} steps, {len(trace.calls):,} calls "
+        f"{meta.name or 'a trace without a name'}, hours {results[0].hours}: "
+        f"{trace.agents} agents, {trace.steps:,} steps, {len(trace.calls):,} calls "
         f"(movement {meta.movement_origin}, calls {meta.calls_origin}); "
         f"{graph.dependencies_per_agent_step:.2f} true dependencies per agent-step incl. itself; "
         f"critical path {longest.weight:,.0f} tokens in {len(longest.calls):,} calls."

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from metropolis.runtime.modes import MODES
 from metropolis.runtime.replay import ReplayResult
 from metropolis.trace.schema import Trace
 from metropolis.types import MetropolisError
@@ -17,40 +19,56 @@ if TYPE_CHECKING:
 
 SNIPPET_SIM_S = 180.0
 """Length of the stretch the Gantt figure shows."""
-FUNCTIONS_SHOWN_MAX = 9
 FORMATS = ("png", "svg")
 
 
-def _new_figure(width_in: float, height_in: float) -> Figure:
+def prepare_figures(directory: Path) -> None:
+    """Make sure, before any long work, that figures can be drawn and written to `directory`."""
+    if find_spec("matplotlib") is None:
+        raise MetropolisError("figures need matplotlib: pip install 'metropolis[plot]'")
     try:
-        from matplotlib.figure import Figure
-    except ImportError as missing:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
         raise MetropolisError(
-            "figures need matplotlib: pip install 'metropolis[plot]'"
-        ) from missing
+            f"{directory}: no figures can be written there ({error.strerror}); it should be a folder"
+        ) from error
+
+
+def _new_figure(width_in: float, height_in: float) -> Figure:
+    from matplotlib.figure import Figure
+
     return Figure(figsize=(width_in, height_in), layout="constrained")
+
+
+def _colours(trace: Trace) -> dict[int, Any]:
+    """A colour for every function that has one, by name: equal in every figure of a trace."""
+    import matplotlib
+
+    by_name = sorted(range(len(trace.calls.functions)), key=trace.calls.functions.__getitem__)
+    return dict(zip(by_name, matplotlib.color_sequences["tab20"], strict=False))
 
 
 def gantt(trace: Trace, results: Sequence[ReplayResult]) -> Figure:
     """Every agent's stream of calls in a stretch of each result, coloured by function (Fig. 1).
 
-    Lockstep's dashed lines are the ends of its steps. Each panel shows the same length of virtual
-    time from the moment the run's first half of the steps has been passed by everyone.
+    Lockstep's dashed lines are the ends of its steps. Every panel shows as much virtual time, from
+    the middle of its run by calls.
     """
-    import matplotlib
+    from matplotlib.patches import Patch
+    from matplotlib.ticker import MaxNLocator
 
     figure = _new_figure(12, 0.9 + len(results) * (0.8 + 0.11 * trace.agents))
     panels = figure.subplots(len(results), 1, squeeze=False)[:, 0]
     calls = trace.calls
-    counts = np.bincount(calls.function, minlength=len(calls.functions))
-    shown = np.argsort(-counts, kind="stable")[:FUNCTIONS_SHOWN_MAX]
-    colours = dict(zip(shown.tolist(), matplotlib.color_sequences["tab10"], strict=False))
+    colours = _colours(trace)
+    seen: set[int] = set()
     for panel, result in zip(panels, results, strict=True):
-        committed = result.committed_sim_s.reshape(trace.steps, trace.agents)
-        begin = float(committed[trace.steps // 2].max())
-        end = begin + SNIPPET_SIM_S
+        middle_sim_s = float(np.median(result.sent_sim_s))
+        begin = max(0.0, min(middle_sim_s, result.makespan_sim_s - SNIPPET_SIM_S))
+        end = min(begin + SNIPPET_SIM_S, result.makespan_sim_s)
         visible = (result.completed_sim_s > begin) & (result.sent_sim_s < end)
         for function in np.unique(calls.function[visible]).tolist():
+            seen.add(function)
             mine = visible & (calls.function == function)
             panel.barh(
                 calls.agent[mine],
@@ -60,23 +78,26 @@ def gantt(trace: Trace, results: Sequence[ReplayResult]) -> Figure:
                 color=colours.get(function, "lightgrey"),
             )
         if result.mode == "lockstep":
+            committed = result.committed_sim_s.reshape(trace.steps, trace.agents)
             ends = np.unique(committed.max(axis=1))
             for line in ends[(ends > begin) & (ends < end)]:
                 panel.axvline(line, color="black", linestyle="--", linewidth=0.5)
         panel.set(
-            title=f"{result.mode}, {result.instances} x {result.profile}, {trace.meta.name}",
+            title=f"{result.mode}, {result.instances} x {result.profile}, "
+            f"{trace.meta.name}, hours {result.hours}",
             xlim=(begin, end),
             ylim=(trace.agents - 0.5, -0.5),
             ylabel="agent",
         )
+        panel.yaxis.set_major_locator(MaxNLocator(integer=True))
     panels[-1].set_xlabel("simulated time (sim_s)")
     handles = [
-        matplotlib.patches.Patch(color=colours[f], label=calls.functions[f])
-        for f in shown.tolist()
-        if counts[f]
+        Patch(color=colour, label=calls.functions[function])
+        for function, colour in colours.items()
+        if function in seen
     ]
-    if counts[[f for f in range(len(counts)) if f not in colours]].sum():
-        handles.append(matplotlib.patches.Patch(color="lightgrey", label="other"))
+    if seen - set(colours):
+        handles.append(Patch(color="lightgrey", label="other"))
     figure.legend(handles=handles, loc="outside right upper", fontsize="small")
     return figure
 
@@ -106,7 +127,7 @@ def completion_times(results: Sequence[ReplayResult]) -> Figure:
     """Makespan of every mode, grouped by agents and instances (Figs. 4a, 4b, 5, 6)."""
     groups = list(dict.fromkeys((r.hours, r.agents, r.instances, r.priority) for r in results))
     modes = list(dict.fromkeys(r.mode for r in results))
-    figure = _new_figure(3 + 1.3 * len(groups), 4.5)
+    figure = _new_figure(min(5 + 1.3 * len(groups), 24), 4.5)
     axes = figure.subplots()
     width = 0.85 / len(modes)
     for index, mode in enumerate(modes):
@@ -116,16 +137,19 @@ def completion_times(results: Sequence[ReplayResult]) -> Figure:
                 if r.mode == mode and (r.hours, r.agents, r.instances, r.priority) == group:
                     at.append(group_index + (index - (len(modes) - 1) / 2) * width)
                     height.append(r.makespan_sim_s)
-        axes.bar(at, height, width=width, label=mode)
+        axes.bar(at, height, width=width, label=mode + ("*" if MODES[mode].is_bound else ""))
     axes.set_xticks(
         range(len(groups)),
         [
-            f"{hours}\n{agents} agents\n{instances} instance{'s' * (instances > 1)}\n{priority}"
+            f"hours {hours}\n{agents} agents\n{instances} instances\n{priority} first"
             for hours, agents, instances, priority in groups
         ],
     )
-    axes.set(ylabel="makespan (sim_s, simulated)", title=f"Completion times, {results[0].profile}")
-    axes.legend(fontsize="small", loc="best")
+    axes.set(
+        ylabel="makespan (sim_s, simulated)",
+        title=f"Completion times, {results[0].profile} (* a bound, not an execution)",
+    )
+    figure.legend(fontsize="small", loc="outside right upper")
     return figure
 
 
@@ -133,22 +157,21 @@ def write_figures(
     directory: Path, trace: Trace, windows: Sequence[tuple[Trace, Sequence[ReplayResult]]]
 ) -> list[Path]:
     """Draw every figure the results allow, as PNG and SVG; returns the files written."""
-    directory.mkdir(parents=True, exist_ok=True)
     results = [result for _, of_window in windows for result in of_window]
-    drawings: dict[str, Callable[[], Any]] = {
-        "calls_per_hour": lambda: calls_per_hour(trace),
-        "completion_times": lambda: completion_times(results),
+    figures = {
+        "calls_per_hour": calls_per_hour(trace),
+        "completion_times": completion_times(results),
     }
-    for window, of_window in windows[:1]:
+    for window, of_window in windows:
         timed = [r for r in of_window if r.mode in ("lockstep", "conservative", "versioned")]
         same_setting = [
             r for r in timed if (r.instances, r.priority) == (timed[0].instances, timed[0].priority)
         ]
-        if same_setting:
-            drawings["gantt"] = lambda: gantt(window, same_setting)  # noqa: B023
+        if same_setting and len(window.calls):
+            name = "gantt" if len(windows) == 1 else f"gantt_{timed[0].hours}_{window.agents}"
+            figures[name] = gantt(window, same_setting)
     written = []
-    for name, draw in drawings.items():
-        figure = draw()
+    for name, figure in figures.items():
         for suffix in FORMATS:
             path = directory / f"{name}.{suffix}"
             figure.savefig(path, dpi=150)

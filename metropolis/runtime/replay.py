@@ -16,6 +16,7 @@ from metropolis.rules.metrics import Metric
 from metropolis.runtime.modes import MODES, Mode
 from metropolis.trace.mining import InteractionGraph, critical_path, interactions
 from metropolis.trace.schema import Trace
+from metropolis.types import MetropolisError
 
 Float64 = npt.NDArray[np.float64]
 
@@ -85,6 +86,7 @@ def replay(
 ) -> ReplayResult:
     """Replay `trace` in `mode` (a key of `MODES`); `graph`, from `mine`, saves mining it again."""
     chosen = MODES[mode]
+    _check_calls_fit(trace, setting)
     started_wall_s = time.perf_counter()
     if chosen.name == "critical_path":
         measured = _critical_path(trace, setting, graph or mine(trace, setting))
@@ -112,6 +114,23 @@ def replay(
         wall_s=time.perf_counter() - started_wall_s,
         **measured,
     )
+
+
+def _check_calls_fit(trace: Trace, setting: Setting) -> None:
+    """Refuse a trace with a call that no instance could ever hold."""
+    calls = trace.calls
+    if not len(calls):
+        return
+    largest = int(np.argmax(calls.prompt_tokens.astype(np.int64) + calls.output_tokens))
+    prompt, output = int(calls.prompt_tokens[largest]), int(calls.output_tokens[largest])
+    try:
+        _core.InstancePool(setting.profile).submit(0, _core.Request(prompt, output), 0.0)
+    except ValueError as error:
+        raise MetropolisError(
+            f"step {calls.step[largest]}, agent {trace.meta.agents[calls.agent[largest]]!r}: "
+            f"a call of {prompt} prompt and {output} output tokens does not fit an instance of "
+            f"{setting.profile_name}, which holds {setting.profile.kv_capacity_tokens} KV tokens"
+        ) from error
 
 
 def _run(
