@@ -30,7 +30,7 @@ def prepare_figures(directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise MetropolisError(
-            f"{directory}: no figures can be written there ({error.strerror}); it should be a folder"
+            f"{directory}: cannot hold figures ({error.strerror}); it should be a folder"
         ) from error
 
 
