@@ -141,7 +141,8 @@ def completion_times(results: Sequence[ReplayResult]) -> Figure:
     axes.set_xticks(
         range(len(groups)),
         [
-            f"hours {hours}\n{agents} agents\n{instances} instances\n{priority} first"
+            f"hours {hours}\n{agents} agents\n{instances} instance{'s' * (instances > 1)}"
+            f"\npriority {priority}"
             for hours, agents, instances, priority in groups
         ],
     )

@@ -1,0 +1,121 @@
+"""`metropolis replay` as its user meets it."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from metropolis.cli import main
+from metropolis.runtime.modes import MODES
+from metropolis.trace.parquet import write_trace
+from tests.small_traces import small_trace
+
+FIELDS = {
+    "mode", "rule", "metric", "priority", "instances", "agents", "steps", "calls", "makespan_sim_s",
+    "speedup_over_lockstep", "share_of_oracle", "achieved_parallelism", "utilisation",
+    "controller_us_per_agent_step", "simulated",
+}  # fmt: skip
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> str:
+    path = tmp_path / "small.parquet"
+    write_trace(small_trace(5, agents=6, steps=12, edge=20, radius=2), path)
+    return str(path)
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["metropolis", *arguments])
+    with pytest.raises(SystemExit) as exited:
+        main()
+    return int(exited.value.code or 0)
+
+
+def test_json_has_a_row_for_every_mode_and_setting(
+    trace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--instances", "1,3", "--priority", "step,fcfs", "--agents", "2,6", "--json")
+    assert run(monkeypatch, "replay", trace, *options) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert len(rows) == len(MODES) * 2 * 2 * 2
+    for row in rows:
+        assert set(row) >= FIELDS
+        assert row["simulated"] is True
+        if row["mode"] == "lockstep":
+            assert row["speedup_over_lockstep"] == 1
+
+
+def test_the_table_names_every_mode_and_fits_80_columns(
+    trace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "replay", trace, "--instances", "8") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not any("…" in line for line in lines)
+    for mode in MODES:
+        assert any(line.startswith(mode) for line in lines)
+
+
+def test_figures_are_pictures(trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(monkeypatch, "replay", trace, "--figures", str(tmp_path / "new" / "figures")) == 0
+    for name in ("gantt", "calls_per_hour", "completion_times"):
+        picture = tmp_path / "new" / "figures" / f"{name}.png"
+        assert picture.read_bytes().startswith(b"\x89PNG")
+        assert "<svg" in picture.with_suffix(".svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--modes", "locked"), "'locked' is none of sequential, lockstep"),
+        (("--instances", "0"), "'0' is not a whole number"),
+        (("--instances", "²"), "is not a whole number"),
+        (("--instances", ","), "is empty"),
+        (("--agents", "7"), "7 agents asked for, the trace has 6"),
+        (("--hours", "noon"), "'noon' is not a stretch of hours; write it like 12-13"),
+        (("--hours", "2-1"), "2-1 ends before it begins"),
+        (("--hours", "3-4"), "not within the trace"),
+        (("--hours", "0-0.0001"), "shorter than a step"),
+        (("--radius", "nan"), "nan is not a number from 0"),
+        (("--velocity", "0.5"), "a move should be at most max_velocity = 0.5"),
+        (("--metric", "geodesic"), "the metric geodesic needs a map"),
+        (("--metric", "manhattan"), "a manhattan distance of 2"),
+        (("--profile", "gpt"), "there is no profile 'gpt'"),
+        (("--figures", __file__), "is a file"),
+        (("--wrong",), "No such option"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_status_2(
+    trace: str,
+    options: tuple[str, ...],
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(monkeypatch, "replay", trace, *options) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert re.fullmatch(r"metropolis: [^\n]*\n", said.err)
+    assert sentence in said.err
+
+
+def test_a_call_that_fits_no_instance_is_named(
+    trace: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tiny = tmp_path / "tiny.toml"
+    tiny.write_text(
+        '[gpu]\nestimate = true\nsource = "made up"\nkv_source = "made up"\n'
+        "w_ms = 1\ng_ms = 1\nh_ms = 1\nb_ms = 1\nk_ms = 1\nq_ms = 1\nc_ms = 1\n"
+        "kv_capacity_tokens = 64\n"
+    )
+    assert run(monkeypatch, "replay", trace, "--profile", str(tiny)) == 2
+    error = capsys.readouterr().err
+    assert re.search(r"step \d+, agent 'agent \d': a call of \d+ prompt", error)
+    assert "holds 64 KV tokens" in error
