@@ -15,7 +15,7 @@ from metropolis.cli.trace_generate import generate_command, tile_command
 from metropolis.trace.importers import import_recording
 from metropolis.trace.importers.calls import import_calls
 from metropolis.trace.importers.recording import parse_start
-from metropolis.trace.parquet import read_trace, write_trace
+from metropolis.trace.parquet import check_target, read_trace, write_trace
 from metropolis.trace.summary import Summary, summarise
 from metropolis.world.map import read_genagent_map
 
@@ -65,6 +65,7 @@ def import_command(
     PATH is GenAgent's master_movement.json, a simulation folder with environment/ or movement/,
     or JSON with a track of positions per agent; plain or gzipped.
     """
+    check_target(out, path, *([] if calls is None else [calls]))
     imported = import_recording(
         path,
         radius=radius,

@@ -9,7 +9,7 @@ import click
 from metropolis.cli.progress import progress_bar
 from metropolis.trace.generate.calls import generate_calls
 from metropolis.trace.generate.largeville import generate, tile
-from metropolis.trace.parquet import read_trace, write_trace
+from metropolis.trace.parquet import check_target, read_trace, write_trace
 from metropolis.trace.schema import Trace
 
 
@@ -59,6 +59,7 @@ def generate_command(
     out: Path,
 ) -> None:
     """Generate days of a society: movement in a town of our own, and the LLM calls they make."""
+    check_target(out, *([] if movement is None else [movement]))
     if movement is not None:
         if (agents, hours, radius) != (None, None, None):
             raise click.UsageError("--agents, --hours and --radius do not go with --movement")
@@ -100,6 +101,7 @@ def tile_command(
     """Put towns side by side, each living a day of its own; several TRACEs take turns."""
     if (copies is None) == (agents is None):
         raise click.UsageError("give either --copies or --agents")
+    check_target(out, *paths)
     traces = [read_trace(path) for path in paths]
     if copies is not None:
         agents = sum(traces[k % len(traces)].agents for k in range(copies))

@@ -7,6 +7,7 @@ file that cannot be a trace is refused in one sentence with its row, counted fro
 from __future__ import annotations
 
 import os
+import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -38,9 +39,36 @@ _DAMAGE = (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError)
 """What pyarrow raises on bytes that are no intact Parquet."""
 
 
+def check_target(path: str | Path, *sources: Path) -> Path:
+    """The file that writing to `path` makes or replaces: links are followed.
+
+    Raises `MetropolisError` if that is no regular file, one of `sources`, or in no folder to write.
+    """
+    target = Path(os.path.realpath(path))
+    if os.path.lexists(target) and not os.path.isfile(target):
+        reason = "it is no regular file"
+    elif not os.path.isdir(target.parent):
+        reason = "its folder does not exist"
+    elif not os.access(target.parent, os.W_OK | os.X_OK):
+        reason = "its folder may not be written to"
+    elif os.path.exists(target) and any(
+        os.path.exists(source) and os.path.samefile(target, source) for source in sources
+    ):
+        raise MetropolisError(f"{path}: is read as input; --out should be another file")
+    else:
+        return target
+    raise MetropolisError(
+        f"{path}: cannot be written ({reason}); it should be a file in a folder you may write to"
+    )
+
+
 def write_trace(trace: Trace, path: str | Path) -> None:
-    """Write `trace` to `path`: whole or not at all. Raises `MetropolisError` if it is not valid."""
+    """Write `trace` to `path`: whole or not at all, an existing file keeping its mode.
+
+    Raises `MetropolisError` if the trace is not valid or `path` no file to write.
+    """
     path = Path(path)
+    target = check_target(path)
     validate(trace, path, _row_place(path, trace.meta.agents))
     steps, agents = trace.positions.shape[:2]
     columns = [
@@ -51,7 +79,7 @@ def write_trace(trace: Trace, path: str | Path) -> None:
         pa.ListArray.from_arrays(trace.call_offsets().astype(np.int32), call_structs(trace)),
     ]
     schema = SCHEMA.with_metadata({METADATA_KEY: meta_to_json(trace.meta).encode()})
-    unfinished = path.parent / f".{path.name}.{uuid4().hex[:8]}"
+    unfinished = target.parent / f".{target.name}.{uuid4().hex[:8]}"
     try:
         with unfinished.open("xb") as file:
             pq.write_table(
@@ -59,7 +87,9 @@ def write_trace(trace: Trace, path: str | Path) -> None:
             )
             file.flush()
             os.fsync(file.fileno())
-        unfinished.replace(path)
+        if target.exists():
+            shutil.copymode(target, unfinished)
+        unfinished.replace(target)
     except OSError as error:
         raise MetropolisError(
             f"{path}: cannot be written ({error.strerror or error});"

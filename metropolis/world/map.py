@@ -76,8 +76,8 @@ def read_genagent_map(directory: str | Path) -> GridMap:
     """Read a map of the Generative Agents project (Park et al. 2023): its `matrix` folder.
 
     `maze_meta_info.json` gives the size; `maze/*_maze.csv` hold a block id for every tile, row by
-    row, in one line or one per row; `special_blocks/*_blocks.csv` name the ids. As there, an id
-    without a name counts as nothing. Raises `MetropolisError` naming the file, line and field.
+    row, in one line or one per row; `special_blocks/*_blocks.csv` name the ids, all but 0, which is
+    nothing. Raises `MetropolisError` naming the file, line and field.
     """
     root = Path(directory)
     meta_file = root / "maze_meta_info.json"
@@ -94,8 +94,8 @@ def read_genagent_map(directory: str | Path) -> GridMap:
         raise MetropolisError(f"{meta_file}: the size is {shape}; both should be at least 1")
     arenas = {block: f"{path[-2]}: {path[-1]}" for block, path in _blocks(root, "arena", 2).items()}
     objects = {block: path[-1] for block, path in _blocks(root, "game_object", 1).items()}
-    arena_index, arena_names = _named(_matrix(root, "arena", shape), arenas)
-    object_index, object_names = _named(_matrix(root, "game_object", shape), objects)
+    arena_index, arena_names = _named(root, "arena", shape, arenas)
+    object_index, object_names = _named(root, "game_object", shape, objects)
     return GridMap(
         name=str(name),
         walls=_matrix(root, "collision", shape) != 0,
@@ -155,9 +155,17 @@ def _blocks(root: Path, layer: str, names_min: int) -> dict[int, list[str]]:
     return blocks
 
 
-def _named(ids: npt.NDArray[np.int64], names: dict[int, str]) -> tuple[Int32, tuple[str, ...]]:
-    """Ids as indices into the names that occur, 0 for nothing."""
+def _named(
+    root: Path, layer: str, shape: tuple[int, int], names: dict[int, str]
+) -> tuple[Int32, tuple[str, ...]]:
+    """The layer's ids as indices into the names that occur, 0 for nothing."""
+    ids = _matrix(root, layer, shape)
     found, index = np.unique(ids, return_inverse=True)
+    for unnamed in sorted({int(i) for i in found} - {0, *names}):
+        raise MetropolisError(
+            f"{root / 'special_blocks' / f'{layer}_blocks.csv'}: does not name the id {unnamed} of"
+            f" maze/{layer}_maze.csv; it should name every id there but 0"
+        )
     order = ["", *sorted({names[int(i)] for i in found if int(i) in names})]
     rank = {name: i for i, name in enumerate(order)}
     table = np.array([rank[names.get(int(i), "")] for i in found], np.int32)

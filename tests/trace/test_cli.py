@@ -98,6 +98,24 @@ def test_import_with_a_map(tmp_path: Path) -> None:
         trace("import", path, "--radius", 4, "--map", folder, "--out", out)
 
 
+def test_out_is_checked_before_the_work(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    write_trace(rich_trace(3, 2, 6, mapped=True), path)
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    for arguments in (
+        ("import", path, "--radius", 4),
+        ("import", "none", "--radius", 4, "--calls", path),
+        ("generate", "--movement", link),
+        ("tile", tmp_path / "none", path, "--copies", 2),
+    ):
+        with pytest.raises(MetropolisError, match=r"a\.parquet: is read as input"):
+            trace(*arguments, "--out", path)
+        for out in (tmp_path, path / "b", tmp_path / "none" / "b"):
+            with pytest.raises(MetropolisError, match="cannot be written"):
+                trace(*arguments, "--out", out)
+
+
 def test_bad_input_is_one_sentence_and_status_2(tmp_path: Path) -> None:
     broken = tmp_path / "broken.parquet"
     broken.write_bytes(b"PAR1 no more")

@@ -291,6 +291,24 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["a.parquet"]
 
 
+def test_only_regular_files_are_replaced(tmp_path: Path) -> None:
+    trace = rich_trace(1, 3, 4, mapped=False)
+    pipe, link, real, loop = (tmp_path / name for name in ("pipe", "link", "real", "loop"))
+    os.mkfifo(pipe)
+    loop.symlink_to(loop)
+    for target in (pipe, loop):
+        with pytest.raises(MetropolisError, match=r"cannot be written .it is no regular file"):
+            write_trace(trace, target)
+    assert pipe.is_fifo()
+    link.symlink_to(real)
+    real.write_text("old")
+    real.chmod(0o640)
+    write_trace(trace, link)
+    assert link.is_symlink()
+    assert real.stat().st_mode & 0o777 == 0o640
+    assert_same(read_trace(real), trace)
+
+
 @given(
     seed=st.integers(0, 2**32 - 1),
     flips=st.lists(st.tuples(st.floats(0, 1), st.integers(1, 255)), max_size=6),

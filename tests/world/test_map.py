@@ -19,10 +19,10 @@ from tests.trace.damage import assert_sentence
 
 
 def matrices(root: Path, *, one_line: bool = True) -> Path:
-    """A map of 4 x 3 tiles: a wall in the corner, a cafe with a counter, an unnamed id 99."""
+    """A map of 4 x 3 tiles: a wall in the corner, a cafe with a counter."""
     layers = {
         "collision": [[32125, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]],
-        "arena": [[0, 0, 7, 8], [0, 0, 7, 8], [0, 0, 0, 99]],
+        "arena": [[0, 0, 7, 8], [0, 0, 7, 8], [0, 0, 0, 0]],
         "game_object": [[0, 0, 0, 5], [0, 0, 0, 0], [0, 0, 0, 0]],
     }
     blocks = {
@@ -78,6 +78,14 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], list[str]]] = {
     "no block": (
         write("special_blocks/arena_blocks.csv", "7, a, b, c\nx, a, b, c"),
         ["arena_blocks.csv, line 2", "block id"],
+    ),
+    "arena cut off": (
+        write("special_blocks/arena_blocks.csv", "7, the Ville, Hobbs Cafe, cafe"),
+        ["arena_blocks.csv", "does not name the id 8 of maze/arena_maze.csv"],
+    ),
+    "objects cut off": (
+        write("special_blocks/game_object_blocks.csv", ""),
+        ["game_object_blocks.csv", "the id 5 of maze/game_object_maze.csv"],
     ),
     "no name": (
         write("special_blocks/game_object_blocks.csv", "5"), ["game_object_blocks.csv, line 1"]
