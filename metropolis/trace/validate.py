@@ -138,13 +138,14 @@ def validate_moves(positions: Float32, meta: TraceMeta, place: Place, advice: st
     step, agent = bad
     before, after = positions[step, agent], positions[step + 1, agent]
     more = int(too_far.sum()) - 1
+    others = f" (and {more} more jump{'s' if more > 1 else ''})" if more else ""
     distance = float(displacement(meta.metric, after - before))
     if meta.metric in WALKING and meta.map is not None:
         walk = meta.map.walk(before, after)
         distance = np.inf if walk is None else len(walk)
     raise MetropolisError(
         f"{place(step + 1, agent)}: x, y jumps from {_at(before)} to {_at(after)},"
-        f" a {meta.metric} distance of {distance:g}{f' (and {more} more jumps)' if more else ''};"
+        f" a {meta.metric} distance of {distance:g}{others};"
         f" a move should be at most max_velocity = {meta.max_velocity:g}{advice}"
     )
 

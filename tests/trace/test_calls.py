@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metropolis.trace.importers.calls import import_calls, typical_tokens
+from metropolis.trace.parquet import read_trace, write_trace
 from metropolis.trace.schema import Trace
 from metropolis.types import MetropolisError
 from tests.trace.damage import assert_same, assert_sentence, rich_trace
@@ -117,12 +118,21 @@ def test_csv(tmp_path: Path) -> None:
     assert calls.parents.tolist() == [1, 1, 2]
 
 
+def test_a_header_alone_holds_no_calls(tmp_path: Path) -> None:
+    imported = import_calls(log(tmp_path / "log.csv", "step,agent"), MOVEMENT)
+    assert len(imported.calls) == 0
+    write_trace(imported, tmp_path / "a.parquet")
+    assert len(read_trace(tmp_path / "a.parquet").calls) == 0
+
+
 GOOD = {"step": 1, "agent": "Agent 1", "prompt_tokens": 9, "output_tokens": 2}
 DAMAGE: dict[str, tuple[list[Any], list[str]]] = {
     "empty": ([""], ["is empty"]),
     "unknown step": ([GOOD, GOOD | {"step": 20}], ["line 2", "step is 20", "0 to 19"]),
     "negative step": ([GOOD, GOOD | {"step": -1}], ["line 2", "step is -1"]),
-    "no step": ([GOOD, {"agent": 0}], ["line 2", "step is None"]),
+    "no step": ([GOOD, {"agent": 0}], ["line 2", "step is missing"]),
+    "no agent": ([GOOD, {"step": 1}], ["line 2", "agent is missing"]),
+    "step twice": (['{"step": 1, "step": 2, "agent": 0}'], ["line 1", "'step' is there twice"]),
     "fractional step": ([GOOD | {"step": 1.5}], ["line 1", "step is 1.5", "whole"]),
     "unknown agent": ([GOOD | {"agent": "Zed"}], ["line 1", "agent is 'Zed'", "0 to 2"]),
     "unknown index": ([GOOD | {"agent": 3}], ["line 1", "agent is 3"]),

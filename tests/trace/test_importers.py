@@ -103,7 +103,7 @@ def test_jumps_are_refused_with_their_number(write: Writer, tmp_path: Path) -> N
     message = str(caught.value)
     walked = write not in (recordings.tracks, recordings.wrapped_tracks)
     distance = "manhattan distance of 7" if walked else "chebyshev distance of 4"
-    for part in (str(path), "step 5", "'Agent 1'", distance, "1 more", "--jumps clamp"):
+    for part in (str(path), "step 5", "'Agent 1'", distance, "1 more jump)", "--jumps clamp"):
         assert part in message, message
     import_movement(path, radius=4, velocity=7)
 
@@ -224,6 +224,18 @@ DAMAGE: dict[str, tuple[Writer, list[str]]] = {
         edited(recordings.tracks, lambda c: c[ADA].__setitem__(3, ["a", 1])),
         ["step 3", f"'{ADA}'", "['a', 1]"],
     ),
+    "quoted number": (
+        edited(recordings.tracks, lambda c: c[ADA].__setitem__(3, ["1", 0])),
+        ["step 3", f"'{ADA}'", "['1', 0]"],
+    ),
+    "truth in a column": (
+        edited(recordings.columns, lambda c: c["x"][0].__setitem__(3, True)),
+        ["step 3", f"'{ADA}'", "True"],
+    ),
+    "agent twice": (
+        lambda trace, folder: text(folder / "a.json", '{"Ada": [[0, 0]], "Ada": [[9, 9]]}'),
+        ["a.json", "the key 'Ada' is there twice"],
+    ),
     "huge position": (
         edited(recordings.tracks, lambda c: c[ADA].__setitem__(3, [1e300, 1])),
         ["step 3", f"'{ADA}'", "x is inf"],
@@ -284,8 +296,23 @@ DAMAGE: dict[str, tuple[Writer, list[str]]] = {
         edited(recordings.master, lambda c: c.update({"2": None})), ["step 2", "None", "object"]
     ),
     "master with another key for a step": (
-        edited(recordings.master, lambda c: c.update({"02": {}, "007": {}})),
+        edited(recordings.master, lambda c: c.update({"007": {}})),
         ["step 6 is missing"],
+    ),
+    "master with a step twice": (
+        edited(recordings.master, lambda c: c.update({"02": {}})), ["step 2 is there twice"]
+    ),
+    "master with a step that is none": (
+        edited(recordings.master, lambda c: c.update({"-1": {}})), ["'-1' is no step"]
+    ),
+    "master without agents": (
+        lambda trace, folder: dump(folder / "a.json", {"0": {}}), ["names no agents"]
+    ),
+    "run metadata of another kind": (
+        lambda trace, folder: (
+            recordings.master(trace, folder), dump(folder / "meta.json", [1])
+        )[0],
+        ["meta.json: is list", "JSON object"],
     ),
     "movement file missing": (
         damaged_step(recordings.movement, "movement/3.json", Path.unlink),
@@ -337,6 +364,11 @@ DAMAGE: dict[str, tuple[Writer, list[str]]] = {
         ["meta.json", "start_date", "February 13, 2023"],
     ),
 }  # fmt: skip
+
+
+def text(path: Path, content: str) -> Path:
+    path.write_text(content)
+    return path
 
 
 def binary(path: Path) -> Path:

@@ -98,6 +98,8 @@ def import_recording(
     faster is a jump). Raises `MetropolisError` naming file, step and agent.
     """
     recording = read_recording(path)
+    if not recording.agents:
+        raise MetropolisError(f"{path}: the movement names no agents; it should have at least one")
     radius = radius if radius is not None else recording.radius
     if radius is None:
         raise MetropolisError(

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from metropolis.trace.importers.files import read_text
+from metropolis.trace.importers.files import keys_once, read_text
 from metropolis.trace.schema import Calls, Trace
 from metropolis.trace.validate import brief, validate
 from metropolis.types import MetropolisError
@@ -99,7 +99,7 @@ def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 continue
             place = f"{path}, line {number}"
             try:
-                fields = json.loads(line)
+                fields = json.loads(line, object_pairs_hook=keys_once)
             except (ValueError, RecursionError) as error:
                 raise MetropolisError(
                     f"{place}: is not JSON ({error}); it should be one object a line"
@@ -141,6 +141,9 @@ class _Log:
         self.estimated = False
 
     def entry(self, fields: dict[str, Any], place: str) -> _Entry:
+        for field in ("step", "agent"):
+            if fields.get(field) is None:
+                raise MetropolisError(f"{place}: {field} is missing; every call should have one")
         step = _integer(fields, "step", place, -1)
         if not 0 <= step < self.steps:
             raise MetropolisError(
@@ -279,7 +282,7 @@ def _columns(entries: list[_Entry]) -> Calls:
         first = len(parents) - 1
         parents.extend([first + i] for i in range(entry.attempts - 1))
         last.append(len(parents) - 1)
-    repeat = np.array([entry.attempts for entry in entries])
+    repeat = np.array([entry.attempts for entry in entries], np.int64)
 
     def numbers(field: str, dtype: type) -> Any:
         return np.repeat(np.array([getattr(entry, field) for entry in entries], dtype), repeat)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from metropolis.trace.validate import brief
 from metropolis.types import MetropolisError
 
 
@@ -32,10 +34,19 @@ def read_text(path: Path) -> str:
         ) from None
 
 
+def keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; of a key that is there twice, Python would keep the last."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"the key {brief(twice)} is there twice in one object")
+    return content
+
+
 def read_json(path: Path) -> Any:
     """The JSON value in `path`."""
     try:
-        return json.loads(read_text(path))
+        return json.loads(read_text(path), object_pairs_hook=keys_once)
     except json.JSONDecodeError as error:
         raise MetropolisError(
             f"{path}, line {error.lineno}, column {error.colno}: is broken off or not JSON"

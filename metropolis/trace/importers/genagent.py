@@ -26,6 +26,7 @@ VELOCITY = 1.0
 """Tiles an agent walks in a step."""
 _DATE = "%B %d, %Y"
 _CLOCK = "%B %d, %Y, %H:%M:%S"
+_STEP = re.compile("[0-9]{1,9}")
 _Tile = tuple[float, float]
 _Tiles = dict[str, _Tile]
 
@@ -34,8 +35,7 @@ def is_master(content: Any) -> bool:
     """Whether this is {step: {name: {movement: [x, y], ...}}}."""
     return (
         isinstance(content, dict)
-        and bool(content)
-        and all(re.fullmatch("[0-9]{1,9}", key) for key in content)
+        and any(_STEP.fullmatch(key) for key in content)
         and any(isinstance(moves, dict) for moves in content.values())
     )
 
@@ -45,7 +45,13 @@ def read_master(content: dict[str, Any], path: Path) -> Recording:
 
     Nobody knows where the agents stood when step 0 began: they are taken not to have moved in it.
     """
-    moves_of = {int(key): moves for key, moves in content.items()}
+    moves_of: dict[int, Any] = {}
+    for key, moves in content.items():
+        if not _STEP.fullmatch(key):
+            raise MetropolisError(f"{path}: {brief(key)} is no step; it should be a whole number")
+        if int(key) in moves_of:
+            raise MetropolisError(f"{path}: step {int(key)} is there twice; it should be once")
+        moves_of[int(key)] = moves
     where: _Tiles = {}
     ends = []
     for step in _consecutive(moves_of, lambda step: f"{path}: step {step}"):
@@ -108,7 +114,7 @@ def _numbered(folder: Path) -> dict[int, Path]:
         return {
             int(file.stem): file
             for file in folder.iterdir()
-            if file.suffix == ".json" and re.fullmatch("[0-9]{1,9}", file.stem)
+            if file.suffix == ".json" and _STEP.fullmatch(file.stem)
         }
     except FileNotFoundError:
         return {}
@@ -217,6 +223,8 @@ def _meta(path: Path, steps: int) -> tuple[datetime | None, float | None]:
     if not path.exists():
         return None, None
     meta = read_json(path)
+    if not isinstance(meta, dict):
+        raise MetropolisError(f"{path}: is {type(meta).__name__}; it should be a JSON object")
     try:
         start = datetime.strptime(meta["start_date"], _DATE)
         passed_s = (datetime.strptime(meta["curr_time"], _CLOCK) - start).total_seconds()

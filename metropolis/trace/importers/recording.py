@@ -86,24 +86,18 @@ def parse_tracks(tracks: dict[str, Any], place: str, width: int) -> npt.NDArray[
                 f"{place}, agent {name!r}: has {length} steps while others have {steps}, so step"
                 f" {length} is missing; every agent should have as many"
             )
-    try:
-        positions = np.array(list(tracks.values()), np.float64)
-    except (ValueError, TypeError, OverflowError):
-        positions = np.empty(0)
-    if positions.shape != ((len(tracks), steps, width) if width > 1 else (len(tracks), steps)):
-        right = "a pair [x, y] of numbers" if width > 1 else "a number"
-        for name, track in tracks.items():
-            for step, entry in enumerate(track):
-                numbers = entry if width > 1 else [entry]
-                if (
-                    not isinstance(numbers, list)
-                    or len(numbers) != width
-                    or not all(
-                        (type(n) in (int, float) and abs(n) < 1e15) or n != n for n in numbers
-                    )
-                ):
-                    raise MetropolisError(
-                        f"{place}, step {step}, agent {name!r}: the position is {brief(entry)};"
-                        f" it should be {right}"
-                    )
+    right = "a pair [x, y] of numbers" if width > 1 else "a number"
+    for name, track in tracks.items():
+        for step, entry in enumerate(track):
+            numbers = entry if width > 1 else [entry]
+            if (
+                not isinstance(numbers, list)
+                or len(numbers) != width
+                or not all(type(n) is float or (type(n) is int and abs(n) < 1e15) for n in numbers)
+            ):
+                raise MetropolisError(
+                    f"{place}, step {step}, agent {name!r}: the position is {brief(entry)};"
+                    f" it should be {right}"
+                )
+    positions = np.array(list(tracks.values()), np.float64)
     return positions.reshape(len(tracks), steps, width).transpose(1, 0, 2)
