@@ -65,7 +65,7 @@ def import_command(
     PATH is GenAgent's master_movement.json, a simulation folder with environment/ or movement/,
     or JSON with a track of positions per agent; plain or gzipped.
     """
-    check_target(out, path, *([] if calls is None else [calls]))
+    check_target(out, *(source for source in (path, calls, map_path) if source is not None))
     imported = import_recording(
         path,
         radius=radius,

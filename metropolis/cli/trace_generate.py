@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -11,6 +13,23 @@ from metropolis.trace.generate.calls import generate_calls
 from metropolis.trace.generate.largeville import generate, tile
 from metropolis.trace.parquet import check_target, read_trace, write_trace
 from metropolis.trace.schema import Trace
+from metropolis.trace.validate import LIMIT
+from metropolis.types import MetropolisError
+
+_AGENTS_MAX = 1_000_000
+_HOURS_MAX = 240
+
+
+class _Range(click.FloatRange):
+    """Refuses nan as well, which compares with nothing."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number: float = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value} is no number from {self.min:g} to {self.max:g}", param, ctx)
+        return number
 
 
 def _hours(
@@ -23,9 +42,13 @@ def _hours(
     try:
         hours = float(first), float(last)
     except ValueError:
-        hours = 0.0, 0.0
-    if not 0 <= hours[0] < hours[1] < float("inf"):
-        raise click.BadParameter(f"{value!r} is no stretch of hours like 11-13")
+        hours = math.nan, math.nan
+    if not all(0 <= hour <= _HOURS_MAX for hour in hours):
+        raise click.BadParameter(
+            f"{value!r} is no stretch of hours like 11-13, within 0-{_HOURS_MAX}"
+        )
+    if hours[0] >= hours[1]:
+        raise click.BadParameter(f"{value!r} ends before it has begun; it should be like 11-13")
     return hours
 
 
@@ -43,11 +66,15 @@ _SEED = click.option(
     "--movement", type=click.Path(path_type=Path), metavar="TRACE",
     help="Put calls on the movement of this trace instead of generating movement.",
 )  # fmt: skip
-@click.option("--agents", type=click.IntRange(min=1), help="How many agents.  [default: 25]")
+@click.option(
+    "--agents", type=click.IntRange(1, _AGENTS_MAX), help="How many agents.  [default: 25]"
+)
 @click.option(
     "--hours", callback=_hours, metavar="FROM-TO", help="A stretch of the day.  [default: 0-24]"
 )
-@click.option("--radius", type=click.FloatRange(min=0), help="How far agents perceive, in tiles.")
+@click.option(
+    "--radius", type=_Range(0, LIMIT, min_open=True), help="How far agents perceive, in tiles."
+)
 @_SEED
 @_OUT
 def generate_command(
@@ -75,10 +102,10 @@ def generate_command(
 @click.argument(
     "paths", metavar="TRACE...", nargs=-1, required=True, type=click.Path(path_type=Path)
 )
-@click.option("--copies", type=click.IntRange(min=1), help="How many towns.")
-@click.option("--agents", type=click.IntRange(min=1), help="Or how many agents in all.")
+@click.option("--copies", type=click.IntRange(1, _AGENTS_MAX), help="How many towns.")
+@click.option("--agents", type=click.IntRange(1, _AGENTS_MAX), help="Or how many agents in all.")
 @click.option(
-    "--shift-s", type=click.FloatRange(min=0), default=900.0, show_default=True,
+    "--shift-s", type=_Range(0, 3600 * _HOURS_MAX), default=900.0, show_default=True,
     help="How much earlier or later a town may live, in simulated seconds.",
 )  # fmt: skip
 @click.option(
@@ -106,6 +133,8 @@ def tile_command(
     if copies is not None:
         agents = sum(traces[k % len(traces)].agents for k in range(copies))
     assert agents is not None
+    if agents > _AGENTS_MAX:
+        raise MetropolisError(f"--copies makes {agents} agents; it should be at most {_AGENTS_MAX}")
     with progress_bar(agents, "agents") as (advance, _):
         trace = tile(traces, agents, seed, shift_s, hours, advance)
     _write(trace, out)

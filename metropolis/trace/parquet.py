@@ -42,7 +42,8 @@ _DAMAGE = (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError)
 def check_target(path: str | Path, *sources: Path) -> Path:
     """The file that writing to `path` makes or replaces: links are followed.
 
-    Raises `MetropolisError` if that is no regular file, one of `sources`, or in no folder to write.
+    Raises `MetropolisError` if that is no regular file, one of `sources` or a JSON or CSV file in
+    one of them, or in no folder to write.
     """
     target = Path(os.path.realpath(path))
     if os.path.lexists(target) and not os.path.isfile(target):
@@ -52,7 +53,12 @@ def check_target(path: str | Path, *sources: Path) -> Path:
     elif not os.access(target.parent, os.W_OK | os.X_OK):
         reason = "its folder may not be written to"
     elif os.path.exists(target) and any(
-        os.path.exists(source) and os.path.samefile(target, source) for source in sources
+        os.path.exists(source)
+        and (
+            os.path.samefile(target, source)
+            or (target.suffix in (".json", ".csv") and target.is_relative_to(source.resolve()))
+        )
+        for source in sources
     ):
         raise MetropolisError(f"{path}: is read as input; --out should be another file")
     else:

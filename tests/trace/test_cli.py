@@ -116,6 +116,15 @@ def test_out_is_checked_before_the_work(tmp_path: Path) -> None:
                 trace(*arguments, "--out", out)
 
 
+def test_out_is_no_file_of_a_folder_that_is_read(tmp_path: Path) -> None:
+    folder = recordings.environment(recordings.walkers(0, 2, 3), tmp_path)
+    arguments = ("import", folder, "--radius", 4, "--out")
+    with pytest.raises(MetropolisError, match=r"1\.json: is read as input"):
+        trace(*arguments, folder / "environment" / "1.json")
+    for _ in range(2):
+        assert trace(*arguments, folder / "a.parquet").exit_code == 0
+
+
 def test_bad_input_is_one_sentence_and_status_2(tmp_path: Path) -> None:
     broken = tmp_path / "broken.parquet"
     broken.write_bytes(b"PAR1 no more")

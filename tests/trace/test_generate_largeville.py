@@ -167,6 +167,16 @@ def test_command_line(tmp_path: Path) -> None:
     "arguments",
     [
         ("generate", "--hours", "13-12"),
+        ("generate", "--hours", "1e9-1.1e9"),
+        ("generate", "--hours", "nan-3"),
+        ("generate", "--radius", "0"),
+        ("generate", "--radius", "nan"),
+        ("generate", "--radius", "inf"),
+        ("generate", "--agents", "1000001"),
+        ("tile", "x", "--copies", "1000000000"),
+        ("tile", "x", "--copies", "2", "--shift-s", "nan"),
+        ("tile", "x", "--copies", "2", "--shift-s", "inf"),
+        ("tile", "x", "--copies", "2", "--shift-s", "1e12"),
         ("generate", "--hours", "noon"),
         ("generate", "--movement", "x", "--agents", "3"),
         ("tile", "x"),
@@ -177,6 +187,20 @@ def test_wrong_options_are_refused(arguments: tuple[str, ...]) -> None:
     result = CliRunner().invoke(command, [*arguments, "--out", "nowhere"])
     assert result.exit_code == 2
     assert "Error" in result.output
+
+
+def test_hours_shorter_than_a_step_and_too_many_copies(tmp_path: Path) -> None:
+    day = tmp_path / "day.parquet"
+    run("generate", "--agents", 2, "--hours", "8-8.1", "--out", day)
+    for arguments, part in (
+        (("generate", "--hours", "8-8.001"), "8-8.001: are shorter than a step of 10 s"),
+        (("tile", day, "--copies", 2, "--hours", "8-8.001"), "shorter than a step"),
+        (("tile", day, "--copies", 600_000), "1200000 agents; it should be at most 1000000"),
+    ):
+        with pytest.raises(MetropolisError, match=part):
+            run(*arguments, "--out", tmp_path / "out")
+    with pytest.raises(AssertionError, match="ends before it has begun"):
+        run("generate", "--hours", "13-12", "--out", day)
 
 
 def test_shipped_trace_is_what_its_recipe_makes() -> None:

@@ -8,6 +8,7 @@ from itertools import chain
 
 import numpy as np
 
+from metropolis.trace.generate.calibration import CALIBRATION
 from metropolis.trace.generate.calls import generate_calls
 from metropolis.trace.generate.company import ranges
 from metropolis.trace.generate.movement import generate_movement
@@ -40,6 +41,7 @@ def generate(
     Hours count from the midnight before. Town k lives by (seed, k). Raises MetropolisError for no
     agents or an empty stretch.
     """
+    _check_stretch(hours, CALIBRATION.movement.step_s)
     home = len(alderbrook().beds)
     towns = []
     for k, first in enumerate(range(0, max(agents, 1), home)):
@@ -68,6 +70,8 @@ def tile(
     if agents < 1:
         raise MetropolisError(f"{agents} agents cannot be tiled; it should be at least 1")
     _check_fit(traces)
+    for trace in traces:
+        _check_hours(trace, hours)
     towns: list[Trace] = []
     while (left := agents - sum(town.agents for town in towns)) > 0:
         k = len(towns)
@@ -114,15 +118,29 @@ def _seed(seed: int, town: int) -> int:
 
 
 def _cut(town: Trace, hours: Hours | None) -> Trace:
+    _check_hours(town, hours)
+    return town if hours is None else town.between_hours(*hours)
+
+
+def _check_hours(town: Trace, hours: Hours | None) -> None:
+    """Refuse to cut out what is not there."""
     if hours is None:
-        return town
+        return
+    _check_stretch(hours, town.meta.step_s)
     begin, end = town.hour_of_step(0), town.hour_of_step(town.steps)
     if not begin - 1e-9 <= hours[0] < hours[1] <= end + 1e-9:
         raise MetropolisError(
             f"{town.meta.name}: hours {hours[0]:g}-{hours[1]:g} are not in it;"
             f" it should be a stretch of {begin:g}-{end:g}"
         )
-    return town.between_hours(*hours)
+
+
+def _check_stretch(hours: Hours, step_s: float) -> None:
+    if 0 <= (hours[1] - hours[0]) * 3600 < step_s - 1e-6:
+        raise MetropolisError(
+            f"hours {hours[0]:g}-{hours[1]:g}: are shorter than a step of {step_s:g} s;"
+            " it should be at least one"
+        )
 
 
 def _another(source: Trace, seed: int, shift_s: float) -> Trace:
