@@ -326,6 +326,10 @@ DAMAGE: dict[str, tuple[Writer, list[str]]] = {
         damaged_step(recordings.environment, "environment/3.json", Path.unlink),
         ["environment/3.json is missing"],
     ),
+    "environment file twice": (
+        damaged_step(recordings.environment, "environment/03.json", lambda p: dump(p, {})),
+        ["environment/3.json", "same step as 03.json"],
+    ),
     "environment file cut": (
         damaged_step(recordings.environment, "environment/3.json", cut),
         ["environment/3.json, line 1", "broken off"],

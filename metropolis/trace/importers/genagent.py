@@ -110,12 +110,16 @@ def _steps_in(path: Path) -> tuple[Path, dict[int, Path], dict[int, Path]]:
 
 
 def _numbered(folder: Path) -> dict[int, Path]:
+    files: dict[int, Path] = {}
     try:
-        return {
-            int(file.stem): file
-            for file in folder.iterdir()
-            if file.suffix == ".json" and _STEP.fullmatch(file.stem)
-        }
+        for file in sorted(folder.iterdir()):
+            if file.suffix == ".json" and _STEP.fullmatch(file.stem):
+                if other := files.get(int(file.stem)):
+                    raise MetropolisError(
+                        f"{file}: is the same step as {other.name}; it should be there once"
+                    )
+                files[int(file.stem)] = file
+        return files
     except FileNotFoundError:
         return {}
     except OSError as error:
