@@ -14,6 +14,7 @@ PACKAGE = ROOT / "metropolis"
 # Imports run downwards only: a part may import itself and the parts before it.
 PARTS = (
     "types",
+    "progress",
     "_core",
     "world",
     "rules",

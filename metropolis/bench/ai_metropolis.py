@@ -16,6 +16,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from metropolis.progress import progress_bar
 from metropolis.rules.metrics import metric_named
 from metropolis.runtime.replay import ReplayResult, Setting, mine, ratio, replay
 from metropolis.sim.profiles import load_profile
@@ -215,8 +216,18 @@ def command(trace: Path, seed: int, as_json: bool) -> None:
     base = read_trace(trace)
     if not len(base.calls):
         raise MetropolisError(f"{trace}: holds no calls; `metropolis trace generate` adds some")
-    rows = list(scaling(base, seed, AGENTS))
-    priorities = list(priority(base, seed, 500))
+    total = 2 + 2 * len(HOURS) * len(AGENTS) + len(PAPER_PRIORITY_S)
+    rows: list[Row] = []
+    priorities: list[PriorityRow] = []
+    with progress_bar(total, "settings") as (advance, describe):
+        for row in scaling(base, seed, AGENTS):
+            rows.append(row)
+            describe(f"{row.stretch}, {row.agents} agents")
+            advance(1)
+        for cell in priority(base, seed, 500):
+            priorities.append(cell)
+            describe("step priority")
+            advance(1)
     if as_json:
         click.echo(
             json.dumps(

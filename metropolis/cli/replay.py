@@ -14,7 +14,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from metropolis.cli.progress import progress_bar
+from metropolis.progress import progress_bar
 from metropolis.rules.metrics import METRICS, metric_named
 from metropolis.runtime.figures import prepare_figures, write_figures
 from metropolis.runtime.modes import MODES

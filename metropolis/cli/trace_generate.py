@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from metropolis.cli.progress import progress_bar
+from metropolis.progress import progress_bar
 from metropolis.trace.generate.calls import generate_calls
 from metropolis.trace.generate.largeville import generate, tile
 from metropolis.trace.parquet import check_target, read_trace, write_trace
