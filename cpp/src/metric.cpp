@@ -107,7 +107,7 @@ bool GenAgent::within(Position p, Position q, double radius, double reach) const
   if (beyond > reach) return false;
   if (std::isinf(radius) || reach >= horizon() + 1) return true;
   const Tile centre = tile(p);
-  const int edge = static_cast<int>(std::floor(radius));
+  const int edge = static_cast<int>(std::floor(std::min<double>(radius, extent())));
   const std::uint8_t steps =
       kept(centre, edge, static_cast<int>(reach), [&] { return zone(centre, edge); }).to(tile(q));
   return steps != FAR && steps <= reach;

@@ -289,7 +289,7 @@ class SpatialController final : public Controller {
         slack = std::min(slack, towards);
       }
     };
-    const double radius = block_radius + (agent.step - floor_) * velocity_ + slack_max_;
+    const double radius = block_radius + (agent.step - floor_) * velocity_ + slack_max_ + TOLERANCE;
     if (radius >= 0) grid_.search(agents_, place(agent.position), radius, matters, visit);
     agent.critical = critical & NONE;
     agent.slack = static_cast<float>(slack);

@@ -20,6 +20,8 @@ import numpy.typing as npt
 from metropolis.types import MetropolisError, Position
 from metropolis.world.map import GridMap
 
+GENAGENT_VELOCITY_MAX = 100
+"""Walks of twice as many steps are counted in bytes."""
 COORDINATE_MAX = 1e9
 """Beyond it doubles no longer tell neighbouring places apart reliably."""
 
@@ -198,6 +200,11 @@ class GenAgent(_Tiles):
         if arenas.shape != walls.shape:
             raise MetropolisError(
                 f"arenas have the shape {arenas.shape}; it must be that of the walls, {walls.shape}"
+            )
+        if not 0 <= max_velocity <= GENAGENT_VELOCITY_MAX:
+            raise MetropolisError(
+                f"the velocity is {max_velocity:g}; genagent walks 0 to {GENAGENT_VELOCITY_MAX} "
+                "tiles a step"
             )
         self.arenas = np.ascontiguousarray(arenas, dtype=np.int32)
         self.max_velocity = max_velocity

@@ -135,6 +135,7 @@ class Tiles {
   const Walks& kept(Tile centre, int radius, int depth, const Starts& starts) const;
 
   int horizon() const { return horizon_; }
+  int extent() const { return std::max(width_, height_); }
 
  private:
   std::shared_ptr<const std::vector<std::uint8_t>> walls_;
