@@ -20,7 +20,7 @@ from metropolis.runtime.figures import prepare_figures, write_figures
 from metropolis.runtime.modes import MODES
 from metropolis.runtime.replay import ReplayResult, Setting, mine, ratio, replay
 from metropolis.sim.profiles import load_profile
-from metropolis.trace.mining import critical_path
+from metropolis.trace.mining import InteractionGraph, critical_path
 from metropolis.trace.parquet import read_trace
 from metropolis.trace.schema import Trace
 from metropolis.trace.validate import place_in, validate_moves
@@ -156,6 +156,7 @@ def command(
         for count in agents or [whole.agents]
     ]
     results: list[tuple[Trace, list[ReplayResult]]] = []
+    graphs: list[InteractionGraph] = []
     runs = len(modes) * len(instances) * len(priority)
     total = sum(window.steps * window.agents for _, window in windows) * runs
     with progress_bar(total, "agent-steps") as (advance, describe):
@@ -171,12 +172,13 @@ def command(
                         )
                         of_window.append(replay(window, mode, chosen, graph, advance))
             results.append((window, of_window))
+            graphs.append(graph)
     flat = [result for _, of_window in results for result in of_window]
     if as_json:
         click.echo(json.dumps([as_row(flat, result) for result in flat], indent=2))
     else:
-        for window, of_window in results:
-            print_table(window, setting, of_window)
+        for (window, of_window), graph in zip(results, graphs, strict=True):
+            print_table(window, graph, setting, of_window)
     if figures is not None:
         for path in write_figures(figures, whole, results):
             click.echo(f"wrote {path}", err=as_json)
@@ -248,9 +250,10 @@ def as_row(results: Sequence[ReplayResult], result: ReplayResult) -> dict[str, A
     }
 
 
-def print_table(trace: Trace, setting: Setting, results: Sequence[ReplayResult]) -> None:
+def print_table(
+    trace: Trace, graph: InteractionGraph, setting: Setting, results: Sequence[ReplayResult]
+) -> None:
     """The results of one window, with what they were measured on above."""
-    graph = mine(trace, setting)
     tokens = trace.calls.prompt_tokens + trace.calls.output_tokens
     longest = critical_path(trace, graph, tokens.astype(np.float64))
     meta = trace.meta

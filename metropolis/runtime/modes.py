@@ -1,6 +1,6 @@
 """The execution modes of a replay, as data: a rule, a bound on calls in flight, or a bound.
 
-DESIGN vocabulary: `conservative` and `versioned` are the two rules of `out_of_order`.
+`conservative` and `versioned` are the two rules of out-of-order execution.
 """
 
 from __future__ import annotations
@@ -24,27 +24,24 @@ class Mode:
     outstanding_max: int = 0
     """Calls in flight at most; 0: no bound."""
     is_bound: bool = False
-    summary: str = ""
 
 
 MODES: dict[str, Mode] = {
     mode.name: mode
     for mode in (
-        Mode(
-            "sequential",
-            rule=lockstep,
-            outstanding_max=1,
-            summary="one call at a time, as GenAgent itself does (the paper's single-thread)",
-        ),
-        Mode(
-            "lockstep",
-            rule=lockstep,
-            summary="all agents of a step at once, then a barrier (the paper's parallel-sync)",
-        ),
-        Mode("conservative", rule=conservative, summary="out of order, AI Metropolis' own rule"),
-        Mode("versioned", rule=versioned, summary="out of order, with step-versioned state"),
-        Mode("oracle", summary="out of order, waiting only for what the trace proves necessary"),
-        Mode("critical_path", is_bound=True, summary="the longest chain, on unlimited instances"),
-        Mode("no_dependency", is_bound=True, summary="every call sent at once"),
+        # one call at a time, as GenAgent itself does (the paper's single-thread)
+        Mode("sequential", rule=lockstep, outstanding_max=1),
+        # all agents of a step at once, then a barrier (the paper's parallel-sync)
+        Mode("lockstep", rule=lockstep),
+        # out of order, AI Metropolis' own rule
+        Mode("conservative", rule=conservative),
+        # out of order, with step-versioned state
+        Mode("versioned", rule=versioned),
+        # out of order, waiting only for what the trace proves necessary
+        Mode("oracle"),
+        # the longest chain, on unlimited instances
+        Mode("critical_path", is_bound=True),
+        # every call sent at once
+        Mode("no_dependency", is_bound=True),
     )
 }

@@ -212,16 +212,7 @@ def _critical_path(trace: Trace, setting: Setting, graph: InteractionGraph) -> d
     weight = isolated_sim_s(trace, setting)
     path = critical_path(trace, graph, weight)
     sent = np.zeros(len(trace.calls))
-    return {
-        "makespan_sim_s": path.weight,
-        "utilisation": None,
-        "preemptions": 0,
-        "controller_us_per_agent_step": None,
-        "sent_sim_s": sent,
-        "completed_sim_s": sent + weight,
-        "dispatched_sim_s": np.zeros(0),
-        "committed_sim_s": np.zeros(0),
-    }
+    return _bound(path.weight, sent, sent + weight, utilisation=None, preemptions=0)
 
 
 def _no_dependency(trace: Trace, setting: Setting) -> dict[str, Any]:
@@ -239,10 +230,22 @@ def _no_dependency(trace: Trace, setting: Setting) -> dict[str, Any]:
     )
     completed = simulated["last_token_sim_s"]
     makespan_sim_s = float(completed.max(initial=0.0))
+    utilisation = _utilisation(simulated["busy_sim_s"], setting, makespan_sim_s)
+    return _bound(makespan_sim_s, sent, completed, utilisation, simulated["preemptions"])
+
+
+def _bound(
+    makespan_sim_s: float,
+    sent: Float64,
+    completed: Float64,
+    utilisation: float | None,
+    preemptions: int,
+) -> dict[str, Any]:
+    """What is measured of a bound, which has no controller and commits nothing."""
     return {
         "makespan_sim_s": makespan_sim_s,
-        "utilisation": _utilisation(simulated["busy_sim_s"], setting, makespan_sim_s),
-        "preemptions": simulated["preemptions"],
+        "utilisation": utilisation,
+        "preemptions": preemptions,
         "controller_us_per_agent_step": None,
         "sent_sim_s": sent,
         "completed_sim_s": completed,

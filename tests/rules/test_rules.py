@@ -1,4 +1,4 @@
-"""The two radii give the inequalities of AI Metropolis §3.2 and of DESIGN."""
+"""The two radii give the inequalities of AI Metropolis §3.2 and of `rules.py`."""
 
 import math
 
