@@ -12,12 +12,12 @@ from rich.console import Console
 from rich.table import Table
 
 from metropolis.cli.trace_generate import generate_command, tile_command
+from metropolis.maps.map import read_genagent_map
 from metropolis.trace.importers import import_recording
 from metropolis.trace.importers.calls import import_calls
 from metropolis.trace.importers.recording import parse_start
 from metropolis.trace.parquet import check_target, read_trace, write_trace
 from metropolis.trace.summary import Summary, summarise
-from metropolis.world.map import read_genagent_map
 
 
 @click.group(name="trace")

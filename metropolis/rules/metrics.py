@@ -17,8 +17,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from metropolis.maps.map import GridMap
 from metropolis.types import MetropolisError, Position
-from metropolis.world.map import GridMap
 
 GENAGENT_VELOCITY_MAX = 100
 """Walks of twice as many steps are counted in bytes."""

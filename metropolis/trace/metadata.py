@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from metropolis.maps.map import GridMap
 from metropolis.trace.schema import TraceMeta
 from metropolis.trace.validate import brief
 from metropolis.types import MetropolisError
-from metropolis.world.map import GridMap
 
 FORMAT = "metropolis-trace"
 VERSION = 1

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 import numpy as np
 import numpy.typing as npt
 
-from metropolis.world.map import GridMap
+from metropolis.maps.map import GridMap
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]

@@ -14,10 +14,10 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from metropolis.maps.map import GridMap
 from metropolis.rules.metrics import METRICS, GenAgent, Geodesic
 from metropolis.trace.schema import Calls, Float32, Trace, TraceMeta
 from metropolis.types import MetropolisError
-from metropolis.world.map import GridMap
 
 Place = Callable[[int, int], str]
 """Names where (step, agent) stands in the file, to begin a sentence with."""

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy.sparse import lil_array
 from scipy.sparse.csgraph import dijkstra
 
+from metropolis.maps.map import GridMap
 from metropolis.rules.metrics import (
     CHEBYSHEV,
     EUCLIDEAN,
@@ -22,7 +23,6 @@ from metropolis.rules.metrics import (
 )
 from metropolis.rules.native import core_metric
 from metropolis.types import MetropolisError
-from metropolis.world.map import GridMap
 
 coordinates = st.floats(-50, 50) | st.integers(-9, 9).map(float)
 places = st.tuples(coordinates, coordinates)

@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from metropolis.maps.map import GridMap
 from metropolis.trace.call_columns import CALL_TYPE
 from metropolis.trace.parquet import METADATA_KEY, SCHEMA
 from metropolis.trace.schema import Calls, Trace
 from metropolis.types import MetropolisError
-from metropolis.world.map import GridMap
 from tests.small_traces import small_trace
 
 META: dict[str, Any] = {

@@ -14,9 +14,9 @@ from click.testing import CliRunner, Result
 from metropolis.cli.trace import command
 from metropolis.trace.parquet import read_trace, write_trace
 from metropolis.types import MetropolisError
+from tests.maps.test_map import matrices
 from tests.trace import recordings
 from tests.trace.damage import rich_trace
-from tests.world.test_map import matrices
 
 
 def trace(*arguments: object) -> Result:

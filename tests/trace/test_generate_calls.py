@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from metropolis.maps.map import read_genagent_map
 from metropolis.trace.generate.calibration import CALIBRATION
 from metropolis.trace.generate.calls import generate_calls
 from metropolis.trace.generate.company import life, meetings, of_the_awake, pairs_in_range
@@ -20,7 +21,6 @@ from metropolis.trace.generate.movement import generate_movement
 from metropolis.trace.importers import import_recording
 from metropolis.trace.schema import Calls, Trace, TraceMeta
 from metropolis.trace.validate import validate
-from metropolis.world.map import read_genagent_map
 
 REAL = Path(__file__).parents[2].parent / "shared" / "data"
 SEEDS = (0, 1, 2)

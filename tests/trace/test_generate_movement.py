@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from metropolis.maps.town import alderbrook
 from metropolis.rules.metrics import CHEBYSHEV
 from metropolis.trace.generate.movement import generate_movement
 from metropolis.trace.generate.paths import Ways
@@ -14,7 +15,6 @@ from metropolis.trace.mining import interactions
 from metropolis.trace.schema import Trace
 from metropolis.trace.validate import validate
 from metropolis.types import MetropolisError
-from metropolis.world.town import alderbrook
 
 SEEDS = (0, 1, 2)
 TILES = [(int(x), int(y)) for y, x in np.argwhere(~alderbrook().map.walls)]

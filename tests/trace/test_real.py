@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from metropolis.maps.map import read_genagent_map
 from metropolis.trace.importers import import_movement, import_recording
 from metropolis.trace.importers.calls import import_calls
 from metropolis.trace.parquet import read_trace, write_trace
 from metropolis.trace.validate import jumps
 from metropolis.types import MetropolisError
-from metropolis.world.map import read_genagent_map
 from tests.trace.damage import assert_same
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"

@@ -8,14 +8,14 @@ from itertools import chain
 
 import numpy as np
 
+from metropolis.maps.map import GridMap
+from metropolis.maps.town import alderbrook
 from metropolis.trace.generate.calibration import CALIBRATION
 from metropolis.trace.generate.calls import generate_calls
 from metropolis.trace.generate.company import ranges
 from metropolis.trace.generate.movement import generate_movement
 from metropolis.trace.schema import Calls, Int32, Int64, Trace
 from metropolis.types import MetropolisError
-from metropolis.world.map import GridMap
-from metropolis.world.town import alderbrook
 
 SHIFT_GRID_S = 300
 """Copies are shifted by multiples of 5 minutes, on which agents begin what they do."""

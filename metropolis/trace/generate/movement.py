@@ -14,11 +14,11 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from metropolis.maps.town import Place, Town, alderbrook
 from metropolis.trace.generate.calibration import CALIBRATION, MovementFit
 from metropolis.trace.generate.paths import Tile, Ways
 from metropolis.trace.schema import Calls, Float32, Trace, TraceMeta
 from metropolis.types import MetropolisError
-from metropolis.world.town import Place, Town, alderbrook
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from metropolis.world.map import GridMap
+from metropolis.maps.map import GridMap
 
 Tile = tuple[int, int]
 

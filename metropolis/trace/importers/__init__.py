@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from metropolis.maps.map import GridMap
 from metropolis.trace.importers import genagent, positions
 from metropolis.trace.importers.clamp import clamp
 from metropolis.trace.importers.files import read_json
@@ -27,7 +28,6 @@ from metropolis.trace.validate import (
     validate_positions,
 )
 from metropolis.types import MetropolisError
-from metropolis.world.map import GridMap
 
 STEP_S = 10.0
 VELOCITY = 1.0

@@ -8,10 +8,10 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
+from metropolis.maps.map import GridMap, Tile
 from metropolis.trace.schema import Float32, TraceMeta
 from metropolis.trace.validate import displacement, jumps
 from metropolis.types import MetropolisError
-from metropolis.world.map import GridMap, Tile
 
 
 def clamp(positions: Float32, meta: TraceMeta, path: object) -> tuple[Float32, int]:

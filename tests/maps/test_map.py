@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import dijkstra
 
+from metropolis.maps.map import GridMap, read_genagent_map
 from metropolis.types import MetropolisError
-from metropolis.world.map import GridMap, read_genagent_map
 from tests.trace.damage import assert_sentence
 
 

@@ -9,7 +9,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from metropolis.world.map import GridMap
+from metropolis.maps.map import GridMap
 
 Tile = tuple[int, int]
 
@@ -50,7 +50,7 @@ class Town:
 @cache
 def alderbrook() -> Town:
     """The 140 x 100 town of `town.toml`; a hedge closes it in on all sides."""
-    drawing = tomllib.loads((files("metropolis.world") / "town.toml").read_text("utf-8"))
+    drawing = tomllib.loads((files("metropolis.maps") / "town.toml").read_text("utf-8"))
     walls = np.ones((drawing["height"], drawing["width"]), np.bool_)
     walls[1:-1, 1:-1] = False
     arenas, objects = np.zeros(walls.shape, np.int32), np.zeros(walls.shape, np.int32)

@@ -1,0 +1,1 @@
+"""Grid maps and our own town."""

@@ -1,1 +1,0 @@
-"""metropolis.world."""
