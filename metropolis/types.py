@@ -16,6 +16,13 @@ class MetropolisError(Exception):
     """
 
 
+class CausalityError(MetropolisError):
+    """A world reached further than its radius or velocity allow, or kept state outside the engine.
+
+    Names the agent, the step, what was reached for and by how much it was too far.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class Commit:
     """Event: the cluster `agents` (ascending) finished its step and now stands at `positions`."""

@@ -276,6 +276,10 @@ class Hops:
             return None
         return f"it must be (node, 0) with a node below {len(self.neighbours)}"
 
+    def ball(self, node: int, radius: float) -> list[int]:
+        """The nodes at most `radius` hops from `node`."""
+        return [other for other, hops in self._hops(node).items() if hops <= radius]
+
     def _hops_from(self, node: int) -> dict[int, int]:
         hops = {node: 0}
         edge = [node]
@@ -284,6 +288,24 @@ class Hops:
             hops.update((i, hops[edge[0]] + 1) for i in following)
             edge = list(dict.fromkeys(following))
         return hops
+
+
+def distance(metric: Metric, p: Position, q: Position) -> float:
+    """The least whole radius within which somebody at p perceives what is at q.
+
+    Infinite where not even a million is enough, as between arenas.
+    """
+    if metric.perceives(p, q, 0):
+        return 0.0
+    beyond, within = 0, 1
+    while not metric.perceives(p, q, within):
+        beyond, within = within, 2 * within
+        if within > 1 << 20:
+            return math.inf
+    while within - beyond > 1:
+        middle = (beyond + within) // 2
+        beyond, within = (beyond, middle) if metric.perceives(p, q, middle) else (middle, within)
+    return float(within)
 
 
 PLANE_METRICS = {metric.name: metric for metric in (CHEBYSHEV, EUCLIDEAN, MANHATTAN)}

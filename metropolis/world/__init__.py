@@ -1,0 +1,1 @@
+"""What authors write and what they meet: worlds, agents, views and writes."""

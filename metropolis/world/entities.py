@@ -1,0 +1,90 @@
+"""What stands in a world and what happens in it: plain, frozen data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from metropolis.types import MetropolisError, Position, Step
+
+_PLAIN = (str, int, float, bool, type(None))
+
+
+def freeze(value: Any) -> Any:
+    """`value` with every mapping read-only and every list a tuple, so that readers can share it.
+
+    Raises MetropolisError on anything but texts, numbers, None, and mappings and lists of these.
+    """
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise MetropolisError(f"the key {key!r} of a world's value should be a text")
+        return MappingProxyType({key: freeze(item) for key, item in value.items()})
+    if isinstance(value, list | tuple):
+        return tuple(freeze(item) for item in value)
+    raise MetropolisError(
+        f"{value!r:.80} is a {type(value).__name__}; a world's values are texts, numbers, None, "
+        "and mappings and lists of these, so that they can be shared, saved and compared"
+    )
+
+
+def thaw(value: Any) -> Any:
+    """The reverse of `freeze`, for JSON."""
+    if isinstance(value, Mapping):
+        return {key: thaw(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return [thaw(item) for item in value]
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """An agent's body or a thing, as it is at the beginning of a step.
+
+    `entity["mood"]` reads its state.
+    """
+
+    name: str
+    """Unique in the world; a body has its agent's name."""
+    position: Position
+    kind: str = "thing"
+    """A world's own word for what it is; `agent` for bodies."""
+    state: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "position", (float(self.position[0]), float(self.position[1])))
+        object.__setattr__(self, "state", freeze(self.state))
+
+    def __getitem__(self, key: str) -> Any:
+        return self.state[key]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of `key`, or `default`."""
+        return self.state.get(key, default)
+
+
+AGENT = "agent"
+"""The kind of bodies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened at the end of step `step`; perceived in the step after it only."""
+
+    step: Step
+    source: str
+    """The name of the agent that made it happen."""
+    position: Position
+    kind: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "position", (float(self.position[0]), float(self.position[1])))
+        object.__setattr__(self, "data", freeze(self.data))
+
+    def __getitem__(self, key: str) -> Any:
+        return self.data[key]

@@ -1,0 +1,135 @@
+"""A world's state, kept with the step that wrote it (DESIGN §2, the versioned rule).
+
+A value written by step s is seen by steps above s. A reader at step s sees the newest version
+written below s, however far others have run ahead. Versions that nobody can read any more, below
+the floor, are dropped when their entity is written next.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from math import floor as floor_of
+
+from metropolis.rules.metrics import Hops, Metric
+from metropolis.types import MetropolisError, Position, Step
+from metropolis.world.entities import Entity, Event
+
+Version = tuple[Step, Entity | None]
+"""The first step that sees it, and what it sees; None: it is gone."""
+_Cell = tuple[int, int]
+
+
+class State:
+    """The entities and events of a world, with an index in space."""
+
+    def __init__(
+        self, metric: Metric, radius: float, entities: Iterable[Entity], step: Step = 0
+    ) -> None:
+        """`entities` are what exists at the beginning of `step`; `radius` is the usual search's."""
+        self.metric = metric
+        self._cell = max(1.0, radius)
+        self._versions: dict[str, list[Version]] = {}
+        self._cells: dict[_Cell, dict[str, int]] = defaultdict(dict)
+        self._events: dict[Step, list[Event]] = defaultdict(list)
+        for entity in entities:
+            if entity.name in self._versions:
+                raise MetropolisError(f"two entities are named {entity.name!r}; names are unique")
+            self._add(entity.name, (step, entity))
+
+    def version(self, name: str, step: Step) -> Version | None:
+        """What `step` sees of `name`, with the step since which it is so; None: never was."""
+        for version in reversed(self._versions.get(name, ())):
+            if version[0] <= step:
+                return version
+        return None
+
+    def entity(self, name: str, step: Step) -> Entity | None:
+        """What `step` sees of `name`."""
+        version = self.version(name, step)
+        return version[1] if version else None
+
+    def near(self, position: Position, radius: float, step: Step) -> Iterator[Version]:
+        """What `step` perceives from `position` within `radius`, in no order."""
+        seen = set()
+        for cell in self._cells_near(position, radius):
+            for name in self._cells.get(cell, ()):
+                if name in seen:
+                    continue
+                seen.add(name)
+                version = self.version(name, step)
+                if version is None or version[1] is None:
+                    continue
+                if self.metric.perceives(position, version[1].position, radius):
+                    yield version
+
+    def events(self, position: Position, radius: float, step: Step) -> list[Event]:
+        """The events of the step before that are perceived from `position`, by source."""
+        perceived = [
+            event
+            for event in self._events.get(step, ())
+            if self.metric.perceives(position, event.position, radius)
+        ]
+        return sorted(perceived, key=lambda event: event.source)
+
+    def commit(
+        self, step: Step, writes: Mapping[str, Entity | None], events: Iterable[Event], floor: Step
+    ) -> None:
+        """What a cluster wrote in `step`; nobody reads below `floor` any more."""
+        for name, entity in writes.items():
+            versions = self._versions.get(name)
+            if versions:
+                while len(versions) > 1 and versions[1][0] <= floor:
+                    self._forget(name, versions.pop(0))
+                if versions[-1][0] > step:
+                    raise AssertionError(f"{name} was written by a step above {step} already")
+            self._add(name, (step + 1, entity))
+        self._events[step + 1].extend(events)
+        if not self._events[step + 1]:
+            del self._events[step + 1]
+
+    def drop_events(self, below: Step) -> None:
+        """Forget the events that only steps below `below` could perceive."""
+        for step in [step for step in self._events if step < below]:
+            del self._events[step]
+
+    def at(self, step: Step) -> tuple[list[Entity], list[Event]]:
+        """Everything that `step` could see, by name: the world between two steps."""
+        entities = (self.entity(name, step) for name in sorted(self._versions))
+        return [entity for entity in entities if entity], list(self._events.get(step, ()))
+
+    def restore_events(self, events: Iterable[Event]) -> None:
+        """Events of the step before the one this state began with."""
+        for event in events:
+            self._events[event.step + 1].append(event)
+
+    def _add(self, name: str, version: Version) -> None:
+        self._versions.setdefault(name, []).append(version)
+        if version[1] is not None:
+            names = self._cells[self._cell_of(version[1].position)]
+            names[name] = names.get(name, 0) + 1
+
+    def _forget(self, name: str, version: Version) -> None:
+        if version[1] is None:
+            return
+        names = self._cells[self._cell_of(version[1].position)]
+        names[name] -= 1
+        if not names[name]:
+            del names[name]
+
+    def _cell_of(self, position: Position) -> _Cell:
+        if isinstance(self.metric, Hops):
+            return int(position[0]), 0
+        return floor_of(position[0] / self._cell), floor_of(position[1] / self._cell)
+
+    def _cells_near(self, position: Position, radius: float) -> Iterator[_Cell]:
+        """The cells within a Chebyshev distance, which no metric of the plane falls below."""
+        if isinstance(self.metric, Hops):
+            for node in self.metric.ball(int(position[0]), radius):
+                yield node, 0
+            return
+        left, top = self._cell_of((position[0] - radius, position[1] - radius))
+        right, bottom = self._cell_of((position[0] + radius, position[1] + radius))
+        for x in range(left, right + 1):
+            for y in range(top, bottom + 1):
+                yield x, y

@@ -1,0 +1,174 @@
+"""What a world may write: the actions of one cluster, committed together or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from metropolis.rules.metrics import distance
+from metropolis.types import CausalityError, MetropolisError, Position, Step
+from metropolis.world.entities import AGENT, Entity, Event
+from metropolis.world.state import State, Version
+from metropolis.world.view import Reach, View
+
+Ask = Callable[[str, Any], Awaitable[Any]]
+"""(agent, question) -> its answer."""
+
+
+class Transaction:
+    """The cluster whose actions `World.resolve` turns into writes; iterates over its members."""
+
+    def __init__(
+        self,
+        state: State,
+        reach: Reach,
+        seed: int,
+        step: Step,
+        actions: Mapping[str, Any],
+        ask: Ask,
+    ) -> None:
+        self.step = step
+        self.writes: dict[str, Entity | None] = {}
+        """What each written entity becomes; None: it is gone."""
+        self.events: list[Event] = []
+        self._ask = ask
+        self._members = {
+            name: Member(self, state, reach, seed, name, action) for name, action in actions.items()
+        }
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._members.values())
+
+    def __getitem__(self, name: str) -> Member:
+        if name not in self._members:
+            raise CausalityError(
+                f"step {self.step}: the agent {name!r} is not in the cluster "
+                f"{', '.join(map(repr, self._members))}; only a cluster's members act together"
+            )
+        return self._members[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._members
+
+    @property
+    def members(self) -> Sequence[Member]:
+        """The agents of this cluster."""
+        return list(self)
+
+
+class Member(View):
+    """An agent of the cluster: its view, its action, and what may be written in its name.
+
+    Its reads show what this transaction has written so far.
+    """
+
+    def __init__(
+        self,
+        transaction: Transaction,
+        state: State,
+        reach: Reach,
+        seed: int,
+        name: str,
+        action: Any,
+    ) -> None:
+        super().__init__(state, reach, seed, transaction.step, name)
+        self.action = action
+        self._transaction = transaction
+
+    def move(self, position: Position) -> None:
+        """Stand at `position` from the next step on; at most the velocity away."""
+        flaw = self._reach.metric.flaw(position)
+        if flaw is not None:
+            raise MetropolisError(
+                f"{self._who()} cannot stand at ({position[0]:g}, {position[1]:g}): {flaw}"
+            )
+        if not self._reach.metric.within(self.position, position, 0, self._reach.max_velocity):
+            far = distance(self._reach.metric, self.position, position)
+            raise CausalityError(
+                f"{self._who()} moves from ({self.position[0]:g}, {self.position[1]:g}) to "
+                f"({position[0]:g}, {position[1]:g}), {far:g} away: "
+                f"{far - self._reach.max_velocity:g} further than the velocity "
+                f"{self._reach.max_velocity:g}"
+            )
+        self._put(replace(self._own(), position=position))
+
+    def write(self, entity: str | None = None, /, **state: Any) -> None:
+        """Change some of the state of `entity`; None: of the agent's own body."""
+        target = self._own() if entity is None else self._target(entity)
+        self._put(replace(target, state={**target.state, **state}))
+
+    def add(self, entity: Entity) -> None:
+        """Put a new thing into the world, within reach."""
+        known = self._lookup(entity.name)
+        if entity.kind == AGENT or (known is not None and known[1] is not None):
+            raise MetropolisError(
+                f"{self._who()} adds the entity {entity.name!r}, which exists or is an agent; "
+                "new things need a name of their own"
+            )
+        self._check_write(f"the new entity {entity.name!r}", entity.position)
+        self._put(entity)
+
+    def remove(self, entity: str) -> None:
+        """Take a thing out of the world."""
+        if self._target(entity).kind == AGENT:
+            raise MetropolisError(f"{self._who()} removes {entity!r}, a body; agents stay")
+        self._transaction.writes[entity] = None
+
+    def emit(self, kind: str, position: Position | None = None, /, **data: Any) -> None:
+        """Let something happen that those around `position` perceive in their next step."""
+        place = self.position if position is None else position
+        self._check_write(f"the event {kind!r}", place)
+        self._transaction.events.append(Event(self.step, self.name, place, kind, data))
+
+    async def ask(self, other: str, question: Any) -> Any:
+        """What the agent `other` answers (`Agent.answer`); both must be within the joint radius.
+
+        None where nobody is there to answer, as when actions come from outside.
+        """
+        partner = self._transaction[other]
+        limit = self._reach.joint_radius
+        if not self._reach.metric.perceives(self.position, partner.position, limit):
+            far = distance(self._reach.metric, self.position, partner.position)
+            raise CausalityError(
+                f"{self._who()} asks {other!r}, {far:g} away: {far - limit:g} beyond the joint "
+                f"radius {limit:g}"
+            )
+        return await self._transaction._ask(other, question)
+
+    def _own(self) -> Entity:
+        own = self._transaction.writes.get(self.name, self.me)
+        assert own is not None
+        return own
+
+    def _target(self, name: str) -> Entity:
+        _, entity = self._known(name)
+        self._check_write(f"the entity {name!r}", entity.position)
+        return entity
+
+    def _lookup(self, name: str) -> Version | None:
+        if name in self._transaction.writes:
+            return self.step + 1, self._transaction.writes[name]
+        return super()._lookup(name)
+
+    def _versions(self, radius: float) -> Iterator[Version]:
+        written = self._transaction.writes
+        for version in super()._versions(radius):
+            if version[1] is not None and version[1].name not in written:
+                yield version
+        for entity in written.values():
+            if entity and self._reach.metric.perceives(self.position, entity.position, radius):
+                yield self.step + 1, entity
+
+    def _check_write(self, what: str, position: Position) -> None:
+        reach = self._reach
+        if reach.metric.within(self.position, position, 0, reach.max_velocity):
+            return
+        far = distance(reach.metric, self.position, position)
+        raise CausalityError(
+            f"{self._who()} writes {what} at ({position[0]:g}, {position[1]:g}), {far:g} away: "
+            f"{far - reach.max_velocity:g} further than the velocity {reach.max_velocity:g}"
+        )
+
+    def _put(self, entity: Entity) -> None:
+        self._transaction.writes[entity.name] = entity

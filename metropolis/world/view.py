@@ -1,0 +1,140 @@
+"""What a world may read: an agent's surroundings as they stand when its step begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from metropolis.rules.metrics import Metric, distance
+from metropolis.types import CausalityError, MetropolisError, Position, Step
+from metropolis.world.entities import AGENT, Entity, Event
+from metropolis.world.randomness import keyed_random
+from metropolis.world.state import State, Version
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How far agents of a world see, write and act together."""
+
+    metric: Metric
+    perception_radius: float
+    max_velocity: float
+    joint_radius: float
+
+
+@dataclass(slots=True)
+class Reads:
+    """What a view has been asked: the versions it showed, and the areas it looked through."""
+
+    versions: dict[str, Step]
+    """Entity -> the first step that saw this version of it."""
+    areas: list[tuple[Position, float]]
+    """(centre, radius)"""
+
+
+class View:
+    """The world as one agent may know it at the beginning of its step.
+
+    Every lookup further than the perception radius raises CausalityError; what is found is frozen.
+    """
+
+    def __init__(self, state: State, reach: Reach, seed: int, step: Step, name: str) -> None:
+        body = state.entity(name, step)
+        if body is None:
+            raise MetropolisError(
+                f"there is no body for the agent {name!r} at step {step}; World.reset should "
+                "return an entity of kind 'agent' with the agent's name, and none may remove it"
+            )
+        self.step = step
+        self.name = name
+        self.me = body
+        """The agent's own body."""
+        self.reads = Reads({}, [])
+        self._state, self._reach, self._seed = state, reach, seed
+        self._random: Random | None = None
+
+    @property
+    def position(self) -> Position:
+        """Where the agent stands when its step begins."""
+        return self.me.position
+
+    @property
+    def random(self) -> Random:
+        """Draws that depend on (seed, agent, step) only."""
+        if self._random is None:
+            self._random = keyed_random(self._seed, self.name, self.step, type(self).__name__)
+        return self._random
+
+    def agents(self, radius: float | None = None) -> list[Entity]:
+        """The bodies of the others within `radius`, by name; None: the perception radius."""
+        return [body for body in self._near(radius) if body.kind == AGENT and body is not self.me]
+
+    def things(self, kind: str | None = None, radius: float | None = None) -> list[Entity]:
+        """The entities other than agents within `radius`, by name; None: of every kind."""
+        return [
+            entity
+            for entity in self._near(radius)
+            if entity.kind != AGENT and kind in (None, entity.kind)
+        ]
+
+    def entity(self, name: str) -> Entity:
+        """The entity `name`. Raises CausalityError when it is not perceived.
+
+        Whether something far away exists at all is not for this agent to know.
+        """
+        version = self._known(name)
+        entity = version[1]
+        self._check_reach(f"the entity {name!r}", entity.position, self._reach.perception_radius)
+        self.reads.versions[name] = version[0]
+        return entity
+
+    def events(self, kind: str | None = None) -> list[Event]:
+        """What was perceived to happen at the end of the step before, by the agent it came from."""
+        radius = self._reach.perception_radius
+        self.reads.areas.append((self.position, radius))
+        events = self._state.events(self.position, radius, self.step)
+        return [event for event in events if kind in (None, event.kind)]
+
+    def _lookup(self, name: str) -> Version | None:
+        return self._state.version(name, self.step)
+
+    def _known(self, name: str) -> tuple[Step, Entity]:
+        version = self._lookup(name)
+        if version is None or version[1] is None:
+            raise CausalityError(
+                f"{self._who()} reaches for the entity {name!r}, and nothing of that name is "
+                f"within the perception radius {self._reach.perception_radius:g}"
+            )
+        return version[0], version[1]
+
+    def _versions(self, radius: float) -> Iterable[Version]:
+        return self._state.near(self.position, radius, self.step)
+
+    def _near(self, radius: float | None) -> Sequence[Entity]:
+        limit = self._reach.perception_radius
+        if radius is not None and radius > limit:
+            raise CausalityError(
+                f"{self._who()} looks {radius:g} far, {radius - limit:g} beyond the perception "
+                f"radius {limit:g}"
+            )
+        chosen = limit if radius is None else radius
+        self.reads.areas.append((self.position, chosen))
+        found = []
+        for since, entity in self._versions(chosen):
+            if entity is not None:
+                self.reads.versions[entity.name] = since
+                found.append(entity)
+        return sorted(found, key=lambda entity: entity.name)
+
+    def _check_reach(self, what: str, position: Position, limit: float) -> None:
+        if self._reach.metric.perceives(self.position, position, limit):
+            return
+        far = distance(self._reach.metric, self.position, position)
+        raise CausalityError(
+            f"{self._who()} reads {what} at ({position[0]:g}, {position[1]:g}), {far:g} away: "
+            f"{far - limit:g} beyond the perception radius {limit:g}"
+        )
+
+    def _who(self) -> str:
+        return f"step {self.step}, agent {self.name!r}:"

@@ -1,0 +1,1 @@
+"""Worlds that come with the package; they use only its public interface."""
