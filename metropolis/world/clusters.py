@@ -1,0 +1,77 @@
+"""The clusters of a step: who decides together, whatever the mode.
+
+Two agents of a step are in one cluster when they stand within `radius` of one another (twice the
+velocity, or the joint radius where that is more), directly or through others. This depends on where
+agents stand and on nothing else, so `World.resolve` is given the same clusters in every mode.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from math import floor, isinf
+
+from metropolis.rules.metrics import Hops, Metric
+from metropolis.types import Position
+
+_Cell = tuple[int, int]
+
+
+def clusters(metric: Metric, radius: float, positions: Sequence[Position]) -> list[tuple[int, ...]]:
+    """The clusters as ascending indices into `positions`, by their smallest.
+
+    Two are coupled iff ``metric.within(p, q, radius, 0)``, which the controllers ask as well. It
+    may hold where `perceives` does not: two agents on either side of a door write the same tile.
+    """
+    if isinf(radius):
+        return [tuple(range(len(positions)))] if positions else []
+    cell_of, cells_near = _graph(metric, radius) if isinstance(metric, Hops) else _plane(radius)
+    waiting: dict[_Cell, set[int]] = defaultdict(set)
+    for index, position in enumerate(positions):
+        waiting[cell_of(position)].add(index)
+    found = []
+    for first, position in enumerate(positions):
+        if first not in waiting[cell_of(position)]:
+            continue
+        waiting[cell_of(position)].remove(first)
+        cluster = [first]
+        for member in cluster:  # grows while it is walked
+            here = positions[member]
+            for cell in cells_near(cell_of(here)):
+                reached = [
+                    other
+                    for other in waiting.get(cell, ())
+                    if metric.within(here, positions[other], radius, 0)
+                ]
+                cluster += reached
+                if reached:
+                    waiting[cell].difference_update(reached)
+        found.append(tuple(sorted(cluster)))
+    return found
+
+
+_Cells = tuple[Callable[[Position], _Cell], Callable[[_Cell], Iterable[_Cell]]]
+"""The cell of a position; the cells that may hold somebody within the radius of a cell's."""
+
+
+def _plane(radius: float) -> _Cells:
+    # A thousandth more than the radius: rounding never puts two who are coupled two cells apart.
+    side = 1.001 * max(radius, 1.0)
+
+    def cell_of(position: Position) -> _Cell:
+        return floor(position[0] / side), floor(position[1] / side)
+
+    def cells_near(cell: _Cell) -> Iterable[_Cell]:
+        return [(cell[0] + dx, cell[1] + dy) for dx in (-1, 0, 1) for dy in (-1, 0, 1)]
+
+    return cell_of, cells_near
+
+
+def _graph(metric: Hops, radius: float) -> _Cells:
+    def cell_of(position: Position) -> _Cell:
+        return int(position[0]), 0
+
+    def cells_near(cell: _Cell) -> Iterable[_Cell]:
+        return [(node, 0) for node in metric.ball(cell[0], radius)]
+
+    return cell_of, cells_near
