@@ -1,0 +1,40 @@
+"""Language models: what agents ask with, what runs configure, and the errors both may meet."""
+
+from metropolis.llm.agent import LLM, BlockingLLM, CallRecord
+from metropolis.llm.base import (
+    Backend,
+    BudgetExhausted,
+    Completion,
+    LLMError,
+    MalformedError,
+    Message,
+    RateLimitedError,
+    RefusedError,
+    Request,
+    TimedOutError,
+    UnavailableError,
+)
+from metropolis.llm.client import Client
+from metropolis.llm.journal import Journal
+from metropolis.llm.usage import Prices, Usage
+
+__all__ = [
+    "LLM",
+    "Backend",
+    "BlockingLLM",
+    "BudgetExhausted",
+    "CallRecord",
+    "Client",
+    "Completion",
+    "Journal",
+    "LLMError",
+    "MalformedError",
+    "Message",
+    "Prices",
+    "RateLimitedError",
+    "RefusedError",
+    "Request",
+    "TimedOutError",
+    "UnavailableError",
+    "Usage",
+]

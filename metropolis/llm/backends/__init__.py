@@ -1,0 +1,1 @@
+"""metropolis.llm.backends."""

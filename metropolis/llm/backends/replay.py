@@ -1,0 +1,47 @@
+"""Answers from a former run's journal, in the place of a model."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+from metropolis.llm.base import Completion, RefusedError, Request
+from metropolis.llm.journal import key_of, read_journal
+from metropolis.types import MetropolisError
+
+
+class Replay:
+    """A backend that knows what is in the journal at `path`, and nothing else."""
+
+    name = "replay"
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if not self.path.is_file():
+            raise MetropolisError(f"{self.path} is not there; name the journal of a former run")
+        self._answers, _ = read_journal(self.path)
+
+    def __str__(self) -> str:
+        return f"the journal {self.path}"
+
+    async def check(self) -> None:
+        """Nothing to reach: the file has been read."""
+
+    async def complete(self, request: Request) -> Completion:
+        """The answer of the former run; raises RefusedError when it never asked this."""
+        known = self._answers.get(key_of(request))
+        if known is None:
+            raise RefusedError(
+                f"{self} has no answer to {request.where}: the former run asked something else; "
+                "replay with the same world, agents and seed"
+            )
+        return known
+
+    async def stream(self, request: Request) -> AsyncGenerator[str | Completion, None]:
+        """The same, in one piece."""
+        completion = await self.complete(request)
+        yield completion.text
+        yield completion
+
+    async def close(self) -> None:
+        """Nothing to free."""

@@ -1,0 +1,104 @@
+"""An offline author in the place of a model: deterministic, free, and at once."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import AsyncGenerator, Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from metropolis.llm.base import Completion, RefusedError, Request
+from metropolis.llm.tokens import approximate_tokens, first_tokens
+
+Author = Callable[[Request, random.Random], str]
+"""Writes an answer, drawn by the generator, which is keyed by the request's seed."""
+
+_WHO = ("I", "We", "My neighbours", "Most of us", "Some old friends")
+_DO = ("remember", "talk about", "plan", "wonder about", "look forward to", "care about")
+_WHAT = ("the market", "a long walk", "the news of the day", "dinner", "this work", "the weather")
+_WHEN = ("this morning", "before noon", "after lunch", "in the evening", "as ever", "for a while")
+
+
+def plain_author(request: Request, draw: random.Random) -> str:
+    """One to three plain sentences, or a value that fits the request's JSON schema."""
+    if request.json_schema is not None:
+        return msgspec.json.encode(_value(request.json_schema, request, draw)).decode()
+    if request.regex is not None:
+        raise _beyond(request, "a regex")
+    return " ".join(_sentence(draw) for _ in range(draw.randint(1, 3)))
+
+
+class Scripted:
+    """A backend whose answers `author` writes.
+
+    Tokens are counted by `approximate_tokens`; `stop` and `max_tokens` cut as a server would.
+    """
+
+    def __init__(self, author: Author | None = None, *, name: str = "scripted") -> None:
+        self.author = author or plain_author
+        self.name = name
+
+    def __str__(self) -> str:
+        return "the scripted author"
+
+    async def check(self) -> None:
+        """Always there."""
+
+    async def complete(self, request: Request) -> Completion:
+        """What the author writes."""
+        text = self.author(request, random.Random(request.seed))
+        for stop in request.stop:
+            text = text.split(stop, 1)[0]
+        kept = first_tokens(text, request.max_tokens)
+        return Completion(
+            kept,
+            approximate_tokens(request.text),
+            approximate_tokens(kept),
+            "stop" if kept == text else "length",
+        )
+
+    async def stream(self, request: Request) -> AsyncGenerator[str | Completion, None]:
+        """The same, word by word."""
+        completion = await self.complete(request)
+        for word in re.findall(r"\s*\S+|\s+", completion.text):
+            yield word
+        yield completion
+
+    async def close(self) -> None:
+        """Nothing to free."""
+
+
+def _sentence(draw: random.Random) -> str:
+    return " ".join(draw.choice(words) for words in (_WHO, _DO, _WHAT, _WHEN)) + "."
+
+
+def _value(schema: Mapping[str, Any], request: Request, draw: random.Random) -> Any:
+    if "enum" in schema:
+        return draw.choice(schema["enum"])
+    match schema.get("type"):
+        case "object":
+            fields = schema.get("properties", {})
+            return {name: _value(field, request, draw) for name, field in fields.items()}
+        case "array":
+            least = schema.get("minItems", 1)
+            count = draw.randint(least, schema.get("maxItems", least + 2))
+            return [_value(schema["items"], request, draw) for _ in range(count)]
+        case "integer" | "number" as kind:
+            least = schema.get("minimum", 0)
+            most = schema.get("maximum", least + 9)
+            return draw.randint(least, most) if kind == "integer" else draw.uniform(least, most)
+        case "boolean":
+            return draw.random() < 0.5
+        case "string":
+            return _sentence(draw)
+        case other:
+            raise _beyond(request, f"a JSON schema of type {other!r}")
+
+
+def _beyond(request: Request, what: str) -> RefusedError:
+    return RefusedError(
+        f"the scripted author cannot follow {what}, which {request.where} asks for; "
+        "give Scripted an author of your own"
+    )

@@ -1,0 +1,184 @@
+"""What every language model is to the engine: requests, completions, errors, and the backend.
+
+A backend sends one request once. Turns, limits, budgets, retries and accounting belong to
+`metropolis.llm.client`, which is the same before every backend.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypedDict
+
+import msgspec
+
+from metropolis.types import AgentId, MetropolisError, Step
+
+
+class Message(TypedDict):
+    """One turn of a chat; `role` is `system`, `user` or `assistant`."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One call of a model by one agent at one step: a chat (`messages`) or a plain `prompt`.
+
+    `priority`: lower goes first. `program` is the owner of the chain of requests this one belongs
+    to. `occurrence` counts the requests within the agent-step that are equal in all the model
+    sees. `json_schema` and `regex` constrain the answer, where the server can.
+    """
+
+    agent: AgentId
+    step: Step
+    function: str
+    messages: tuple[Message, ...] | None = None
+    prompt: str | None = None
+    max_tokens: int
+    temperature: float
+    stop: tuple[str, ...] = ()
+    json_schema: Mapping[str, Any] | None = None
+    regex: str | None = None
+    seed: int
+    priority: int
+    program: str
+    occurrence: int = 0
+    speculative: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.messages is None) == (self.prompt is None):
+            raise MetropolisError(f"{self.where}: give either messages or a prompt")
+        if self.json_schema is not None and self.regex is not None:
+            raise MetropolisError(f"{self.where}: give either a json_schema or a regex, not both")
+        if "" in self.stop:
+            raise MetropolisError(f"{self.where}: stop holds an empty text; leave it out")
+        if self.max_tokens < 1:
+            raise MetropolisError(
+                f"{self.where}: max_tokens is {self.max_tokens}; it must be at least 1"
+            )
+
+    @property
+    def where(self) -> str:
+        """How errors name this request."""
+        return f"{self.function} of agent {self.agent} at step {self.step}"
+
+    @property
+    def text(self) -> str:
+        """All the text the model reads."""
+        if self.prompt is not None:
+            return self.prompt
+        return "\n".join(message["content"] for message in self.messages or ())
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over what the model sees, whoever asks and when."""
+        return digest_of(
+            self.messages,
+            self.prompt,
+            self.max_tokens,
+            self.temperature,
+            self.stop,
+            self.json_schema,
+            self.regex,
+        )
+
+
+def digest_of(
+    messages: tuple[Message, ...] | None,
+    prompt: str | None,
+    max_tokens: int,
+    temperature: float,
+    stop: tuple[str, ...],
+    json_schema: Mapping[str, Any] | None,
+    regex: str | None,
+) -> str:
+    """SHA-256, in hexadecimal, over what the model sees.
+
+    A schema counts as it is written: constrained decoding follows the order of its fields.
+    """
+    chat = None if messages is None else [(m["role"], m["content"]) for m in messages]
+    seen = (chat, prompt, max_tokens, float(temperature), stop, json_schema, regex)
+    return hashlib.sha256(msgspec.json.encode(seen)).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A model's answer. `finish_reason` is `stop`, or `length` when max_tokens cut it short."""
+
+    text: str
+    prompt_tokens: int
+    output_tokens: int
+    finish_reason: str
+
+    def json(self) -> Any:
+        """The text parsed as JSON; raises MalformedError when it is none."""
+        try:
+            return json.loads(self.text)
+        except ValueError as error:
+            cut = " (it was cut at max_tokens)" if self.finish_reason == "length" else ""
+            raise MalformedError(
+                f"the model's answer is not JSON{cut}: {error}: {self.text[:80]!r}"
+            ) from None
+
+
+class LLMError(MetropolisError):
+    """A call that brought no answer: one sentence with the server, the function, agent and step."""
+
+
+class UnavailableError(LLMError):
+    """The server cannot be reached, or failed (5xx), after all retries."""
+
+
+class TimedOutError(LLMError):
+    """No answer came in time, after all retries."""
+
+
+class RateLimitedError(LLMError):
+    """The server refused for the rate (429); it asked to wait `retry_after_s`, if it said so."""
+
+    def __init__(self, sentence: str, retry_after_s: float | None = None) -> None:
+        super().__init__(sentence)
+        self.retry_after_s = retry_after_s
+
+
+class RefusedError(LLMError):
+    """The server will never accept this request (4xx): a bad request, key, model or address."""
+
+
+class MalformedError(LLMError):
+    """The answer is not what the protocol or the request's format promises, after all retries."""
+
+
+class BudgetExhausted(LLMError):  # noqa: N818 -- the end of a budget is no fault
+    """The call was not sent: it could have exceeded the run's budget of tokens or money."""
+
+
+RETRIED = (UnavailableError, TimedOutError, RateLimitedError, MalformedError)
+
+
+class Backend(Protocol):
+    """One language model behind one address; sends each request once.
+
+    `str(backend)` is what errors call it: its kind and address, never a secret. A failed request
+    raises an LLMError; an error of a class in RETRIED may be retried. Cancelling a request's task
+    frees the server of it where the server can be told.
+    """
+
+    name: str
+    """The model's name, as traces show it; known after `check`."""
+
+    async def check(self) -> None:
+        """Raise LLMError, within seconds, if the address is dead or the model unknown."""
+
+    async def complete(self, request: Request) -> Completion:
+        """The whole answer."""
+
+    def stream(self, request: Request) -> AsyncGenerator[str | Completion, None]:
+        """The answer's pieces as they come, and at last the whole Completion."""
+
+    async def close(self) -> None:
+        """Free connections; nothing may be sent afterwards."""

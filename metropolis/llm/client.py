@@ -1,0 +1,265 @@
+"""The client: one way to a backend for all agents of a run.
+
+A call is answered from the journal if it has been paid for before. Otherwise it waits for its turn
+(`metropolis.llm.limits`), is sent, is sent again after a pause if it fails in a way that may pass,
+is accounted, and is written to the journal before anybody sees the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Callable
+
+from metropolis.llm.base import (
+    RETRIED,
+    Backend,
+    BudgetExhausted,
+    Completion,
+    LLMError,
+    MalformedError,
+    RateLimitedError,
+    Request,
+    TimedOutError,
+)
+from metropolis.llm.journal import Journal, Key, key_of
+from metropolis.llm.limits import Gate, Need, Turn
+from metropolis.llm.tokens import approximate_tokens, prompt_tokens_at_most
+from metropolis.llm.usage import FREE, Prices, Usage, total
+from metropolis.types import MetropolisError
+
+BACKOFF_FIRST_S = 0.5
+BACKOFF_MAX_S = 30.0
+OnPiece = Callable[[str], None]
+
+
+class Client:
+    """Sends the calls of all agents to `backend`.
+
+    Args:
+        backend: where calls go.
+        concurrency: calls in flight at most; of those waiting, the lowest priority goes first.
+        timeout_s: seconds an attempt may take; also the longest Retry-After that is waited for.
+        retries: how often a call is sent again after 429, 5xx, a lost connection, a time-out or
+            a malformed answer.
+        requests_per_minute, tokens_per_minute: limits kept in any stretch of a minute.
+        max_tokens, max_cost: budget; a call that could exceed it raises BudgetExhausted.
+        prices: what tokens cost; needed for `max_cost`.
+        journal: where answers are kept and looked up.
+        seed: of the pauses' jitter, which changes no answer.
+
+    Raises MetropolisError on an argument that makes no sense.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        concurrency: int = 1024,
+        timeout_s: float = 300.0,
+        retries: int = 4,
+        requests_per_minute: int | None = None,
+        tokens_per_minute: int | None = None,
+        max_tokens: int | None = None,
+        max_cost: float | None = None,
+        prices: Prices | None = None,
+        journal: Journal | None = None,
+        seed: int = 0,
+    ) -> None:
+        for name, value, least in (
+            ("concurrency", concurrency, 1),
+            ("retries", retries, 0),
+            ("requests_per_minute", requests_per_minute, 1),
+            ("tokens_per_minute", tokens_per_minute, 1),
+            ("max_tokens", max_tokens, 0),
+            ("max_cost", max_cost, 0),
+        ):
+            if value is not None and not value >= least:
+                raise MetropolisError(f"{name} is {value}; it must be at least {least}")
+        if not timeout_s > 0:
+            raise MetropolisError(f"timeout_s is {timeout_s}; it must be above 0")
+        if max_cost is not None and prices is None:
+            raise MetropolisError("max_cost needs prices: say what a million tokens cost")
+        self.backend = backend
+        self.timeout_s = timeout_s
+        self.retries = retries
+        self.journal = journal
+        self.prices = prices or FREE
+        self.usage: dict[str, Usage] = {}
+        self.gate = Gate(concurrency, requests_per_minute, tokens_per_minute, max_tokens, max_cost)
+        self._estimates = tokens_per_minute is not None
+        self._bounds = max_tokens is not None or max_cost is not None
+        self._jitter = random.Random(seed)
+
+    @property
+    def total(self) -> Usage:
+        """The usage of all functions together."""
+        return total(self.usage.values())
+
+    async def check(self) -> None:
+        """Raise LLMError, within seconds, if the backend cannot answer."""
+        await self.backend.check()
+
+    async def close(self) -> None:
+        """Close the backend and the journal."""
+        await self.backend.close()
+        if self.journal is not None:
+            self.journal.close()
+
+    async def call(self, request: Request, on_piece: OnPiece | None = None) -> Completion:
+        """The answer to `request`; raises LLMError when there is none.
+
+        With `on_piece` the answer's pieces are given to it as they come, and a failure after the
+        first piece is final.
+        """
+        key = None
+        if self.journal is not None:
+            key = key_of(request)
+            known = self.journal.get(key)
+            if known is not None:
+                self._usage_of(request).reused += 1
+                if on_piece is not None:
+                    on_piece(known.text)
+                return known
+        return await self._retry(request, key, on_piece)
+
+    async def stream(self, request: Request) -> AsyncGenerator[str | Completion, None]:
+        """The answer's pieces as they come, and at last the whole Completion."""
+        pieces: asyncio.Queue[str | None] = asyncio.Queue()
+        task = asyncio.create_task(self.call(request, pieces.put_nowait))
+        task.add_done_callback(lambda _: pieces.put_nowait(None))
+        try:
+            while (piece := await pieces.get()) is not None:
+                yield piece
+            yield await task
+        finally:
+            task.cancel()  # the reader may have left early
+
+    async def _retry(
+        self, request: Request, key: Key | None, on_piece: OnPiece | None
+    ) -> Completion:
+        usage = self._usage_of(request)
+        pieces = 0
+
+        def count_piece(piece: str) -> None:
+            nonlocal pieces
+            pieces += 1
+            assert on_piece is not None
+            on_piece(piece)
+
+        failed = 0
+        while True:
+            try:
+                return await self._attempt(
+                    request, usage, key, None if on_piece is None else count_piece
+                )
+            except RETRIED as error:
+                failed += 1
+                if failed > self.retries or pieces or self._waits_too_long(error):
+                    usage.failures += 1
+                    if failed > 1:
+                        raise type(error)(f"{error} ({failed} attempts)") from error
+                    raise
+                usage.retries += 1
+                await self._pause(error, failed)
+            except LLMError:
+                usage.failures += 1
+                raise
+
+    async def _attempt(
+        self, request: Request, usage: Usage, key: Key | None, on_piece: OnPiece | None
+    ) -> Completion:
+        need = self._need_of(request)
+        priority = (int(request.speculative), request.priority)
+        turn = await self.gate.enter(priority, need)
+        if turn is None:
+            raise BudgetExhausted(self._exhausted(request, need))
+        time = asyncio.get_running_loop().time
+        began = time()
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                if on_piece is None:
+                    completion = await self.backend.complete(request)
+                else:
+                    completion = await self._receive(request, on_piece)
+        except TimeoutError:
+            self._lose(turn, usage)
+            raise TimedOutError(
+                f"{self.backend} gave no answer within {self.timeout_s:g} s to {request.where}"
+            ) from None
+        except (MalformedError, asyncio.CancelledError):
+            self._lose(turn, usage)
+            raise
+        except BaseException as error:
+            if isinstance(error, RateLimitedError) and error.retry_after_s is not None:
+                self.gate.hold(error.retry_after_s)
+            self.gate.leave(turn, 0, 0.0)
+            raise
+        tokens = completion.prompt_tokens, completion.output_tokens
+        cost = self.prices.cost(*tokens)
+        self.gate.leave(turn, sum(tokens), cost, counted=True)
+        if key is not None and self.journal is not None:
+            self.journal.put(key, completion)
+        latency_s = time() - began
+        usage.calls += 1
+        usage.prompt_tokens += tokens[0]
+        usage.output_tokens += tokens[1]
+        usage.cost += cost
+        usage.latency_s += latency_s
+        usage.latency_max_s = max(usage.latency_max_s, latency_s)
+        return completion
+
+    async def _receive(self, request: Request, on_piece: OnPiece) -> Completion:
+        completion = None
+        async for item in self.backend.stream(request):
+            if isinstance(item, str):
+                on_piece(item)
+            else:
+                completion = item
+        if completion is None:
+            raise MalformedError(f"{self.backend} broke off its answer to {request.where}")
+        return completion
+
+    def _usage_of(self, request: Request) -> Usage:
+        usage = self.usage.get(request.function)
+        if usage is None:
+            usage = self.usage[request.function] = Usage()
+        return usage
+
+    def _need_of(self, request: Request) -> Need:
+        expected = approximate_tokens(request.text) + request.max_tokens if self._estimates else 0
+        if not self._bounds:
+            return Need(expected)
+        prompt_max = prompt_tokens_at_most(request)
+        return Need(
+            expected,
+            prompt_max + request.max_tokens,
+            self.prices.cost(prompt_max, request.max_tokens),
+        )
+
+    def _lose(self, turn: Turn, usage: Usage) -> None:
+        """An attempt without a usable answer may have been paid for all the same."""
+        need = turn.need
+        usage.lost_tokens += need.tokens_max
+        usage.cost += need.cost_max
+        self.gate.leave(turn, need.tokens_max, need.cost_max)
+
+    def _exhausted(self, request: Request, need: Need) -> str:
+        tokens, cost = self.gate.token_budget, self.gate.cost_budget
+        if tokens.ends_before(need.tokens_max):
+            left, asked = f"{tokens.limit - tokens.spent:,.0f} tokens", f"{need.tokens_max:,}"
+        else:
+            left, asked = f"{cost.limit - cost.spent:.4f} of the money", f"{need.cost_max:.4f}"
+        return (
+            f"the budget is exhausted: {left} are left, {request.where} could take {asked}; "
+            "resume with a larger budget"
+        )
+
+    def _waits_too_long(self, error: LLMError) -> bool:
+        return isinstance(error, RateLimitedError) and (error.retry_after_s or 0) > self.timeout_s
+
+    async def _pause(self, error: LLMError, failed: int) -> None:
+        if isinstance(error, RateLimitedError) and error.retry_after_s is not None:
+            return  # the gate holds everybody
+        pause_s = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2 ** (failed - 1))
+        await asyncio.sleep(pause_s * self._jitter.uniform(0.5, 1.0))

@@ -1,0 +1,195 @@
+"""Whose turn it is to be sent: concurrency, rates and budgets, with the lowest priority first.
+
+A request enters, waits its turn in the order (priority, arrival), is sent, and leaves with what
+it really used. The head of the queue is never overtaken, whatever it waits for. Times are those of
+the running event loop, in seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
+
+PERIOD_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a request takes: expected tokens for the rate; the most it can take from the budgets."""
+
+    expected_tokens: int = 0
+    tokens_max: int = 0
+    cost_max: float = 0.0
+
+
+class RateLimit:
+    """At most `limit` within any stretch of a minute; more than that at once goes alone."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._taken: deque[list[float]] = deque()  # [when it expires, amount], oldest first
+        self._amount = 0.0
+
+    def free_at(self, now: float, amount: int) -> float:
+        """When `amount` may be taken; `now` if at once."""
+        while self._taken and self._taken[0][0] <= now:
+            self._amount -= self._taken.popleft()[1]
+        excess = self._amount + amount - self.limit
+        at = now
+        for expires, taken in self._taken:
+            if excess <= 0:
+                break
+            at = expires
+            excess -= taken
+        return at
+
+    def take(self, now: float, amount: int) -> list[float]:
+        """Take `amount`; returns the entry to correct."""
+        entry = [now + PERIOD_S, amount]
+        self._taken.append(entry)
+        self._amount += amount
+        return entry
+
+    def correct(self, entry: list[float], amount: int) -> None:
+        """Put what was really used in the place of what was expected."""
+        if self._taken and entry[0] >= self._taken[0][0]:
+            self._amount += amount - entry[1]
+        entry[1] = amount
+
+
+@dataclass(slots=True)
+class Budget:
+    """`spent` and `reserved` together never exceed `limit`."""
+
+    limit: float
+    spent: float = 0.0
+    reserved: float = 0.0
+
+    def ends_before(self, amount: float) -> bool:
+        """Whether `amount` would not fit even if everything reserved came back."""
+        return self.spent + amount > self.limit
+
+    def holds(self, amount: float) -> bool:
+        """Whether `amount` fits now."""
+        return self.spent + self.reserved + amount <= self.limit
+
+
+@dataclass(slots=True)
+class Turn:
+    """A request that has been let through and has to leave again."""
+
+    need: Need
+    rate_entry: list[float] | None
+
+
+@dataclass(order=True, slots=True)
+class _Waiting:
+    order: tuple[int, ...]
+    need: Need = field(compare=False)
+    future: asyncio.Future[Turn | None] = field(compare=False)
+
+
+class Gate:
+    """Lets requests through. `None` stands for no limit."""
+
+    def __init__(
+        self,
+        concurrency: int,
+        requests_per_minute: int | None = None,
+        tokens_per_minute: int | None = None,
+        max_tokens: int | None = None,
+        max_cost: float | None = None,
+    ) -> None:
+        self.concurrency = concurrency
+        self.in_flight = 0
+        self.requests = None if requests_per_minute is None else RateLimit(requests_per_minute)
+        self.tokens = None if tokens_per_minute is None else RateLimit(tokens_per_minute)
+        self.token_budget = Budget(float("inf") if max_tokens is None else max_tokens)
+        self.cost_budget = Budget(float("inf") if max_cost is None else max_cost)
+        self._queue: list[_Waiting] = []
+        self._arrivals = count()
+        self._held_until = float("-inf")
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def enter(self, priority: tuple[int, ...], need: Need) -> Turn | None:
+        """Wait for one's turn; None when a budget cannot pay for the request any more."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Turn | None] = loop.create_future()
+        heappush(self._queue, _Waiting((*priority, next(self._arrivals)), need, future))
+        self._admit()
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled() and (turn := future.result()) is not None:
+                self.leave(turn, 0, 0.0)
+            else:
+                self._admit()  # the head of the queue may have gone
+            raise
+
+    def leave(self, turn: Turn, tokens: int, cost: float, *, counted: bool = False) -> None:
+        """Give the turn back: `tokens` and `cost` were used, as `counted` by the server or so."""
+        self.in_flight -= 1
+        need = turn.need
+        for budget, reserved, used in (
+            (self.token_budget, need.tokens_max, tokens),
+            (self.cost_budget, need.cost_max, cost),
+        ):
+            budget.reserved = budget.reserved - reserved if self.in_flight else 0.0
+            budget.spent += used
+        if counted and self.tokens is not None and turn.rate_entry is not None:
+            self.tokens.correct(turn.rate_entry, tokens)
+        self._admit()
+
+    def hold(self, wait_s: float) -> None:
+        """Send nothing for `wait_s`: the server has said that it would refuse."""
+        loop = asyncio.get_running_loop()
+        self._held_until = max(self._held_until, loop.time() + wait_s)
+
+    def _admit(self) -> None:
+        while self._queue:
+            head = self._queue[0]
+            if head.future.done():  # cancelled while it waited
+                heappop(self._queue)
+            elif self.token_budget.ends_before(head.need.tokens_max) or (
+                self.cost_budget.ends_before(head.need.cost_max)
+            ):
+                heappop(self._queue)
+                head.future.set_result(None)
+            elif self._is_free_for(head.need):
+                heappop(self._queue)
+                head.future.set_result(self._take(head.need))
+            else:
+                return
+
+    def _is_free_for(self, need: Need) -> bool:
+        if self.in_flight >= self.concurrency or not (
+            self.token_budget.holds(need.tokens_max) and self.cost_budget.holds(need.cost_max)
+        ):
+            return False  # whoever leaves next looks again
+        if self.requests is None and self.tokens is None and self._held_until == float("-inf"):
+            return True
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        at = max(now, self._held_until)
+        if self.requests is not None:
+            at = max(at, self.requests.free_at(now, 1))
+        if self.tokens is not None:
+            at = max(at, self.tokens.free_at(now, need.expected_tokens))
+        if at > now:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = loop.call_at(at, self._admit)
+        return at <= now
+
+    def _take(self, need: Need) -> Turn:
+        self.in_flight += 1
+        self.token_budget.reserved += need.tokens_max
+        self.cost_budget.reserved += need.cost_max
+        now = asyncio.get_running_loop().time()
+        if self.requests is not None:
+            self.requests.take(now, 1)
+        entry = None if self.tokens is None else self.tokens.take(now, need.expected_tokens)
+        return Turn(need, entry)

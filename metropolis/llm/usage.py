@@ -1,0 +1,58 @@
+"""What calls used: tokens, money, retries and time, by function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What a million tokens cost, in any currency."""
+
+    input_per_million: float
+    output_per_million: float
+
+    def cost(self, prompt_tokens: int, output_tokens: int) -> float:
+        """The cost of one call."""
+        return (
+            prompt_tokens * self.input_per_million + output_tokens * self.output_per_million
+        ) / 1e6
+
+
+FREE = Prices(0.0, 0.0)
+
+
+@dataclass(slots=True)
+class Usage:
+    """The calls of one function, or of all together.
+
+    `calls` have been answered by the backend, `reused` from the journal; `failures` ended in an
+    error after `retries` of single attempts. `latency_s` runs from sending the attempt that was
+    answered to its answer, summed over calls; waiting for a turn is not in it. `lost_tokens` are
+    those an attempt without a usable answer may have used, at most; they count in the budget.
+    """
+
+    calls: int = 0
+    reused: int = 0
+    retries: int = 0
+    failures: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    lost_tokens: int = 0
+    cost: float = 0.0
+    latency_s: float = 0.0
+    latency_max_s: float = 0.0
+
+    @property
+    def mean_latency_s(self) -> float:
+        """Seconds per answered call; 0 without calls."""
+        return self.latency_s / self.calls if self.calls else 0.0
+
+
+def total(usages: Iterable[Usage]) -> Usage:
+    """All functions together."""
+    rows = list(usages)
+    sums = {field.name: sum(getattr(row, field.name) for row in rows) for field in fields(Usage)}
+    sums["latency_max_s"] = max((row.latency_max_s for row in rows), default=0.0)
+    return Usage(**sums)

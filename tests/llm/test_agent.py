@@ -1,0 +1,146 @@
+"""What an agent asks with: seeds, occurrences, parents, records."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metropolis.llm import LLM, BlockingLLM, Client, LLMError, RefusedError
+from metropolis.llm.base import Completion
+from metropolis.types import MetropolisError
+from tests.llm.fakes import Fake
+from tests.llm.virtual_loop import run_virtually
+
+
+def bound(fake: Fake, **changes: object) -> LLM:
+    settings = {"agent": 3, "step": 14, "seed": 7} | changes
+    return LLM(Client(fake), **settings)  # type: ignore[arg-type]
+
+
+@given(order=st.permutations(range(6)))
+def test_seeds_do_not_depend_on_order(order: list[int]) -> None:
+    def seeds(questions: list[int]) -> dict[tuple[str | None, int], int]:
+        fake = Fake()
+        llm = bound(fake)
+
+        async def ask() -> None:
+            await asyncio.gather(*(llm.complete(f"question {q // 2}") for q in questions))
+
+        run_virtually(ask())
+        return {(r.prompt, r.occurrence): r.seed for _, r in fake.sent}
+
+    assert seeds(order) == seeds(list(range(6)))
+    assert len(set(seeds(order).values())) == 6
+
+
+def test_seeds_differ_in_every_part_of_their_key() -> None:
+    fake = Fake()
+
+    async def ask() -> None:
+        await bound(fake).chat("a")
+        await bound(fake, agent=4).chat("a")
+        await bound(fake, step=15).chat("a")
+        await bound(fake, seed=8).chat("a")
+        await bound(fake).chat("a", function="b")
+        await bound(fake).chat("b")
+        await bound(fake).complete("a", function="chat")
+        await bound(fake).chat("a")  # the first once more
+
+    run_virtually(ask())
+    seeds = [r.seed for _, r in fake.sent]
+    assert len(set(seeds)) == len(seeds) - 1
+    assert seeds[0] == seeds[-1]
+    assert all(0 <= seed < 2**31 for seed in seeds)
+
+
+def test_parents_are_the_calls_waited_for_and_not_their_ancestors() -> None:
+    llm = bound(Fake(latency_s=lambda r: {"slow": 5.0}.get(r.prompt or "", 1.0)), clock=clock)
+
+    async def chain() -> None:
+        await llm.complete("c")
+        await llm.complete("d")
+
+    async def ask() -> None:
+        await llm.complete("a")  # 0
+        await llm.complete("b")  # 1, after 0
+        await asyncio.gather(llm.complete("slow"), chain())  # 2 and 3 after 1; 4 after 3
+        await llm.complete("e")  # 5 after 2 and 4
+
+    run_virtually(ask())
+    assert [call.parents for call in llm.calls] == [(), (0,), (1,), (1,), (3,), (2, 4)]
+    assert [call.sent for call in llm.calls] == [0, 1, 2, 2, 3, 7]
+    assert [call.completed for call in llm.calls] == [1, 2, 7, 3, 4, 8]
+    assert {(call.model, call.prompt_tokens, call.output_tokens) for call in llm.calls} == {
+        ("fake", 5, 7)
+    }
+    assert llm.calls[0].prompt is None
+
+
+def clock() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def test_texts_are_kept_when_asked_for() -> None:
+    llm = bound(Fake(), keep_text=True)
+    run_virtually(llm.complete("a"))
+    assert (llm.calls[0].prompt, llm.calls[0].completion) == ("a", "to a")
+
+
+def test_an_agent_can_handle_a_failed_call() -> None:
+    llm = bound(Fake(answer=lambda r: RefusedError("no")))
+
+    async def ask() -> None:
+        with pytest.raises(LLMError, match="no"):
+            await llm.chat("a")
+
+    run_virtually(ask())
+    assert llm.calls[0].failed
+    assert llm.calls[0].completed is not None
+
+
+def test_a_chat_can_be_streamed() -> None:
+    llm = bound(Fake(answer=lambda r: Completion("one two three", 5, 7, "stop")))
+
+    async def ask() -> list[str]:
+        return [piece async for piece in llm.stream("a")]
+
+    assert run_virtually(ask()) == ["one", "two", "three"]
+    assert llm.calls[0].output_tokens == 7
+
+
+@pytest.mark.parametrize("messages", [[], [{"role": "user"}], [{"role": "user", "content": 3}]])
+def test_what_is_no_chat_is_refused(messages: list[object]) -> None:
+    with pytest.raises(MetropolisError, match="chat"):
+        run_virtually(bound(Fake()).chat(messages))  # type: ignore[arg-type]
+
+
+def test_a_plain_agent_waits_in_its_thread() -> None:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    hooks: list[str] = []
+    fake = Fake(lambda r: Completion("one two", 5, 7, "stop"), latency_s=lambda r: 0.0)
+    llm = BlockingLLM(
+        bound(fake),
+        loop,
+        on_block=lambda: hooks.append("block"),
+        on_unblock=lambda: hooks.append("unblock"),
+    )
+    try:
+        assert llm.chat("a", function="greet").text == "one two"
+        assert llm.complete("b", max_tokens=3).text == "one two"
+        assert hooks == ["block", "unblock"] * 2
+        assert list(llm.stream("c")) == ["one", "two"]
+        fake.answer = lambda r: RefusedError("no")
+        with pytest.raises(RefusedError, match="no"):
+            llm.chat("d")
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+    assert hooks == ["block", "unblock"] * (len(hooks) // 2)
+    assert [call.function for call in llm.calls] == ["greet", "complete", "chat", "chat"]

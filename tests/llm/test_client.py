@@ -1,0 +1,319 @@
+"""The client: turns, limits, budgets, retries, accounting; on a clock that leaps."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metropolis.llm import (
+    BudgetExhausted,
+    Client,
+    Completion,
+    Journal,
+    LLMError,
+    MalformedError,
+    Prices,
+    RateLimitedError,
+    RefusedError,
+    Request,
+    TimedOutError,
+    UnavailableError,
+)
+from metropolis.llm.tokens import approximate_tokens, prompt_tokens_at_most
+from metropolis.types import MetropolisError
+from tests.llm.fakes import Fake, request
+from tests.llm.virtual_loop import run_virtually
+
+calls = st.lists(
+    st.tuples(st.integers(0, 5), st.integers(1, 30), st.integers(0, 90)), min_size=1, max_size=25
+)  # step, output tokens, when it is asked
+
+
+async def ask_all(client: Client, requests: list[tuple[Request, float]]) -> list[object]:
+    async def ask(wanted: Request, at: float) -> Completion:
+        await asyncio.sleep(at)
+        return await client.call(wanted)
+
+    return await asyncio.gather(*(ask(*item) for item in requests), return_exceptions=True)
+
+
+@given(calls=calls, concurrency=st.integers(1, 4))
+def test_the_lowest_step_goes_first_and_arrivals_in_order(
+    calls: list[tuple[int, int, int]], concurrency: int
+) -> None:
+    fake = Fake(latency_s=lambda r: r.max_tokens)
+    client = Client(fake, concurrency=concurrency)
+    requests = [
+        (request(step=s, priority=s, agent=i, max_tokens=n), 0.0)
+        for i, (s, n, _) in enumerate(calls)
+    ]
+    run_virtually(ask_all(client, requests))
+    assert fake.in_flight_max <= concurrency
+    at_once, queued = requests[:concurrency], requests[concurrency:]
+    queued.sort(key=lambda item: item[0].priority)  # stable: first come, first served
+    assert [r for _, r in fake.sent] == [r for r, _ in at_once + queued]
+
+
+def test_speculative_requests_go_last() -> None:
+    fake = Fake()
+    requests = [request(priority=0), request(priority=1, speculative=True), request(priority=9)]
+    run_virtually(ask_all(Client(fake, concurrency=1), [(r, 0.0) for r in requests]))
+    assert [r.speculative for _, r in fake.sent] == [False, False, True]
+
+
+@given(calls=calls, limit=st.integers(1, 6))
+def test_no_minute_holds_more_requests_than_allowed(
+    calls: list[tuple[int, int, int]], limit: int
+) -> None:
+    fake = Fake()
+    client = Client(fake, requests_per_minute=limit)
+    requests = [(request(step=s, priority=s), float(at)) for s, _, at in calls]
+    answers = run_virtually(ask_all(client, requests))
+    assert all(isinstance(answer, Completion) for answer in answers)
+    times = [when for when, _ in fake.sent]
+    for begin in times:
+        assert sum(begin <= when < begin + 60 - 1e-6 for when in times) <= limit
+    if len(calls) <= limit:
+        assert max(times) <= 90  # nobody waited
+
+
+@given(calls=calls, limit=st.integers(40, 120))
+def test_no_minute_holds_more_tokens_than_allowed(
+    calls: list[tuple[int, int, int]], limit: int
+) -> None:
+    def used(r: Request) -> int:
+        return approximate_tokens(r.text) + r.max_tokens // 2  # less than reserved
+
+    fake = Fake(lambda r: Completion("", approximate_tokens(r.text), r.max_tokens // 2, "stop"))
+    client = Client(fake, tokens_per_minute=limit)
+    requests = [(request(step=s, max_tokens=n), float(at)) for s, n, at in calls]
+    run_virtually(ask_all(client, requests))
+    sent = [(when, used(r)) for when, r in fake.sent]
+    assert len(sent) == len(calls)
+    for begin, _ in sent:
+        assert sum(n for when, n in sent if begin <= when < begin + 60 - 1e-6) <= limit
+
+
+def test_tokens_that_were_not_used_are_given_back() -> None:
+    fake = Fake(lambda r: Completion("", 4, 1, "stop"))
+    client = Client(fake, tokens_per_minute=100)
+
+    async def ask() -> float:
+        for _ in range(10):  # each expects 42 and uses 5
+            await client.call(request(max_tokens=40))
+        return asyncio.get_running_loop().time()
+
+    assert run_virtually(ask()) == 10
+
+
+def test_a_request_larger_than_the_limit_goes_alone() -> None:
+    fake = Fake()
+    client = Client(fake, tokens_per_minute=10)
+    run_virtually(ask_all(client, [(request(max_tokens=50), 0.0), (request(max_tokens=50), 0.0)]))
+    assert len(fake.sent) == 2
+
+
+@given(calls=calls, budget=st.integers(0, 1500))
+def test_the_token_budget_is_never_exceeded(calls: list[tuple[int, int, int]], budget: int) -> None:
+    spent = 0
+
+    def answer(r: Request) -> Completion | Exception:
+        nonlocal spent
+        used = Completion("", len(r.text), r.max_tokens, "length")
+        spent += used.prompt_tokens + used.output_tokens
+        return MalformedError("lost") if r.step == 5 else used  # paid for all the same
+
+    fake = Fake(answer)
+    client = Client(fake, max_tokens=budget, retries=1)
+    requests = [(request(step=s, max_tokens=n), float(at)) for s, n, at in calls]
+    answers = run_virtually(ask_all(client, requests))
+    assert spent <= budget
+    assert client.gate.token_budget.reserved == 0
+    for (wanted, _), answer_ in zip(requests, answers, strict=True):
+        if isinstance(answer_, BudgetExhausted):
+            need = prompt_tokens_at_most(wanted) + wanted.max_tokens
+            assert client.gate.token_budget.spent + need > budget
+        elif not isinstance(answer_, Completion):
+            assert isinstance(answer_, MalformedError)
+
+
+@given(calls=calls, budget=st.floats(0, 2))
+def test_the_cost_budget_is_never_exceeded(
+    calls: list[tuple[int, int, int]], budget: float
+) -> None:
+    prices = Prices(1_000.0, 3_000.0)
+    fake = Fake(lambda r: Completion("", len(r.text), r.max_tokens, "length"))
+    client = Client(fake, max_cost=budget, prices=prices)
+    requests = [(request(step=s, max_tokens=n), float(at)) for s, n, at in calls]
+    answers = run_virtually(ask_all(client, requests))
+    cost = sum(prices.cost(len(r.text), r.max_tokens) for _, r in fake.sent)
+    assert cost <= budget + 1e-9
+    assert client.total.cost == pytest.approx(cost)
+    assert all(isinstance(answer, Completion | BudgetExhausted) for answer in answers)
+
+
+def test_a_call_waits_for_reservations_that_may_come_back() -> None:
+    fake = Fake(lambda r: Completion("", 3, 2, "stop"))
+    need = prompt_tokens_at_most(request()) + request().max_tokens
+    client = Client(fake, max_tokens=need + 10)
+    answers = run_virtually(ask_all(client, [(request(), 0.0)] * 3))
+    assert all(isinstance(answer, Completion) for answer in answers)
+    assert fake.in_flight_max == 1
+
+
+def test_the_end_of_a_budget_is_said_in_a_sentence() -> None:
+    with pytest.raises(BudgetExhausted) as raised:
+        run_virtually(Client(Fake(), max_tokens=30).call(request()))
+    assert str(raised.value) == (
+        "the budget is exhausted: 30 tokens are left, plan of agent 3 at step 14 could take 45; "
+        "resume with a larger budget"
+    )
+
+
+@pytest.mark.parametrize(
+    "error", [UnavailableError("x"), RateLimitedError("x"), MalformedError("x")], ids=repr
+)
+def test_what_may_pass_is_tried_again_with_growing_pauses(error: LLMError) -> None:
+    fake = Fake(lambda r: error, latency_s=lambda r: 0.0)
+    client = Client(fake, retries=3)
+    with pytest.raises(type(error), match=r"x \(4 attempts\)"):
+        run_virtually(client.call(request()))
+    times = [when for when, _ in fake.sent]
+    pauses = [later - when for when, later in pairwise(times)]
+    for number, pause in enumerate(pauses):
+        assert 0.25 * 2**number <= pause <= 0.5 * 2**number
+    usage = client.usage["plan"]
+    assert (usage.calls, usage.retries, usage.failures) == (0, 3, 1)
+
+
+def test_what_cannot_pass_is_not_tried_again() -> None:
+    fake = Fake(lambda r: RefusedError("no such model"))
+    with pytest.raises(RefusedError, match="no such model"):
+        run_virtually(Client(fake).call(request()))
+    assert len(fake.sent) == 1
+
+
+def test_retry_after_holds_everybody() -> None:
+    answers = iter([RateLimitedError("slow down", 20.0)])
+    fake = Fake(lambda r: next(answers, Completion("", 1, 1, "stop")))
+    requests = [(request(), 0.0), (request(), 5.0), (request(), 30.0)]
+    run_virtually(ask_all(Client(fake), requests))
+    assert [when for when, _ in fake.sent] == [0, 21, 21, 30]
+
+
+def test_a_retry_after_beyond_the_time_out_is_not_waited_for() -> None:
+    fake = Fake(lambda r: RateLimitedError("come back tomorrow", 86_400.0))
+    with pytest.raises(RateLimitedError, match="come back tomorrow"):
+        run_virtually(Client(fake).call(request()))
+    assert len(fake.sent) == 1
+
+
+def test_a_hang_ends_by_time_out() -> None:
+    fake = Fake(latency_s=lambda r: 1e9)
+
+    async def ask() -> float:
+        with pytest.raises(TimedOutError) as raised:
+            await Client(fake, timeout_s=30, retries=2).call(request())
+        assert str(raised.value) == (
+            "fake model at http://nowhere gave no answer within 30 s to plan of agent 3 at step 14 "
+            "(3 attempts)"
+        )
+        return asyncio.get_running_loop().time()
+
+    assert 90 < run_virtually(ask()) < 92
+    assert fake.in_flight == 0
+
+
+def test_a_cancelled_call_gives_its_turn_back() -> None:
+    fake = Fake(latency_s=lambda r: 100.0)
+    client = Client(fake, concurrency=1)
+
+    async def ask() -> None:
+        tasks = [asyncio.create_task(client.call(request(agent=agent))) for agent in range(3)]
+        await asyncio.sleep(1)
+        tasks[1].cancel()  # while it waits
+        tasks[0].cancel()  # while it is sent
+        await tasks[2]
+
+    run_virtually(ask())
+    assert [r.agent for _, r in fake.sent] == [0, 2]
+    assert client.gate.in_flight == 0
+
+
+def test_answers_paid_for_are_not_asked_again(tmp_path: Path) -> None:
+    fake = Fake()
+    first = Journal(tmp_path / "journal")
+    asked = run_virtually(Client(fake, journal=first).call(request()))
+    first.close()
+    again = Client(fake, journal=Journal(tmp_path / "journal"))
+    assert run_virtually(again.call(request())) == asked
+    assert len(fake.sent) == 1
+    assert again.usage["plan"].reused == 1
+    run_virtually(again.call(request(occurrence=1)))
+    assert len(fake.sent) == 2
+
+
+def test_the_answer_is_in_the_journal_before_the_agent_has_it(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+
+    async def ask() -> None:
+        await Client(Fake(), journal=Journal(path)).call(request())
+        assert path.read_bytes().count(b"\n") == 2
+
+    run_virtually(ask())
+
+
+def test_a_stream_fails_for_good_after_its_first_piece() -> None:
+    class Breaking(Fake):
+        async def stream(self, request: Request):  # type: ignore[no-untyped-def]
+            self.sent.append((0.0, request))
+            yield "one "
+            raise MalformedError("broke off")
+
+    fake = Breaking()
+    pieces: list[object] = []
+
+    async def ask() -> None:
+        async for piece in Client(fake).stream(request()):
+            pieces.append(piece)
+
+    with pytest.raises(MalformedError, match="broke off"):
+        run_virtually(ask())
+    assert pieces == ["one "]
+    assert len(fake.sent) == 1
+
+
+def test_usage_is_kept_by_function() -> None:
+    client = Client(Fake(), prices=Prices(2.0, 10.0))
+
+    async def ask() -> None:
+        for function in ("plan", "plan", "converse"):
+            await client.call(request(function=function))
+
+    run_virtually(ask())
+    plan = client.usage["plan"]
+    assert (plan.calls, plan.prompt_tokens, plan.output_tokens) == (2, 10, 14)
+    assert plan.cost == pytest.approx((10 * 2 + 14 * 10) / 1e6)
+    assert (plan.latency_s, plan.latency_max_s, plan.mean_latency_s) == (2, 1, 1)
+    assert client.total.calls == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"concurrency": 0}, "concurrency is 0"),
+        ({"retries": -1}, "retries is -1"),
+        ({"timeout_s": 0}, "timeout_s is 0"),
+        ({"requests_per_minute": 0}, "requests_per_minute is 0"),
+        ({"max_cost": float("nan"), "prices": Prices(1, 1)}, "max_cost is nan"),
+        ({"max_cost": 1.0}, "max_cost needs prices"),
+    ],
+)
+def test_senseless_settings_are_refused(options: dict[str, object], sentence: str) -> None:
+    with pytest.raises(MetropolisError, match=sentence):
+        Client(Fake(), **options)  # type: ignore[arg-type]
