@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from metropolis.types import MetropolisError, Position, Step
 
 _PLAIN = (str, int, float, bool, type(None))
@@ -19,6 +21,8 @@ def freeze(value: Any) -> Any:
     """
     if isinstance(value, _PLAIN):
         return value
+    if isinstance(value, np.generic):  # as spaces sample them
+        return value.item()
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
