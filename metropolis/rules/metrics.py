@@ -291,10 +291,12 @@ class Hops:
 
 
 def distance(metric: Metric, p: Position, q: Position) -> float:
-    """The least whole radius within which somebody at p perceives what is at q.
+    """How far somebody at p must perceive to perceive what is at q; whole outside the plane.
 
     Infinite where not even a million is enough, as between arenas.
     """
+    if isinstance(metric, PlaneMetric):
+        return metric.distance(abs(p[0] - q[0]), abs(p[1] - q[1]))
     if metric.perceives(p, q, 0):
         return 0.0
     beyond, within = 0, 1

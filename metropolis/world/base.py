@@ -30,7 +30,7 @@ from metropolis.types import CausalityError, Step
 from metropolis.world.entities import Entity
 from metropolis.world.randomness import keyed_random
 from metropolis.world.transaction import Transaction
-from metropolis.world.view import View
+from metropolis.world.view import Reach, View
 
 if TYPE_CHECKING:
     import gymnasium
@@ -73,6 +73,12 @@ class World(ABC):
 
         May be an `async` function, which can let members `ask` each other.
         """
+
+    @property
+    def reach(self) -> Reach:
+        """How far its agents see, write and act together."""
+        joint = self.perception_radius if self.joint_radius is None else self.joint_radius
+        return Reach(self.metric, self.perception_radius, self.max_velocity, joint)
 
     _sealed = False
 

@@ -19,10 +19,10 @@ def freeze(value: Any) -> Any:
 
     Raises MetropolisError on anything but texts, numbers, None, and mappings and lists of these.
     """
-    if isinstance(value, _PLAIN):
-        return value
     if isinstance(value, np.generic):  # as spaces sample them
         return value.item()
+    if isinstance(value, _PLAIN):
+        return value
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
@@ -63,6 +63,9 @@ class Entity:
         object.__setattr__(self, "position", (float(self.position[0]), float(self.position[1])))
         object.__setattr__(self, "state", freeze(self.state))
 
+    def __reduce__(self) -> Any:
+        return Entity, (self.name, self.position, self.kind, thaw(self.state))
+
     def __getitem__(self, key: str) -> Any:
         return self.state[key]
 
@@ -89,6 +92,9 @@ class Event:
     def __post_init__(self) -> None:
         object.__setattr__(self, "position", (float(self.position[0]), float(self.position[1])))
         object.__setattr__(self, "data", freeze(self.data))
+
+    def __reduce__(self) -> Any:
+        return Event, (self.step, self.source, self.position, self.kind, thaw(self.data))
 
     def __getitem__(self, key: str) -> Any:
         return self.data[key]

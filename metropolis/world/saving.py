@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any, get_type_hints
 
 import msgspec
@@ -18,7 +19,7 @@ def save(agent: Agent) -> Any:
         return agent.save()
     try:
         return msgspec.to_builtins(
-            {name: getattr(agent, name) for name in _fields(agent)},
+            {name: getattr(agent, name) for name in _fields(type(agent), agent.name)},
             str_keys=True,
             enc_hook=_encode,
         )
@@ -34,10 +35,9 @@ def restore(agent: Agent, saved: Any) -> None:
     if hasattr(agent, "restore"):
         agent.restore(saved)
         return
-    hints = get_type_hints(type(agent))
     try:
-        for name in _fields(agent):
-            value = msgspec.convert(saved[name], hints[name], str_keys=True, dec_hook=_decode)
+        for name, kind in _fields(type(agent), agent.name).items():
+            value = msgspec.convert(saved[name], kind, str_keys=True, dec_hook=_decode)
             setattr(agent, name, value)
     except (TypeError, KeyError, msgspec.ValidationError) as error:
         raise MetropolisError(
@@ -46,13 +46,22 @@ def restore(agent: Agent, saved: Any) -> None:
         ) from error
 
 
-def _fields(agent: Agent) -> list[str]:
-    if not is_dataclass(agent):
+@cache
+def _fields(kind: type[Agent], agent: str) -> dict[str, Any]:
+    """The types of the fields to save; found when saving, so that no restore fails for them."""
+    if not is_dataclass(kind):
         raise MetropolisError(
-            f"the agent {agent.name!r} ({type(agent).__name__}) cannot be saved; make it a "
+            f"the agent {agent!r} ({kind.__name__}) cannot be saved; make it a "
             "dataclass, or define save() and restore(saved)"
         )
-    return [field.name for field in fields(agent) if not field.name.startswith("_")]
+    try:
+        hints = get_type_hints(kind)
+    except NameError as error:
+        raise MetropolisError(
+            f"the agent {agent!r} ({kind.__name__}) cannot be saved ({error}); the types of its "
+            "fields should be names of its module, and not only for type checkers"
+        ) from error
+    return {f.name: hints[f.name] for f in fields(kind) if not f.name.startswith("_")}
 
 
 def _encode(value: Any) -> Any:

@@ -2,14 +2,15 @@
 
 A value written by step s is seen by steps above s. A reader at step s sees the newest version
 written below s, however far others have run ahead. Versions that nobody can read any more, below
-the floor, are dropped when their entity is written next.
+the floor, are dropped when their entity is written next, and what is gone is forgotten.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from math import floor as floor_of
+from math import isinf
 
 from metropolis.rules.metrics import Hops, Metric
 from metropolis.types import MetropolisError, Position, Step
@@ -18,6 +19,7 @@ from metropolis.world.entities import Entity, Event
 Version = tuple[Step, Entity | None]
 """The first step that sees it, and what it sees; None: it is gone."""
 _Cell = tuple[int, int]
+_ROUNDING = 1e-6  # more than coordinates of a thousand million are apart
 
 
 class State:
@@ -31,6 +33,7 @@ class State:
         self._cell = max(1.0, radius)
         self._versions: dict[str, list[Version]] = {}
         self._cells: dict[_Cell, dict[str, int]] = defaultdict(dict)
+        self._gone: deque[tuple[Step, str]] = deque()
         self._events: dict[Step, list[Event]] = defaultdict(list)
         for entity in entities:
             if entity.name in self._versions:
@@ -84,6 +87,9 @@ class State:
                 if versions[-1][0] > step:
                     raise AssertionError(f"{name} was written by a step above {step} already")
             self._add(name, (step + 1, entity))
+            if entity is None:
+                self._gone.append((step + 1, name))
+        self._forget_gone(floor)
         self._events[step + 1].extend(events)
         if not self._events[step + 1]:
             del self._events[step + 1]
@@ -112,10 +118,20 @@ class State:
     def _forget(self, name: str, version: Version) -> None:
         if version[1] is None:
             return
-        names = self._cells[self._cell_of(version[1].position)]
+        cell = self._cell_of(version[1].position)
+        names = self._cells[cell]
         names[name] -= 1
         if not names[name]:
             del names[name]
+        if not names:
+            del self._cells[cell]
+
+    def _forget_gone(self, floor: Step) -> None:
+        while self._gone and self._gone[0][0] <= floor:
+            since, name = self._gone.popleft()
+            if self._versions[name][-1] == (since, None):
+                for version in self._versions.pop(name):
+                    self._forget(name, version)
 
     def _cell_of(self, position: Position) -> _Cell:
         if isinstance(self.metric, Hops):
@@ -124,12 +140,16 @@ class State:
 
     def _cells_near(self, position: Position, radius: float) -> Iterator[_Cell]:
         """The cells within a Chebyshev distance, which no metric of the plane falls below."""
+        if isinf(radius):
+            yield from self._cells
+            return
         if isinstance(self.metric, Hops):
             for node in self.metric.ball(int(position[0]), radius):
                 yield node, 0
             return
-        left, top = self._cell_of((position[0] - radius, position[1] - radius))
-        right, bottom = self._cell_of((position[0] + radius, position[1] + radius))
+        far = radius + _ROUNDING
+        left, top = self._cell_of((position[0] - far, position[1] - far))
+        right, bottom = self._cell_of((position[0] + far, position[1] + far))
         for x in range(left, right + 1):
             for y in range(top, bottom + 1):
                 yield x, y

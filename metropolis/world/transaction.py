@@ -8,6 +8,7 @@ from typing import Any
 
 from metropolis.rules.metrics import distance
 from metropolis.types import CausalityError, MetropolisError, Position, Step
+from metropolis.world.clusters import clusters
 from metropolis.world.entities import AGENT, Entity, Event
 from metropolis.world.state import State, Version
 from metropolis.world.view import Reach, View
@@ -75,14 +76,11 @@ class Member(View):
         super().__init__(state, reach, seed, transaction.step, name)
         self.action = action
         self._transaction = transaction
+        self._added = 0
 
     def move(self, position: Position) -> None:
         """Stand at `position` from the next step on; at most the velocity away."""
-        flaw = self._reach.metric.flaw(position)
-        if flaw is not None:
-            raise MetropolisError(
-                f"{self._who()} cannot stand at ({position[0]:g}, {position[1]:g}): {flaw}"
-            )
+        self._check_place(position)
         if not self._reach.metric.within(self.position, position, 0, self._reach.max_velocity):
             far = distance(self._reach.metric, self.position, position)
             raise CausalityError(
@@ -98,16 +96,22 @@ class Member(View):
         target = self._own() if entity is None else self._target(entity)
         self._put(replace(target, state={**target.state, **state}))
 
-    def add(self, entity: Entity) -> None:
-        """Put a new thing into the world, within reach."""
-        known = self._lookup(entity.name)
-        if entity.kind == AGENT or (known is not None and known[1] is not None):
-            raise MetropolisError(
-                f"{self._who()} adds the entity {entity.name!r}, which exists or is an agent; "
-                "new things need a name of their own"
-            )
-        self._check_write(f"the new entity {entity.name!r}", entity.position)
+    def add(self, kind: str, position: Position | None = None, /, **state: Any) -> Entity:
+        """Put a new thing into the world, within reach; None: where the agent stands.
+
+        Its name is unique, made of the kind, the agent and the step: whether a name of one's own
+        choice is taken may only be known far away.
+        """
+        if kind == AGENT:
+            raise MetropolisError(f"{self._who()} adds an agent; all agents are there from step 0")
+        name = f"{kind}/{self.name}/{self.step}/{self._added}"
+        place = self.position if position is None else position
+        self._check_place(place)
+        self._check_write(f"a new {kind}", place)
+        self._added += 1
+        entity = Entity(name, place, kind, state)
         self._put(entity)
+        return entity
 
     def remove(self, entity: str) -> None:
         """Take a thing out of the world."""
@@ -118,6 +122,7 @@ class Member(View):
     def emit(self, kind: str, position: Position | None = None, /, **data: Any) -> None:
         """Let something happen that those around `position` perceive in their next step."""
         place = self.position if position is None else position
+        self._check_place(place)
         self._check_write(f"the event {kind!r}", place)
         self._transaction.events.append(Event(self.step, self.name, place, kind, data))
 
@@ -142,7 +147,7 @@ class Member(View):
         return own
 
     def _target(self, name: str) -> Entity:
-        _, entity = self._known(name)
+        entity = self._known(name)
         self._check_write(f"the entity {name!r}", entity.position)
         return entity
 
@@ -160,6 +165,13 @@ class Member(View):
             if entity and self._reach.metric.perceives(self.position, entity.position, radius):
                 yield self.step + 1, entity
 
+    def _check_place(self, position: Position) -> None:
+        flaw = self._reach.metric.flaw(position)
+        if flaw is not None:
+            raise MetropolisError(
+                f"{self._who()} cannot put anything at ({position[0]:g}, {position[1]:g}): {flaw}"
+            )
+
     def _check_write(self, what: str, position: Position) -> None:
         reach = self._reach
         if reach.metric.within(self.position, position, 0, reach.max_velocity):
@@ -172,3 +184,18 @@ class Member(View):
 
     def _put(self, entity: Entity) -> None:
         self._transaction.writes[entity.name] = entity
+
+
+def transactions(
+    state: State, reach: Reach, seed: int, step: Step, actions: Mapping[str, Any], ask: Ask
+) -> list[Transaction]:
+    """A transaction for each cluster of the agents that act; the clusters are those of every mode.
+
+    Agents run together need not be near each other: in lockstep everybody is.
+    """
+    names = list(actions)
+    positions = [View(state, reach, seed, step, name).position for name in names]
+    return [
+        Transaction(state, reach, seed, step, {names[i]: actions[names[i]] for i in part}, ask)
+        for part in clusters(reach.metric, reach.cluster_radius, positions)
+    ]

@@ -22,6 +22,11 @@ class Reach:
     max_velocity: float
     joint_radius: float
 
+    @property
+    def cluster_radius(self) -> float:
+        """Within this two agents of a step are in one cluster."""
+        return max(2 * self.max_velocity, self.joint_radius)
+
 
 @dataclass(slots=True)
 class Reads:
@@ -40,7 +45,7 @@ class View:
     """
 
     def __init__(self, state: State, reach: Reach, seed: int, step: Step, name: str) -> None:
-        body = state.entity(name, step)
+        since, body = state.version(name, step) or (step, None)
         if body is None:
             raise MetropolisError(
                 f"there is no body for the agent {name!r} at step {step}; World.reset should "
@@ -50,7 +55,7 @@ class View:
         self.name = name
         self.me = body
         """The agent's own body."""
-        self.reads = Reads({}, [])
+        self.reads = Reads({name: since}, [])
         self._state, self._reach, self._seed = state, reach, seed
         self._random: Random | None = None
 
@@ -68,7 +73,9 @@ class View:
 
     def agents(self, radius: float | None = None) -> list[Entity]:
         """The bodies of the others within `radius`, by name; None: the perception radius."""
-        return [body for body in self._near(radius) if body.kind == AGENT and body is not self.me]
+        return [
+            body for body in self._near(radius) if body.kind == AGENT and body.name != self.name
+        ]
 
     def things(self, kind: str | None = None, radius: float | None = None) -> list[Entity]:
         """The entities other than agents within `radius`, by name; None: of every kind."""
@@ -83,10 +90,8 @@ class View:
 
         Whether something far away exists at all is not for this agent to know.
         """
-        version = self._known(name)
-        entity = version[1]
+        entity = self._known(name)
         self._check_reach(f"the entity {name!r}", entity.position, self._reach.perception_radius)
-        self.reads.versions[name] = version[0]
         return entity
 
     def events(self, kind: str | None = None) -> list[Event]:
@@ -99,14 +104,19 @@ class View:
     def _lookup(self, name: str) -> Version | None:
         return self._state.version(name, self.step)
 
-    def _known(self, name: str) -> tuple[Step, Entity]:
-        version = self._lookup(name)
-        if version is None or version[1] is None:
+    def _known(self, name: str) -> Entity:
+        since, entity = self._lookup(name) or (self.step, None)
+        if entity is None:
             raise CausalityError(
                 f"{self._who()} reaches for the entity {name!r}, and nothing of that name is "
                 f"within the perception radius {self._reach.perception_radius:g}"
             )
-        return version[0], version[1]
+        self._note(name, since)
+        return entity
+
+    def _note(self, name: str, since: Step) -> None:
+        if since <= self.step:  # else the transaction wrote it itself
+            self.reads.versions[name] = since
 
     def _versions(self, radius: float) -> Iterable[Version]:
         return self._state.near(self.position, radius, self.step)
@@ -123,7 +133,7 @@ class View:
         found = []
         for since, entity in self._versions(chosen):
             if entity is not None:
-                self.reads.versions[entity.name] = since
+                self._note(entity.name, since)
                 found.append(entity)
         return sorted(found, key=lambda entity: entity.name)
 

@@ -1,0 +1,165 @@
+"""Agents' own state survives a run's end: saved as JSON and restored."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metropolis.types import MetropolisError
+from metropolis.world.base import Agent
+from metropolis.world.saving import restore, save
+
+
+@dataclass
+class Memory:
+    text: str
+    step: int
+    importance: float = 0.0
+    about: tuple[str, ...] = ()
+
+
+@dataclass
+class Villager(Agent):
+    name: str
+    memories: list[Memory] = field(default_factory=list)
+    last: Memory | None = None
+    known: dict[int, str] = field(default_factory=dict)
+    home: tuple[int, int] = (0, 0)
+    met: set[str] = field(default_factory=set)
+    woke: datetime = datetime(2023, 2, 13, 7)
+    vector: npt.NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
+    matrix: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    _path: list[int] = field(default_factory=list)
+
+    def proceed(self, observation: Any, llm: Any) -> Any:
+        return None
+
+
+memories = st.builds(
+    Memory,
+    st.text(),
+    st.integers(-(2**53), 2**53),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.lists(st.text(), max_size=2).map(tuple),
+)
+villagers = st.builds(
+    Villager,
+    name=st.text(),
+    memories=st.lists(memories, max_size=3),
+    last=st.none() | memories,
+    known=st.dictionaries(st.integers(-(2**53), 2**53), st.text(), max_size=3),
+    home=st.tuples(st.integers(0, 9), st.integers(0, 9)),
+    met=st.sets(st.text(), max_size=3),
+    woke=st.datetimes(),
+    vector=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=4).map(
+        lambda values: np.array(values, np.float32)
+    ),
+    matrix=st.integers(0, 2**62).map(lambda n: np.array([[n, 1], [2, 3]])),
+    _path=st.just([1, 2]),
+)
+
+
+@given(villagers)
+def test_a_dataclass_comes_back_as_it_was(villager: Villager) -> None:
+    saved = json.loads(json.dumps(save(villager)))
+    again = Villager("somebody else")
+    restore(again, saved)
+    for name in ("name", "memories", "last", "known", "home", "met", "woke"):
+        assert getattr(again, name) == getattr(villager, name), name
+        assert type(getattr(again, name)) is type(getattr(villager, name))
+    for name in ("vector", "matrix"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(villager, name))
+    assert again.vector.dtype == np.float32
+    assert again.matrix.dtype == np.int64
+    assert again._path == [], "fields with an underscore are not saved"
+
+
+class Counter(Agent):
+    def __init__(self, name: str) -> None:
+        self.name, self.count = name, 0
+
+    def proceed(self, observation: Any, llm: Any) -> Any:
+        self.count += 1
+
+    def save(self) -> Any:
+        return {"count": self.count}
+
+    def restore(self, saved: Any) -> None:
+        self.count = saved["count"]
+
+
+def test_two_methods_do_it_for_anything_else() -> None:
+    counter, again = Counter("ann"), Counter("ann")
+    counter.count = 7
+    restore(again, save(counter))
+    assert again.count == 7
+
+
+class Nothing(Agent):
+    name = "ann"
+
+    def proceed(self, observation: Any, llm: Any) -> Any:
+        return None
+
+
+@dataclass
+class Holder(Agent):
+    name: str
+    held: Any = None
+    proceed = Nothing.proceed
+
+
+@pytest.mark.parametrize(
+    ("agent", "sentence"),
+    [
+        (
+            Nothing(),
+            r"^the agent 'ann' \(Nothing\) cannot be saved; make it a dataclass, or define save\(\)"
+            r" and restore\(saved\)$",
+        ),
+        (
+            Holder("ann", object()),
+            r"^the agent 'ann' \(Holder\) cannot be saved \(object is not plain data\); its fields "
+            r"should be plain data, or it should define save\(\) and restore\(saved\)$",
+        ),
+    ],
+)
+def test_what_cannot_be_saved_is_refused(agent: Agent, sentence: str) -> None:
+    with pytest.raises(MetropolisError, match=sentence):
+        save(agent)
+
+
+@pytest.mark.parametrize("change", [{"home": "north"}, {"home": None}, {"home": [1, 2, 3]}])
+def test_what_does_not_fit_is_refused(change: dict[str, Any]) -> None:
+    saved = save(Villager("ann")) | change
+    with pytest.raises(MetropolisError, match=r"\(Villager\) cannot be restored .*it should have"):
+        restore(Villager("ann"), saved)
+
+
+def test_a_missing_field_is_refused() -> None:
+    saved = save(Villager("ann"))
+    del saved["known"]
+    with pytest.raises(
+        MetropolisError, match=r"cannot be restored from what was saved \('known'\)"
+    ):
+        restore(Villager("ann"), saved)
+
+
+def test_types_that_cannot_be_found_are_refused() -> None:
+    class Unseen:
+        pass
+
+    @dataclass
+    class Local(Holder):
+        seen: Unseen | None = None
+
+    with pytest.raises(MetropolisError, match=r"cannot be saved .*'Unseen' is not defined"):
+        save(Local("ann"))

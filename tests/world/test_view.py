@@ -1,0 +1,131 @@
+"""What an agent may know, and the sentences that refuse the rest."""
+
+from math import inf
+
+import pytest
+
+from metropolis.rules.metrics import CHEBYSHEV, EUCLIDEAN, Hops, Metric
+from metropolis.types import CausalityError, MetropolisError
+from metropolis.world.entities import Entity, Event
+from metropolis.world.state import State
+from metropolis.world.view import Reach, View
+
+REACH = Reach(CHEBYSHEV, perception_radius=4, max_velocity=1, joint_radius=2)
+BEGUN = [
+    Entity("ann", (0, 0), "agent", {"mood": "calm"}),
+    Entity("bob", (3, 0), "agent"),
+    Entity("cleo", (9, 0), "agent"),
+    Entity("stone", (4, 4), "thing", {"weight": 2}),
+    Entity("bench", (1, 0), "seat"),
+    Entity("lake", (30, 0), "water"),
+]
+
+
+def view_of(state: State, name: str = "ann", step: int = 0, reach: Reach = REACH) -> View:
+    return View(state, reach, 7, step, name)
+
+
+@pytest.fixture
+def state() -> State:
+    return State(CHEBYSHEV, 4, BEGUN)
+
+
+def names(entities: list[Entity]) -> list[str]:
+    return [entity.name for entity in entities]
+
+
+def test_it_shows_what_is_near(state: State) -> None:
+    view = view_of(state)
+    assert (view.name, view.step, view.position, view.me["mood"]) == ("ann", 0, (0, 0), "calm")
+    assert names(view.agents()) == ["bob"]
+    assert names(view.agents(2)) == []
+    assert names(view.things()) == ["bench", "stone"]
+    assert names(view.things("seat")) == ["bench"]
+    assert names(view.things(radius=3)) == ["bench"]
+    assert view.entity("stone")["weight"] == 2
+    assert view.entity("stone").get("colour", "grey") == "grey"
+
+
+def test_it_stands_still_while_others_go_on(state: State) -> None:
+    state.commit(0, {"bob": Entity("bob", (2, 0), "agent")}, [Event(0, "bob", (2, 0), "wave")], 0)
+    before, after = view_of(state), view_of(state, step=1)
+    assert before.entity("bob").position == (3, 0)
+    assert before.events() == []
+    assert after.entity("bob").position == (2, 0)
+    assert [event.kind for event in after.events()] == ["wave"]
+    assert after.events("shout") == []
+    assert view_of(state, step=2).events() == []
+
+
+def test_it_records_what_was_read(state: State) -> None:
+    state.commit(0, {"bob": Entity("bob", (3, 1), "agent")}, [], 0)
+    view = view_of(state, step=1)
+    assert (view.reads.versions, view.reads.areas) == ({"ann": 0}, [])
+    view.agents(3)
+    assert view.reads.versions == {"ann": 0, "bob": 1, "bench": 0}
+    view.entity("stone")
+    view.events()
+    assert view.reads.versions == {"ann": 0, "bob": 1, "bench": 0, "stone": 0}
+    assert view.reads.areas == [((0, 0), 3), ((0, 0), 4)]
+
+
+def test_draws_depend_on_seed_agent_and_step_only(state: State) -> None:
+    def draw(name: str, step: int, seed: int = 7) -> float:
+        return View(state, REACH, seed, step, name).random.random()
+
+    view = view_of(state)
+    assert [view.random.random(), view.random.random()] != [draw("ann", 0)] * 2
+    assert draw("ann", 0) == draw("ann", 0)
+    assert len({draw("ann", 0), draw("ann", 1), draw("bob", 0), draw("ann", 0, seed=8)}) == 4
+
+
+def test_reading_an_entity_far_away(state: State) -> None:
+    with pytest.raises(CausalityError) as refusal:
+        view_of(state).entity("cleo")
+    assert str(refusal.value) == (
+        "step 0, agent 'ann': reads the entity 'cleo' at (9, 0), 9 away: 5 beyond the perception "
+        "radius 4"
+    )
+
+
+def test_looking_too_far(state: State) -> None:
+    for look in (View.agents, View.things):
+        with pytest.raises(CausalityError) as refusal:
+            look(view_of(state), radius=6.5)
+        assert str(refusal.value) == (
+            "step 0, agent 'ann': looks 6.5 far, 2.5 beyond the perception radius 4"
+        )
+
+
+def test_reaching_for_what_is_not_there(state: State) -> None:
+    with pytest.raises(CausalityError) as refusal:
+        view_of(state, step=3).entity("ghost")
+    assert str(refusal.value) == (
+        "step 3, agent 'ann': reaches for the entity 'ghost', and nothing of that name is within "
+        "the perception radius 4"
+    )
+
+
+def test_an_agent_without_a_body(state: State) -> None:
+    with pytest.raises(MetropolisError, match="there is no body for the agent 'dora' at step 0"):
+        view_of(state, "dora")
+
+
+def test_distances_are_told_in_the_metric() -> None:
+    graph = Hops([[1], [0, 2], [1], []])
+    cases: list[tuple[Metric, tuple[float, float], str]] = [
+        (EUCLIDEAN, (3, 4.5), "5.40833 away: 4.40833 beyond the perception radius 1"),
+        (graph, (2, 0), "2 away: 1 beyond the perception radius 1"),
+        (graph, (3, 0), "inf away: inf beyond the perception radius 1"),
+    ]
+    for metric, place, told in cases:
+        begun = [Entity("ann", (0, 0), "agent"), Entity("far", place)]
+        with pytest.raises(CausalityError) as refusal:
+            view_of(State(metric, 1, begun), reach=Reach(metric, 1, 0, 0)).entity("far")
+        assert str(refusal.value).endswith(told)
+
+
+def test_a_world_without_distance_shows_everything(state: State) -> None:
+    view = view_of(state, reach=Reach(CHEBYSHEV, inf, inf, inf))
+    assert names(view.agents()) == ["bob", "cleo"]
+    assert names(view.things()) == ["bench", "lake", "stone"]
