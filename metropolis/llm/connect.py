@@ -1,0 +1,65 @@
+"""From what a user writes to a backend."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+
+import msgspec
+
+from metropolis.llm.backends.http import CHECK_S, parse_url
+from metropolis.llm.backends.openai import OpenAICompatible
+from metropolis.llm.backends.replay import Replay
+from metropolis.llm.backends.scripted import Author, Scripted
+from metropolis.llm.backends.sglang import SGLang
+from metropolis.llm.base import Backend, UnavailableError
+from metropolis.types import MetropolisError
+
+
+def connect(spec: str, model: str | None = None, *, author: Author | None = None) -> Backend:
+    """The backend that `spec` names; `author` writes for the scripted one.
+
+    `scripted`, `replay:PATH`, `sglang:URL`, `openai:URL`, `vllm:URL`, or a bare http or https URL,
+    which is asked whether it is SGLang. Raises MetropolisError on anything else, and
+    UnavailableError when a bare URL does not answer.
+    """
+    kind, _, rest = spec.partition(":")
+    if kind in ("http", "https"):
+        kind, rest = ("sglang" if serves_sglang(spec) else "openai"), spec
+    elif kind.startswith("sglang+http"):
+        kind, rest = "sglang", spec.removeprefix("sglang+")
+    match kind:
+        case "scripted" if not rest:
+            return Scripted(author)
+        case "replay" if rest:
+            return Replay(rest)
+        case "sglang":
+            return SGLang(rest, model)
+        case "openai" | "vllm":
+            return OpenAICompatible(rest, model, vllm=kind == "vllm")
+    raise MetropolisError(
+        f"{spec!r} names no LLM; write scripted, replay:PATH, sglang:URL, openai:URL, vllm:URL "
+        "or the URL of a server"
+    )
+
+
+def serves_sglang(url: str) -> bool:
+    """Whether an SGLang server answers at `url`; any server that answers at all will do."""
+    address = parse_url(url)
+    bare = address.with_user(None).with_query(None)
+    probe = str(bare if address.path.endswith("/v1") else bare / "v1") + "/models"
+    try:
+        with urllib.request.urlopen(probe, timeout=CHECK_S) as response:
+            listed = msgspec.json.decode(response.read(1 << 20))
+    except urllib.error.HTTPError:
+        return False  # it wants a key, or has no such page: not SGLang as we start it
+    except msgspec.DecodeError:
+        return False
+    except OSError as error:
+        raise UnavailableError(
+            f"{bare} cannot be reached: {getattr(error, 'reason', error)}; is the server running?"
+        ) from None
+    data = listed.get("data") if isinstance(listed, dict) else None
+    return isinstance(data, list) and any(
+        isinstance(model, dict) and model.get("owned_by") == "sglang" for model in data
+    )

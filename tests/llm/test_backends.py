@@ -1,0 +1,263 @@
+"""What goes over the wire: documented fields only, priorities, streams, aborts, addresses."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from metropolis.llm import (
+    LLM,
+    Backend,
+    Client,
+    Completion,
+    Journal,
+    LLMError,
+    RefusedError,
+    Request,
+    UnavailableError,
+)
+from metropolis.llm.backends.openai import OpenAICompatible
+from metropolis.llm.backends.replay import Replay
+from metropolis.llm.backends.scripted import Scripted
+from metropolis.llm.backends.sglang import SGLang
+from metropolis.llm.connect import connect
+from metropolis.types import MetropolisError
+from tests.llm.fakes import request
+from tests.llm.faults import FaultyServer
+
+# What we may send, from the servers' own documentation.
+# docs.sglang.ai, "Sampling Parameters": the /generate endpoint and its sampling_params
+# (SGLang 0.5.23: GenerateReqInput in srt/managers/io_struct.py, srt/sampling/sampling_params.py).
+SGLANG_GENERATE = {
+    "text", "input_ids", "rid", "sampling_params", "stream", "priority", "return_logprob",
+    "lora_path", "session_params", "return_hidden_states", "input_embeds",
+}  # fmt: skip
+SGLANG_SAMPLING = {
+    "max_new_tokens", "temperature", "top_p", "top_k", "min_p", "stop", "stop_token_ids",
+    "stop_regex", "frequency_penalty", "presence_penalty", "repetition_penalty", "min_new_tokens",
+    "json_schema", "regex", "ebnf", "structural_tag", "n", "ignore_eos", "skip_special_tokens",
+    "spaces_between_special_tokens", "no_stop_trim", "sampling_seed", "custom_params",
+}  # fmt: skip
+# platform.openai.com/docs/api-reference/chat/create and /completions/create
+OPENAI_SHARED = {
+    "model", "frequency_penalty", "logit_bias", "max_tokens", "n", "presence_penalty", "seed",
+    "stop", "stream", "stream_options", "temperature", "top_p", "user",
+}  # fmt: skip
+OPENAI_CHAT = OPENAI_SHARED | {"messages", "max_completion_tokens", "response_format", "logprobs"}
+OPENAI_COMPLETIONS = OPENAI_SHARED | {"prompt", "best_of", "echo", "suffix", "logprobs"}
+# SGLang's additions to chat completions (0.5.23: srt/entrypoints/openai/protocol.py)
+SGLANG_CHAT = OPENAI_CHAT | {"rid", "priority", "regex", "ebnf", "ignore_eos", "min_tokens"}
+# docs.vllm.ai, "OpenAI-Compatible Server", extra parameters of the chat API
+VLLM_CHAT = OPENAI_CHAT | {"priority", "structured_outputs", "top_k", "ignore_eos"}
+VLLM_COMPLETIONS = OPENAI_COMPLETIONS | {"priority", "structured_outputs", "top_k", "ignore_eos"}
+DOCUMENTED = {
+    "sglang": {"/generate": SGLANG_GENERATE, "/v1/chat/completions": SGLANG_CHAT},
+    "openai": {"/v1/chat/completions": OPENAI_CHAT, "/v1/completions": OPENAI_COMPLETIONS},
+    "vllm": {"/v1/chat/completions": VLLM_CHAT, "/v1/completions": VLLM_COMPLETIONS},
+}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+CHAT = ({"role": "system", "content": "You are Ada."}, {"role": "user", "content": "hello"})
+
+
+def everything(regex: bool) -> list[Request]:
+    """Requests that between them use every field."""
+    plain: list[dict[str, object]] = [{}, {"stop": ("\n", "END")}]
+    formats: list[dict[str, object]] = [{"json_schema": SCHEMA}, {"regex": "yes|no"}]
+    chats = [{"messages": CHAT, **option} for option in plain + formats[: 1 + regex]]
+    prompts = [{"prompt": "hello", **option} for option in plain + formats * regex]
+    return [request(**fields) for fields in chats + prompts]
+
+
+def send(backend_of: str, requests: list[Request]) -> list[tuple[str, dict[str, object]]]:
+    async def ask() -> list[tuple[str, dict[str, object]]]:
+        async with FaultyServer() as server:
+            backend = connect(f"{backend_of}:{server.url}", "tiny")
+            for wanted in requests:
+                assert (await backend.complete(wanted)).text == "to hello"
+            await backend.close()
+            return server.requests
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize("kind", DOCUMENTED)
+def test_only_documented_fields_are_sent(kind: str) -> None:
+    seen: dict[str, set[str]] = {}
+    for path, body in send(kind, everything(regex=kind != "openai")):
+        seen.setdefault(path, set()).update(body)
+        if path == "/generate":
+            assert set(body["sampling_params"]) <= SGLANG_SAMPLING  # type: ignore[call-overload]
+    assert seen.keys() == DOCUMENTED[kind].keys()
+    for path, fields in seen.items():
+        assert fields <= DOCUMENTED[kind][path]
+
+
+def test_a_chat_body_says_all_the_request_says() -> None:
+    (_, body), *_ = send("sglang", [request(messages=CHAT, stop=("\n",), json_schema=SCHEMA)])
+    rid = body.pop("rid")
+    assert str(rid).startswith("metropolis-")
+    assert body == {
+        "model": "tiny", "messages": list(CHAT), "max_tokens": 20, "temperature": 0.5, "seed": 1,
+        "priority": 0, "stop": ["\n"],
+        "response_format": {
+            "type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA},
+        },
+    }  # fmt: skip
+
+
+def test_a_prompt_body_says_all_the_request_says() -> None:
+    (_, body), *_ = send("sglang", [request(prompt="hello", regex="a|b", stop=("\n",))])
+    body.pop("rid")
+    assert body == {
+        "text": "hello", "priority": 0,
+        "sampling_params": {
+            "max_new_tokens": 20, "temperature": 0.5, "sampling_seed": 1, "stop": ["\n"],
+            "regex": "a|b",
+        },
+    }  # fmt: skip
+
+
+def test_priorities_keep_the_order_of_steps_in_few_values() -> None:
+    backend = SGLang("http://127.0.0.1:1")
+    bodies = [backend.body_of(request(priority=step)) for step in range(320)]
+    priorities = [body["priority"] for body in bodies]
+    assert priorities == sorted(priorities)
+    assert len(set(priorities)) == 10
+    guess = backend.body_of(request(priority=0, speculative=True))
+    assert guess["priority"] > priorities[-1]
+    assert len({body["rid"] for body in bodies}) == 320
+
+
+def test_openai_itself_gets_the_limit_it_wants_and_no_priority() -> None:
+    openai = OpenAICompatible("https://api.openai.com/v1", "some-model")
+    body = openai.body_of(request(messages=CHAT))
+    assert body["max_completion_tokens"] == 20
+    assert not {"max_tokens", "priority", "extra_body"} & body.keys()
+    with pytest.raises(RefusedError, match="knows no regex"):
+        openai.body_of(request(regex="a"))
+    with pytest.raises(RefusedError, match="knows no JSON schema with a prompt"):
+        openai.body_of(request(json_schema=SCHEMA))
+
+
+@pytest.mark.parametrize("kind", ["sglang", "openai"])
+def test_a_chat_streams_to_the_agent(kind: str) -> None:
+    async def ask() -> list[str]:
+        async with FaultyServer() as server:
+            client = Client(connect(f"{kind}:{server.url}", "tiny"))
+            llm = LLM(client, agent=1, step=2, seed=3)
+            pieces = [piece async for piece in llm.stream("hello")]
+            assert llm.calls[0].output_tokens == 7
+            await client.close()
+        return pieces
+
+    assert asyncio.run(ask()) == ["to", " hello"]
+
+
+def test_a_prompt_streams_from_sglang() -> None:
+    async def ask() -> list[str | Completion]:
+        async with FaultyServer() as server:
+            backend = SGLang(server.url)
+            items = [item async for item in backend.stream(request(prompt="hello"))]
+            await backend.close()
+        return items
+
+    assert asyncio.run(ask()) == ["to", " hello", Completion("to hello", 5, 7, "stop")]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_sglang_is_told_when_nobody_waits_any_more(stream: bool) -> None:
+    async def ask() -> None:
+        async with FaultyServer(lambda number: "hang") as server:
+            backend = SGLang(server.url)
+            client = Client(backend, timeout_s=0.1, retries=0)
+            pieces = client.stream(request())
+            waiting = anext(pieces) if stream else client.call(request())
+            with pytest.raises(LLMError, match="no answer within"):
+                await waiting
+            await client.close()
+            assert server.aborted == [body["rid"] for _, body in server.requests]
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize("kind", ["sglang", "openai"])
+def test_the_model_is_checked(kind: str) -> None:
+    async def check() -> None:
+        async with FaultyServer(models=("tiny",)) as server:
+            known, unknown, any_model = (
+                connect(f"{kind}:{server.url}", model) for model in ("tiny", "huge", None)
+            )
+            await known.check()
+            with pytest.raises(RefusedError, match="has no model 'huge'; it serves tiny"):
+                await unknown.check()
+            await any_model.check()
+            assert known.name == any_model.name == "tiny"
+            for backend in (known, unknown, any_model):
+                await backend.close()
+
+    asyncio.run(check())
+
+
+def test_one_of_several_models_has_to_be_chosen() -> None:
+    async def check() -> None:
+        async with FaultyServer(models=tuple(f"m{n}" for n in range(10))) as server:
+            backend = connect(f"openai:{server.url}")
+            with pytest.raises(MetropolisError, match=r"serves m0.* and 2 more; say which"):
+                await backend.check()
+            await backend.close()
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize(("owned_by", "expected"), [("sglang", SGLang), ("vllm", OpenAICompatible)])
+def test_a_bare_address_is_asked_what_it_is(owned_by: str, expected: type[Backend]) -> None:
+    async def probe() -> None:
+        async with FaultyServer(owned_by=owned_by) as server:
+            for url in (server.url, f"{server.url}/v1"):
+                backend = await asyncio.to_thread(connect, url, "tiny")
+                assert isinstance(backend, expected)
+                assert (await backend.complete(request(messages=CHAT))).text == "to hello"
+                await backend.close()
+
+    asyncio.run(probe())
+
+
+def test_specs_name_backends(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    journal.close()
+    assert isinstance(connect("scripted"), Scripted)
+    assert isinstance(connect(f"replay:{tmp_path / 'journal'}"), Replay)
+    assert isinstance(connect("sglang+http://127.0.0.1:1"), SGLang)
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        ("llama", "'llama' names no LLM; write scripted, replay:PATH"),
+        ("scripted:x", "names no LLM"),
+        ("replay:", "names no LLM"),
+        ("sglang:127.0.0.1:30000", "is not the address of a server"),
+        ("openai:", "is not the address of a server"),
+        ("http://", "is not the address of a server"),
+    ],
+)
+def test_other_specs_are_refused(spec: str, sentence: str) -> None:
+    with pytest.raises(MetropolisError, match=sentence):
+        connect(spec)
+
+
+def test_a_bare_address_that_is_dead_is_said_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+    with pytest.raises(UnavailableError, match=f"{url}/? cannot be reached: .*refused"):
+        connect(url)
+
+
+def test_a_missing_openai_client_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openai", None)
+    with pytest.raises(MetropolisError, match=r"pip install 'metropolis\[openai\]'"):
+        connect("openai:http://127.0.0.1:1")
