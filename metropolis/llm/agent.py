@@ -221,7 +221,7 @@ class BlockingLLM:
     """The same for plain agents, which run in threads: every call waits in this thread.
 
     The calls run on `loop`, which must run in another thread. `on_block` and `on_unblock` are
-    called, in the agent's thread, around every wait.
+    called on that loop when a call begins to wait and before its thread goes on.
     """
 
     def __init__(
@@ -264,12 +264,14 @@ class BlockingLLM:
             self._wait(pieces.aclose())
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        self._on_block()
-        try:
-            return future.result()
-        finally:
-            self._on_unblock()
+        async def waiting() -> T:
+            self._on_block()
+            try:
+                return await coroutine
+            finally:
+                self._on_unblock()
+
+        return asyncio.run_coroutine_threadsafe(waiting(), self._loop).result()
 
 
 def chat_of(messages: str | Sequence[Message]) -> tuple[Message, ...]:

@@ -1,0 +1,95 @@
+"""The pump of a live run: commands of the controller become clusters at work, their ends commits.
+
+Everything here happens on one event loop; only plain agents compute elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from metropolis.controller.base import Controller
+from metropolis.types import Commit, Dispatch, Step
+from metropolis.workers.local import LocalWorker, Outcome
+from metropolis.world.state import State
+
+OnCommit = Callable[[Outcome], None]
+
+
+class Engine:
+    """Runs the clusters that `controller` lets run, from `first_step` on."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        worker: LocalWorker,
+        state: State,
+        names: list[str],
+        first_step: Step,
+        on_commit: OnCommit,
+    ) -> None:
+        """The controller's own step 0 is `first_step`."""
+        self._controller, self._worker, self._state = controller, worker, state
+        self._names, self._first, self._on_commit = names, first_step, on_commit
+        self._tasks: set[asyncio.Task[Outcome]] = set()
+        self._changed = asyncio.Event()
+        self.failure: BaseException | None = None
+        """What ended the run before its time."""
+        self.newest_step = first_step
+        """The greatest step that anybody has begun."""
+
+    @property
+    def floor(self) -> Step:
+        """The smallest step any agent still has to run."""
+        return self._first + self._controller.floor
+
+    def start(self) -> None:
+        """Begin; to be called on the event loop, once."""
+        self._dispatch(self._controller.start())
+
+    async def advance(self) -> None:
+        """Wait until the floor has risen, everything is finished, or something failed."""
+        before = self._controller.floor
+        while (
+            self.failure is None
+            and self._controller.floor == before
+            and not self._controller.finished
+        ):
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def stop(self) -> None:
+        """Cancel what is at work; nothing of it is committed."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _dispatch(self, ready: list[Dispatch]) -> None:
+        for dispatch in ready:
+            shifted = Dispatch(self._first + dispatch.step, dispatch.agents)
+            self.newest_step = max(self.newest_step, shifted.step)
+            task = asyncio.get_running_loop().create_task(self._worker.run(shifted))
+            self._tasks.add(task)
+            task.add_done_callback(self._finish)
+
+    def _finish(self, task: asyncio.Task[Outcome]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled() or self.failure is not None:
+            if not task.cancelled():
+                task.exception()  # the first failure is the one to tell
+            return
+        try:
+            self._commit(task.result())
+        except BaseException as failure:  # noqa: BLE001 -- kept, and raised where the run is awaited
+            self.failure = failure
+        self._changed.set()
+
+    def _commit(self, outcome: Outcome) -> None:
+        self._state.commit(outcome.step, outcome.writes, outcome.events, self.floor)
+        positions = []
+        for agent in outcome.agents:
+            body = self._state.entity(self._names[agent], outcome.step + 1)
+            assert body is not None
+            positions.append(body.position)
+        self._on_commit(outcome)
+        self._dispatch(self._controller.handle([Commit(outcome.agents, tuple(positions))]))

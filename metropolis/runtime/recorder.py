@@ -1,0 +1,210 @@
+"""What a run leaves behind, in the order of steps: history, positions and calls.
+
+Clusters commit out of order; a step is recorded when the floor has passed it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from metropolis.llm.agent import CallRecord
+from metropolis.runtime.history import HistoryWriter
+from metropolis.trace.schema import Calls, Float32, Trace, TraceMeta
+from metropolis.types import AgentId, Step
+from metropolis.workers.local import Outcome
+from metropolis.world.base import World
+from metropolis.world.entities import Entity, Event
+from metropolis.world.record import StepRecord
+
+Call = tuple[Step, AgentId, CallRecord]
+
+
+@dataclass
+class _Pending:
+    """A step that some agents have committed."""
+
+    actions: dict[str, Any] = field(default_factory=dict)
+    writes: dict[str, Entity | None] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+
+
+class Recorder:
+    """Collects commits, and gives the steps back in order."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        positions: Float32,
+        step: Step,
+        history: HistoryWriter,
+        calls: CallsFile,
+    ) -> None:
+        """`positions` is (agents, 2) at the beginning of `step`."""
+        self.history = history
+        self.calls_file = calls
+        self._names = names
+        self._ids = {name: i for i, name in enumerate(names)}
+        self._at = positions.copy()
+        self.next_step = step
+        """The first step that is not recorded yet."""
+        self._pending: dict[Step, _Pending] = defaultdict(_Pending)
+        self.positions: list[Float32] = []
+        self.calls: list[Call] = []
+
+    def commit(self, outcome: Outcome) -> None:
+        """A cluster's step."""
+        pending = self._pending[outcome.step]
+        pending.actions |= outcome.actions
+        pending.writes |= outcome.writes
+        pending.events += outcome.events
+        for agent, calls in outcome.calls.items():
+            pending.calls += [(outcome.step, agent, call) for call in calls]
+
+    def advance(self, floor: Step) -> Iterator[StepRecord]:
+        """The steps that everybody has committed now, recorded one by one."""
+        while self.next_step < floor:
+            pending = self._pending.pop(self.next_step)
+            record = StepRecord(
+                self.next_step,
+                {name: pending.actions[name] for name in self._names},
+                dict(sorted(pending.writes.items())),
+                sorted(pending.events, key=lambda event: event.source),
+            )
+            self._record(record, sorted(pending.calls, key=lambda call: call[1]))
+            self.next_step += 1
+            yield record
+
+    def _record(self, record: StepRecord, calls: Sequence[Call]) -> None:
+        self.history.append(record)
+        self.calls_file.append(calls)
+        self.positions.append(self._at.copy())
+        self.calls += calls
+        for name, entity in record.writes.items():
+            if name in self._ids and entity is not None:
+                self._at[self._ids[name]] = entity.position
+
+    def flush(self) -> None:
+        """Hand what is recorded to the operating system."""
+        self.history.flush()
+        self.calls_file.flush()
+
+    def close(self) -> None:
+        """Close the files."""
+        self.history.close()
+        self.calls_file.close()
+
+    def restore(self, positions: Sequence[Float32]) -> None:
+        """Take over what was recorded before this recorder's first step."""
+        self.positions = list(positions)
+        self.calls = list(self.calls_file.kept)
+
+
+class CallsFile:
+    """The calls of a run, a line of JSON each; None keeps nothing."""
+
+    def __init__(self, path: Path | None = None, keep_bytes: int = 0) -> None:
+        self._file = path.open("r+b" if keep_bytes else "wb") if path else None
+        self.kept: list[Call] = []
+        self.size_bytes = keep_bytes
+        if self._file is not None:
+            for line in self._file.read(keep_bytes).splitlines():
+                step, agent, *_ = content = msgspec.json.decode(line)
+                self.kept.append((step, agent, msgspec.convert(content[2], CallRecord)))
+            self._file.truncate()
+
+    def append(self, calls: Sequence[Call]) -> None:
+        """The calls of the next step, by agent."""
+        if self._file is None:
+            return
+        lines = b"".join(msgspec.json.encode(call) + b"\n" for call in calls)
+        self.size_bytes += len(lines)
+        self._file.write(lines)
+
+    def flush(self) -> None:
+        """Hand the lines to the operating system."""
+        if self._file is not None:
+            self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+
+def trace_of(
+    world: World,
+    names: Sequence[str],
+    positions: Sequence[Float32],
+    calls: Sequence[Call],
+    calls_origin: str,
+) -> Trace:
+    """The trace of a run, to be replayed under any mode and on any hardware.
+
+    Calls that failed are left out: those that waited for them wait for what these waited for.
+    """
+    calls, parents = _answered(calls)
+    functions = sorted({call.function for _, _, call in calls})
+    models = sorted({call.model for _, _, call in calls})
+
+    def column(values: list[int]) -> Any:
+        return np.array(values, np.int32)
+
+    count = len(calls)
+    texts = any(call.prompt is not None for _, _, call in calls)
+    return Trace(
+        TraceMeta(
+            name=world.name,
+            agents=tuple(names),
+            perception_radius=world.perception_radius,
+            max_velocity=world.max_velocity,
+            metric=world.metric.name,
+            step_s=world.step_s,
+            start=world.start,
+            map=world.map,
+            calls_origin=calls_origin,
+            source="a run of metropolis",
+        ),
+        np.array(positions, np.float32).reshape(-1, len(names), 2),
+        Calls(
+            step=column([step for step, _, _ in calls]),
+            agent=column([agent for _, agent, _ in calls]),
+            function=column([functions.index(call.function) for _, _, call in calls]),
+            functions=tuple(functions),
+            model=column([models.index(call.model) for _, _, call in calls]),
+            models=tuple(models),
+            # an empty answer took an iteration, too
+            prompt_tokens=column([max(1, call.prompt_tokens) for _, _, call in calls]),
+            output_tokens=column([max(1, call.output_tokens) for _, _, call in calls]),
+            prefix_id=np.full(count, -1, np.int64),
+            prefix_tokens=np.zeros(count, np.int32),
+            parent_offsets=np.cumsum([0, *map(len, parents)]).astype(np.int64),
+            parents=np.array([parent for of in parents for parent in of], np.int64),
+            prompt=[call.prompt for _, _, call in calls] if texts else None,
+            completion=[call.completion for _, _, call in calls] if texts else None,
+        ),
+    )
+
+
+def _answered(calls: Sequence[Call]) -> tuple[list[Call], list[list[int]]]:
+    """The calls that did not fail, and the indices, among them, of each one's parents."""
+    kept: list[Call] = []
+    parents: list[list[int]] = []
+    stands_for: list[list[int]] = []  # of each call of this agent-step, the kept ones it stands for
+    where: tuple[Step, AgentId] | None = None
+    for step, agent, call in calls:
+        if where != (step, agent):
+            where, stands_for = (step, agent), []
+        waited = sorted({index for parent in call.parents for index in stands_for[parent]})
+        stands_for.append(waited if call.failed else [len(kept)])
+        if not call.failed:
+            kept.append((step, agent, call))
+            parents.append(waited)
+    return kept, parents

@@ -1,0 +1,86 @@
+"""The folder of a run: what it was told, what happened, and what it needs to go on.
+
+run.json         what it is a run of
+history.jsonl    a line per step (`metropolis.runtime.history`)
+calls.jsonl      a line per LLM call, in the order of steps
+journal.jsonl    every answer paid for, in the order they came (`metropolis.llm.journal`)
+checkpoint.json  the whole simulation between two steps (`metropolis.runtime.checkpoint`)
+trace.parquet    written at the end: for `metropolis replay`
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from metropolis.runtime.checkpoint import Checkpoint, read_checkpoint
+from metropolis.runtime.history import record_of
+from metropolis.trace.schema import Float32
+from metropolis.types import MetropolisError, Step
+
+FORMAT = "metropolis-run"
+VERSION = 1
+
+
+class RunDirectory:
+    """The files of one run."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.history = root / "history.jsonl"
+        self.calls = root / "calls.jsonl"
+        self.journal = root / "journal.jsonl"
+        self.checkpoint = root / "checkpoint.json"
+        self.trace = root / "trace.parquet"
+        self._run = root / "run.json"
+
+    def open(self, resume: bool, world: str, seed: int) -> Checkpoint | None:
+        """Begin a run here, or go on with one; the checkpoint to go on from, if there is one yet.
+
+        Raises MetropolisError when the folder holds another run, or none.
+        """
+        mine = {"format": FORMAT, "version": VERSION, "world": world, "seed": seed}
+        if resume:
+            found = self.read()
+            if found != mine:
+                raise MetropolisError(
+                    f"{self._run}: holds a run of {found}; going on needs the same as {mine}"
+                )
+            return read_checkpoint(self.checkpoint) if self.checkpoint.exists() else None
+        if self.root.exists() and (not self.root.is_dir() or any(self.root.iterdir())):
+            raise MetropolisError(
+                f"{self.root}: exists already; resume the run in it, or choose another folder"
+            )
+        self.root.mkdir(parents=True, exist_ok=True)
+        self._run.write_text(json.dumps(mine, indent=2) + "\n", "utf-8")
+        return None
+
+    def read(self) -> dict[str, Any]:
+        """What the run is of; MetropolisError when there is no run here."""
+        try:
+            found = json.loads(self._run.read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise MetropolisError(
+                f"{self.root}: holds no run to resume ({error}); give the folder of one"
+            ) from error
+        if not isinstance(found, dict):
+            raise MetropolisError(f"{self._run}: should be an object")
+        return found
+
+    def positions(self, beginning: Float32, names: Sequence[str], steps: Step) -> list[Float32]:
+        """Where everybody stood at the beginning of each of the first `steps` steps.
+
+        `beginning` is (agents, 2), at step 0.
+        """
+        ids = {name: i for i, name in enumerate(names)}
+        at, positions = beginning.copy(), []
+        with self.history.open("rb") as lines:
+            for line in islice(lines, steps):
+                positions.append(at.copy())
+                for name, entity in record_of(line).writes.items():
+                    if name in ids and entity is not None:
+                        at[ids[name]] = entity.position
+        return positions

@@ -1,0 +1,341 @@
+"""A world run live: `Simulation(world, agents, llm=client).run(steps=360)`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from metropolis.controller.native import NativeController
+from metropolis.llm.agent import LLM
+from metropolis.llm.backends.scripted import Scripted
+from metropolis.llm.base import Backend, BudgetExhausted
+from metropolis.llm.client import Client
+from metropolis.llm.journal import Journal
+from metropolis.llm.usage import Usage
+from metropolis.rules.rules import Rule, conservative, lockstep, versioned
+from metropolis.runtime.checkpoint import Checkpointer
+from metropolis.runtime.engine import Engine
+from metropolis.runtime.history import HistoryWriter
+from metropolis.runtime.recorder import CallsFile, Recorder, trace_of
+from metropolis.runtime.run_directory import RunDirectory
+from metropolis.sim.virtual import IdleSelector, VirtualInstances
+from metropolis.trace.parquet import write_trace
+from metropolis.trace.schema import Trace
+from metropolis.types import AgentId, MetropolisError, Position, Step
+from metropolis.workers.local import LocalWorker, Outcome
+from metropolis.world.base import Agent, World
+from metropolis.world.entities import AGENT, Entity
+from metropolis.world.record import StepRecord
+from metropolis.world.saving import restore
+from metropolis.world.state import State
+from metropolis.world.view import Reach
+
+LIVE_MODES = ("sequential", "lockstep", "out_of_order")
+LIVE_RULES = ("versioned", "conservative")
+CHECKPOINT_WALL_S = 180.0
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A run as far as it has come: everything below `steps` is final."""
+
+    mode: str
+    rule: str | None
+    seed: int
+    agents: int
+    steps: int
+    stopped: str | None
+    """Why it ended before its last step; None: it did not."""
+    history_sha256: str
+    """Of the history's lines; equal in every mode."""
+    history: Sequence[StepRecord]
+    """The steps of this run; empty when a folder keeps them."""
+    calls: int
+    prompt_tokens: int
+    output_tokens: int
+    usage: Mapping[str, Usage]
+    """By function: what was sent since this start."""
+    simulated: bool
+    """Whether LLM latency is virtual time."""
+    makespan_s: float
+    """Of the run's clock: virtual time (sim_s) if simulated, otherwise wall_s."""
+    wall_s: float
+    trace: Trace
+    """Of all steps so far; `metropolis replay` replays it."""
+
+
+class Simulation:
+    """One run of a world. Iterate over `steps(n)`, or `run(n)` to the end.
+
+    Args:
+        world: its laws.
+        agents: who lives there; their order is the order of agent ids.
+        llm: a client, or a backend to make one for; None: the offline author's own words, at once.
+        mode: `out_of_order`, `lockstep` (a barrier after every step), or `sequential` (moreover one
+            agent at a time).
+        rule: of `out_of_order`: `versioned` or the paper's `conservative`.
+        seed: of all randomness.
+        options: passed to `World.reset`.
+        out: a new folder for the run's files; None: everything stays in memory.
+        resume: go on with the run in `out`, from its last checkpoint; answers it has paid for are
+            not bought again.
+        checkpoint_wall_s: how often to write a checkpoint.
+        keep_text: whether the trace holds prompts and answers.
+
+    Raises MetropolisError on input that makes no sense.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        agents: Sequence[Agent],
+        llm: Client | Backend | None = None,
+        *,
+        mode: str = "out_of_order",
+        rule: str = "versioned",
+        seed: int = 0,
+        options: Mapping[str, Any] | None = None,
+        out: str | Path | None = None,
+        resume: bool = False,
+        checkpoint_wall_s: float = CHECKPOINT_WALL_S,
+        keep_text: bool = False,
+    ) -> None:
+        if mode not in LIVE_MODES:
+            raise MetropolisError(f"there is no mode {mode!r}; there are {', '.join(LIVE_MODES)}")
+        if rule not in LIVE_RULES:
+            raise MetropolisError(f"there is no rule {rule!r}; there are {', '.join(LIVE_RULES)}")
+        if resume and out is None:
+            raise MetropolisError("resume needs out, the folder of the run to go on with")
+        self.world, self.agents, self.seed = world, list(agents), seed
+        self.client = llm if isinstance(llm, Client) else Client(llm or Scripted())
+        self.mode, self.rule = mode, rule if mode == "out_of_order" else None
+        self._keep_text, self._checkpoint_wall_s = keep_text, checkpoint_wall_s
+        joint = world.perception_radius if world.joint_radius is None else world.joint_radius
+        self._reach = Reach(world.metric, world.perception_radius, world.max_velocity, joint)
+        self._causality = _rule_of(mode, rule, self._reach)
+        self._directory = None if out is None else RunDirectory(Path(out))
+        self._checkpoint = None
+        if self._directory is not None:
+            self._checkpoint = self._directory.open(resume, world.name, seed)
+            if self.client.journal is None:
+                self.client.journal = Journal(self._directory.journal)
+        self._begin(list(world.reset(seed=seed, options=options or {})))
+        self._started_wall_s = time.perf_counter()
+        self._ran = False
+        self.stopped: str | None = None
+        """Why the run ended before its last step; None: it did not."""
+
+    # --- what users call
+
+    def run(self, steps: Step, on_step: Callable[[StepRecord], None] | None = None) -> RunResult:
+        """Run up to step `steps`; `on_step` is called in the order of steps.
+
+        An exhausted budget ends the run early, as `RunResult.stopped` tells. Raises LLMError when
+        a call failed that no agent handled, CausalityError when the world breaks its own bounds.
+        """
+        for record in self.steps(steps):
+            if on_step is not None:
+                on_step(record)
+        return self.result()
+
+    def steps(self, steps: Step) -> Iterator[StepRecord]:
+        """The steps below `steps`, each as soon as the floor has passed it.
+
+        The world, the agents and the client belong to the run until the iterator ends or is
+        closed; the client is closed then.
+        """
+        if self._ran:
+            raise MetropolisError("a simulation runs once; make a new one")
+        if steps < self.first_step:
+            raise MetropolisError(f"the run is at step {self.first_step}, beyond {steps} already")
+        self._ran = True
+        self._started_wall_s = time.perf_counter()
+        loop = asyncio.SelectorEventLoop(IdleSelector(self._leap) if self._virtual else None)
+        try:
+            self.world.seal()
+            yield from self._pump(loop, steps)
+        finally:
+            self.world.unseal()
+            self._worker.close()
+            loop.run_until_complete(self.client.close())
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
+            self._recorder.close()
+            if self._directory is not None and self._recorder.next_step:
+                write_trace(self._trace(), self._directory.trace)
+
+    def result(self) -> RunResult:
+        """The run as far as it has come."""
+        calls = [call for _, _, call in self._recorder.calls]
+        return RunResult(
+            mode=self.mode,
+            rule=self.rule,
+            seed=self.seed,
+            agents=len(self.agents),
+            steps=self._recorder.next_step,
+            stopped=self.stopped,
+            history_sha256=self._recorder.history.sha256,
+            history=self._history,
+            calls=len(calls),
+            prompt_tokens=sum(call.prompt_tokens for call in calls),
+            output_tokens=sum(call.output_tokens for call in calls),
+            usage=self.client.usage,
+            simulated=self._virtual is not None,
+            makespan_s=self._now_s(),
+            wall_s=time.perf_counter() - self._started_wall_s,
+            trace=self._trace(),
+        )
+
+    # --- how a run begins
+
+    def _begin(self, begun: list[Entity]) -> None:
+        """Take the world as it was at step 0, or as the checkpoint has it."""
+        names = [agent.name for agent in self.agents]
+        self._beginning = np.array(_bodies(begun, names), np.float32).reshape(-1, 2)
+        known = self._checkpoint
+        self.first_step = 0 if known is None else known.step
+        self._before_s = 0.0 if known is None else known.now_s
+        entities = begun if known is None else known.entities
+        self._state = State(
+            self.world.metric, self.world.perception_radius, entities, self.first_step
+        )
+        if known is not None:
+            self._state.restore_events(known.events)
+            for agent in self.agents:
+                restore(agent, known.agents[agent.name])
+        positions = _bodies(entities, names)
+        files = self._directory
+        self._recorder = Recorder(
+            names,
+            np.array(positions, np.float32).reshape(-1, 2),
+            self.first_step,
+            HistoryWriter(files.history if files else None, known.history_bytes if known else 0),
+            CallsFile(files.calls if files else None, known.calls_bytes if known else 0),
+        )
+        if known is not None and files is not None:
+            self._recorder.restore(files.positions(self._beginning, names, self.first_step))
+        self._positions = positions
+        self._history: list[StepRecord] = []
+        self._worker = LocalWorker(
+            self.world,
+            self.agents,
+            self._state,
+            self._reach,
+            self.seed,
+            self._make_llm,
+            one_by_one=self.mode == "sequential",
+        )
+
+    # --- how it goes on
+
+    def _pump(self, loop: asyncio.AbstractEventLoop, steps: Step) -> Iterator[StepRecord]:
+        names = [agent.name for agent in self.agents]
+        checkpointer = None
+        if self._directory is not None:
+            checkpointer = Checkpointer(
+                self._directory.checkpoint, self.agents, steps, self._checkpoint_wall_s
+            )
+
+        def commit(outcome: Outcome) -> None:
+            self._recorder.commit(outcome)
+            if checkpointer is not None:
+                checkpointer.commit(outcome.step, outcome.agents)
+
+        controller = NativeController.of_rule(
+            self._causality,
+            self.world.metric,
+            self.world.max_velocity,
+            self._positions,
+            steps - self.first_step,
+        )
+        engine = Engine(controller, self._worker, self._state, names, self.first_step, commit)
+        try:
+            loop.run_until_complete(self.client.check())
+            loop.call_soon(engine.start)
+            while engine.floor < steps and engine.failure is None:
+                loop.run_until_complete(engine.advance())
+                for record in self._recorder.advance(engine.floor):
+                    if self._directory is None:
+                        self._history.append(record)
+                    yield record
+                    if checkpointer is not None and checkpointer.step == record.step + 1:
+                        self._write(checkpointer)
+                self._state.drop_events(engine.floor)
+                if checkpointer is not None:
+                    checkpointer.plan(engine.newest_step)
+            if isinstance(engine.failure, BudgetExhausted):
+                self.stopped = str(engine.failure)
+            elif engine.failure is not None:
+                raise engine.failure
+        finally:
+            loop.run_until_complete(engine.stop())
+
+    def _write(self, checkpointer: Checkpointer) -> None:
+        self._recorder.flush()
+        if self.client.journal is not None:
+            self.client.journal.flush()
+        history, calls = self._recorder.history, self._recorder.calls_file
+        checkpointer.write(self._state, history.size_bytes, calls.size_bytes, self._now_s())
+
+    def _make_llm(self, agent: AgentId, step: Step) -> LLM:
+        return LLM(
+            self.client,
+            agent=agent,
+            step=step,
+            seed=self.seed,
+            program=self.agents[agent].name,
+            clock=self._now_s,
+            keep_text=self._keep_text,
+        )
+
+    @property
+    def _virtual(self) -> VirtualInstances | None:
+        backend = self.client.backend
+        return backend if isinstance(backend, VirtualInstances) else None
+
+    def _leap(self) -> bool:
+        assert self._virtual is not None
+        return self._worker.computing == 0 and self._virtual.leap()
+
+    def _now_s(self) -> float:
+        if self._virtual is not None:
+            return self._before_s + self._virtual.now_sim_s
+        return self._before_s + time.perf_counter() - self._started_wall_s
+
+    def _trace(self) -> Trace:
+        scripted = isinstance(self.client.backend, Scripted | VirtualInstances)
+        return trace_of(
+            self.world,
+            [agent.name for agent in self.agents],
+            self._recorder.positions,
+            self._recorder.calls,
+            "generated" if scripted else "recorded",
+        )
+
+
+def _rule_of(mode: str, rule: str, reach: Reach) -> Rule:
+    """The controller's rule; the check of the joint radius holds for every mode."""
+    exact = versioned(reach.perception_radius, reach.max_velocity, reach.joint_radius)
+    if mode != "out_of_order":
+        return lockstep()
+    if rule == "versioned":
+        return exact
+    return conservative(reach.perception_radius, reach.max_velocity)
+
+
+def _bodies(entities: Sequence[Entity], names: Sequence[str]) -> list[Position]:
+    """Where the agents stand. Raises MetropolisError when bodies and agents do not match."""
+    bodies = {entity.name: entity.position for entity in entities if entity.kind == AGENT}
+    if sorted(names) != sorted(bodies):
+        odd = sorted(set(names) ^ set(bodies)) or [n for n in names if names.count(n) > 1]
+        raise MetropolisError(
+            f"agents and bodies do not match at {odd[0]!r}; World.reset should return one entity "
+            "of kind 'agent' for every agent, with its name, and names are unique"
+        )
+    return [bodies[name] for name in names]

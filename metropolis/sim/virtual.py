@@ -1,0 +1,100 @@
+"""LLM latency in virtual time for live runs: answers come at once, and count as if they took long.
+
+The event loop's clock stands still while anything can run. When nothing can but somebody waits
+for an answer, virtual time leaps to the next completion of the simulated instances (DESIGN §6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import AsyncGenerator, Callable
+
+from metropolis import _core
+from metropolis.llm.base import Backend, Completion, Request
+
+
+class VirtualInstances:
+    """A backend that adds the latency of simulated instances to `backend`'s answers.
+
+    Answers longer than an instance can hold raise ValueError.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        profile: _core.Profile,
+        instances: int,
+        *,
+        step_priority: bool = True,
+    ) -> None:
+        self._backend = backend
+        self._pool = _core.InstancePool(profile, instances=instances)
+        self._step_priority = step_priority
+        self._waiting: dict[int, asyncio.Future[None]] = {}
+        self._sent = 0
+        self.now_sim_s = 0.0
+        """Virtual time."""
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self._backend.name
+
+    def __str__(self) -> str:
+        return str(self._backend)
+
+    async def check(self) -> None:
+        """See `Backend.check`."""
+        await self._backend.check()
+
+    async def complete(self, request: Request) -> Completion:
+        """The answer, when its virtual time has come."""
+        completion = await self._backend.complete(request)
+        number, self._sent = self._sent, self._sent + 1
+        answered = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answered
+        priority = request.priority if self._step_priority else 0
+        tokens = _core.Request(completion.prompt_tokens, completion.output_tokens, priority)
+        self._pool.submit(number, tokens, self.now_sim_s)
+        await answered
+        return completion
+
+    async def stream(self, request: Request) -> AsyncGenerator[str | Completion, None]:
+        """The whole answer in one piece."""
+        completion = await self.complete(request)
+        yield completion.text
+        yield completion
+
+    async def close(self) -> None:
+        """See `Backend.close`."""
+        await self._backend.close()
+
+    def leap(self) -> bool:
+        """Go to the next completion; False when nobody waits for one."""
+        while self._waiting:
+            self.now_sim_s = self._pool.next_event_sim_s()
+            completions = self._pool.advance(self.now_sim_s)
+            for completion in completions:
+                answered = self._waiting.pop(completion.id)
+                if not answered.cancelled():
+                    answered.set_result(None)
+            if completions:
+                return True
+        return False
+
+
+class IdleSelector(selectors.DefaultSelector):
+    """Asks `on_idle`, before the event loop would sleep, whether it has made some work."""
+
+    def __init__(self, on_idle: Callable[[], bool]) -> None:
+        super().__init__()
+        self._on_idle = on_idle
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """See `selectors.BaseSelector.select`."""
+        if timeout is None or timeout > 0:
+            ready = super().select(0)
+            if ready or self._on_idle():
+                return ready
+        return super().select(timeout)

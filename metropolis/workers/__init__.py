@@ -1,0 +1,1 @@
+"""Where clusters are run."""

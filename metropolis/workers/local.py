@@ -1,0 +1,141 @@
+"""Clusters in this process: `async` agents on the event loop, plain ones in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from metropolis.llm.agent import LLM, BlockingLLM, CallRecord
+from metropolis.types import AgentId, Dispatch, Step
+from metropolis.world.base import Agent, World
+from metropolis.world.clusters import clusters
+from metropolis.world.entities import Entity, Event
+from metropolis.world.state import State
+from metropolis.world.transaction import Transaction
+from metropolis.world.view import Reach, View
+
+THREADS_MAX = 1024
+MakeLLM = Callable[[AgentId, Step], LLM]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a cluster did in its step, before it is committed."""
+
+    step: Step
+    agents: tuple[AgentId, ...]
+    actions: Mapping[str, Any]
+    writes: Mapping[str, Entity | None]
+    events: Sequence[Event]
+    calls: Mapping[AgentId, Sequence[CallRecord]]
+
+
+class LocalWorker:
+    """Runs clusters of one world's agents.
+
+    With `one_by_one` the members of a cluster take their turns one after the other.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        agents: Sequence[Agent],
+        state: State,
+        reach: Reach,
+        seed: int,
+        make_llm: MakeLLM,
+        *,
+        one_by_one: bool = False,
+    ) -> None:
+        self._world, self._agents, self._state = world, agents, state
+        self._reach, self._seed, self._make_llm = reach, seed, make_llm
+        self._one_by_one = one_by_one
+        self._ids = {agent.name: i for i, agent in enumerate(agents)}
+        self._threads = ThreadPoolExecutor(min(len(agents), THREADS_MAX) or 1)
+        self.computing = 0
+        """Threads in which agents run and do not wait for an LLM; kept on the event loop."""
+
+    async def run(self, dispatch: Dispatch) -> Outcome:
+        """Let the agents of `dispatch` perceive, proceed and act; nothing is committed."""
+        step = dispatch.step
+        llms = {self._agents[i].name: self._make_llm(i, step) for i in dispatch.agents}
+        decided = await self._all(
+            [self._proceed(self._agents[i], llms, step) for i in dispatch.agents]
+        )
+        actions = dict(zip(llms, decided, strict=True))
+        transactions = [
+            Transaction(
+                self._state, self._reach, self._seed, step, part, partial(self._answer, llms)
+            )
+            for part in self._apart(actions, step)
+        ]
+        await self._all([self._resolve(transaction) for transaction in transactions])
+        writes: dict[str, Entity | None] = {}
+        for transaction in transactions:
+            writes |= transaction.writes
+        return Outcome(
+            step,
+            dispatch.agents,
+            actions,
+            writes,
+            [event for transaction in transactions for event in transaction.events],
+            {self._ids[name]: llm.calls for name, llm in llms.items() if llm.calls},
+        )
+
+    def close(self) -> None:
+        """End the threads; those that still compute are left to end by themselves."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _all(self, turns: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
+        if self._one_by_one or len(turns) == 1:
+            return [await turn for turn in turns]
+        return await asyncio.gather(*turns)
+
+    async def _proceed(self, agent: Agent, llms: Mapping[str, LLM], step: Step) -> Any:
+        agent.begin(self._seed, step)
+        view = View(self._state, self._reach, self._seed, step, agent.name)
+        return await self._call(agent.proceed, self._world.observe(view), llms[agent.name])
+
+    async def _answer(self, llms: Mapping[str, LLM], name: str, question: Any) -> Any:
+        return await self._call(self._agents[self._ids[name]].answer, question, llms[name])
+
+    async def _resolve(self, transaction: Transaction) -> None:
+        resolving = self._world.resolve(transaction)
+        if resolving is not None:
+            await resolving
+
+    def _apart(self, actions: Mapping[str, Any], step: Step) -> list[dict[str, Any]]:
+        """The actions of each cluster that would be one in every mode.
+
+        Agents dispatched together need not be near each other: in lockstep everybody is.
+        """
+        names = list(actions)
+        if len(names) == 1:
+            return [dict(actions)]
+        bodies = [self._state.entity(name, step) for name in names]
+        together = max(2 * self._reach.max_velocity, self._reach.joint_radius)
+        parts = clusters(self._reach.metric, together, [body.position for body in bodies if body])
+        return [{names[i]: actions[names[i]] for i in part} for part in parts]
+
+    async def _call(self, method: Callable[[Any, Any], Any], asked: Any, llm: LLM) -> Any:
+        """What an agent's method returns, be it plain or async."""
+        if inspect.iscoroutinefunction(method):
+            return await method(asked, llm)
+        loop = asyncio.get_running_loop()
+        blocking = BlockingLLM(llm, loop, on_block=self._stop_computing, on_unblock=self._compute)
+        self._compute()
+        try:
+            return await loop.run_in_executor(self._threads, method, asked, blocking)
+        finally:
+            self._stop_computing()
+
+    def _compute(self) -> None:
+        self.computing += 1
+
+    def _stop_computing(self) -> None:
+        self.computing -= 1

@@ -1,0 +1,131 @@
+"""A small random world for tests: walkers who pick up, drop, shout, talk and remember."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from metropolis.llm.base import Request
+from metropolis.rules.metrics import CHEBYSHEV, Metric
+from metropolis.world.base import Agent, World
+from metropolis.world.entities import Entity
+from metropolis.world.transaction import Transaction
+from metropolis.world.view import View
+
+MOVES = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1))
+
+
+class Meadow(World):
+    """Walkers on a torus-free meadow of `side` tiles; apples lie about."""
+
+    name = "meadow"
+
+    def __init__(
+        self,
+        walkers: int,
+        *,
+        side: int = 12,
+        radius: float = 2,
+        velocity: float = 1,
+        joint: float | None = None,
+        metric: Metric = CHEBYSHEV,
+    ) -> None:
+        self.names = [f"w{i:02}" for i in range(walkers)]
+        self.side, self.perception_radius, self.max_velocity = side, radius, velocity
+        self.joint_radius, self.metric = joint, metric
+
+    def reset(self, *, seed: int, options: Mapping[str, Any]) -> Sequence[Entity]:
+        draw = Random(seed)
+        place = lambda: (draw.randrange(self.side), draw.randrange(self.side))  # noqa: E731
+        walkers = [Entity(n, place(), "agent", {"bag": 0, "last": ""}) for n in self.names]
+        apples = [Entity(f"apple{i}", place(), "apple", {"bites": 0}) for i in range(self.side)]
+        return [*walkers, *apples]
+
+    def observe(self, view: View) -> Any:
+        return {
+            "at": view.position,
+            "near": [(a.name, a.position, a["last"]) for a in view.agents()],
+            "apples": [(t.name, t["bites"]) for t in view.things("apple")],
+            "heard": [(e.source, e["word"]) for e in view.events("shout")],
+            "luck": view.random.random(),
+        }
+
+    async def resolve(self, cluster: Transaction) -> None:
+        members = sorted(cluster, key=lambda m: m.name)
+        for member in members:
+            friends = member.agents(min(self.joint_radius or 0, self.perception_radius))
+            if member.action["talk"] and friends:
+                said = await member.ask(friends[0].name, f"{member.name} asks")
+                member.write(last=said)
+        for member in members:
+            act = member.action
+            x, y = member.position
+            dx, dy = MOVES[act["move"]]
+            speed = int(self.max_velocity)
+            place = (
+                min(max(x + dx * speed, 0), self.side - 1),
+                min(max(y + dy * speed, 0), self.side - 1),
+            )
+            member.move(place)
+            here = [t for t in member.things("apple", 0) if t["bites"] < 3]
+            if act["eat"] and here:
+                apple = here[0]
+                member.write(apple.name, bites=apple["bites"] + 1)
+                member.write(bag=member.me["bag"] + 1)
+            if act["shout"]:
+                member.emit("shout", place, word=act["shout"])
+
+
+@dataclass
+class Walker(Agent):
+    name: str
+    memory: list[str] = field(default_factory=list)
+    talks: dict[int, str] = field(default_factory=dict)
+
+    async def proceed(self, observation: Any, llm: Any) -> Any:
+        if self.random.random() < 0.4:
+            said = await llm.chat(f"{observation}", function="think", max_tokens=40)
+            self.memory.append(said.text)
+        return choose(self, observation)
+
+    async def answer(self, question: Any, llm: Any) -> Any:
+        said = await llm.chat(f"{question}: {self.memory[-2:]}", function="talk", max_tokens=30)
+        self.talks[self.step] = said.text
+        return said.text
+
+
+@dataclass
+class PlainWalker(Agent):
+    """The same, without async."""
+
+    name: str
+    memory: list[str] = field(default_factory=list)
+    talks: dict[int, str] = field(default_factory=dict)
+
+    def proceed(self, observation: Any, llm: Any) -> Any:
+        if self.random.random() < 0.4:
+            self.memory.append(llm.chat(f"{observation}", function="think", max_tokens=40).text)
+        return choose(self, observation)
+
+    def answer(self, question: Any, llm: Any) -> Any:
+        said = llm.chat(f"{question}: {self.memory[-2:]}", function="talk", max_tokens=30)
+        self.talks[self.step] = said.text
+        return said.text
+
+
+def choose(walker: Walker | PlainWalker, observation: Any) -> dict[str, Any]:
+    draw = Random(f"{observation}{walker.memory[-3:]}{walker.random.random()}")
+    return {
+        "move": draw.randrange(5),
+        "eat": draw.random() < 0.5,
+        "shout": f"hey {len(walker.memory)}" if draw.random() < 0.2 else "",
+        "talk": draw.random() < 0.3,
+    }
+
+
+def author(request: Request, draw: Random) -> str:
+    """Answers that depend on the question, of very different lengths."""
+    words = Random(request.text).choices(["sun", "rain", "wind", "snow", "hail", "fog"], k=3)
+    return " ".join(words * draw.choice([1, 1, 2, 8]))
