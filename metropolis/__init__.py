@@ -19,7 +19,7 @@ _PUBLIC = {
 }
 """Name -> the module it lives in; imported when it is asked for, so that `import` stays quick."""
 
-__all__ = sorted(_PUBLIC)  # noqa: PLE0605 -- the names are those above
+__all__ = sorted(_PUBLIC)
 
 
 def __getattr__(name: str) -> Any:
