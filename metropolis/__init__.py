@@ -3,19 +3,45 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # the same names as _PUBLIC, which a test compares
+    from metropolis.llm.client import Client as Client
+    from metropolis.runtime.simulation import Simulation as Simulation
+    from metropolis.types import CausalityError as CausalityError
+    from metropolis.types import MetropolisError as MetropolisError
+    from metropolis.world.base import Agent as Agent
+    from metropolis.world.base import World as World
+    from metropolis.world.entities import Entity as Entity
+    from metropolis.world.entities import Event as Event
+    from metropolis.world.record import StepRecord as StepRecord
+    from metropolis.world.scenario import Scenario as Scenario
+    from metropolis.world.scenario import make_scenario as make_scenario
+    from metropolis.world.spaces import Choice as Choice
+    from metropolis.world.spaces import FreeText as FreeText
+    from metropolis.world.spaces import Maybe as Maybe
+    from metropolis.world.spaces import Record as Record
+    from metropolis.world.transaction import Transaction as Transaction
+    from metropolis.world.view import View as View
 
 _PUBLIC = {
     "Agent": "metropolis.world.base",
+    "CausalityError": "metropolis.types",
+    "Choice": "metropolis.world.spaces",
+    "Client": "metropolis.llm.client",
     "Entity": "metropolis.world.entities",
     "Event": "metropolis.world.entities",
-    "Client": "metropolis.llm.client",
+    "FreeText": "metropolis.world.spaces",
+    "Maybe": "metropolis.world.spaces",
     "MetropolisError": "metropolis.types",
+    "Record": "metropolis.world.spaces",
     "Scenario": "metropolis.world.scenario",
     "Simulation": "metropolis.runtime.simulation",
+    "StepRecord": "metropolis.world.record",
     "Transaction": "metropolis.world.transaction",
     "View": "metropolis.world.view",
     "World": "metropolis.world.base",
+    "make_scenario": "metropolis.world.scenario",
 }
 """Name -> the module it lives in; imported when it is asked for, so that `import` stays quick."""
 

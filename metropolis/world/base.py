@@ -80,6 +80,10 @@ class World(ABC):
         joint = self.perception_radius if self.joint_radius is None else self.joint_radius
         return Reach(self.metric, self.perception_radius, self.max_velocity, joint)
 
+    def reward(self, view: View) -> float:  # noqa: ARG002
+        """What the agent of `view` has gained by its last step; for reinforcement learning."""
+        return 0.0
+
     _sealed = False
 
     def __setattr__(self, attribute: str, value: Any) -> None:

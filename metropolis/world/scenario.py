@@ -16,6 +16,14 @@ GROUP = "metropolis.worlds"
 """Entry points: name -> a function (agents: int | None, seed: int) -> Scenario."""
 
 
+def plain_story(record: StepRecord) -> Sequence[str]:
+    """The events of a step: who, what, and its data."""
+    return [
+        " ".join([event.source, event.kind, *map(str, event.data.values())])
+        for event in record.events
+    ]
+
+
 @dataclass(frozen=True)
 class Scenario:
     """A world with its agents, and what makes it pleasant to run without a model."""
@@ -24,7 +32,7 @@ class Scenario:
     agents: Sequence[Agent]
     author: Callable[[Any, Random], str] | None = None
     """Answers a `metropolis.llm.Request` offline, for the scripted backend; None: its own words."""
-    story: Callable[[StepRecord], Sequence[str]] | None = None
+    story: Callable[[StepRecord], Sequence[str]] = plain_story
     """What to tell people of a step, a sentence each; called in order of steps."""
     steps: int = 360
     """How long a run is unless told otherwise."""

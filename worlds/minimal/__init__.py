@@ -1,0 +1,59 @@
+"""A village green, where a rumour grows from mouth to mouth."""
+
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from gymnasium.spaces import Dict, Discrete, Sequence
+
+from metropolis import Agent, Choice, Entity, FreeText, Scenario, Transaction, View, World
+
+SIDE, WALKS = 16, [(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1)]
+MORE = [", they say", ", and the mayor knows", ", or two", ", and it was the cook", ", last night"]
+
+
+@dataclass
+class Green(World):
+    """Villagers see and hear 4 tiles far, and walk one tile a step."""
+
+    names: list[str]
+    name, perception_radius, max_velocity = "minimal", 4, 1
+    observation_space = Dict(near=Discrete(10_000), heard=Sequence(FreeText()))
+    action_space = Dict(walk=Choice(WALKS), say=FreeText())
+
+    def reset(self, *, seed: int, options: Any) -> list[Entity]:
+        draw = Random(seed).randrange
+        return [Entity(name, (draw(SIDE), draw(SIDE)), "agent") for name in self.names]
+
+    def observe(self, view: View) -> Any:
+        return {"near": len(view.agents()), "heard": tuple(e["words"] for e in view.events())}
+
+    def resolve(self, cluster: Transaction) -> None:
+        for villager in cluster:
+            if villager.action["say"]:
+                villager.emit("says", words=villager.action["say"])
+            (x, y), (dx, dy) = villager.position, villager.action["walk"]
+            villager.move((min(max(x + dx, 0), SIDE), min(max(y + dy, 0), SIDE)))
+
+
+@dataclass
+class Villager(Agent):
+    """Remembers the last rumour it heard, and passes it on now and then."""
+
+    name: str
+    rumour: str = ""
+
+    async def proceed(self, observation: Any, llm: Any) -> Any:
+        self.rumour, say = [self.rumour, *observation["heard"]][-1], ""
+        if self.rumour and observation["near"] and self.random.random() < 0.1:
+            question = f"Pass this rumour on, a little better than you heard it: {self.rumour}"
+            say = (await llm.chat(question, function="gossip", max_tokens=60)).text
+        return {"walk": self.random.choice(WALKS), "say": say}
+
+
+def make(*, agents: int | None = None, seed: int = 0) -> Scenario:
+    """A green with that many villagers, one of whom knows something."""
+    villagers = [Villager(f"Villager {i + 1}") for i in range(agents or 10)]
+    villagers[seed % len(villagers)].rumour = "The miller has lost a goose"
+    offline = lambda asked, draw: asked.text.split(": ")[1] + draw.choice(MORE)  # noqa: E731
+    return Scenario(Green([v.name for v in villagers]), villagers, offline, steps=120)
