@@ -9,7 +9,6 @@ from gymnasium.spaces import Dict, Discrete, Sequence
 from metropolis import Agent, Choice, Entity, FreeText, Scenario, Transaction, View, World
 
 SIDE, WALKS = 16, [(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1)]
-MORE = [", they say", ", and the mayor knows", ", or two", ", and it was the cook", ", last night"]
 
 
 @dataclass
@@ -54,6 +53,7 @@ class Villager(Agent):
 def make(*, agents: int | None = None, seed: int = 0) -> Scenario:
     """A green with that many villagers, one of whom knows something."""
     villagers = [Villager(f"Villager {i + 1}") for i in range(agents or 10)]
-    villagers[seed % len(villagers)].rumour = "The miller has lost a goose"
-    offline = lambda asked, draw: asked.text.split(": ")[1] + draw.choice(MORE)  # noqa: E731
-    return Scenario(Green([v.name for v in villagers]), villagers, offline, steps=120)
+    villagers[seed % len(villagers)].rumour = "The miller has lost 2 geese"
+    told = "The miller has lost {} geese".format  # what they say without a model
+    author = lambda asked, draw: told(int(asked.text.split()[-2]) + draw.randint(1, 3))  # noqa: E731
+    return Scenario(Green([v.name for v in villagers]), villagers, author, steps=120)
