@@ -1,0 +1,192 @@
+"""`metropolis serve sglang`, with a small program in the place of SGLang."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from metropolis.cli import main
+
+STAND_IN = """
+import http.server, json, os, subprocess, sys, time
+
+behaviour, report = os.environ["BEHAVIOUR"], os.environ["REPORT"]
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+with open(report, "w") as file:
+    json.dump({"argv": sys.argv[1:], "pids": [os.getpid(), child.pid],
+               "omp": os.environ.get("OMP_NUM_THREADS")}, file)
+print("loading weights", flush=True)
+if behaviour == "dies":
+    sys.exit("out of memory")
+if behaviour == "hangs":
+    time.sleep(60)
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if self.path == "/health_generate" else 404)
+        self.end_headers()
+        if behaviour == "dies later":
+            print("segmentation fault", flush=True)
+            os._exit(3)
+
+port = int(sys.argv[sys.argv.index("--port") + 1])
+http.server.HTTPServer(("127.0.0.1", port), Handler).serve_forever()
+"""
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Makes `python -m sglang.launch_server` run the program above; its report is returned."""
+    package = tmp_path / "sglang"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "launch_server.py").write_text(STAND_IN)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("REPORT", str(tmp_path / "report"))
+    monkeypatch.setenv("BEHAVIOUR", "serves")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    return tmp_path / "report"
+
+
+def arguments(port: int, *more: str) -> list[str]:
+    return ["serve", "sglang", "--model-path", "tiny", "--port", str(port), *more]
+
+
+@pytest.fixture
+def serving(stand_in: Path, port: int) -> Iterator[subprocess.Popen[str]]:
+    start = [sys.executable, "-c", "from metropolis.cli import main; main()"]
+    options = arguments(port, "--device", "cpu", "--", "--mem-fraction-static", "0.5")
+    with subprocess.Popen([*start, *options], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == (
+            f"SGLang serves tiny at http://127.0.0.1:{port}; "
+            f"use it with --llm sglang:http://127.0.0.1:{port}\n"
+        )
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_the_server_and_its_children(
+    number: signal.Signals, status: int, serving: subprocess.Popen[str], stand_in: Path
+) -> None:
+    report = json.loads(stand_in.read_text())
+    assert all(map(lives, report["pids"]))
+    serving.send_signal(number)
+    assert serving.wait(30) == status
+    wait_for_the_end_of(report["pids"])
+
+
+def wait_for_the_end_of(pids: list[int]) -> None:
+    deadline = time.monotonic() + 30
+    while any(map(lives, pids)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def lives(pid: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"  # ended, and its parent has yet to notice
+
+
+def test_priorities_are_on_and_flags_of_the_user_come_last(
+    serving: subprocess.Popen[str], stand_in: Path
+) -> None:
+    report = json.loads(stand_in.read_text())
+    flags = report["argv"]
+    assert {"--enable-priority-scheduling", "--schedule-low-priority-values-first"} <= set(flags)
+    assert flags[-2:] == ["--mem-fraction-static", "0.5"]
+    assert report["omp"] == "1"
+
+
+def fail(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *given: str
+) -> tuple[int, str]:
+    monkeypatch.setattr(sys, "argv", ["metropolis", *given])
+    with pytest.raises(SystemExit) as exited:
+        main()
+    return int(exited.value.code or 0), capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "sentence", "last"),
+    [
+        ("dies", "SGLang ended with status 1 before it answered:", "out of memory"),
+        ("dies later", "SGLang ended with status 3", "segmentation fault"),
+        ("hangs", "did not answer at http://127.0.0.1:", "loading weights"),
+    ],
+)
+def test_a_server_that_fails_is_said_with_the_end_of_its_log(
+    behaviour: str,
+    sentence: str,
+    last: str,
+    port: int,
+    stand_in: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("BEHAVIOUR", behaviour)
+    wait_s = "2" if behaviour == "hangs" else "60"
+    status, said = fail(monkeypatch, capsys, *arguments(port, "--wait-s", wait_s))
+    assert status == 1
+    assert sentence in said
+    assert said.endswith(f"{last}\n")
+    wait_for_the_end_of(json.loads(stand_in.read_text())["pids"])
+
+
+def test_the_log_can_be_kept(
+    port: int,
+    stand_in: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("BEHAVIOUR", "dies")
+    fail(monkeypatch, capsys, *arguments(port, "--log", str(tmp_path / "log")))
+    assert (tmp_path / "log").read_text() == "loading weights\nout of memory\n"
+    status, said = fail(monkeypatch, capsys, *arguments(port, "--log", str(tmp_path)))
+    assert (status, said.count("\n")) == (2, 2)
+    assert f"--log: {tmp_path} cannot be written" in said
+
+
+def test_without_sglang_there_is_one_sentence(
+    port: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, said = fail(monkeypatch, capsys, *arguments(port, "--python", sys.executable))
+    assert status == 2
+    assert said == (
+        f"metropolis: SGLang is not installed for {sys.executable}; install it "
+        "(pip install sglang), or name the interpreter that has it with --python\n"
+    )
+    status, said = fail(monkeypatch, capsys, *arguments(port, "--python", os.devnull))
+    assert status == 2
+    assert "cannot be run: Permission denied; name a Python interpreter" in said
+
+
+def test_a_port_in_use_is_said_before_anything_starts(
+    stand_in: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        status, said = fail(monkeypatch, capsys, *arguments(port))
+    assert status == 2
+    assert f"cannot listen at 127.0.0.1:{port}: Address already in use; choose another" in said
+    assert not stand_in.exists()
