@@ -5,7 +5,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from metropolis.adapters.registration import register
+
 if TYPE_CHECKING:  # the same names as _PUBLIC, which a test compares
+    from metropolis.adapters.parallel import parallel_env as parallel_env
+    from metropolis.adapters.single import SingleAgentWorld as SingleAgentWorld
     from metropolis.llm.client import Client as Client
     from metropolis.runtime.simulation import Simulation as Simulation
     from metropolis.types import CausalityError as CausalityError
@@ -36,12 +40,14 @@ _PUBLIC = {
     "MetropolisError": "metropolis.types",
     "Record": "metropolis.world.spaces",
     "Scenario": "metropolis.world.scenario",
+    "SingleAgentWorld": "metropolis.adapters.single",
     "Simulation": "metropolis.runtime.simulation",
     "StepRecord": "metropolis.world.record",
     "Transaction": "metropolis.world.transaction",
     "View": "metropolis.world.view",
     "World": "metropolis.world.base",
     "make_scenario": "metropolis.world.scenario",
+    "parallel_env": "metropolis.adapters.parallel",
 }
 """Name -> the module it lives in; imported when it is asked for, so that `import` stays quick."""
 
@@ -56,3 +62,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return [*globals(), *_PUBLIC]
+
+
+register()

@@ -25,6 +25,7 @@ PARTS = (
     "sim",
     "workers",
     "runtime",
+    "adapters",
     "bench",
     "cli",
 )

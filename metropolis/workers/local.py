@@ -13,10 +13,9 @@ from typing import Any
 from metropolis.llm.agent import LLM, BlockingLLM, CallRecord
 from metropolis.types import AgentId, Dispatch, Step
 from metropolis.world.base import Agent, World
-from metropolis.world.clusters import clusters
 from metropolis.world.entities import Entity, Event
 from metropolis.world.state import State
-from metropolis.world.transaction import Transaction
+from metropolis.world.transaction import Transaction, transactions
 from metropolis.world.view import Reach, View
 
 THREADS_MAX = 1024
@@ -68,22 +67,19 @@ class LocalWorker:
             [self._proceed(self._agents[i], llms, step) for i in dispatch.agents]
         )
         actions = dict(zip(llms, decided, strict=True))
-        transactions = [
-            Transaction(
-                self._state, self._reach, self._seed, step, part, partial(self._answer, llms)
-            )
-            for part in self._apart(actions, step)
-        ]
-        await self._all([self._resolve(transaction) for transaction in transactions])
+        parts = transactions(
+            self._state, self._reach, self._seed, step, actions, partial(self._answer, llms)
+        )
+        await self._all([self._resolve(part) for part in parts])
         writes: dict[str, Entity | None] = {}
-        for transaction in transactions:
-            writes |= transaction.writes
+        for part in parts:
+            writes |= part.writes
         return Outcome(
             step,
             dispatch.agents,
             actions,
             writes,
-            [event for transaction in transactions for event in transaction.events],
+            [event for part in parts for event in part.events],
             {self._ids[name]: llm.calls for name, llm in llms.items() if llm.calls},
         )
 
@@ -108,19 +104,6 @@ class LocalWorker:
         resolving = self._world.resolve(transaction)
         if resolving is not None:
             await resolving
-
-    def _apart(self, actions: Mapping[str, Any], step: Step) -> list[dict[str, Any]]:
-        """The actions of each cluster that would be one in every mode.
-
-        Agents dispatched together need not be near each other: in lockstep everybody is.
-        """
-        names = list(actions)
-        if len(names) == 1:
-            return [dict(actions)]
-        bodies = [self._state.entity(name, step) for name in names]
-        together = max(2 * self._reach.max_velocity, self._reach.joint_radius)
-        parts = clusters(self._reach.metric, together, [body.position for body in bodies if body])
-        return [{names[i]: actions[names[i]] for i in part} for part in parts]
 
     async def _call(self, method: Callable[[Any, Any], Any], asked: Any, llm: LLM) -> Any:
         """What an agent's method returns, be it plain or async."""

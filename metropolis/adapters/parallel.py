@@ -1,0 +1,132 @@
+"""A world as a PettingZoo `ParallelEnv`: everybody is told what to do."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from metropolis.adapters.stage import Stage, Told, bodies_of, scenario_of, text_map
+from metropolis.types import MetropolisError
+from metropolis.world.base import World
+
+try:
+    from pettingzoo import ParallelEnv
+except ImportError as error:
+    raise MetropolisError(
+        "PettingZoo is not installed; pip install 'metropolis[pettingzoo]'"
+    ) from error
+
+Observations = dict[str, Any]
+Infos = dict[str, dict[str, Any]]
+
+
+class ParallelWorld(ParallelEnv[str, Any, Any]):
+    """All agents act at once; nobody terminates, and all are truncated after `max_cycles` steps.
+
+    Rewards are the world's (`World.reward`). The seed of `reset` is the world's; without one it is
+    drawn from the generator that the last seed has started.
+
+    Args:
+        world: a world, or the name of an installed one.
+        agents: how many, for a world by name; None: as many as it usually has.
+        scenario_seed: what a world by name is made with, whatever the seed of a run.
+        max_cycles: steps of an episode; None: the scenario's own.
+        render_mode: None or `ansi`.
+    """
+
+    def __init__(
+        self,
+        world: World | str,
+        *,
+        agents: int | None = None,
+        scenario_seed: int = 0,
+        max_cycles: int | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        _, scenario = scenario_of(world, agents, scenario_seed)
+        self.world, self._author = scenario.world, scenario.author
+        self.metadata = {"name": self.world.name, "render_modes": ["ansi"]}
+        self.max_cycles = scenario.steps if max_cycles is None else max_cycles
+        self.render_mode = render_mode
+        self.possible_agents = bodies_of(self.world.reset(seed=scenario_seed, options={}))
+        self.agents: list[str] = []
+        self.observation_spaces: dict[str, gymnasium.Space[Any]] = {}
+        self.action_spaces: dict[str, gymnasium.Space[Any]] = {}
+        self._stage: Stage | None = None
+        self._draw = np.random.default_rng()
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observations, Infos]:
+        """Begin anew. Raises MetropolisError if the seed changes who lives there."""
+        if seed is not None:
+            self._draw = np.random.default_rng(seed)
+        chosen = int(self._draw.integers(2**31)) if seed is None else seed
+        self.close()
+        told = {name: Told(name) for name in self.possible_agents}
+        self._stage = Stage(self.world, told, chosen, options or {}, self._author)
+        self.agents = list(self.possible_agents)
+        return self._observe(), {name: {} for name in self.agents}
+
+    def step(
+        self, actions: dict[str, Any]
+    ) -> tuple[Observations, dict[str, float], dict[str, bool], dict[str, bool], Infos]:
+        """Let everybody act. Raises MetropolisError when an action is missing or out of place."""
+        stage = self._begun()
+        if missing := [name for name in self.agents if name not in actions]:
+            raise MetropolisError(f"step {stage.step}: there is no action for {missing[0]!r}")
+        stage.act({name: actions[name] for name in self.agents})
+        acted, over = self.agents, stage.step >= self.max_cycles
+        observations = self._observe()
+        if over:
+            self.agents = []
+        return (
+            observations,
+            {name: stage.reward(name) for name in acted},
+            dict.fromkeys(acted, False),
+            dict.fromkeys(acted, over),
+            {name: {} for name in acted},
+        )
+
+    def observation_space(self, agent: str) -> gymnasium.Space[Any]:
+        """A space of the agent's own, so that it can be seeded."""
+        return _own(self.observation_spaces, agent, self.world.observation_space)
+
+    def action_space(self, agent: str) -> gymnasium.Space[Any]:
+        """A space of the agent's own, so that it can be seeded."""
+        return _own(self.action_spaces, agent, self.world.action_space)
+
+    def render(self) -> str | None:
+        """Where everybody is, as text, in the mode `ansi`."""
+        if self.render_mode is None:
+            return None
+        return text_map(self.world, self._begun().entities())
+
+    def close(self) -> None:
+        """Free what the run holds."""
+        if self._stage is not None:
+            self._stage.close()
+            self._stage = None
+
+    def _observe(self) -> Observations:
+        return {name: self._begun().observe(name) for name in self.agents}
+
+    def _begun(self) -> Stage:
+        if self._stage is None:
+            raise MetropolisError(f"the world {self.world.name!r} has not begun; call reset first")
+        return self._stage
+
+
+def _own(
+    spaces: dict[str, gymnasium.Space[Any]], agent: str, space: gymnasium.Space[Any]
+) -> gymnasium.Space[Any]:
+    if agent not in spaces:
+        spaces[agent] = deepcopy(space)
+    return spaces[agent]
+
+
+parallel_env = ParallelWorld
+"""PettingZoo's own word for it."""

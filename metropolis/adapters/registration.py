@@ -1,0 +1,64 @@
+"""The worlds' ids for `gymnasium.make`.
+
+Gymnasium has had no entry points for plug-ins since 1.0: importing a package registers what it
+has. To keep `import metropolis` quick, that waits until somebody imports Gymnasium.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+IDS = {
+    "metropolis/Minimal-v0": "minimal",
+    "metropolis/Social-v0": "social",
+    "metropolis/SmallVille-v0": "smallville",
+    "metropolis/LargeVille-v0": "largeville",
+}
+"""Gymnasium's id -> the world's name. ``metropolis/World-v0`` takes the name as `world`."""
+
+
+def register() -> None:
+    """Register the worlds now if Gymnasium is imported already, otherwise when it is."""
+    if "gymnasium" in sys.modules:
+        _register(sys.modules["gymnasium"])
+    elif not any(isinstance(finder, _Awaiting) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Awaiting())
+
+
+def _register(gymnasium: ModuleType) -> None:
+    entry_point = "metropolis.adapters.single:SingleAgentWorld"
+    gymnasium.register("metropolis/World-v0", entry_point=entry_point)
+    for name, world in IDS.items():
+        gymnasium.register(name, entry_point=entry_point, kwargs={"world": world})
+
+
+class _Awaiting(MetaPathFinder):
+    """Finds Gymnasium as anybody would, once, and registers the worlds when it is loaded."""
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,  # noqa: ARG002
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> ModuleSpec | None:
+        if fullname != "gymnasium":
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(fullname)
+        if spec is None or spec.loader is None:
+            return spec
+        load = spec.loader.exec_module
+
+        def load_and_register(module: ModuleType) -> None:
+            load(module)
+            _register(module)
+
+        loader: Any = spec.loader
+        loader.exec_module = load_and_register
+        return spec

@@ -1,0 +1,115 @@
+"""One agent's view of a world as a Gymnasium `Env`; the others live their own lives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import Any
+
+import gymnasium
+
+from metropolis.adapters.stage import (
+    Following,
+    Policy,
+    Stage,
+    Told,
+    Wandering,
+    bodies_of,
+    scenario_of,
+    text_map,
+)
+from metropolis.types import MetropolisError
+from metropolis.world.base import Agent, World
+
+
+class SingleAgentWorld(gymnasium.Env[Any, Any]):
+    """The episode never terminates, and is truncated after `max_cycles` steps.
+
+    Args:
+        world: a world, or the name of an installed one.
+        agent: who is controlled from here; None: the first body.
+        others: a policy (agent, observation) -> action, or agents with memories of their own, which
+            are copied at every reset; None: the scenario's own agents with its offline author, or
+            random actions where there are none.
+        agents, scenario_seed, max_cycles, render_mode: see `metropolis.parallel_env`.
+    """
+
+    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 -- as Gymnasium has it
+
+    def __init__(
+        self,
+        world: World | str,
+        *,
+        agent: str | None = None,
+        others: Policy | Sequence[Agent] | None = None,
+        agents: int | None = None,
+        scenario_seed: int = 0,
+        max_cycles: int | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        self._make, scenario = scenario_of(world, agents, scenario_seed)
+        self.world, self._author, self._others = scenario.world, scenario.author, others
+        self.observation_space = deepcopy(self.world.observation_space)
+        self.action_space = deepcopy(self.world.action_space)
+        self.max_cycles = scenario.steps if max_cycles is None else max_cycles
+        self.render_mode = render_mode
+        names = bodies_of(self.world.reset(seed=scenario_seed, options={}))
+        if agent is not None and agent not in names:
+            raise MetropolisError(
+                f"the world {self.world.name!r} has no agent {agent!r}; there are "
+                f"{', '.join(names[:9])}{', …' if len(names) > 9 else ''}"
+            )
+        self.agent = names[0] if agent is None else agent
+        self._names = names
+        self._stage: Stage | None = None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin anew; `seed` is the world's, drawn from `np_random` if None."""
+        super().reset(seed=seed)
+        chosen = int(self.np_random.integers(2**31)) if seed is None else seed
+        self.close()
+        cast = {**self._company(), self.agent: Told(self.agent)}
+        self._stage = Stage(self.world, cast, chosen, options or {}, self._author)
+        return self._stage.observe(self.agent), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Act, while the others act too. Raises MetropolisError for an action out of place."""
+        stage = self._begun()
+        stage.act({self.agent: action})
+        observation, reward = stage.observe(self.agent), stage.reward(self.agent)
+        return observation, reward, False, stage.step >= self.max_cycles, {}
+
+    def render(self) -> Any:
+        """Where everybody is, as text, in the mode `ansi`."""
+        if self.render_mode is None:
+            return None
+        return text_map(self.world, self._begun().entities())
+
+    def close(self) -> None:
+        """Free what the run holds."""
+        if self._stage is not None:
+            self._stage.close()
+            self._stage = None
+
+    def _company(self) -> dict[str, Agent]:
+        """Everybody else, as they are when an episode begins."""
+        others = self._others
+        if others is None:
+            own = {agent.name: agent for agent in self._make().agents}
+            space = self.world.action_space
+            return {name: own.get(name) or Wandering(name, space) for name in self._names}
+        if callable(others):
+            return {name: Following(name, others) for name in self._names}
+        if odd := ({agent.name for agent in others} | {self.agent}) ^ set(self._names):
+            raise MetropolisError(
+                f"the others do not match the world's bodies at {min(odd)!r}; there should be an "
+                f"agent for every body but {self.agent!r}"
+            )
+        return {agent.name: deepcopy(agent) for agent in others}
+
+    def _begun(self) -> Stage:
+        if self._stage is None:
+            raise MetropolisError(f"the world {self.world.name!r} has not begun; call reset first")
+        return self._stage

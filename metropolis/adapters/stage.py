@@ -1,0 +1,202 @@
+"""A world driven from outside, a step of everybody at a time.
+
+Some agents do what they are told; the others are agents as in any run. What happens is what a
+lockstep run makes of the same actions: the same worker runs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+from functools import partial
+from typing import Any
+from weakref import finalize
+
+import gymnasium
+import numpy as np
+
+from metropolis.llm.agent import LLM
+from metropolis.llm.backends.scripted import Author, Scripted
+from metropolis.llm.client import Client
+from metropolis.types import Dispatch, MetropolisError, Position
+from metropolis.workers.local import LocalWorker
+from metropolis.world.base import Agent, World
+from metropolis.world.entities import AGENT, Entity
+from metropolis.world.scenario import Scenario, make_scenario
+from metropolis.world.state import State
+from metropolis.world.view import View
+
+Policy = Callable[[str, Any], Any]
+"""(agent, observation) -> action."""
+
+
+class Told(Agent):
+    """Does what it was told."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.action = name, None
+
+    async def proceed(self, observation: Any, llm: Any) -> Any:  # noqa: ARG002
+        """The action from outside."""
+        return self.action
+
+    async def answer(self, question: Any, llm: Any) -> None:  # noqa: ARG002
+        """Nobody is there to answer."""
+        return None
+
+
+class Following(Told):
+    """Does what `policy` decides."""
+
+    def __init__(self, name: str, policy: Policy) -> None:
+        super().__init__(name)
+        self.policy = policy
+
+    async def proceed(self, observation: Any, llm: Any) -> Any:  # noqa: ARG002
+        """What the policy says."""
+        return self.policy(self.name, observation)
+
+
+class Wandering(Told):
+    """Does anything: draws from the action space."""
+
+    def __init__(self, name: str, space: gymnasium.Space[Any]) -> None:
+        super().__init__(name)
+        self.space = deepcopy(space)
+
+    async def proceed(self, observation: Any, llm: Any) -> Any:  # noqa: ARG002
+        """An action drawn for (seed, agent, step)."""
+        self.space.seed(self.random.getrandbits(31))
+        return self.space.sample()
+
+
+class Stage:
+    """A world from its beginning on, with its agents in the order of its bodies."""
+
+    def __init__(
+        self,
+        world: World,
+        agents: Mapping[str, Agent],
+        seed: int,
+        options: Mapping[str, Any],
+        author: Author | None,
+    ) -> None:
+        self.world, self.step = world, 0
+        begun = list(world.reset(seed=seed, options=options))
+        self.names = bodies_of(begun)
+        if set(self.names) != set(agents):
+            raise MetropolisError(
+                f"the world {world.name!r} has other agents for the seed {seed} than before; "
+                "World.reset should return the same bodies for every seed"
+            )
+        self._seed, self._agents = seed, agents
+        self._state = State(world.metric, world.perception_radius, begun)
+        self._client = Client(Scripted(author))  # holds nothing that must be closed
+        cast = [agents[name] for name in self.names]
+        self._worker = LocalWorker(world, cast, self._state, world.reach, seed, self._make_llm)
+        self._loop = asyncio.new_event_loop()
+        self.close = finalize(self, _free, self._worker, self._loop)
+        """Free threads and event loop; whoever forgets the stage does so too."""
+
+    def observe(self, name: str) -> Any:
+        """What `name` perceives, as data of the caller's own."""
+        return fresh(self.world.observe(self._view(name)))
+
+    def reward(self, name: str) -> float:
+        """What `name` has gained by its last step."""
+        return float(self.world.reward(self._view(name)))
+
+    def act(self, actions: Mapping[str, Any]) -> None:
+        """Let a step happen. Raises MetropolisError for an action outside the action space."""
+        for name, action in actions.items():
+            agent = self._agents[name]
+            if action not in self.world.action_space:
+                raise MetropolisError(
+                    f"step {self.step}, agent {name!r}: the action {action!r:.200} is not in the "
+                    f"action space {self.world.action_space}"
+                )
+            assert isinstance(agent, Told)
+            agent.action = action
+        self.world.seal()
+        try:
+            everybody = Dispatch(self.step, tuple(range(len(self.names))))
+            outcome = self._complete(self._worker.run(everybody))
+        finally:
+            self.world.unseal()
+        self.step += 1
+        self._state.commit(outcome.step, outcome.writes, outcome.events, self.step)
+        self._state.drop_events(self.step)
+
+    def entities(self) -> list[Entity]:
+        """Everything as it is now, by name."""
+        return self._state.at(self.step)[0]
+
+    def _view(self, name: str) -> View:
+        return View(self._state, self.world.reach, self._seed, self.step, name)
+
+    def _make_llm(self, agent: int, step: int) -> LLM:
+        return LLM(self._client, agent=agent, step=step, seed=self._seed)
+
+    def _complete(self, coroutine: Any) -> Any:
+        """What `coroutine` returns; in a notebook a loop is running already, so in a thread."""
+        if asyncio._get_running_loop() is None:
+            return self._loop.run_until_complete(coroutine)
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(self._loop.run_until_complete, coroutine).result()
+
+
+def _free(worker: LocalWorker, loop: asyncio.AbstractEventLoop) -> None:
+    worker.close()
+    loop.close()
+
+
+def scenario_of(
+    world: World | str, agents: int | None, scenario_seed: int
+) -> tuple[Callable[[], Scenario], Scenario]:
+    """How to make the scenario again, with agents that know nothing yet; and one of it."""
+    make: Callable[[], Scenario]
+    if isinstance(world, str):
+        make = partial(make_scenario, world, agents=agents, seed=scenario_seed)
+    else:
+        make = partial(Scenario, world, ())
+    scenario = make()
+    for space in ("observation_space", "action_space"):
+        if not isinstance(getattr(scenario.world, space, None), gymnasium.Space):
+            raise MetropolisError(
+                f"the world {scenario.world.name!r} has no {space}; it should be a gymnasium.Space"
+            )
+    return make, scenario
+
+
+def bodies_of(entities: Sequence[Entity]) -> list[str]:
+    """The names of the agents."""
+    return [entity.name for entity in entities if entity.kind == AGENT]
+
+
+def fresh(value: Any) -> Any:
+    """`value` in containers nobody else holds."""
+    if isinstance(value, Mapping):
+        return {key: fresh(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(fresh(item) for item in value)
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
+def text_map(world: World, entities: Sequence[Entity]) -> str:
+    """Where everybody is, to read: the map with an initial for each agent, then their places."""
+    bodies = [entity for entity in entities if entity.kind == AGENT]
+    lines = [f"{body.name} at ({body.position[0]:g}, {body.position[1]:g})" for body in bodies]
+    if world.map is None:
+        return "\n".join(lines)
+    rows = [["#" if wall else "." for wall in row] for row in world.map.walls]
+    for body in bodies:
+        x, y = nearest_tile(body.position)
+        rows[y][x] = body.name[0]
+    return "\n".join(["".join(row) for row in rows] + lines)
+
+
+def nearest_tile(position: Position) -> tuple[int, int]:
+    """The tile at `position`."""
+    return int(np.floor(position[0] + 0.5)), int(np.floor(position[1] + 0.5))
