@@ -99,7 +99,7 @@ class Checkpointer:
                 self._saved[self._agents[agent].name] = save(self._agents[agent])
 
     def plan(self, newest_step: Step) -> None:
-        """When it is time, aim at the first step that nobody has begun; `newest_step` is begun."""
+        """When it is time, aim at the first step that nobody has come to."""
         if time.monotonic() >= self._due_wall_s and newest_step + 1 < self.step == self._last:
             self.step = newest_step + 1
 

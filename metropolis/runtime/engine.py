@@ -36,7 +36,7 @@ class Engine:
         self.failure: BaseException | None = None
         """What ended the run before its time."""
         self.newest_step = first_step
-        """The greatest step that anybody has begun."""
+        """The greatest step that anybody has come to."""
 
     @property
     def floor(self) -> Step:
@@ -67,7 +67,6 @@ class Engine:
     def _dispatch(self, ready: list[Dispatch]) -> None:
         for dispatch in ready:
             shifted = Dispatch(self._first + dispatch.step, dispatch.agents)
-            self.newest_step = max(self.newest_step, shifted.step)
             task = asyncio.get_running_loop().create_task(self._worker.run(shifted))
             self._tasks.add(task)
             task.add_done_callback(self._finish)
@@ -91,5 +90,6 @@ class Engine:
             body = self._state.entity(self._names[agent], outcome.step + 1)
             assert body is not None
             positions.append(body.position)
+        self.newest_step = max(self.newest_step, outcome.step + 1)
         self._on_commit(outcome)
         self._dispatch(self._controller.handle([Commit(outcome.agents, tuple(positions))]))

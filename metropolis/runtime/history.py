@@ -80,8 +80,8 @@ class HistoryWriter:
         self._file: BinaryIO | None = None
         self.size_bytes = keep_bytes
         if path is not None:
-            self._file = path.open("r+b" if keep_bytes else "wb")
-            kept = self._file.read(keep_bytes) if keep_bytes else b""
+            self._file = path.open("r+b" if keep_bytes else "w+b")
+            kept = self._file.read(keep_bytes)
             if len(kept) != keep_bytes:
                 raise MetropolisError(
                     f"{path}: is {len(kept)} bytes long; its checkpoint needs {keep_bytes}"

@@ -111,7 +111,7 @@ class CallsFile:
     """The calls of a run, a line of JSON each; None keeps nothing."""
 
     def __init__(self, path: Path | None = None, keep_bytes: int = 0) -> None:
-        self._file = path.open("r+b" if keep_bytes else "wb") if path else None
+        self._file = path.open("r+b" if keep_bytes else "w+b") if path else None
         self.kept: list[Call] = []
         self.size_bytes = keep_bytes
         if self._file is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ class RunResult:
     """Why it ended before its last step; None: it did not."""
     history_sha256: str
     """Of the history's lines; equal in every mode."""
-    history: Sequence[StepRecord]
+    history: Sequence[StepRecord] = field(repr=False)
     """The steps of this run; empty when a folder keeps them."""
     calls: int
     prompt_tokens: int
@@ -66,7 +66,7 @@ class RunResult:
     makespan_s: float
     """Of the run's clock: virtual time (sim_s) if simulated, otherwise wall_s."""
     wall_s: float
-    trace: Trace
+    trace: Trace = field(repr=False)
     """Of all steps so far; `metropolis replay` replays it."""
 
 
@@ -152,6 +152,11 @@ class Simulation:
         """
         if self._ran:
             raise MetropolisError("a simulation runs once; make a new one")
+        if _loop_is_running():
+            raise MetropolisError(
+                "an event loop is running in this thread, as in a notebook; "
+                "use `await asyncio.to_thread(simulation.run, steps)`"
+            )
         if steps < self.first_step:
             raise MetropolisError(f"the run is at step {self.first_step}, beyond {steps} already")
         self._ran = True
@@ -162,6 +167,7 @@ class Simulation:
             yield from self._pump(loop, steps)
         finally:
             self.world.unseal()
+            loop.run_until_complete(_cancel_all())  # what plain agents in threads wait for, too
             self._worker.close()
             loop.run_until_complete(self.client.close())
             loop.run_until_complete(loop.shutdown_asyncgens())
@@ -317,6 +323,21 @@ class Simulation:
             self._recorder.calls,
             "generated" if scripted else "recorded",
         )
+
+
+async def _cancel_all() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _loop_is_running() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _rule_of(mode: str, rule: str, reach: Reach) -> Rule:
