@@ -15,7 +15,7 @@ from metropolis.types import AgentId, Dispatch, Step
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import Entity, Event
 from metropolis.world.state import State
-from metropolis.world.transaction import Transaction, transactions
+from metropolis.world.transaction import Transaction, apart
 from metropolis.world.view import Reach, View
 
 THREADS_MAX = 1024
@@ -61,25 +61,28 @@ class LocalWorker:
 
     async def run(self, dispatch: Dispatch) -> Outcome:
         """Let the agents of `dispatch` perceive, proceed and act; nothing is committed."""
-        step = dispatch.step
-        llms = {self._agents[i].name: self._make_llm(i, step) for i in dispatch.agents}
-        decided = await self._all(
-            [self._proceed(self._agents[i], llms, step) for i in dispatch.agents]
+        names = [self._agents[i].name for i in dispatch.agents]
+        llms = {
+            name: self._make_llm(i, dispatch.step)
+            for i, name in zip(dispatch.agents, names, strict=True)
+        }
+        parts = await self._all(
+            [
+                self._act(part, llms, dispatch.step)
+                for part in apart(self._state, self._reach, dispatch.step, names)
+            ]
         )
-        actions = dict(zip(llms, decided, strict=True))
-        parts = transactions(
-            self._state, self._reach, self._seed, step, actions, partial(self._answer, llms)
-        )
-        await self._all([self._resolve(part) for part in parts])
         writes: dict[str, Entity | None] = {}
-        for part in parts:
+        actions: dict[str, Any] = {}
+        for part, decided in parts:
             writes |= part.writes
+            actions |= decided
         return Outcome(
-            step,
+            dispatch.step,
             dispatch.agents,
             actions,
             writes,
-            [event for part in parts for event in part.events],
+            [event for part, _ in parts for event in part.events],
             {self._ids[name]: llm.calls for name, llm in llms.items() if llm.calls},
         )
 
@@ -92,18 +95,28 @@ class LocalWorker:
             return [await turn for turn in turns]
         return await asyncio.gather(*turns)
 
-    async def _proceed(self, agent: Agent, llms: Mapping[str, LLM], step: Step) -> Any:
+    async def _act(
+        self, names: Sequence[str], llms: Mapping[str, LLM], step: Step
+    ) -> tuple[Transaction, dict[str, Any]]:
+        """The step of one cluster: everybody decides, then all of it happens."""
+        decided = await self._all([self._proceed(name, llms[name], step) for name in names])
+        actions = dict(zip(names, decided, strict=True))
+        cluster = Transaction(
+            self._state, self._reach, self._seed, step, actions, partial(self._answer, llms)
+        )
+        resolving = self._world.resolve(cluster)
+        if resolving is not None:
+            await resolving
+        return cluster, actions
+
+    async def _proceed(self, name: str, llm: LLM, step: Step) -> Any:
+        agent = self._agents[self._ids[name]]
         agent.begin(self._seed, step)
-        view = View(self._state, self._reach, self._seed, step, agent.name)
-        return await self._call(agent.proceed, self._world.observe(view), llms[agent.name])
+        view = View(self._state, self._reach, self._seed, step, name)
+        return await self._call(agent.proceed, self._world.observe(view), llm)
 
     async def _answer(self, llms: Mapping[str, LLM], name: str, question: Any) -> Any:
         return await self._call(self._agents[self._ids[name]].answer, question, llms[name])
-
-    async def _resolve(self, transaction: Transaction) -> None:
-        resolving = self._world.resolve(transaction)
-        if resolving is not None:
-            await resolving
 
     async def _call(self, method: Callable[[Any, Any], Any], asked: Any, llm: LLM) -> Any:
         """What an agent's method returns, be it plain or async."""

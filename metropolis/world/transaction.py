@@ -186,16 +186,13 @@ class Member(View):
         self._transaction.writes[entity.name] = entity
 
 
-def transactions(
-    state: State, reach: Reach, seed: int, step: Step, actions: Mapping[str, Any], ask: Ask
-) -> list[Transaction]:
-    """A transaction for each cluster of the agents that act; the clusters are those of every mode.
+def apart(state: State, reach: Reach, step: Step, names: Sequence[str]) -> list[list[str]]:
+    """The clusters that `names` fall into, the same in every mode.
 
     Agents run together need not be near each other: in lockstep everybody is.
     """
-    names = list(actions)
-    positions = [View(state, reach, seed, step, name).position for name in names]
-    return [
-        Transaction(state, reach, seed, step, {names[i]: actions[names[i]] for i in part}, ask)
-        for part in clusters(reach.metric, reach.cluster_radius, positions)
-    ]
+    if len(names) == 1:
+        return [list(names)]
+    positions = [View(state, reach, 0, step, name).position for name in names]
+    parts = clusters(reach.metric, reach.cluster_radius, positions)
+    return [[names[i] for i in part] for part in parts]

@@ -14,7 +14,7 @@ from metropolis.types import CausalityError, MetropolisError
 from metropolis.world.clusters import clusters
 from metropolis.world.entities import Entity
 from metropolis.world.state import State
-from metropolis.world.transaction import Member, Transaction, transactions
+from metropolis.world.transaction import Member, Transaction, apart
 from metropolis.world.view import Reach
 from tests.world.geometries import METRIC_NAMES, random_metric
 
@@ -193,7 +193,10 @@ def test_nothing_is_written_beyond_the_velocity_nor_read_beyond_the_radius(
     begun = [Entity(n, random.choice(places), "agent") for n in "abcd"]
     begun += [Entity(n, random.choice(places)) for n in "xyz"]
     state, position = State(metric, radius, begun), {e.name: e.position for e in begun}
-    parts = transactions(state, reach, 0, 0, dict.fromkeys("abcd"), ask)
+    parts = [
+        Transaction(state, reach, 0, 0, dict.fromkeys(names), ask)
+        for names in apart(state, reach, 0, "abcd")
+    ]
     for member in [member for part in parts for member in part]:
         for _ in range(4):
             for read in try_something(random, member, places):
@@ -224,10 +227,6 @@ def try_something(random: Random, member: Member, places: list) -> list[Entity]:
         return []
 
 
-def test_agents_far_apart_are_not_in_one_transaction(state: State) -> None:
-    parts = transactions(state, REACH, 7, 0, {"cleo": 1, "bob": 2, "ann": 3}, ask)
-    assert [[(m.name, m.action) for m in part] for part in parts] == [
-        [("cleo", 1)],
-        [("bob", 2), ("ann", 3)],
-    ]
+def test_agents_far_apart_are_not_in_one_cluster(state: State) -> None:
+    assert apart(state, REACH, 0, ["cleo", "bob", "ann"]) == [["cleo"], ["bob", "ann"]]
     assert clusters(CHEBYSHEV, REACH.cluster_radius, [(9, 0), (2, 0), (0, 0)]) == [(0,), (1, 2)]
