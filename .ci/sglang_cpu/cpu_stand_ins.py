@@ -15,7 +15,7 @@ import types
 ABSENT = ("triton", "sgl_kernel")
 
 
-class Anything(Exception):
+class Anything(Exception):  # noqa: N818 -- it stands for classes of every kind
     """The base of every stand-in class: can be made, raised and derived from."""
 
     def __init__(self, *given: object, **options: object) -> None:
@@ -43,6 +43,7 @@ class Empty(types.ModuleType):
         return made
 
     def __call__(self, *given: object, **options: object) -> object:
+        """What is decorated, or a decorator that leaves it as it is."""
         if len(given) == 1 and callable(given[0]) and not options:
             return given[0]
         return lambda decorated: decorated
@@ -51,7 +52,8 @@ class Empty(types.ModuleType):
 class StandIns:
     """Finds the absent modules, and is asked before torchvision is imported."""
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> object:
+    def find_spec(self, name: str, *_: object) -> importlib.machinery.ModuleSpec | None:
+        """A spec for an absent module; None leaves the import to the others."""
         if name == "torchvision" and not declared:
             declare_operators()
         if name.partition(".")[0] in ABSENT:
@@ -59,10 +61,11 @@ class StandIns:
         return None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> Empty:
+        """An empty module."""
         return Empty(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
-        pass
+        """There is nothing to run."""
 
 
 def declare_operators() -> None:

@@ -24,7 +24,7 @@ from metropolis.llm.base import (
 )
 from metropolis.llm.journal import Journal, Key, key_of
 from metropolis.llm.limits import Gate, Need, Turn
-from metropolis.llm.tokens import approximate_tokens, prompt_tokens_at_most
+from metropolis.llm.tokens import expected_tokens, prompt_tokens_at_most
 from metropolis.llm.usage import FREE, Prices, Usage, total
 from metropolis.types import MetropolisError
 
@@ -227,7 +227,7 @@ class Client:
         return usage
 
     def _need_of(self, request: Request) -> Need:
-        expected = approximate_tokens(request.text) + request.max_tokens if self._estimates else 0
+        expected = expected_tokens(request) if self._estimates else 0
         if not self._bounds:
             return Need(expected)
         prompt_max = prompt_tokens_at_most(request)

@@ -26,6 +26,11 @@ def first_tokens(text: str, count: int) -> str:
     return text
 
 
+def expected_tokens(request: Request) -> int:
+    """About how many tokens a request takes, with all the answer it may get; cheap to say."""
+    return len(request.text) // CHARACTERS_PER_TOKEN + 1 + request.max_tokens
+
+
 def prompt_tokens_at_most(request: Request) -> int:
     """A bound on the prompt's tokens: no byte-level tokenizer makes more tokens than bytes."""
     messages = 1 if request.messages is None else len(request.messages) + 1

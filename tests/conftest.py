@@ -1,0 +1,33 @@
+"""Fixtures that several parts share."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def sglang_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a real SGLang with a tiny random model on the CPU; one request at a time."""
+    python, model = (os.environ.get(f"METROPOLIS_SGLANG_{name}") for name in ("PYTHON", "MODEL"))
+    if not python or not model:
+        pytest.skip('SGLang is not installed: eval "$(.ci/sglang-cpu DIR)" installs it')
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+    log = tmp_path_factory.mktemp("sglang") / "log"
+    start = [sys.executable, "-c", "from metropolis.cli import main; main()", "serve", "sglang"]
+    start += ["--python", python, "--model-path", model, "--device", "cpu", "--port", port]
+    start += ["--log", str(log), "--", "--max-running-requests", "1"]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    with subprocess.Popen(start, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        assert "SGLang serves" in process.stdout.readline(), Path(log).read_text()[-4000:]
+        yield f"http://127.0.0.1:{port}"
+        process.send_signal(signal.SIGTERM)
