@@ -264,14 +264,14 @@ class BlockingLLM:
             self._wait(pieces.aclose())
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        async def waiting() -> T:
-            self._on_block()
-            try:
-                return await coroutine
-            finally:
-                self._on_unblock()
+        return asyncio.run_coroutine_threadsafe(self._hooked(coroutine), self._loop).result()
 
-        return asyncio.run_coroutine_threadsafe(waiting(), self._loop).result()
+    async def _hooked(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        self._on_block()
+        try:
+            return await coroutine
+        finally:
+            self._on_unblock()
 
 
 def chat_of(messages: str | Sequence[Message]) -> tuple[Message, ...]:

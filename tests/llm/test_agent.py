@@ -122,18 +122,18 @@ def test_a_plain_agent_waits_in_its_thread() -> None:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    hooks: list[str] = []
+    hooks: list[tuple[str, threading.Thread]] = []
     fake = Fake(lambda r: Completion("one two", 5, 7, "stop"), latency_s=lambda r: 0.0)
     llm = BlockingLLM(
         bound(fake),
         loop,
-        on_block=lambda: hooks.append("block"),
-        on_unblock=lambda: hooks.append("unblock"),
+        on_block=lambda: hooks.append(("block", threading.current_thread())),
+        on_unblock=lambda: hooks.append(("unblock", threading.current_thread())),
     )
     try:
         assert llm.chat("a", function="greet").text == "one two"
         assert llm.complete("b", max_tokens=3).text == "one two"
-        assert hooks == ["block", "unblock"] * 2
+        assert hooks == [("block", thread), ("unblock", thread)] * 2
         assert list(llm.stream("c")) == ["one", "two"]
         fake.answer = lambda r: RefusedError("no")
         with pytest.raises(RefusedError, match="no"):
@@ -142,5 +142,5 @@ def test_a_plain_agent_waits_in_its_thread() -> None:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
-    assert hooks == ["block", "unblock"] * (len(hooks) // 2)
+    assert hooks == [("block", thread), ("unblock", thread)] * (len(hooks) // 2)
     assert [call.function for call in llm.calls] == ["greet", "complete", "chat", "chat"]
