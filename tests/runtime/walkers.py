@@ -9,16 +9,15 @@ from typing import Any
 
 from metropolis.llm.base import Request
 from metropolis.rules.metrics import CHEBYSHEV, Metric
+from metropolis.types import Position
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import Entity
 from metropolis.world.transaction import Transaction
 from metropolis.world.view import View
 
-MOVES = ((0, 0), (1, 0), (-1, 0), (0, 1), (0, -1))
-
 
 class Meadow(World):
-    """Walkers on a torus-free meadow of `side` tiles; apples lie about."""
+    """Walkers and apples on `places`, by default a square of `side` tiles."""
 
     name = "meadow"
 
@@ -31,17 +30,32 @@ class Meadow(World):
         velocity: float = 1,
         joint: float | None = None,
         metric: Metric = CHEBYSHEV,
+        places: Sequence[Position] = (),
     ) -> None:
         self.names = [f"w{i:02}" for i in range(walkers)]
-        self.side, self.perception_radius, self.max_velocity = side, radius, velocity
+        self.perception_radius, self.max_velocity = radius, velocity
+        self.places = places or [(x, y) for x in range(side) for y in range(side)]
+        self.apples = side
         self.joint_radius, self.metric = joint, metric
 
     def reset(self, *, seed: int, options: Mapping[str, Any]) -> Sequence[Entity]:
         draw = Random(seed)
-        place = lambda: (draw.randrange(self.side), draw.randrange(self.side))  # noqa: E731
-        walkers = [Entity(n, place(), "agent", {"bag": 0, "last": ""}) for n in self.names]
-        apples = [Entity(f"apple{i}", place(), "apple", {"bites": 0}) for i in range(self.side)]
+        empty = {"bag": 0, "last": ""}
+        walkers = [Entity(n, draw.choice(self.places), "agent", empty) for n in self.names]
+        apples = [
+            Entity(f"apple{i}", draw.choice(self.places), "apple", {"bites": 0})
+            for i in range(self.apples)
+        ]
         return [*walkers, *apples]
+
+    def step_from(self, position: Position, move: int) -> Position:
+        """The `move`-th of the places that can be reached."""
+        within = [
+            place
+            for place in self.places
+            if self.metric.within(position, place, 0, self.max_velocity)
+        ]
+        return within[move % len(within)]
 
     def observe(self, view: View) -> Any:
         return {
@@ -61,13 +75,7 @@ class Meadow(World):
                 member.write(last=said)
         for member in members:
             act = member.action
-            x, y = member.position
-            dx, dy = MOVES[act["move"]]
-            speed = int(self.max_velocity)
-            place = (
-                min(max(x + dx * speed, 0), self.side - 1),
-                min(max(y + dy * speed, 0), self.side - 1),
-            )
+            place = self.step_from(member.position, act["move"])
             member.move(place)
             here = [t for t in member.things("apple", 0) if t["bites"] < 3]
             if act["eat"] and here:
@@ -118,7 +126,7 @@ class PlainWalker(Agent):
 def choose(walker: Walker | PlainWalker, observation: Any) -> dict[str, Any]:
     draw = Random(f"{observation}{walker.memory[-3:]}{walker.random.random()}")
     return {
-        "move": draw.randrange(5),
+        "move": draw.randrange(100),
         "eat": draw.random() < 0.5,
         "shout": f"hey {len(walker.memory)}" if draw.random() < 0.2 else "",
         "talk": draw.random() < 0.3,
