@@ -11,6 +11,7 @@ if TYPE_CHECKING:  # the same names as _PUBLIC, which a test compares
     from metropolis.adapters.parallel import parallel_env as parallel_env
     from metropolis.adapters.single import SingleAgentWorld as SingleAgentWorld
     from metropolis.llm.client import Client as Client
+    from metropolis.runtime.check_world import check_world as check_world
     from metropolis.runtime.simulation import Simulation as Simulation
     from metropolis.types import CausalityError as CausalityError
     from metropolis.types import MetropolisError as MetropolisError
@@ -46,6 +47,7 @@ _PUBLIC = {
     "Transaction": "metropolis.world.transaction",
     "View": "metropolis.world.view",
     "World": "metropolis.world.base",
+    "check_world": "metropolis.runtime.check_world",
     "make_scenario": "metropolis.world.scenario",
     "parallel_env": "metropolis.adapters.parallel",
 }

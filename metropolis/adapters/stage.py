@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from functools import partial
 from typing import Any
@@ -22,6 +21,7 @@ from metropolis.llm.backends.scripted import Author, Scripted
 from metropolis.llm.client import Client
 from metropolis.types import Dispatch, MetropolisError, Position
 from metropolis.workers.local import LocalWorker
+from metropolis.workers.loops import complete
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import AGENT, Entity
 from metropolis.world.scenario import Scenario, make_scenario
@@ -122,7 +122,7 @@ class Stage:
         self.world.seal()
         try:
             everybody = Dispatch(self.step, tuple(range(len(self.names))))
-            outcome = self._complete(self._worker.run(everybody))
+            outcome = complete(self._loop, self._worker.run(everybody))
         finally:
             self.world.unseal()
         self.step += 1
@@ -138,13 +138,6 @@ class Stage:
 
     def _make_llm(self, agent: int, step: int) -> LLM:
         return LLM(self._client, agent=agent, step=step, seed=self._seed)
-
-    def _complete(self, coroutine: Any) -> Any:
-        """What `coroutine` returns; in a notebook a loop is running already, so in a thread."""
-        if asyncio._get_running_loop() is None:
-            return self._loop.run_until_complete(coroutine)
-        with ThreadPoolExecutor(1) as thread:
-            return thread.submit(self._loop.run_until_complete, coroutine).result()
 
 
 def _free(worker: LocalWorker, loop: asyncio.AbstractEventLoop) -> None:

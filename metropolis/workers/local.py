@@ -91,9 +91,19 @@ class LocalWorker:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _all(self, turns: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
+        """What `turns` return; when one fails, nothing of the others goes on."""
         if self._one_by_one or len(turns) == 1:
-            return [await turn for turn in turns]
-        return await asyncio.gather(*turns)
+            try:
+                return [await turn for turn in turns]
+            finally:
+                for turn in turns:
+                    turn.close()
+        tasks = [asyncio.ensure_future(turn) for turn in turns]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
 
     async def _act(
         self, names: Sequence[str], llms: Mapping[str, LLM], step: Step

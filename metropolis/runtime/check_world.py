@@ -1,0 +1,278 @@
+"""`check_world`: hunts for what would make a world's history depend on how it is run.
+
+Lockstep runs first, one agent after the other and watched: bounds, spaces, global randomness, state
+kept outside the engine. Then the same story is told again, with clusters in another order, out of
+order under both rules with delays drawn at random, and interrupted and resumed; all must be equal.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import Any
+
+import gymnasium
+
+from metropolis.llm.backends.scripted import Author
+from metropolis.rules.rules import Rule, conservative, lockstep, versioned
+from metropolis.runtime.inspection import Watch, global_draws
+from metropolis.runtime.trials import (
+    Beginning,
+    Trial,
+    WatchedWorld,
+    checked_beginning,
+    difference,
+)
+from metropolis.types import CausalityError, MetropolisError, Step
+from metropolis.world.base import Agent, World
+from metropolis.world.record import StepRecord
+from metropolis.world.saving import restore, save
+from metropolis.world.scenario import Scenario, make_scenario
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong, in one sentence."""
+
+    kind: str
+    """`reset`, `causality`, `space`, `randomness`, `state`, `repetition`, `order`, `schedule` or
+    `saving`."""
+    sentence: str
+
+
+def check_world(
+    world: World | str | Callable[[], Scenario],
+    agents: Sequence[Agent] | int | None = None,
+    **how: Any,
+) -> None:
+    """Raise MetropolisError with the first thing that is wrong; return if nothing was found.
+
+    Args: see `findings`.
+    """
+    for finding in findings(world, agents, **how):
+        raise MetropolisError(finding.sentence)
+
+
+def findings(
+    world: World | str | Callable[[], Scenario],
+    agents: Sequence[Agent] | int | None = None,
+    *,
+    author: Author | None = None,
+    seeds: Sequence[int] = (0, 1),
+    steps: Step = 30,
+    schedules: int = 3,
+    options: Mapping[str, Any] | None = None,
+) -> list[Finding]:
+    """What is wrong with a world; empty if nothing was found, which is no proof.
+
+    Args:
+        world: a world, the name of an installed one, or a function that makes a scenario.
+        agents: who lives there; they are copied for every run. For a name: how many.
+        author: answers in the place of a model; a scenario has its own.
+        seeds: every check is made for each.
+        steps: how far to run.
+        schedules: how many random schedules to try under each rule.
+        options: for `World.reset`.
+    """
+    found: list[Finding] = []
+    for seed in seeds:
+        make = _maker(world, agents, author, seed)
+        try:
+            found += _Check(make, seed, steps, schedules, options or {}).findings()
+        except CausalityError as error:
+            found.append(Finding("causality", f"seed {seed}: {error}"))
+    return list(dict.fromkeys(found))
+
+
+def _maker(
+    world: World | str | Callable[[], Scenario],
+    agents: Sequence[Agent] | int | None,
+    author: Author | None,
+    seed: int,
+) -> Callable[[], Scenario]:
+    if isinstance(world, str):
+        count = agents if isinstance(agents, int) else None
+        return partial(make_scenario, world, agents=count, seed=seed)
+    if not isinstance(world, World):
+        return world
+    if agents is None or isinstance(agents, int):
+        raise MetropolisError(f"the world {world.name!r} needs its agents; pass them after it")
+    return lambda: Scenario(world, deepcopy(list(agents)), author)
+
+
+class _Check:
+    """All checks for one seed."""
+
+    def __init__(
+        self,
+        make: Callable[[], Scenario],
+        seed: int,
+        steps: Step,
+        schedules: int,
+        options: Mapping[str, Any],
+    ) -> None:
+        self._make, self._seed, self._steps = make, seed, steps
+        self._schedules, self._options = schedules, options
+        self._found: dict[str, Finding] = {}
+
+    def findings(self) -> list[Finding]:
+        """In the order in which they were found; the later checks need the earlier to pass."""
+        before = global_draws()
+        try:
+            beginning = checked_beginning(self._make(), self._seed, self._options)
+            again = checked_beginning(self._make(), self._seed, self._options)
+        except MetropolisError as error:
+            return [Finding("reset", str(error))]
+        if global_draws() != before:
+            self._note("randomness", "World.reset draws from a global generator; use its seed")
+        if beginning != again:
+            self._note("reset", "World.reset returns something else the second time")
+        if self._found:
+            return list(self._found.values())
+        expected = self._watched(beginning)
+        self._compare(beginning, expected)
+        return list(self._found.values())
+
+    def _note(self, kind: str, what: str, key: str | None = None) -> None:
+        """Keep a finding; of those with the same key only the first."""
+        self._found.setdefault(key or what, Finding(kind, f"seed {self._seed}, {what}"))
+
+    @property
+    def _spoilt(self) -> bool:
+        """Whether comparing more runs would only repeat what is known."""
+        return any(finding.kind != "space" for finding in self._found.values())
+
+    def _watched(self, beginning: Beginning) -> list[StepRecord]:
+        """Lockstep, one after the other, so that what is found can be laid at somebody's door."""
+        scenario, at = self._make(), _Progress()
+        watch = Watch(scenario.world, {agent.name: agent for agent in scenario.agents})
+        around = partial(self._around, at)
+        seen = partial(self._check_space, scenario.world, "observation")
+        world = WatchedWorld(scenario.world, around, seen)
+        trial = Trial(scenario, beginning, lockstep(), self._seed, world=world, one_by_one=True)
+        trial.worker.around = around
+
+        def over(step: Step) -> None:
+            for change in watch.changes():
+                self._note(
+                    "state",
+                    f"step {step}: {change}; what changes must be written to entities or belong "
+                    "to one agent",
+                    change.split(" changed", 1)[0],
+                )
+            at.step = step + 1
+
+        records = trial.run(self._steps, over)
+        for record in records:
+            for agent, action in record.actions.items():
+                self._check_space(scenario.world, "action", action, record.step, agent)
+        return records
+
+    def _check_space(self, world: World, what: str, value: Any, step: Step, agent: str) -> None:
+        space = getattr(world, f"{what}_space", None)
+        if not isinstance(space, gymnasium.Space):
+            sentence = (
+                f"the world {world.name!r} has no {what}_space; it should be a gymnasium.Space"
+            )
+            self._found.setdefault(sentence, Finding("space", sentence))
+        elif value not in space:
+            self._note(
+                "space",
+                f"step {step}, agent {agent!r}: the {what} {value!r:.120} is not in the "
+                f"{what} space {space!s:.200}",
+                f"{what}_space",
+            )
+
+    def _around(self, at: _Progress, before: bool, code: str, agent: str) -> None:
+        now = global_draws()
+        for library, was, is_ in zip(("random", "numpy.random"), at.draws, now, strict=True):
+            if not before and was != is_:
+                self._note(
+                    "randomness",
+                    f"step {at.step}, agent {agent!r}: {code} draws from the global `{library}`; "
+                    "draw from `random` of the view or the agent, which does not depend on order",
+                    f"{code} {library}",
+                )
+        at.draws = now
+
+    def _compare(self, beginning: Beginning, expected: list[StepRecord]) -> None:
+        """Tell the story again in every other way."""
+        reach = self._make().world.reach
+        draw = Random(f"check_world/{self._seed}")
+        rules = {
+            "versioned": versioned(reach.perception_radius, reach.max_velocity, reach.joint_radius),
+            "conservative": conservative(reach.perception_radius, reach.max_velocity),
+        }
+        self._again("repetition", "a second lockstep run", beginning, expected, lockstep())
+        orders = Random(draw.random())
+        self._again(
+            "order",
+            "lockstep with the members of clusters in another order",
+            beginning,
+            expected,
+            lockstep(),
+            orders=orders,
+        )
+        for name, rule in rules.items():
+            for number in range(self._schedules):
+                what = f"out of order ({name}, schedule {number})"
+                pauses = Random(draw.random())
+                self._again("schedule", what, beginning, expected, rule, pauses=pauses)
+        self._resume(beginning, expected)
+
+    def _again(
+        self,
+        kind: str,
+        what: str,
+        beginning: Beginning,
+        expected: list[StepRecord],
+        rule: Rule,
+        *,
+        pauses: Random | None = None,
+        orders: Random | None = None,
+    ) -> None:
+        if self._spoilt:
+            return
+        trial = Trial(self._make(), beginning, rule, self._seed)
+        trial.worker.pauses, trial.worker.orders = pauses, orders
+        try:
+            apart = difference(expected, trial.run(self._steps))
+        except Exception as error:  # noqa: BLE001 -- lockstep ran without it: that is the finding
+            apart = f"{type(error).__name__}: {error}, and in lockstep there is none"
+        if apart is not None:
+            self._note(kind, f"{what} tells another story than lockstep: {apart}")
+
+    def _resume(self, beginning: Beginning, expected: list[StepRecord]) -> None:
+        """Stop half-way, save, restore into agents that know nothing, and go on."""
+        if self._spoilt:
+            return
+        half = self._steps // 2
+        trial = Trial(self._make(), beginning, lockstep(), self._seed)
+        trial.run(half)
+        scenario = self._make()
+        try:
+            saved = {a.name: json.dumps(save(a)) for a in trial.scenario.agents}
+            for agent in scenario.agents:
+                restore(agent, json.loads(saved[agent.name]))
+        except (MetropolisError, TypeError) as error:
+            self._note("saving", f"step {half}: {error}")
+            return
+        resumed = Trial(scenario, Beginning(half, *trial.state.at(half)), lockstep(), self._seed)
+        if apart := difference(expected[half:], resumed.run(self._steps)):
+            self._note(
+                "saving",
+                f"a run saved and resumed at step {half} tells another story: {apart}; an agent "
+                "keeps something that is not saved",
+            )
+
+
+@dataclass
+class _Progress:
+    """Where the watched run is."""
+
+    step: Step = 0
+    draws: tuple[Any, Any] = (None, None)

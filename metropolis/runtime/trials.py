@@ -1,0 +1,241 @@
+"""Trial runs of a world under schedules chosen at random, for `check_world`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from metropolis.controller.native import NativeController
+from metropolis.llm.agent import LLM
+from metropolis.llm.backends.scripted import Scripted
+from metropolis.llm.client import Client
+from metropolis.rules.rules import Rule
+from metropolis.runtime.engine import Engine
+from metropolis.runtime.history import HistoryWriter, line_of
+from metropolis.runtime.recorder import CallsFile, Recorder
+from metropolis.types import Dispatch, MetropolisError, Step
+from metropolis.workers.local import LocalWorker, Outcome
+from metropolis.workers.loops import complete
+from metropolis.world.base import Agent, World
+from metropolis.world.entities import AGENT, Entity, Event
+from metropolis.world.record import StepRecord
+from metropolis.world.scenario import Scenario
+from metropolis.world.state import State
+
+PAUSES = (0, 0, 0, 1, 2, 5, 20, 80)
+"""Turns of the event loop that somebody waits: most are quick, some very late."""
+
+
+class TrialWorker(LocalWorker):
+    """Lets clusters and their members wait, and come in another order, as `draw` has it.
+
+    `around` is told of every call of the author's code: before it (True) and after it (False).
+    """
+
+    pauses: Random | None = None
+    orders: Random | None = None
+    around: Callable[[bool, str, str], None] | None = None
+
+    async def run(self, dispatch: Dispatch) -> Outcome:
+        """See `LocalWorker.run`."""
+        agents = list(dispatch.agents)
+        if self.orders is not None:
+            self.orders.shuffle(agents)
+        await self._pause()
+        outcome = await super().run(Dispatch(dispatch.step, tuple(agents)))
+        await self._pause()
+        return replace(outcome, agents=dispatch.agents)
+
+    async def _call(self, method: Callable[[Any, Any], Any], asked: Any, llm: LLM) -> Any:
+        await self._pause()
+        agent: Agent = method.__self__  # type: ignore[attr-defined]
+        self._tell(True, method.__qualname__, agent.name)
+        answer = await super()._call(method, asked, llm)
+        self._tell(False, method.__qualname__, agent.name)
+        await self._pause()
+        return answer
+
+    def _tell(self, before: bool, code: str, agent: str) -> None:
+        if self.around is not None:
+            self.around(before, code, agent)
+
+    async def _pause(self) -> None:
+        if self.pauses is not None:
+            for _ in range(self.pauses.choice(PAUSES)):
+                await asyncio.sleep(0)
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """Where a trial begins: at step 0, or where another left off."""
+
+    step: Step
+    entities: Sequence[Entity]
+    events: Sequence[Event] = ()
+
+
+class Trial:
+    """One run of `scenario` from `beginning` up to a step."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        beginning: Beginning,
+        rule: Rule,
+        seed: int,
+        *,
+        world: World | None = None,
+        one_by_one: bool = False,
+    ) -> None:
+        """`world` stands in for the scenario's, to watch it."""
+        self.scenario, self.beginning, self._rule, self._seed = scenario, beginning, rule, seed
+        self._world = scenario.world if world is None else world
+        self.state = State(
+            self._world.metric, self._world.perception_radius, beginning.entities, beginning.step
+        )
+        self.state.restore_events(beginning.events)
+        self._client = Client(Scripted(scenario.author))  # holds nothing that must be closed
+        self.worker = TrialWorker(
+            self._world,
+            scenario.agents,
+            self.state,
+            self._world.reach,
+            seed,
+            self._make_llm,
+            one_by_one=one_by_one,
+        )
+
+    def run(self, steps: Step, on_commit: Callable[[Step], None] | None = None) -> list[StepRecord]:
+        """The records of the steps below `steps`; `on_commit` is told the step of each commit."""
+        loop = asyncio.new_event_loop()
+        self.scenario.world.seal()
+        try:
+            return complete(loop, self._run(steps, on_commit))
+        finally:
+            self.scenario.world.unseal()
+            self.worker.close()
+            loop.close()
+
+    async def _run(self, steps: Step, on_commit: Callable[[Step], None] | None) -> list[StepRecord]:
+        names, first = [agent.name for agent in self.scenario.agents], self.beginning.step
+        places = {e.name: e.position for e in self.beginning.entities if e.kind == AGENT}
+        positions = [places[name] for name in names]
+        controller = NativeController.of_rule(
+            self._rule, self._world.metric, self._world.max_velocity, positions, steps - first
+        )
+        at = np.array(positions, np.float32).reshape(-1, 2)
+        recorder = Recorder(names, at, first, HistoryWriter(), CallsFile())
+
+        def commit(outcome: Outcome) -> None:
+            recorder.commit(outcome)
+            if on_commit is not None:
+                on_commit(outcome.step)
+
+        engine = Engine(controller, self.worker, self.state, names, first, commit)
+        records: list[StepRecord] = []
+        try:
+            engine.start()
+            while engine.floor < steps and engine.failure is None:
+                await engine.advance()
+                records += recorder.advance(engine.floor)
+            if engine.failure is not None:
+                raise engine.failure
+        finally:
+            await engine.stop()
+        return records
+
+    def _make_llm(self, agent: int, step: Step) -> LLM:
+        return LLM(self._client, agent=agent, step=step, seed=self._seed)
+
+
+class WatchedWorld(World):
+    """`world`, telling `around` of every call of its code, and `seen` of every observation."""
+
+    def __init__(
+        self,
+        world: World,
+        around: Callable[[bool, str, str], None],
+        seen: Callable[[Any, Step, str], None],
+    ) -> None:
+        self._world, self._around, self._seen = world, around, seen
+        for attribute in ("metric", "perception_radius", "max_velocity", "joint_radius", "name"):
+            setattr(self, attribute, getattr(world, attribute))
+
+    def reset(self, *, seed: int, options: Mapping[str, Any]) -> Sequence[Entity]:
+        """See `World.reset`."""
+        return self._world.reset(seed=seed, options=options)
+
+    def observe(self, view: Any) -> Any:
+        """See `World.observe`."""
+        code = f"{type(self._world).__name__}.observe"
+        self._around(True, code, view.name)
+        observation = self._world.observe(view)
+        self._around(False, code, view.name)
+        self._seen(observation, view.step, view.name)
+        return observation
+
+    async def resolve(self, cluster: Any) -> None:
+        """See `World.resolve`."""
+        code = f"{type(self._world).__name__}.resolve"
+        first = cluster.members[0].name
+        self._around(True, code, first)
+        resolving = self._world.resolve(cluster)
+        if isinstance(resolving, Awaitable):
+            await resolving
+        self._around(False, code, first)
+
+
+def difference(expected: Sequence[StepRecord], found: Sequence[StepRecord]) -> str | None:
+    """The first thing in which two histories differ, in words; None if they are equal."""
+    for left, right in zip(expected, found, strict=True):
+        lines = line_of(left), line_of(right)
+        if lines[0] != lines[1]:
+            known, other = (msgspec.json.decode(line) for line in lines)
+            for section, what in (("actions", "action of"), ("writes", "entity"), ("events", "")):
+                path, was, is_ = _apart(known.get(section, {}), other.get(section, {}), ())
+                if path or was != is_:
+                    name = f"the {what} {path[0]!r}" if what else "the events"
+                    inner = path[1:] if what else path
+                    where = "".join(f"[{key!r}]" for key in inner)
+                    return f"step {left.step}, {name}{where} is {is_!r:.80} instead of {was!r:.80}"
+    return None
+
+
+def _apart(left: Any, right: Any, path: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any, Any]:
+    """Where two JSON values differ first, and how."""
+    if isinstance(left, dict) and isinstance(right, dict):
+        for key in sorted(left.keys() | right.keys()):
+            if left.get(key) != right.get(key):
+                return _apart(left.get(key), right.get(key), (*path, key))
+    if isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
+        for number, (a, b) in enumerate(zip(left, right, strict=True)):
+            if a != b:
+                return _apart(a, b, (*path, number))
+    return path, left, right
+
+
+def checked_beginning(scenario: Scenario, seed: int, options: Mapping[str, Any]) -> Beginning:
+    """Step 0. Raises MetropolisError when it does not fit the agents or the metric."""
+    world = scenario.world
+    entities = list(world.reset(seed=seed, options=options))
+    names = sorted(agent.name for agent in scenario.agents)
+    bodies = sorted(entity.name for entity in entities if entity.kind == AGENT)
+    if names != bodies:
+        odd = min(set(names) ^ set(bodies), default=bodies[0])
+        raise MetropolisError(
+            f"seed {seed}: agents and bodies do not match at {odd!r}; World.reset should return "
+            "one entity of kind 'agent' for every agent, with its name"
+        )
+    for entity in entities:
+        if flaw := world.metric.flaw(entity.position):
+            raise MetropolisError(
+                f"seed {seed}: {entity.name!r} begins at {entity.position}, where nothing can be: "
+                f"{flaw}"
+            )
+    return Beginning(0, entities)

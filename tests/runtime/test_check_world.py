@@ -1,0 +1,87 @@
+"""`check_world` finds what is planted, and nothing in worlds that are sound."""
+
+import re
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+from metropolis import Agent, MetropolisError, Scenario, check_world
+from metropolis.runtime.check_world import findings
+from metropolis.runtime.inspection import digest, mutable_parts
+from metropolis.world.scenario import scenario_names
+from tests.runtime.walkers import Meadow, PlainWalker, Walker, author
+from tests.world.planted import PLANTED, Yard, yard
+
+INSTALLED = [name for name in scenario_names() if find_spec(f"metropolis.worlds.{name}")]
+
+
+@pytest.mark.parametrize("what", PLANTED)
+def test_it_finds_what_is_planted(what: str) -> None:
+    world, agents, kind, sentence = PLANTED[what]
+    found = findings(lambda: yard(world, agents), seeds=[0])
+    assert found, what
+    assert found[0].kind == kind
+    assert re.fullmatch(sentence, found[0].sentence), found[0].sentence
+    with pytest.raises(MetropolisError) as refusal:
+        check_world(lambda: yard(world, agents), seeds=[0])
+    assert re.fullmatch(sentence, str(refusal.value))
+
+
+def test_it_finds_nothing_in_a_sound_world() -> None:
+    assert findings(yard) == []
+    assert findings(Yard(), yard().agents, seeds=[5]) == []
+
+
+@pytest.mark.parametrize("kind", [Walker, PlainWalker])
+def test_it_finds_nothing_where_agents_ask_models_and_each_other(
+    kind: Callable[[str], Any],
+) -> None:
+    world = Meadow(8, joint=2)
+    found = findings(world, [kind(name) for name in world.names], author=author, seeds=[0])
+    assert [finding.kind for finding in found] == ["space", "space"]
+
+
+@pytest.mark.parametrize("name", INSTALLED)
+def test_the_worlds_that_ship_are_sound(name: str) -> None:
+    check_world(name, seeds=[1], steps=24, schedules=1)
+
+
+def test_a_schedule_that_breaks_a_world_is_found() -> None:
+    """State kept where neither the watch nor lockstep sees it, as in a file, tells by its effect."""
+    kept: list[str] = []
+
+    class Secret(Yard):
+        def observe(self, view: Any) -> Any:
+            if not view.step:
+                kept.clear()
+            kept.append(view.name)
+            return {**super().observe(view), "luck": len(kept) % 5}
+
+    found = findings(lambda: yard(Secret), seeds=[0], schedules=5)
+    assert [finding.kind for finding in found] in (["order"], ["schedule"])
+
+
+def test_agents_are_needed() -> None:
+    with pytest.raises(MetropolisError, match="the world 'yard' needs its agents; pass them after"):
+        check_world(Yard())
+
+
+def test_what_is_shared_is_told_apart_from_what_is_equal() -> None:
+    mine: dict[str, Any] = {"a": [1]}
+    mine["self"] = mine
+    parts = mutable_parts(mine)
+    assert {path for path, _ in parts.values()} == {"", "['a']"}
+    before = digest(mine)
+    assert digest(mine) == before
+    mine["a"].append(2)
+    assert digest(mine) != before
+    assert {path for path, _ in mutable_parts(yard().agents[0]).values()} == {"", ".met"}
+
+
+def test_scenarios_and_agents_are_not_used_up() -> None:
+    scenario = yard()
+    assert findings(scenario.world, scenario.agents, seeds=[0], steps=6, schedules=1) == []
+    assert isinstance(scenario, Scenario)
+    assert [agent.met for agent in scenario.agents if isinstance(agent, Agent)] == [[]] * 6
