@@ -339,7 +339,5 @@ PLANTED: dict[str, tuple[type[Yard], Callable[[], list[Agent]], str, str]] = {
 """What is wrong -> the world, its agents, the kind of the first finding, and its sentence."""
 
 
-def yard(
-    world: type[Yard] = Yard, agents: Callable[[], list[Agent]] | None = None
-) -> Scenario:
+def yard(world: type[Yard] = Yard, agents: Callable[[], list[Agent]] | None = None) -> Scenario:
     return Scenario(world(), (agents or each(Walker))())
