@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -30,7 +31,7 @@ class _Rate(ProgressColumn):
 
 @contextmanager
 def progress_bar(
-    total: int, what: str
+    total: int, what: str, *, quiet: bool = False
 ) -> Iterator[tuple[Callable[[int], None], Callable[[str], None]]]:
     """Show progress towards `total` of `what`; yields (advance, describe)."""
     console = Console(stderr=True)
@@ -41,7 +42,8 @@ def progress_bar(
         _Rate(what),
         TimeRemainingColumn(),
         console=console,
-        disable=not console.is_terminal,
+        disable=quiet or not console.is_terminal,
+        redirect_stdout=sys.stdout.isatty(),  # what goes to a file is not for this terminal
         transient=True,
     ) as progress:
         task = progress.add_task("", total=total)

@@ -168,8 +168,9 @@ class Backend(Protocol):
     frees the server of it where the server can be told.
     """
 
-    name: str
-    """The model's name, as traces show it; known after `check`."""
+    @property
+    def name(self) -> str:
+        """The model's name, as traces show it; known after `check`."""
 
     async def check(self) -> None:
         """Raise LLMError, within seconds, if the address is dead or the model unknown."""

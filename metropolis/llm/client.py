@@ -43,7 +43,8 @@ class Client:
         retries: how often a call is sent again after 429, 5xx, a lost connection, a time-out or
             a malformed answer.
         requests_per_minute, tokens_per_minute: limits kept in any stretch of a minute.
-        max_tokens, max_cost: budget; a call that could exceed it raises BudgetExhausted.
+        max_tokens, max_cost: budget of the whole run, what the journal holds included; a call that
+            could exceed it raises BudgetExhausted.
         prices: what tokens cost; needed for `max_cost`.
         journal: where answers are kept and looked up.
         seed: of the pauses' jitter, which changes no answer.
@@ -83,13 +84,23 @@ class Client:
         self.backend = backend
         self.timeout_s = timeout_s
         self.retries = retries
-        self.journal = journal
+        self.journal: Journal | None = None
         self.prices = prices or FREE
         self.usage: dict[str, Usage] = {}
         self.gate = Gate(concurrency, requests_per_minute, tokens_per_minute, max_tokens, max_cost)
         self._estimates = tokens_per_minute is not None
         self._bounds = max_tokens is not None or max_cost is not None
         self._jitter = random.Random(seed)
+        if journal is not None:
+            self.keep(journal)
+
+    def keep(self, journal: Journal) -> None:
+        """Keep answers in `journal`; those it holds have been paid for from the budget."""
+        self.journal = journal
+        for answer in journal.answers():
+            tokens = answer.prompt_tokens, answer.output_tokens
+            self.gate.token_budget.spent += sum(tokens)
+            self.gate.cost_budget.spent += self.prices.cost(*tokens)
 
     @property
     def total(self) -> Usage:

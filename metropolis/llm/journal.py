@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -90,6 +91,10 @@ class Journal:
     def get(self, key: Key) -> Completion | None:
         """The answer already paid for; None when there is none."""
         return self._answers.get(key)
+
+    def answers(self) -> Iterable[Completion]:
+        """All answers."""
+        return self._answers.values()
 
     def put(self, key: Key, completion: Completion) -> None:
         """Write the answer down; a second answer to the same key replaces the first."""

@@ -13,7 +13,7 @@ class Prices:
     input_per_million: float
     output_per_million: float
 
-    def cost(self, prompt_tokens: int, output_tokens: int) -> float:
+    def cost(self, prompt_tokens: float, output_tokens: float) -> float:
         """The cost of one call."""
         return (
             prompt_tokens * self.input_per_million + output_tokens * self.output_per_million

@@ -58,6 +58,11 @@ class Engine:
             self._changed.clear()
             await self._changed.wait()
 
+    def end(self, reason: BaseException) -> None:
+        """End the run for `reason`, unless it has ended; to be called on the event loop."""
+        self.failure = self.failure or reason
+        self._changed.set()
+
     async def stop(self) -> None:
         """Cancel what is at work; nothing of it is committed."""
         for task in self._tasks:
@@ -80,7 +85,7 @@ class Engine:
         try:
             self._commit(task.result())
         except BaseException as failure:  # noqa: BLE001 -- kept, and raised where the run is awaited
-            self.failure = failure
+            self.end(failure)
         self._changed.set()
 
     def _commit(self, outcome: Outcome) -> None:

@@ -1,6 +1,6 @@
 """The folder of a run: what it was told, what happened, and what it needs to go on.
 
-run.json         what it is a run of
+run.json         what it is a run of, and what whoever began it wants to find again
 history.jsonl    a line per step (`metropolis.runtime.history`)
 calls.jsonl      a line per LLM call, in the order of steps
 journal.jsonl    every answer paid for, in the order they came (`metropolis.llm.journal`)
@@ -11,7 +11,7 @@ trace.parquet    written at the end: for `metropolis replay`
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -37,14 +37,16 @@ class RunDirectory:
         self.trace = root / "trace.parquet"
         self._run = root / "run.json"
 
-    def open(self, resume: bool, world: str, seed: int) -> Checkpoint | None:
+    def open(
+        self, resume: bool, world: str, seed: int, about: Mapping[str, Any]
+    ) -> Checkpoint | None:
         """Begin a run here, or go on with one; the checkpoint to go on from, if there is one yet.
 
         Raises MetropolisError when the folder holds another run, or none.
         """
         mine = {"format": FORMAT, "version": VERSION, "world": world, "seed": seed}
         if resume:
-            found = self.read()
+            found = {name: value for name, value in self.read().items() if name in mine}
             if found != mine:
                 raise MetropolisError(
                     f"{self._run}: holds a run of {found}; going on needs the same as {mine}"
@@ -55,8 +57,15 @@ class RunDirectory:
                 f"{self.root}: exists already; resume the run in it, or choose another folder"
             )
         self.root.mkdir(parents=True, exist_ok=True)
-        self._run.write_text(json.dumps(mine, indent=2) + "\n", "utf-8")
+        self.describe(world, seed, about)
         return None
+
+    def describe(self, world: str, seed: int, about: Mapping[str, Any]) -> None:
+        """Write down what this is a run of; whole or not at all."""
+        content = {"format": FORMAT, "version": VERSION, "world": world, "seed": seed}
+        partial = self._run.with_suffix(".partial")
+        partial.write_text(json.dumps(content | {"about": about}, indent=2) + "\n", "utf-8")
+        partial.replace(self._run)
 
     def read(self) -> dict[str, Any]:
         """What the run is of; MetropolisError when there is no run here."""

@@ -39,6 +39,12 @@ from metropolis.world.view import Reach
 LIVE_MODES = ("sequential", "lockstep", "out_of_order")
 LIVE_RULES = ("versioned", "conservative")
 CHECKPOINT_WALL_S = 180.0
+INTERRUPTED = "interrupted"
+"""Why a run has stopped that was asked to."""
+
+
+class Interrupted(MetropolisError):  # noqa: N818 -- what the user wished is no error
+    """The run was asked to end."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +93,7 @@ class Simulation:
             not bought again.
         checkpoint_wall_s: how often to write a checkpoint.
         keep_text: whether the trace holds prompts and answers.
+        about: what `run.json` keeps for whoever resumes the run, plain data.
 
     Raises MetropolisError on input that makes no sense.
     """
@@ -105,6 +112,7 @@ class Simulation:
         resume: bool = False,
         checkpoint_wall_s: float = CHECKPOINT_WALL_S,
         keep_text: bool = False,
+        about: Mapping[str, Any] | None = None,
     ) -> None:
         if mode not in LIVE_MODES:
             raise MetropolisError(f"there is no mode {mode!r}; there are {', '.join(LIVE_MODES)}")
@@ -122,12 +130,15 @@ class Simulation:
         self._directory = None if out is None else RunDirectory(Path(out))
         self._checkpoint = None
         if self._directory is not None:
-            self._checkpoint = self._directory.open(resume, world.name, seed)
+            self._checkpoint = self._directory.open(resume, world.name, seed, about or {})
             if self.client.journal is None:
-                self.client.journal = Journal(self._directory.journal)
+                self.client.keep(Journal(self._directory.journal))
+            if resume:  # nobody else is at it: the journal is ours
+                self._directory.describe(world.name, seed, about or {})
         self._begin(list(world.reset(seed=seed, options=options or {})))
         self._started_wall_s = time.perf_counter()
-        self._ran = False
+        self._ran = self._interrupted = False
+        self._wake: Callable[[], object] | None = None
         self.stopped: str | None = None
         """Why the run ended before its last step; None: it did not."""
 
@@ -175,6 +186,12 @@ class Simulation:
             self._recorder.close()
             if self._directory is not None and self._recorder.next_step:
                 write_trace(self._trace(), self._directory.trace)
+
+    def interrupt(self) -> None:
+        """Let the run end soon, its files whole; for signal handlers and other threads."""
+        self._interrupted = True
+        if self._wake is not None:
+            self._wake()
 
     def result(self) -> RunResult:
         """The run as far as it has come."""
@@ -261,9 +278,12 @@ class Simulation:
             steps - self.first_step,
         )
         engine = Engine(controller, self._worker, self._state, names, self.first_step, commit)
+        self._wake = lambda: loop.call_soon_threadsafe(engine.end, Interrupted(INTERRUPTED))
         try:
             loop.run_until_complete(self.client.check())
             loop.call_soon(engine.start)
+            if self._interrupted:
+                self._wake()
             while engine.floor < steps and engine.failure is None:
                 loop.run_until_complete(engine.advance())
                 for record in self._recorder.advance(engine.floor):
@@ -275,11 +295,14 @@ class Simulation:
                 self._state.drop_events(engine.floor)
                 if checkpointer is not None:
                     checkpointer.plan(engine.newest_step)
-            if isinstance(engine.failure, BudgetExhausted):
-                self.stopped = str(engine.failure)
-            elif engine.failure is not None:
+            if engine.floor == steps:
+                return
+            assert engine.failure is not None
+            if not isinstance(engine.failure, BudgetExhausted | Interrupted):
                 raise engine.failure
+            self.stopped = str(engine.failure)
         finally:
+            self._wake = None
             loop.run_until_complete(engine.stop())
 
     def _write(self, checkpointer: Checkpointer) -> None:

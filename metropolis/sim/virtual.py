@@ -11,13 +11,13 @@ import selectors
 from collections.abc import AsyncGenerator, Callable
 
 from metropolis import _core
-from metropolis.llm.base import Backend, Completion, Request
+from metropolis.llm.base import Backend, Completion, RefusedError, Request
 
 
 class VirtualInstances:
     """A backend that adds the latency of simulated instances to `backend`'s answers.
 
-    Answers longer than an instance can hold raise ValueError.
+    Calls longer than an instance can hold raise RefusedError.
     """
 
     def __init__(
@@ -53,10 +53,14 @@ class VirtualInstances:
         completion = await self._backend.complete(request)
         number, self._sent = self._sent, self._sent + 1
         answered = asyncio.get_running_loop().create_future()
-        self._waiting[number] = answered
         priority = request.priority if self._step_priority else 0
-        tokens = _core.Request(completion.prompt_tokens, completion.output_tokens, priority)
-        self._pool.submit(number, tokens, self.now_sim_s)
+        lengths = max(1, completion.prompt_tokens), max(1, completion.output_tokens)
+        tokens = _core.Request(*lengths, priority)  # an empty answer takes an iteration, too
+        try:
+            self._pool.submit(number, tokens, self.now_sim_s)
+        except ValueError as error:
+            raise RefusedError(f"{request.where}: {error}") from error
+        self._waiting[number] = answered
         await answered
         return completion
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -46,9 +49,46 @@ def scenario_names() -> list[str]:
 def make_scenario(name: str, *, agents: int | None = None, seed: int = 0) -> Scenario:
     """The scenario `name` with that many agents; None: as many as it usually has.
 
-    Raises MetropolisError when there is none.
+    `name` is an installed world's, or `FILE.py` or `FILE.py:FUNCTION`, a function like those behind
+    the entry points, `make` unless said otherwise. Raises MetropolisError when there is none.
     """
+    scenario = _maker(name)(agents=agents, seed=seed)
+    if not isinstance(scenario, Scenario):
+        raise MetropolisError(
+            f"the world {name!r} is made as a {type(scenario).__name__}; its function should "
+            "return a metropolis.Scenario"
+        )
+    return scenario
+
+
+def _maker(name: str) -> Callable[..., Any]:
+    path, _, function = name.partition(".py:") if ".py:" in name else (name, "", "make")
+    if name.endswith(".py") or ".py:" in name:
+        return _maker_in(Path(path.removesuffix(".py") + ".py"), function)
     for point in entry_points(group=GROUP, name=name):
-        scenario: Scenario = point.load()(agents=agents, seed=seed)
-        return scenario
-    raise MetropolisError(f"there is no world {name!r}; there are {', '.join(scenario_names())}")
+        maker: Callable[..., Any] = point.load()
+        return maker
+    raise MetropolisError(
+        f"there is no world {name!r}; there are {', '.join(scenario_names())}, and a Python file "
+        "with a function make is accepted too"
+    )
+
+
+def _maker_in(path: Path, function: str) -> Callable[..., Any]:
+    if not path.is_file():
+        raise MetropolisError(f"there is no file {path}; name one with a function {function}")
+    spec = spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[path.stem] = module  # the types of agents' fields are looked up there
+    sys.path.insert(0, str(path.parent.resolve()))  # what stands beside it may be imported
+    spec.loader.exec_module(module)
+    maker = getattr(module, function, None)
+    if not callable(maker):
+        raise MetropolisError(
+            f"{path} has no function {function}; it should have one that takes agents and seed "
+            "and returns a metropolis.Scenario"
+        )
+    found: Callable[..., Any] = maker
+    return found

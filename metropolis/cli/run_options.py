@@ -1,0 +1,177 @@
+"""What `metropolis run` was told: kept in run.json, and where a resumed run begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from math import ceil, inf
+from pathlib import Path
+from typing import Any
+
+from metropolis.llm.backends.replay import Replay
+from metropolis.llm.backends.scripted import Scripted
+from metropolis.llm.base import Backend
+from metropolis.llm.client import Client
+from metropolis.llm.connect import connect
+from metropolis.llm.usage import Prices
+from metropolis.runtime.run_directory import RunDirectory
+from metropolis.sim.profiles import load_profile
+from metropolis.sim.virtual import VirtualInstances
+from metropolis.types import MetropolisError, Step
+from metropolis.world.scenario import Scenario, make_scenario
+
+RUNS = Path("runs")
+BEGUN_WITH = ("world", "agents", "seed")
+"""What a resumed run cannot change: its past depends on it."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The options of `metropolis run`, by their names on the command line."""
+
+    world: str
+    agents: int | None
+    hours: float | None
+    steps: int | None
+    mode: str
+    rule: str
+    seed: int
+    llm: str
+    model: str | None
+    profile: str
+    instances: int
+    concurrency: int
+    timeout: float
+    requests_per_minute: int | None
+    tokens_per_minute: int | None
+    max_tokens: int | None
+    max_cost: float | None
+    price_in: float | None
+    price_out: float | None
+    checkpoint_minutes: float
+    keep_text: bool
+
+    def __post_init__(self) -> None:
+        if self.hours is not None and self.steps is not None:
+            raise MetropolisError("give either --hours or --steps, not both")
+        if (self.price_in is None) != (self.price_out is None):
+            raise MetropolisError("give both --price-in and --price-out, or neither")
+        if self.max_cost is not None and self.prices is None:
+            raise MetropolisError(
+                "--max-cost needs --price-in and --price-out, what a million tokens cost"
+            )
+
+    @property
+    def prices(self) -> Prices | None:
+        """What tokens cost; None when it was not said."""
+        if self.price_in is None or self.price_out is None:
+            return None
+        return Prices(self.price_in, self.price_out)
+
+    def scenario(self) -> Scenario:
+        """The world that is to run; MetropolisError when there is none."""
+        return make_scenario(self.world, agents=self.agents, seed=self.seed)
+
+    def last_step(self, scenario: Scenario) -> Step:
+        """How many steps the run is to have."""
+        if self.hours is not None:
+            return ceil(self.hours * 3600 / scenario.world.step_s - 1e-9)
+        return scenario.steps if self.steps is None else self.steps
+
+    def backend(self, scenario: Scenario) -> Backend:
+        """The model; one that answers at once gets the latency of simulated instances."""
+        backend = connect(self.llm, self.model, author=scenario.author)
+        if not isinstance(backend, Scripted | Replay):
+            return backend
+        if self.requests_per_minute is not None or self.tokens_per_minute is not None:
+            raise MetropolisError(
+                "limits per minute are for servers, and no server is asked here; give --llm URL"
+            )
+        return VirtualInstances(backend, load_profile(self.profile), self.instances)
+
+    def client(self, backend: Backend) -> Client:
+        """The way to `backend`, within the limits asked for."""
+        simulated = isinstance(backend, VirtualInstances)
+        return Client(
+            backend,
+            concurrency=self.concurrency,
+            timeout_s=inf if simulated else self.timeout,  # no virtual second is one of waiting
+            requests_per_minute=self.requests_per_minute,
+            tokens_per_minute=self.tokens_per_minute,
+            max_tokens=self.max_tokens,
+            max_cost=self.max_cost,
+            prices=self.prices,
+            seed=self.seed,
+        )
+
+
+def options_of(folder: Path, changed: Mapping[str, Any]) -> RunOptions:
+    """The options of the run in `folder`, but for those `changed` on the command line.
+
+    Raises MetropolisError when there is no such run or its past would change.
+    """
+    kept = RunDirectory(folder).read().get("about")
+    known = {field.name for field in fields(RunOptions)}
+    if not isinstance(kept, dict) or set(kept) != known:
+        raise MetropolisError(
+            f"{folder}: was not begun by `metropolis run` of this release; resume it in Python, "
+            "with Simulation(…, resume=True)"
+        )
+    for name in BEGUN_WITH:
+        if name in changed and changed[name] != kept[name]:
+            raise MetropolisError(
+                f"{folder}: its {name} is {kept[name]}, and {changed[name]} would be another run; "
+                "begin that without --resume"
+            )
+    if {"hours", "steps"} & set(changed):
+        kept |= {"hours": None, "steps": None}
+    return RunOptions(**kept | dict(changed))
+
+
+def whole_name(world: str) -> str:
+    """`world`, a path made absolute: a run may be resumed from elsewhere."""
+    if ".py" not in world and "/" not in world:
+        return world
+    path, mark, function = world.rpartition(".py") if ".py" in world else (world, "", "")
+    return f"{Path(path).resolve()}{mark}{function}"
+
+
+def new_folder(world: str) -> Path:
+    """The next free `runs/WORLD-N`, made."""
+    name = _short(world)
+    RUNS.mkdir(exist_ok=True)
+    number = max((n for _, n in _runs(name)), default=0) + 1
+    while True:  # another run may begin at the same moment
+        folder = RUNS / f"{name}-{number}"
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            number += 1
+        else:
+            return folder
+
+
+def latest_folder(world: str | None) -> Path:
+    """The folder of the run begun or resumed last under `runs/`, of `world` if given."""
+    name = None if world is None else _short(world)
+    found = [folder for folder, _ in _runs(name) if (folder / "run.json").exists()]
+    if not found:
+        raise MetropolisError(
+            f"there is no run{f' of {name}' if name else ''} in {RUNS.resolve()}; "
+            "give --resume the folder of one"
+        )
+    return max(found, key=lambda folder: (folder / "run.json").stat().st_mtime_ns)
+
+
+def _short(world: str) -> str:
+    return Path(world.rpartition(".py")[0] or world).name
+
+
+def _runs(name: str | None) -> list[tuple[Path, int]]:
+    """The folders and numbers of the runs of `name`; None: of every world."""
+    runs = []
+    for folder in RUNS.iterdir() if RUNS.is_dir() else ():
+        world, _, number = folder.name.rpartition("-")
+        if number.isdecimal() and name in (None, world):
+            runs.append((folder, int(number)))
+    return runs

@@ -1,0 +1,305 @@
+"""What `metropolis run` says at its end: a table for people, an object for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from metropolis.cli.run_options import RunOptions
+from metropolis.runtime.estimate import Estimate
+from metropolis.runtime.replay import ReplayResult, Setting, mine, ratio, replay
+from metropolis.runtime.simulation import RunResult
+from metropolis.sim.profiles import load_profile
+from metropolis.trace.schema import Trace
+from metropolis.types import Step
+from metropolis.world.base import World
+from metropolis.world.scenario import Scenario
+
+WIDTH = 80
+
+
+@dataclass(frozen=True)
+class Function:
+    """What the calls of one function used, in all steps so far."""
+
+    calls: int
+    prompt_tokens: int
+    output_tokens: int
+    cost: float | None
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The run's own calls, replayed in one mode on simulated instances."""
+
+    mode: str
+    makespan_sim_s: float
+    over_lockstep: float | None
+    over_sequential: float | None
+    share_of_oracle: float | None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A run as far as it has come."""
+
+    world: str
+    agents: int
+    steps: Step
+    steps_wanted: Step
+    begins: str
+    """Simulated time of step 0."""
+    span_s: float
+    """Simulated seconds that `steps` cover."""
+    mode: str
+    rule: str | None
+    seed: int
+    llm: str
+    model: str | None
+    stopped: str | None
+    history_sha256: str
+    calls: int
+    prompt_tokens: int
+    output_tokens: int
+    cost: float | None
+    usage: Mapping[str, Function]
+    reused: int
+    """Answers that came from the journal: they had been paid for before."""
+    retries: int
+    simulated: bool
+    """Whether the latency of calls, and so the makespan, is simulated."""
+    makespan_s: float
+    """Since the run began: sim_s if simulated, otherwise wall_s; a resumed run's has gaps."""
+    wall_s: float
+    """Of this start."""
+    profile: str
+    instances: int
+    comparison: Sequence[Compared]
+    """Always simulated; empty for a run without calls."""
+    out: str
+    paths: Mapping[str, str]
+
+
+def summary_of(
+    result: RunResult, scenario: Scenario, steps: Step, options: RunOptions, folder: Path
+) -> Summary:
+    """Everything there is to say of `result`, whose files are in `folder`."""
+    usage = _usage(result.trace, options)
+    return Summary(
+        world=scenario.world.name,
+        agents=result.agents,
+        steps=result.steps,
+        steps_wanted=steps,
+        begins=scenario.world.start.isoformat(),
+        span_s=result.steps * scenario.world.step_s,
+        mode=result.mode,
+        rule=result.rule,
+        seed=result.seed,
+        llm=options.llm,
+        model=options.model,
+        stopped=result.stopped,
+        history_sha256=result.history_sha256,
+        calls=result.calls,
+        prompt_tokens=result.prompt_tokens,
+        output_tokens=result.output_tokens,
+        cost=_cost(options, result.prompt_tokens, result.output_tokens),
+        usage=usage,
+        reused=sum(of.reused for of in result.usage.values()),
+        retries=sum(of.retries for of in result.usage.values()),
+        simulated=result.simulated,
+        makespan_s=result.makespan_s,
+        wall_s=result.wall_s,
+        profile=options.profile,
+        instances=options.instances,
+        comparison=_compare(result, scenario.world, options),
+        out=str(folder),
+        paths={path.stem: str(path) for path in sorted(folder.iterdir()) if path.is_file()},
+    )
+
+
+def _usage(trace: Trace, options: RunOptions) -> dict[str, Function]:
+    usage = {}
+    for index, function in enumerate(trace.calls.functions):
+        of = trace.calls.function == index
+        tokens = int(trace.calls.prompt_tokens[of].sum()), int(trace.calls.output_tokens[of].sum())
+        usage[function] = Function(int(of.sum()), *tokens, _cost(options, *tokens))
+    return usage
+
+
+def _cost(options: RunOptions, prompt_tokens: int, output_tokens: int) -> float | None:
+    prices = options.prices
+    return None if prices is None else prices.cost(prompt_tokens, output_tokens)
+
+
+def _compare(result: RunResult, world: World, options: RunOptions) -> list[Compared]:
+    """The run's calls in every mode, on the instances of the options."""
+    trace = result.trace
+    if not len(trace.calls):
+        return []
+    setting = Setting(
+        world.metric,
+        world.perception_radius,
+        world.max_velocity,
+        load_profile(options.profile),
+        options.profile,
+        options.instances,
+    )
+    graph = mine(trace, setting)
+    modes = ("sequential", "lockstep", options.rule, "oracle")
+    replayed: list[ReplayResult] = [replay(trace, mode, setting, graph) for mode in modes]
+    return [
+        Compared(
+            "out_of_order" if row.rule else row.mode,
+            row.makespan_sim_s,
+            ratio(replayed, row, "lockstep"),
+            ratio(replayed, row, "sequential"),
+            ratio(replayed, row, "oracle"),
+        )
+        for row in replayed
+    ]
+
+
+def write_json(content: Summary | Estimate) -> None:
+    """As one object, the last thing on standard output."""
+    click.echo(json.dumps(asdict(content), indent=2, ensure_ascii=False))
+
+
+def print_summary(run: Summary) -> None:
+    """The run for people."""
+    console = _console()
+    how = run.mode if run.rule is None else f"{run.mode} ({run.rule})"
+    console.print(
+        f"\n{run.world}: {run.agents:,} agents, {run.steps:,} steps ({_hours(run.span_s)} of "
+        f"simulated time), {how}, seed {run.seed}, in {run.wall_s:,.1f} s of real time."
+    )
+    console.print(f"history_sha256 {run.history_sha256}, equal in every mode\n")
+    console.print(_calls_table(run.usage, run.cost))
+    where = f"{run.instances} × {run.profile}"
+    if run.simulated:
+        console.print(
+            f"LLM latency is simulated: on {where} the run would have taken "
+            f"{_seconds(run.makespan_s)} sim_s."
+        )
+    else:
+        console.print(f"With the real model the run took {_seconds(run.makespan_s)} s.")
+    if run.comparison:
+        console.print(
+            "\nWhat out-of-order execution buys: the same calls, simulated on "
+            f"{where} in every mode."
+        )
+        console.print(_comparison_table(run.comparison))
+    console.print(f"Written to {run.out}: {', '.join(Path(p).name for p in run.paths.values())}")
+
+
+def print_estimate(found: Estimate) -> None:
+    """The estimate for people, with how it was made."""
+    console = _console()
+    console.print(
+        f"{found.world}: {found.agents:,} agents, {found.steps:,} steps "
+        f"({_hours(found.span_s)} of simulated time). Nothing was sent to a model."
+    )
+    part = (
+        "all of it"
+        if found.rehearsed_steps == found.steps
+        else f"its first {found.rehearsed_steps:,} steps, the rest taken to be like them"
+    )
+    console.print(
+        f"Rehearsed with the offline author in {found.rehearsal_wall_s:.1f} s: {part}. A real "
+        "model's answers differ in length, and what follows from them differs too.\n"
+    )
+    table = _table(
+        "function", "calls", "prompt\ntokens", "output\ntokens", "output tokens\nat most"
+    )
+    if found.total.cost is not None:
+        table.add_column("cost", justify="right")
+        table.add_column("cost\nat most", justify="right")
+    for name, of in [*found.functions.items(), ("all", found.total)]:
+        counts = (of.calls, of.prompt_tokens, of.output_tokens, of.output_tokens_max)
+        costs = [f"{cost:,.2f}" for cost in (of.cost, of.cost_max) if cost is not None]
+        table.add_row(name, *(f"{count:,.0f}" for count in counts), *costs)
+    console.print(table)
+    times = ", ".join(f"{mode} {_hours(s)}" for mode, s in found.makespan_sim_s.items())
+    console.print(f"Simulated on {found.instances} × {found.profile}: {times}.")
+
+
+def story_clock(world: World, step: Step) -> str:
+    """The simulated time at which `step` begins."""
+    return (world.start + timedelta(seconds=step * world.step_s)).strftime("%H:%M")
+
+
+def _calls_table(usage: Mapping[str, Function], cost: float | None) -> Table:
+    table = _table(
+        "function", "calls", "prompt\ntokens", "per\ncall", "output\ntokens", "per\ncall"
+    )
+    if cost is not None:
+        table.add_column("cost", justify="right")
+    everything = Function(
+        sum(of.calls for of in usage.values()),
+        sum(of.prompt_tokens for of in usage.values()),
+        sum(of.output_tokens for of in usage.values()),
+        cost,
+    )
+    for name, of in [*usage.items(), ("all", everything)]:
+        calls = max(1, of.calls)
+        table.add_row(
+            name,
+            f"{of.calls:,}",
+            f"{of.prompt_tokens:,}",
+            f"{of.prompt_tokens / calls:.1f}",
+            f"{of.output_tokens:,}",
+            f"{of.output_tokens / calls:.1f}",
+            *([] if of.cost is None else [f"{of.cost:,.4f}"]),
+        )
+    return table
+
+
+def _comparison_table(rows: Sequence[Compared]) -> Table:
+    table = _table(
+        "mode", "makespan\nsim_s", "times as fast\nas lockstep", "times as fast\nas sequential",
+        "share of\noracle",
+    )  # fmt: skip
+    for row in rows:
+        table.add_row(
+            row.mode,
+            _seconds(row.makespan_sim_s),
+            _or_dash(row.over_lockstep, ".2f"),
+            _or_dash(row.over_sequential, ".2f"),
+            _or_dash(row.share_of_oracle, ".0%"),
+        )
+    return table
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column(first, no_wrap=True)
+    for heading in others:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def _console() -> Console:
+    console = Console(markup=False, highlight=False)
+    console.width = max(console.width, WIDTH)
+    return console
+
+
+def _or_dash(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)
+
+
+def _seconds(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10_000 else f"{value:,.1f}"
+
+
+def _hours(seconds: float) -> str:
+    if seconds < 3600:
+        return f"{seconds / 60:.3g} min"
+    return f"{seconds / 3600:.3g} h"

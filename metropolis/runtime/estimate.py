@@ -1,0 +1,166 @@
+"""What a run would take, from a rehearsal: the same world, its offline author the model.
+
+The rehearsal asks what the run would ask, and costs nothing. It ends after `REHEARSAL_WALL_S`; the
+steps it has not reached are then taken to be like those it has. What it cannot know is how long a
+real model's answers are, and what follows from them: hence the bound, every answer as long as its
+`max_tokens` allows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from metropolis.llm.backends.scripted import Scripted
+from metropolis.llm.base import Completion, Request
+from metropolis.llm.client import Client
+from metropolis.llm.usage import Prices
+from metropolis.runtime.replay import Setting, replay
+from metropolis.runtime.simulation import Simulation
+from metropolis.sim.profiles import load_profile
+from metropolis.trace.schema import Trace
+from metropolis.types import MetropolisError, Step
+from metropolis.world.scenario import Scenario
+
+REHEARSAL_WALL_S = 20.0
+MODES = {"lockstep": "lockstep", "out_of_order": "versioned"}
+"""A live mode -> the replay's."""
+
+
+@dataclass(frozen=True)
+class Amount:
+    """Of one function, or of all together."""
+
+    calls: float
+    prompt_tokens: float
+    output_tokens: float
+    output_tokens_max: float
+    """If every answer were as long as it may be."""
+    cost: float | None
+    cost_max: float | None
+    """None without prices."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A forecast of a run of `steps`, made from its first `rehearsed_steps`."""
+
+    world: str
+    agents: int
+    steps: Step
+    span_s: float
+    """Simulated seconds the run covers."""
+    rehearsed_steps: Step
+    rehearsal_wall_s: float
+    total: Amount
+    functions: Mapping[str, Amount]
+    profile: str
+    instances: int
+    makespan_sim_s: Mapping[str, float]
+    """By live mode: how long such instances would take; simulated."""
+
+
+class _Rehearsal(Scripted):
+    """The offline author; adds up what answers could be at most, by function."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        super().__init__(scenario.author)
+        self.output_tokens_max: dict[str, int] = {}
+
+    async def complete(self, request: Request) -> Completion:
+        so_far = self.output_tokens_max.get(request.function, 0)
+        self.output_tokens_max[request.function] = so_far + request.max_tokens
+        return await super().complete(request)
+
+
+def estimate_run(
+    scenario: Scenario,
+    steps: Step,
+    seed: int,
+    profile: str,
+    instances: int,
+    prices: Prices | None = None,
+    progress: Callable[[int], None] = lambda _: None,
+    rehearsal_wall_s: float = REHEARSAL_WALL_S,
+) -> Estimate:
+    """Rehearse `scenario` and scale up to `steps`; `progress` is told of each step rehearsed.
+
+    The world and the agents of `scenario` are used up. Raises MetropolisError when the rehearsal
+    fails, as the run would.
+    """
+    loaded = load_profile(profile)
+    author = _Rehearsal(scenario)
+    simulation = Simulation(
+        scenario.world, scenario.agents, Client(author), mode="lockstep", seed=seed
+    )
+    began_wall_s = time.perf_counter()
+    for _ in simulation.steps(steps):
+        progress(1)
+        if time.perf_counter() - began_wall_s > rehearsal_wall_s:
+            simulation.interrupt()
+    result = simulation.result()
+    wall_s = time.perf_counter() - began_wall_s
+    if not result.steps:
+        raise MetropolisError(
+            f"no step was rehearsed in {wall_s:.0f} s; fewer --agents would make an estimate"
+        )
+    factor = steps / result.steps
+    functions = _amounts(result.trace, author.output_tokens_max, factor, prices)
+    setting = Setting(
+        scenario.world.metric,
+        scenario.world.perception_radius,
+        scenario.world.max_velocity,
+        loaded,
+        profile,
+        instances,
+    )
+    return Estimate(
+        world=scenario.world.name,
+        agents=len(scenario.agents),
+        steps=steps,
+        span_s=steps * scenario.world.step_s,
+        rehearsed_steps=result.steps,
+        rehearsal_wall_s=wall_s,
+        total=_sum(functions, prices),
+        functions=functions,
+        profile=profile,
+        instances=instances,
+        makespan_sim_s={
+            live: replay(result.trace, mode, setting).makespan_sim_s * factor
+            for live, mode in MODES.items()
+        },
+    )
+
+
+def _amounts(
+    trace: Trace, output_max: Mapping[str, int], factor: float, prices: Prices | None
+) -> dict[str, Amount]:
+    amounts = {}
+    for index, function in enumerate(trace.calls.functions):
+        of = trace.calls.function == index
+        prompt = float(trace.calls.prompt_tokens[of].sum()) * factor
+        output = float(trace.calls.output_tokens[of].sum()) * factor
+        amounts[function] = _amount(
+            float(of.sum()) * factor, prompt, output, output_max[function] * factor, prices
+        )
+    return amounts
+
+
+def _sum(amounts: Mapping[str, Amount], prices: Prices | None) -> Amount:
+    parts = amounts.values()
+    return _amount(
+        sum(amount.calls for amount in parts),
+        sum(amount.prompt_tokens for amount in parts),
+        sum(amount.output_tokens for amount in parts),
+        sum(amount.output_tokens_max for amount in parts),
+        prices,
+    )
+
+
+def _amount(
+    calls: float, prompt: float, output: float, output_max: float, prices: Prices | None
+) -> Amount:
+    cost = None if prices is None else prices.cost(prompt, output)
+    cost_max = None if prices is None else prices.cost(prompt, output_max)
+    return Amount(calls, prompt, output, output_max, cost, cost_max)

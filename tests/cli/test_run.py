@@ -1,0 +1,277 @@
+"""`metropolis run` as its user meets it: to the end, stopped in every way, and on from there."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from metropolis.cli import main
+from metropolis.runtime.history import record_of
+
+ROOT = Path(__file__).parent.parent.parent
+WORLD = """
+import signal
+from metropolis import Scenario
+from tests.runtime.walkers import Meadow, Walker, author
+
+def make(*, agents=None, seed=0):
+    world = Meadow(agents or 6, side=9, joint=2)
+    walkers = [Walker(name) for name in world.names]
+    return Scenario(world, walkers, author, story, steps=24)
+
+def story(record):
+    {at_every_step}
+    return [f"{{event.source}} shouts {{event['word']}}" for event in record.events]
+"""
+STEPS = 24
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """`metropolis run …` in a folder of its own with the worlds meadow.py and interrupted.py."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    Path("meadow.py").write_text(WORLD.format(at_every_step="pass"))
+    interrupting = "if record.step == 7: signal.raise_signal(signal.SIGINT)"
+    Path("interrupted.py").write_text(WORLD.format(at_every_step=interrupting))
+
+    def running(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["metropolis", "run", *arguments])
+        with pytest.raises(SystemExit) as exited:
+            main()
+        said = capsys.readouterr()
+        return int(exited.value.code or 0), said.out, said.err
+
+    return running
+
+
+def summary(run: Run, *arguments: str) -> dict[str, Any]:
+    status, out, _ = run(*arguments, "--json")
+    assert status == 0
+    content: dict[str, Any] = json.loads(out)
+    return content
+
+
+@pytest.fixture
+def uninterrupted(run: Run) -> dict[str, Any]:
+    return summary(run, "meadow.py", "--quiet", "--out", "uninterrupted")
+
+
+def test_every_mode_has_the_same_history_and_says_so(
+    run: Run, uninterrupted: dict[str, Any]
+) -> None:
+    assert uninterrupted["steps"] == STEPS
+    assert uninterrupted["simulated"] is True
+    assert uninterrupted["stopped"] is None
+    for options in (("--mode", "lockstep"), ("--mode", "sequential"), ("--rule", "conservative")):
+        other = summary(run, "meadow.py", *options)
+        for field in ("history_sha256", "calls", "prompt_tokens", "output_tokens", "usage"):
+            assert other[field] == uninterrupted[field], (options, field)
+    history = map(record_of, Path("uninterrupted/history.jsonl").read_bytes().splitlines())
+    assert [record.step for record in history] == list(range(STEPS))
+    used = uninterrupted["usage"].values()
+    assert sum(of["calls"] for of in used) == uninterrupted["calls"] > 0
+    assert sum(of["output_tokens"] for of in used) == uninterrupted["output_tokens"]
+
+
+def test_what_a_mode_took_live_is_what_its_replay_takes(run: Run) -> None:
+    for mode in ("sequential", "lockstep", "out_of_order"):
+        live = summary(run, "minimal", "--mode", mode)
+        row = next(row for row in live["comparison"] if row["mode"] == mode)
+        assert row["makespan_sim_s"] == pytest.approx(live["makespan_s"], rel=0.02)
+
+
+def test_the_seed_and_the_agents_count(run: Run, uninterrupted: dict[str, Any]) -> None:
+    other = summary(run, "meadow.py", "--seed", "1", "--agents", "4")
+    assert (other["agents"], other["seed"]) == (4, 1)
+    assert other["history_sha256"] != uninterrupted["history_sha256"]
+
+
+def test_people_read_a_story_and_a_table_in_80_columns(run: Run) -> None:
+    status, out, err = run("meadow.py")
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    assert any(re.match(r"00:0\d  w0\d shouts hey \d", line) for line in lines)
+    for mode in ("sequential", "lockstep", "out_of_order", "oracle"):
+        assert any(line.startswith(mode) for line in lines)
+    assert max(map(len, lines)) <= 80
+    assert "latency is simulated" in " ".join(lines)
+    quiet = run("meadow.py", "--quiet")[1]
+    assert "shouts" not in quiet
+    assert {path.name for path in Path("runs").iterdir()} == {"meadow-1", "meadow-2"}
+    names = ("run.json", "history.jsonl", "calls.jsonl", "journal.jsonl", "trace.parquet")
+    for name in names:
+        assert Path("runs/meadow-1", name).exists()
+
+
+def test_a_finished_run_goes_on(run: Run, uninterrupted: dict[str, Any]) -> None:
+    assert summary(run, "meadow.py:make", "--hours", "0.02")["steps"] == 8  # of 10 s
+    longer = summary(run, "--resume", "--steps", str(STEPS))
+    assert longer["history_sha256"] == uninterrupted["history_sha256"]
+    assert longer["calls"] == uninterrupted["calls"]
+    again = summary(run, "--resume", "runs/meadow-1", "--mode", "lockstep")
+    assert again["history_sha256"] == uninterrupted["history_sha256"]
+    assert again["usage"] == uninterrupted["usage"]
+
+
+def test_ctrl_c_ends_a_run_and_it_goes_on(run: Run, uninterrupted: dict[str, Any]) -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    status, _, err = run("interrupted.py", "--out", "here")
+    assert status == 130
+    said = re.fullmatch(
+        r"metropolis: interrupted; the run is at step (\d+) of 24; go on with: "
+        r"metropolis run --resume here\n",
+        err,
+    )
+    assert said is not None, err
+    assert 8 <= int(said[1]) < STEPS
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert Path("here/trace.parquet").exists()
+    resumed = summary(run, "--resume", "here", "--quiet")
+    assert resumed["history_sha256"] == uninterrupted["history_sha256"]
+    assert resumed["reused"] > 0
+
+
+@pytest.mark.parametrize(
+    ("budget", "larger"),
+    [
+        (("--max-tokens", "5000"), ("--max-tokens", "1000000")),
+        (("--max-cost", "5", "--price-in", "1000", "--price-out", "2000"), ("--max-cost", "9e5")),
+    ],
+)
+def test_a_budget_stops_a_run_and_a_larger_one_lets_it_go_on(
+    run: Run, uninterrupted: dict[str, Any], budget: tuple[str, ...], larger: tuple[str, ...]
+) -> None:
+    status, out, err = run("meadow.py", *budget, "--out", "here", "--json", "--quiet")
+    assert status == 3
+    assert re.fullmatch(
+        r"metropolis: the budget is exhausted: .*metropolis run --resume here\n", err
+    )
+    stopped = json.loads(out)
+    assert 0 < stopped["steps"] < STEPS
+    journal = Path("here/journal.jsonl").read_text().splitlines()[1:]
+    answers = [json.loads(line)["completion"] for line in journal]
+    prompt = sum(answer["prompt_tokens"] for answer in answers)
+    output = sum(answer["output_tokens"] for answer in answers)
+    if budget[0] == "--max-tokens":
+        assert prompt + output <= 5000
+    else:
+        assert prompt * 1000 + output * 2000 <= 5e6
+    # the same budget is as exhausted as before
+    status, _, err = run("--resume", "here", "--quiet")
+    assert (status, "the budget is exhausted" in err) == (3, True)
+    assert Path("here/journal.jsonl").read_text().splitlines()[1:] == journal
+    resumed = summary(run, "--resume", "here", "--quiet", *larger)
+    assert resumed["history_sha256"] == uninterrupted["history_sha256"]
+
+
+def test_a_journal_is_replayed(run: Run, uninterrupted: dict[str, Any]) -> None:
+    again = summary(run, "meadow.py", "--llm", "replay:uninterrupted/journal.jsonl")
+    assert again["history_sha256"] == uninterrupted["history_sha256"]
+    status, _, err = run("meadow.py", "--llm", "replay:uninterrupted/journal.jsonl", "--seed", "3")
+    assert status == 2
+    assert re.fullmatch(r"metropolis: .* has no answer to .*metropolis run --resume .*\n", err)
+
+
+def test_killed_at_any_moment_it_goes_on(run: Run, tmp_path: Path) -> None:
+    options = ("--steps", "150", "--quiet", "--json")
+    whole = summary(run, "meadow.py", *options, "--out", "whole")
+    size = Path("whole/journal.jsonl").stat().st_size
+    draw = Random(size)
+    arguments = ["meadow.py", "--out", "killed", "--checkpoint-minutes", "0.0005", *options]
+    killed = 0
+    for moment in sorted(draw.randrange(size) for _ in range(3)):
+        killed += _kill_at(moment, arguments, tmp_path)
+        arguments = ["--resume", "killed"]
+    assert killed
+    resumed = summary(run, "--resume", "killed", "--quiet")
+    assert resumed["history_sha256"] == whole["history_sha256"]
+    assert resumed["usage"] == whole["usage"]
+
+
+def _kill_at(journal_bytes: int, arguments: list[str], folder: Path) -> bool:
+    """Run, and kill -9 once the journal is as long as that; whether it was in time."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from metropolis.cli import main; main()", "run", *arguments],
+        cwd=folder,
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        stdout=subprocess.DEVNULL,
+    )
+    journal = folder / "killed" / "journal.jsonl"
+    while process.poll() is None:
+        if journal.exists() and journal.stat().st_size > journal_bytes:
+            process.kill()
+        time.sleep(0.002)
+    assert process.returncode in (0, -signal.SIGKILL)
+    return process.returncode != 0
+
+
+def test_an_estimate_is_what_the_run_takes(run: Run, uninterrupted: dict[str, Any]) -> None:
+    prices = ("--price-in", "1", "--price-out", "3")
+    found = summary(run, "meadow.py", "--estimate", *prices)
+    assert found["rehearsed_steps"] == STEPS
+    for field in ("calls", "prompt_tokens", "output_tokens"):
+        assert found["total"][field] == uninterrupted[field]
+    status, out, _ = run("meadow.py", "--estimate", *prices)
+    assert (status, "Nothing was sent to a model" in " ".join(out.split())) == (0, True)
+    assert not Path("runs").exists()
+
+
+def test_a_dead_llm_ends_the_run_at_once(run: Run) -> None:
+    for llm in ("http://127.0.0.1:9", "sglang:http://127.0.0.1:9", "openai:http://127.0.0.1:9"):
+        status, out, err = run("meadow.py", "--llm", llm)
+        assert (status, out) == (2, "")
+        assert re.fullmatch(r"metropolis: [^\n]*127.0.0.1:9[^\n]* cannot be reached[^\n]*\n", err)
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((), "say which world to run"),
+        (("atlantis",), "there is no world 'atlantis'; there are"),
+        (("nowhere.py",), "there is no file"),
+        (("meadow.py:build",), "has no function build"),
+        (("meadow.py", "--mode", "optimistic"), "'optimistic' is not one of"),
+        (("meadow.py", "--rule", "none"), "'none' is not one of"),
+        (("meadow.py", "--agents", "0"), "0 is not in the range"),
+        (("meadow.py", "--hours", "nan"), "nan is not in the range"),
+        (("meadow.py", "--hours", "1", "--steps", "5"), "either --hours or --steps"),
+        (("meadow.py", "--profile", "gpt"), "there is no profile 'gpt'"),
+        (("meadow.py", "--llm", "gpt"), "'gpt' names no LLM"),
+        (("meadow.py", "--llm", "replay:no.jsonl"), "no.jsonl is not there"),
+        (("meadow.py", "--max-cost", "1"), "--max-cost needs --price-in and --price-out"),
+        (("meadow.py", "--price-in", "1"), "give both --price-in and --price-out"),
+        (("meadow.py", "--requests-per-minute", "5"), "no server is asked here"),
+        (("meadow.py", "--out", "uninterrupted"), "exists already"),
+        (("meadow.py", "--out", "meadow.py"), "is a file"),
+        (("--resume",), "there is no run in"),
+        (("meadow.py", "--resume"), "there is no run of meadow in"),
+        (("--resume", "nowhere"), "nowhere: holds no run to resume"),
+        (("--resume", "uninterrupted", "--seed", "5"), "its seed is 0, and 5 would be another run"),
+        (("--resume", "uninterrupted", "--agents", "5"), "its agents is 6, and 5 would be"),
+        (("--resume", "uninterrupted", "--steps", "5"), "is at step 24, beyond 5 already"),
+        (("--resume", "uninterrupted", "--out", "there"), "leave out --out"),
+        (("minimal", "--resume", "uninterrupted"), "and minimal would be another run"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_status_2(
+    run: Run, uninterrupted: dict[str, Any], arguments: tuple[str, ...], sentence: str
+) -> None:
+    status, out, err = run(*arguments)
+    assert (status, out) == (2, ""), err
+    assert re.fullmatch(r"metropolis: [^\n]*\n", err), err
+    assert sentence in err
+    assert not Path("runs").exists() or not list(Path("runs").iterdir())
