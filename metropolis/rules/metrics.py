@@ -22,6 +22,8 @@ from metropolis.types import MetropolisError, Position
 
 GENAGENT_VELOCITY_MAX = 100
 """Walks of twice as many steps are counted in bytes."""
+NEAR_STEPS = 2
+"""Clusters and moves ask in every step and reach no further: no long walk is measured for them."""
 COORDINATE_MAX = 1e9
 """Beyond it doubles no longer tell neighbouring places apart reliably."""
 
@@ -211,6 +213,9 @@ class GenAgent(_Tiles):
         self._to_zone = lru_cache(maxsize=256)(
             lambda tile, radius: self._walks(self._zone(tile, radius), horizon)
         )
+        self._near_zone = lru_cache(maxsize=2048)(
+            lambda tile, radius: self._walks(self._zone(tile, radius), NEAR_STEPS)
+        )
 
     def within(self, p: Position, q: Position, radius: float, reach: float) -> bool:
         """See `Metric.within`."""
@@ -219,7 +224,8 @@ class GenAgent(_Tiles):
             return False
         if math.isinf(radius) or reach >= self.horizon + 1:
             return True
-        return self._to_zone(_tile(p), math.floor(radius)).get(_tile(q), math.inf) <= reach
+        walks = self._near_zone if reach <= NEAR_STEPS else self._to_zone
+        return walks(_tile(p), math.floor(radius)).get(_tile(q), math.inf) <= reach
 
     def perceives(self, p: Position, q: Position, radius: float) -> bool:
         """See `Metric.perceives`."""

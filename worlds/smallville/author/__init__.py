@@ -1,0 +1,50 @@
+"""The scripted author: answers what residents ask a model, offline, drawn by the request's seed.
+
+It knows no more than the prompt says, and words of its own in `phrases.toml`. So news travels only
+as far as residents carry it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from metropolis.llm.base import Request
+from metropolis.worlds.smallville.author import plans, small, talk
+from metropolis.worlds.smallville.author.prompt import Prompt
+
+_WRITERS: dict[str, Callable[[Prompt, Random], str]] = {
+    "event_poignancy": small.poignancy,
+    "chat_poignancy": small.poignancy,
+    "thought_poignancy": small.poignancy,
+    "event_triple": small.triple,
+    "act_obj_event_triple": small.triple,
+    "pronunciatio": small.emoji,
+    "act_obj_desc": small.thing_state,
+    "action_sector": small.sector,
+    "action_arena": small.arena,
+    "action_game_object": small.thing,
+    "wake_up_hour": plans.wake_up_hour,
+    "daily_plan": plans.daily_plan,
+    "revise_identity": plans.revise_identity,
+    "hourly_schedule": plans.hourly_schedule,
+    "task_decomp": plans.task_decomp,
+    "new_decomp_schedule": plans.new_decomp_schedule,
+    "decide_to_talk": talk.decide_to_talk,
+    "decide_to_react": talk.decide_to_react,
+    "summarize_relationship": talk.relationship,
+    "iterative_convo": talk.utterance,
+    "summarize_conversation": talk.summary,
+    "planning_thought_on_convo": talk.planning_thought,
+    "memo_on_convo": talk.memo,
+    "focal_pt": talk.questions,
+    "insight_and_guidance": talk.insights,
+}
+FUNCTIONS = tuple(_WRITERS)
+"""What residents ask for."""
+
+
+def author(request: Request, random: Random) -> str:
+    """An answer in the form that the request's function asks for."""
+    writer = _WRITERS.get(request.function, small.plain)
+    return writer(Prompt(request.text), random)

@@ -1,0 +1,156 @@
+"""What to say next: an answer to what was just said, and something of one's own.
+
+`talk.toml` holds pairs of an opening and the answers to it; a speaker answers the opening it
+recognises in the last line, and adds an opening that nobody has used yet.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from functools import cache
+from importlib.resources import files
+from random import Random
+from typing import Any
+from zlib import crc32
+
+from metropolis.worlds.smallville.author.prompt import Prompt, pick
+
+LINES_LEAST, LINES_SPREAD = 6, 9
+"""How many lines a conversation has, before it runs out of things to say."""
+NEWS_MOST = 2
+"""Told by one speaker in one conversation."""
+
+
+class Scene:
+    """A conversation as its next speaker knows it."""
+
+    def __init__(self, prompt: Prompt) -> None:
+        self.prompt = prompt
+        self.me = prompt.name
+        self.other = prompt.between("say next to ", "?")
+        setting = prompt.fact("Setting")
+        self.place = setting.partition(" at ")[2].partition(";")[0]
+        self.my_doing = prompt.between(f"; {self.me} was ", f" when meeting {self.other}")
+        self.other_doing = setting.rpartition(", who was ")[2].rstrip(".")
+        talk = prompt.between("Conversation so far:\n", "\n\nWhat does")
+        self.lines = [line.partition(": ")[::2] for line in talk.splitlines() if ": " in line]
+        self.said = " ".join(text for _, text in self.lines)
+        self.mine = " ".join(text for speaker, text in self.lines if speaker == self.me)
+        pair = " ".join(sorted((self.me, self.other))) + prompt.fact("Date")[:12]
+        self.length = LINES_LEAST + crc32(pair.encode()) % LINES_SPREAD
+
+    @property
+    def untold(self) -> list[str]:
+        """News that the other cannot be known to have."""
+        known = " ".join(
+            statement
+            for statement in self.prompt.statements
+            if f"told {self.other} " in statement or f"news from {self.other}:" in statement
+        )
+        return [news for news in self.prompt.news if news not in self.said and news not in known]
+
+    def fill(self, text: str) -> str:
+        """`text` with the names of this scene."""
+        doing = self.my_doing.split(" at the ")[0].split(" on Mill Green")[0]
+        return (
+            text.replace("{other}", self.other.split()[0])
+            .replace("{place}", self.place.split(": ")[0])
+            .replace("{doing}", doing or "what I was doing")
+        )
+
+
+def say(scene: Scene, random: Random) -> str:
+    """The next line, in JSON."""
+    words = talk_phrases()
+    count = len(scene.lines)
+    answer = _answer(scene, random) if count else _greeting(scene, random)
+    if count and scene.lines[-1][1].endswith(_CLOSINGS):
+        return _json(scene.fill(pick(words["farewells"], random)), True)
+    opening = "" if count >= scene.length else _opening(scene, random)
+    if not opening:
+        opening = scene.fill(pick(words["closings"], random))
+    return _json(f"{answer} {opening}".strip(), False)
+
+
+def _greeting(scene: Scene, random: Random) -> str:
+    hour = scene.prompt.hour
+    part = "morning" if hour < 12 else "afternoon" if hour < 18 else "evening"
+    return scene.fill(pick(talk_phrases()["greetings"][part], random))
+
+
+def _answer(scene: Scene, random: Random) -> str:
+    """To the last line."""
+    words, last = talk_phrases(), scene.lines[-1][1]
+    if len(scene.lines) == 1:
+        hello = scene.fill(pick(words["greetings"]["back"], random)) + " "
+    else:
+        hello = ""
+    told = _TOLD.search(last)
+    if told:
+        reactions = match_talk("reactions", told[1]) or words["surprise"]
+        return hello + _fresh(reactions, scene, random)
+    for pair in words["pairs"]:
+        if pair["say"].partition("{")[0] in last:
+            return hello + _fresh(pair["replies"], scene, random)
+    if _TOPIC.search(last):
+        return hello + _fresh(words["interest"], scene, random)
+    return hello + _fresh(words["agreement"], scene, random)
+
+
+def _opening(scene: Scene, random: Random) -> str:
+    """News first, then one's own topics and small talk that suits the moment."""
+    words = talk_phrases()
+    told = sum(len(_TOLD.findall(text)) for who, text in scene.lines if who == scene.me)
+    if scene.untold and told < NEWS_MOST and (scene.lines or random.random() < 0.5):
+        news = scene.untold[int(random.random() * len(scene.untold))]
+        return f"{pick(words['heralds'], random)} {news}"
+    openings = [scene.fill(pair["say"]) for pair in words["pairs"] if _suits(pair, scene)]
+    topics = [topic for topic in scene.prompt.topics if topic not in scene.mine]
+    if topics and (not openings or random.random() < 0.4):
+        return pick(words["topics"], random).replace("{topic}", pick(topics, random))
+    return pick(openings, random) if openings else ""
+
+
+def _suits(pair: dict[str, Any], scene: Scene) -> bool:
+    """Whether it is the place and time for an opening, and it has not been used."""
+    if pair["say"].partition("{")[0] in scene.said:
+        return False
+    first, last = pair.get("hours", (0, 24))
+    if not first <= scene.prompt.hour < last:
+        return False
+    if "place" in pair and pair["place"] not in scene.place:
+        return False
+    return "doing" not in pair or re.search(pair["doing"], scene.other_doing) is not None
+
+
+def _fresh(options: list[str], scene: Scene, random: Random) -> str:
+    """One that has not been said yet, if there is any."""
+    unsaid = [option for option in options if scene.fill(option) not in scene.said]
+    return scene.fill(pick(unsaid or options, random))
+
+
+def _json(text: str, ends: bool) -> str:
+    return json.dumps({"utterance": text, "ends": ends}, ensure_ascii=False)
+
+
+@cache
+def talk_phrases() -> dict[str, Any]:
+    """The words of `talk.toml`."""
+    text = (files("metropolis.worlds.smallville.author") / "talk.toml").read_text("utf-8")
+    return tomllib.loads(text)
+
+
+def match_talk(table: str, text: str) -> list[str] | None:
+    """As `prompt.match`, for a table of `talk.toml`."""
+    entries: dict[str, list[str]] = talk_phrases()[table]
+    return next((value for words, value in entries.items() if words in text), None)
+
+
+HERALDS = ("Have you heard?", "Did you know?", "Listen to this.", "By the way:")
+_TOLD = re.compile(
+    r"(?:Have you heard\?|Did you know\?|Listen to this\.|By the way:) (.+?[.!])(?: |$)"
+)
+_TOPIC = re.compile(r"thinking about|talk about|go on about|mind is on")
+_CLOSINGS = ("See you later.", "Until later, then.", "Let us talk again soon.", "Take care.")

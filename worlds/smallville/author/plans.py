@@ -1,0 +1,156 @@
+"""Plans: when to get up, the day, its hours, its tasks."""
+
+from __future__ import annotations
+
+import re
+from random import Random
+
+from metropolis.worlds.smallville.author.prompt import Prompt, match, phrases, pick
+
+_NUMBERS = ("six", "seven", "eight", "nine", "ten")
+_MINUTES = (5, 5, 10, 10, 10, 15, 15, 20)
+_FESTIVAL = re.compile(r"lantern festival|festival on|at the festival", re.IGNORECASE)
+FESTIVAL_HOURS = (18, 19, 20)
+
+
+def wake_up_hour(prompt: Prompt, random: Random) -> str:
+    """As the habits say, give or take."""
+    habits = prompt.fact("Habits").lower()
+    hour, minute = 7, 0
+    if found := re.search(r"gets up at (half past )?(\w+)", habits):
+        hour = 6 + _NUMBERS.index(found[2]) if found[2] in _NUMBERS else 7
+        minute = 30 if found[1] else 0
+    elif found := re.search(r"(\d+) ?am", habits):
+        hour = int(found[1])
+    minutes = max(5 * 60, hour * 60 + minute + int(random.random() * 9) * 5 - 10)
+    return f"{minutes // 60}:{minutes % 60:02d}"
+
+
+def daily_plan(prompt: Prompt, random: Random) -> str:
+    """The habits, one a line, and today's purpose among them."""
+    habits = prompt.fact("Habits").split(", ")[1:]
+    goal = prompt.fact("Present goal").rstrip(".")
+    lines = [f"{habit}{pick(phrases()['plan_tails'], random)}" for habit in habits]
+    lines.insert(len(lines) // 2, f"find time for what matters today: {goal}")
+    lines.append(f"go to bed at {pick(['ten', 'half past ten', 'eleven'], random)}")
+    return "\n".join([f" {lines[0]}", *(f"- {line}" for line in lines[1:])])
+
+
+def revise_identity(prompt: Prompt, random: Random) -> str:
+    """What to bear in mind, how yesterday felt, or what to go after now."""
+    name, goal = prompt.first_name, prompt.fact("Present goal")
+    asked = prompt.text[-400:]
+    if "bear in mind" in asked:
+        told = prompt.news[:2] or prompt.statements[:1]
+        return f"{name} should bear in mind: {' '.join(told)} {goal}"
+    if "look back at yesterday" in asked:
+        return pick(phrases()["yesterday"], random)
+    return goal
+
+
+def hourly_schedule(prompt: Prompt, random: Random) -> str:
+    """By the time of day, the work, and what one has heard of."""
+    hour = int(prompt.text[prompt.text.rfind("[") + 1 :][:2])
+    workplace = prompt.fact("Works at")
+    start, end = phrases()["shifts"].get(workplace, phrases()["shifts"]["other"])
+    schedule = prompt.between("Schedule:\n", f"\n[{hour:02d}:")
+    last = schedule.rpartition("] ")[2]
+    if hour >= 23:
+        return "sleeping"
+    if last == "sleeping":
+        return pick(phrases()["mornings"], random)
+    if hour < 9 and "breakfast" not in schedule and hour < max(start, 8):
+        return "having breakfast"
+    lunch = 14 if start < 12 and workplace in phrases()["late_lunch"] else 12
+    if hour == lunch or (hour == 13 and random.random() < 0.3 and "lunch" not in schedule):
+        return f"having lunch at {_lunch_place(prompt, random)}"
+    if start <= hour < end:
+        return _work(prompt, hour, workplace)
+    if hour in FESTIVAL_HOURS and _FESTIVAL.search(prompt.text):
+        return "at the lantern festival on Mill Green"
+    if hour < end or hour < 18:
+        return last if random.random() < 0.3 and hour > 13 else pick(_free_hours(prompt), random)
+    if "dinner" not in schedule:
+        return "having dinner"
+    if hour == 22:
+        return pick(phrases()["nights"], random)
+    return last if "dinner" not in last and random.random() < 0.5 else _evening(prompt, random)
+
+
+def task_decomp(prompt: Prompt, random: Random) -> str:
+    """Tasks that suit the activity, in their order."""
+    what = prompt.between(f"{prompt.name} is ", ". Break")
+    minutes = int(re.findall(r"\((\d+) minutes\)", prompt.text)[0])
+    if prompt.hour in FESTIVAL_HOURS and _FESTIVAL.search(prompt.text):
+        what = "at the lantern festival on Mill Green"
+    return _list(_tasks(what, prompt, random), minutes, random)
+
+
+def new_decomp_schedule(prompt: Prompt, random: Random) -> str:
+    """What was planned, shortened; the festival, where it is time for it."""
+    minutes = int(re.findall(r"for the (\d+) minutes", prompt.text)[0])
+    planned = re.findall(r"^\[[^\]]*\] (.+)$", prompt.text, re.MULTILINE)
+    if prompt.hour in FESTIVAL_HOURS and _FESTIVAL.search(prompt.text):
+        planned = _tasks("at the lantern festival on Mill Green", prompt, random)
+    return _list(planned or [prompt.between("part of the day (", "):")], minutes, random)
+
+
+def _list(tasks: list[str], minutes: int, random: Random) -> str:
+    """As many tasks as fit into the minutes, with their times."""
+    lines: list[str] = []
+    turn = 0
+    while minutes > 0 and len(lines) < 60:
+        length = min(minutes, _MINUTES[int(random.random() * len(_MINUTES))])
+        if minutes - length < 5:
+            length = minutes
+        lines.append(f"{tasks[turn % len(tasks)]} ({length} minutes)")
+        minutes -= length
+        turn += 1
+    return "\n".join([f" {lines[0]}", *(f"{i}) {line}" for i, line in enumerate(lines[1:], 2))])
+
+
+def _tasks(what: str, prompt: Prompt, random: Random) -> list[str]:
+    occupation = prompt.fact("Occupation").lower()
+    found: list[str] = list(match("tasks", f"{what} as {occupation}") or ())
+    if not found:
+        return [what, *(f"{what}, {tail}" for tail in phrases()["task_tails"])]
+    start = 0 if "having" in what or "getting" in what else int(random.random() * len(found))
+    return found[start:] + found[:start]
+
+
+def _work(prompt: Prompt, hour: int, workplace: str) -> str:
+    occupation = prompt.fact("Occupation")
+    if workplace == "home":
+        return f"working at home as a {occupation}"
+    pupil = re.match(r"pupil|student", occupation)
+    if pupil:
+        return f"studying in {workplace}" if hour >= 13 else f"in class at {workplace}"
+    return f"working at {_the(workplace)}"
+
+
+def _the(place: str) -> str:
+    """With the article that the place's name takes."""
+    bare = place.startswith(("Alder", "Quarry", "Tully", "Mill ", "Willow", "Canal"))
+    return place if bare or place.startswith("the ") else f"the {place}"
+
+
+def _lunch_place(prompt: Prompt, random: Random) -> str:
+    habits = prompt.fact("Habits")
+    found = re.search(r"lunch[^,]* (?:at|on) (?:the )?([A-Z][\w' é]+)", habits)
+    if found and random.random() < 0.7:
+        return _the(found[1].strip())
+    return pick(phrases()["lunch_places"], random)
+
+
+def _free_hours(prompt: Prompt) -> list[str]:
+    """What one does with an afternoon; with the festival's, if one is busy with it."""
+    if _FESTIVAL.search(prompt.fact("Present goal")):
+        return ["preparing the lantern festival on Mill Green"]
+    return list(phrases()["free_hours"])
+
+
+def _evening(prompt: Prompt, random: Random) -> str:
+    habits = prompt.fact("Habits").lower()
+    if "heron inn" in habits and random.random() < 0.7:
+        return "spending the evening at the Heron Inn"
+    return pick(phrases()["evenings"], random)

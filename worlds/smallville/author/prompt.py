@@ -1,0 +1,99 @@
+"""Reading a prompt as a model would, and the author's own words."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from functools import cache, cached_property
+from importlib.resources import files
+from random import Random
+from typing import Any
+
+_NEWS = re.compile(r"\bnews(?: from [^:\n]*)?: ([^\n]+)", re.IGNORECASE)
+
+
+class Prompt:
+    """A prompt's text and the facts in it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def fact(self, heading: str) -> str:
+        """What stands behind the first `heading: ` at the beginning of a line; empty if nowhere."""
+        start = self.text.find(f"{heading}: ")
+        if start < 0 or (start and self.text[start - 1] != "\n"):
+            start = self.text.find(f"\n{heading}: ") + 1
+            if not start:
+                return ""
+        start += len(heading) + 2
+        end = self.text.find("\n", start)
+        return self.text[start : end if end >= 0 else None]
+
+    def between(self, before: str, after: str) -> str:
+        """What stands between the last `before` and the `after` that follows it."""
+        start = self.text.rfind(before)
+        if start < 0:
+            return ""
+        start += len(before)
+        end = self.text.find(after, start)
+        return self.text[start : end if end >= 0 else None]
+
+    @cached_property
+    def name(self) -> str:
+        """Who asks."""
+        return self.fact("Name").split(" (age")[0]
+
+    @cached_property
+    def first_name(self) -> str:
+        """Who asks, as friends call them."""
+        return (self.name or "Somebody").split()[0]
+
+    @cached_property
+    def hour(self) -> int:
+        """Of the day."""
+        found = re.search(r"(\d\d):\d\d", self.fact("Date"))
+        return int(found[1]) if found else 12
+
+    @cached_property
+    def topics(self) -> list[str]:
+        """What the one who asks likes to talk about, as they would say it."""
+        topics = re.sub(r"\b(?:his|her)\b", "my", self.fact("Likes to talk about"))
+        return [topic for topic in topics.split(", ") if topic]
+
+    @cached_property
+    def statements(self) -> list[str]:
+        """The numbered memories."""
+        return re.findall(r"^\d+\. (.+)$", self.text, re.MULTILINE)
+
+    @cached_property
+    def news(self) -> list[str]:
+        """What the one who asks could pass on, as remembered."""
+        return news_in("\n".join(self.statements))
+
+
+def news_in(text: str) -> list[str]:
+    """The news in memories, each once."""
+    return list(dict.fromkeys(found.strip() for found in _NEWS.findall(text)))
+
+
+@cache
+def phrases() -> dict[str, Any]:
+    """The author's own words."""
+    text = (files("metropolis.worlds.smallville.author") / "phrases.toml").read_text("utf-8")
+    return tomllib.loads(text)
+
+
+@cache
+def _table(name: str) -> list[tuple[re.Pattern[str], Any]]:
+    return [(re.compile(rf"\b(?:{words})"), value) for words, value in phrases()[name].items()]
+
+
+def match(table: str, text: str) -> Any:
+    """The value of the first entry of a table of `phrases.toml` whose key occurs in `text`."""
+    lowered = text.lower()
+    return next((value for words, value in _table(table) if words.search(lowered)), None)
+
+
+def pick(options: list[str], random: Random) -> str:
+    """One of them."""
+    return options[int(random.random() * len(options))]

@@ -1,0 +1,84 @@
+"""Short answers: ratings, triples, emoji, states of objects, places."""
+
+from __future__ import annotations
+
+import re
+from random import Random
+
+from metropolis.worlds.smallville.author.prompt import Prompt, match, phrases, pick
+
+_PLAIN = ("Yes.", "That sounds right.", "I would think so.")
+
+
+def plain(prompt: Prompt, random: Random) -> str:  # noqa: ARG001 -- every writer takes a prompt
+    """For a question the author does not know."""
+    return random.choice(_PLAIN)
+
+
+def poignancy(prompt: Prompt, random: Random) -> str:
+    """A number, by what it is about."""
+    text = prompt.between("\nEvent: ", "\n") or prompt.between("\nThought: ", "\n")
+    base = match("importance", text or prompt.between("\nConversation: ", "\n")) or 1
+    return str(min(10, base + int(random.random() * 3)))
+
+
+def triple(prompt: Prompt, random: Random) -> str:  # noqa: ARG001
+    """The sentence cut at its verb."""
+    sentence = prompt.between("\nSentence: ", "\n").rstrip(".")
+    found = re.match(r"(?P<who>.+?) (?:is|are) (?P<what>\w+(?: about)?) ?(?P<rest>.*)", sentence)
+    if found is None:
+        words = sentence.replace(",", "").split()
+        return f"{' '.join(words[:2])}, {words[2] if len(words) > 2 else 'is'}," + (
+            f" {' '.join(words[3:12]) or 'there'})"
+        )
+    rest = found["rest"].replace(",", "").split()
+    return f"{found['who'].removeprefix('the ')}, is {found['what']}, {' '.join(rest[:6]) or 'it'})"
+
+
+def emoji(prompt: Prompt, random: Random) -> str:
+    """By the words of the activity."""
+    found = match("emoji", prompt.between("Activity: ", "\n"))
+    return pick(found, random) if found else "🙂"
+
+
+def thing_state(prompt: Prompt, random: Random) -> str:
+    """By the kind of object."""
+    thing = prompt.text[prompt.text.rfind(": the ") + 6 : -3]
+    return pick(phrases()["states"].get(thing, phrases()["states"]["other"]), random)
+
+
+def sector(prompt: Prompt, random: Random) -> str:  # noqa: ARG001
+    """The place that the task names, or else the plan, or else home."""
+    places = prompt.fact("Known places").split(", ")
+    for text in (prompt.between("is about to do this: ", "\n"), prompt.fact("It is part of")):
+        named = [place for place in places if place.lower() in text.lower()]
+        if named:
+            return named[0]
+        if re.search(r"\bwork|\bshift|\bclass", text) and prompt.fact("Works at") in places:
+            return prompt.fact("Works at")
+    home = prompt.fact("Home").split(",")[0]
+    return home if home in places else places[0]
+
+
+def arena(prompt: Prompt, random: Random) -> str:
+    """A room that suits the task; nobody's bedroom but one's own."""
+    rooms = prompt.fact("Known rooms").split(", ")
+    own = prompt.fact("Home").rpartition("sleeps in the ")[2]
+    task = prompt.between("is about to do this: ", "\n") + " " + prompt.fact("It is part of")
+    wanted = match("rooms", prompt.between("is about to do this: ", "\n")) or match("rooms", task)
+    fitting = [room for room in rooms if wanted and re.search(wanted, room)]
+    if "own room" in (wanted or "") and own in rooms:
+        return own
+    if fitting:
+        return fitting[int(random.random() * len(fitting))]
+    public = [room for room in rooms if not re.search(r"room \d|bedroom|bath|wash|store", room)]
+    return pick(public, random) if public else (own if own in rooms else rooms[0])
+
+
+def thing(prompt: Prompt, random: Random) -> str:
+    """An object that suits the task."""
+    things = prompt.fact("Known objects").split(", ")
+    wanted = match("things", prompt.between("is about to do this: ", "\n"))
+    fitting = [name for name in things if wanted and re.search(wanted, name)]
+    seats = [name for name in things if re.search(r"bench|chair|sofa|table|desk|counter", name)]
+    return pick(fitting or seats or things, random)

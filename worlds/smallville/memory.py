@@ -1,0 +1,114 @@
+"""Associative memory: what a resident saw, thought and talked about, and what comes to mind.
+
+A memory comes to mind by the sum of three scores, each scaled to 0..1 over all memories (Park et
+al. 2023, §4.1): recency, 0.995 for every hour since it last came to mind; importance, 1 to 10 as
+rated when it was made; and relevance, the cosine between its embedding and the question's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from metropolis.worlds.smallville.embedding import DIMENSIONS, Embedder
+
+RECENCY_PER_HOUR = 0.995
+_FIRST_CAPACITY = 256
+
+
+@dataclass
+class Node:
+    """One memory. Times are simulated seconds since the midnight before step 0."""
+
+    kind: Literal["event", "thought", "chat"]
+    text: str
+    created_s: int
+    accessed_s: int
+    """When it last came to mind."""
+    importance: int
+    """1, mundane, to 10, poignant."""
+    subject: str
+    predicate: str
+    object: str
+    evidence: list[int] = field(default_factory=list)
+    """The memories a thought was drawn from."""
+
+
+@dataclass
+class Memory:
+    """All nodes in the order they were made; a node's number is its place in the list."""
+
+    nodes: list[Node] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._known = 0
+        self._vectors = np.zeros((_FIRST_CAPACITY, DIMENSIONS), np.float32)
+        self._importance = np.zeros(_FIRST_CAPACITY)
+        self._accessed_s = np.zeros(_FIRST_CAPACITY)
+        self._by_subject: dict[str, list[int]] = {}
+
+    def add(self, node: Node) -> int:
+        """Remember; returns the node's number."""
+        self.nodes.append(node)
+        return len(self.nodes) - 1
+
+    def retrieve(self, question: str, count: int, now_s: int, embed: Embedder) -> list[Node]:
+        """The `count` memories that come to mind first, and note that they did."""
+        if not self.nodes:
+            return []
+        self._index(embed)
+        chosen = np.argsort(-self.scores(question, now_s, embed), kind="stable")[:count]
+        self._accessed_s[chosen] = now_s
+        found = [self.nodes[number] for number in chosen.tolist()]
+        for node in found:
+            node.accessed_s = now_s
+        return found
+
+    def scores(self, question: str, now_s: int, embed: Embedder) -> npt.NDArray[np.float64]:
+        """How readily each node comes to mind, 0 to 3."""
+        self._index(embed)
+        count = self._known
+        hours = (now_s - self._accessed_s[:count]) / 3600
+        # Rounded, so that no processor's order of summing decides between equals.
+        relevance = np.round(self._vectors[:count] @ embed(question), 5)
+        total = _scaled(RECENCY_PER_HOUR**hours)
+        total += _scaled(self._importance[:count])
+        total += _scaled(relevance.astype(np.float64))
+        return total
+
+    def about(self, subject: str, count: int, embed: Embedder) -> list[Node]:
+        """The newest `count` memories whose subject or object is `subject`, newest first."""
+        self._index(embed)
+        return [
+            self.nodes[number] for number in self._by_subject.get(subject, ())[: -count - 1 : -1]
+        ]
+
+    def _index(self, embed: Embedder) -> None:
+        """Take up the nodes that have been added since."""
+        for number in range(self._known, len(self.nodes)):
+            node = self.nodes[number]
+            if number == len(self._vectors):
+                self._grow()
+            self._vectors[number] = embed(node.text)
+            self._importance[number] = node.importance
+            self._accessed_s[number] = node.accessed_s
+            for name in {node.subject, node.object}:
+                self._by_subject.setdefault(name, []).append(number)
+        self._known = len(self.nodes)
+
+    def _grow(self) -> None:
+        for name in ("_vectors", "_importance", "_accessed_s"):
+            old: npt.NDArray[Any] = getattr(self, name)
+            setattr(self, name, np.concatenate([old, np.zeros_like(old)]))
+
+
+def _scaled(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Between 0 and 1; all 0 when they are equal."""
+    low, high = values.min(), values.max()
+    if high - low < 1e-12:
+        return np.zeros_like(values)
+    scaled: npt.NDArray[np.float64] = (values - low) / (high - low)
+    return scaled

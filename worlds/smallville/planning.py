@@ -1,0 +1,240 @@
+"""A resident's plans: the day, hour by hour and task by task; and where to do a task."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from metropolis.llm.agent import LLM
+from metropolis.worlds.smallville import prompts
+from metropolis.worlds.smallville.geography import Tile
+from metropolis.worlds.smallville.state import DAY_S, HOUR_S, MINUTE_S, Activity, Day, Task, day_of
+from metropolis.worlds.smallville.world import Doing
+
+if TYPE_CHECKING:
+    from metropolis.worlds.smallville.resident import Resident
+
+WAKE_HOUR_DEFAULT = 7
+TASK_MINUTES_DEFAULT = 30
+"""Of a task the model gave no time."""
+_BULLET = re.compile(r"^\s*(?:[-*•]|\d+[.):])\s*")
+_MINUTES = re.compile(r"[(\[,:]?\s*(\d+)\s*min[a-z.]*\s*[)\]]?\s*$", re.IGNORECASE)
+
+
+async def begin_day(me: Resident, now_s: int, llm: LLM) -> None:
+    """Plan the day that `now_s` lies in; on later days, after a look back at the one before."""
+    if me.day.number >= 0:
+        await _look_back(me, now_s, llm)
+    number = day_of(now_s)
+    wake_s = await _wake_up(me, now_s, llm)
+    answer = await llm.chat(
+        prompts.daily_plan(me, wake_s, now_s), function="daily_plan", max_tokens=500
+    )
+    me.day = Day(number, lines_of(answer.text))
+    hours = [Task("sleeping", number * DAY_S, number * DAY_S + wake_s)]
+    for hour in range(wake_s // HOUR_S, 24):
+        prompt = prompts.hourly_schedule(me, hours, hour, now_s)
+        answer = await llm.chat(prompt, function="hourly_schedule", max_tokens=50)
+        start_s = hours[-1].end_s
+        what = first_line(answer.text) or "resting"
+        if _same(what, hours[-1].what):
+            hours[-1].end_s = number * DAY_S + (hour + 1) * HOUR_S
+        else:
+            hours.append(Task(what, start_s, number * DAY_S + (hour + 1) * HOUR_S))
+    me.day.hours = hours
+    me.activity.until_s = min(me.activity.until_s, now_s)
+
+
+async def next_activity(me: Resident, here: Tile, now_s: int, llm: LLM) -> Doing:
+    """Choose what to do now, and where."""
+    hour = _current(me.day.hours, now_s) or me.day.hours[-1]
+    if is_sleep(hour.what):
+        return _go_to_bed(me, hour)
+    task = _current(me.day.tasks, now_s)
+    if task is None:
+        task = await _decompose(me, hour, now_s, llm)
+    if is_sleep(task.what):
+        return _go_to_bed(me, task)
+    places = me.atlas.places
+    sector = await _choose(me, "action_sector", task, hour, places, "", now_s, llm)
+    arena = await _choose(me, "action_arena", task, hour, places[sector], sector, now_s, llm)
+    place, things = f"{sector}: {arena}", places[sector][arena]
+    thing = await _choose(me, "action_game_object", task, hour, things, place, now_s, llm)
+    emoji, _, state = await asyncio.gather(
+        _emoji(me, task.what, llm),
+        event_triple(me, f"{me.name} is {task.what}", "event_triple", llm),
+        _thing_state(me, task.what, thing, llm),
+    )
+    goal = _tile(me, here, things[thing])
+    me.activity = Activity(task.what, place, thing, state, goal, task.end_s)
+    return Doing(task.what, emoji, place, thing, state)
+
+
+async def revise_tasks(me: Resident, now_s: int, llm: LLM) -> None:
+    """Plan the rest of the hour anew, as after a conversation."""
+    hour = _current(me.day.hours, now_s)
+    if hour is None or is_sleep(hour.what):
+        return
+    prompt = prompts.new_decomp_schedule(me, hour, now_s)
+    answer = await llm.chat(prompt, function="new_decomp_schedule", max_tokens=1000)
+    me.day.tasks = [task for task in me.day.tasks if task.end_s <= now_s]
+    me.day.tasks += tasks_of(answer.text, now_s, hour.end_s, hour.what)
+
+
+async def event_triple(me: Resident, text: str, function: str, llm: LLM) -> tuple[str, str, str]:
+    """`text` as subject, predicate and object, in the model's words."""
+    answer = await llm.chat(prompts.triple(me, text), function=function, max_tokens=30)
+    parts = [part.strip(" ()\"'.") for part in first_line(answer.text).split(",", 2)]
+    if len(parts) != 3 or not all(parts):
+        return me.name, "is", text
+    return parts[0], parts[1], parts[2]
+
+
+def tasks_of(text: str, start_s: int, end_s: int, otherwise: str) -> list[Task]:
+    """The tasks a model lists, `what (15 minutes)` a line, one after the other up to `end_s`.
+
+    The last one is given the time that is left; `otherwise` is the task where none is listed.
+    """
+    tasks: list[Task] = []
+    for line in lines_of(text):
+        found = _MINUTES.search(line)
+        minutes = max(1, int(found[1])) if found else TASK_MINUTES_DEFAULT
+        what = (line[: found.start()] if found else line).strip(" ,.:;-")
+        if what and start_s < end_s:
+            tasks.append(Task(what, start_s, min(start_s + 60 * minutes, end_s)))
+            start_s = tasks[-1].end_s
+    if not tasks:
+        return [Task(otherwise, start_s, end_s)]
+    tasks[-1].end_s = end_s
+    return tasks
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of a list, without bullets and numbers."""
+    lines = (_BULLET.sub("", line).strip() for line in text.splitlines())
+    return [line for line in lines if line]
+
+
+def first_line(text: str) -> str:
+    """The first line that says something, without quotes and full stop."""
+    return next(iter(lines_of(text)), "").strip("\"' .")
+
+
+def is_sleep(what: str) -> bool:
+    """Whether a plan is to sleep."""
+    return re.match(r"(?:is )?(?:asleep|sleep)", what.lower()) is not None
+
+
+def option_in(answer: str, options: Iterable[str]) -> str | None:
+    """The option that an answer names: exactly, or else the longest that occurs in it."""
+    said = first_line(answer).strip("{}[]<>").lower()
+    named = [option for option in options if option.lower() == said]
+    named = named or [option for option in options if option.lower() in said]
+    return max(named, key=len, default=None)
+
+
+async def _wake_up(me: Resident, now_s: int, llm: LLM) -> int:
+    """Seconds after midnight."""
+    prompt = prompts.wake_up_hour(me, now_s)
+    answer = (await llm.chat(prompt, function="wake_up_hour", max_tokens=8)).text
+    found = re.search(r"(\d{1,2})(?::(\d\d))?", answer)
+    if found is None or not 0 < int(found[1]) < 12 or int(found[2] or 0) > 59:
+        return WAKE_HOUR_DEFAULT * HOUR_S
+    return int(found[1]) * HOUR_S + int(found[2] or 0) * 60
+
+
+async def _look_back(me: Resident, now_s: int, llm: LLM) -> None:
+    """Renew the goal from what happened the day before."""
+    focus = (f"{me.name}'s plans and what matters today", f"how {me.name} felt yesterday")
+    memories = [
+        node for question in focus for node in me.memory.retrieve(question, 15, now_s, me.embed)
+    ]
+    notes, feelings = await asyncio.gather(
+        *(
+            llm.chat(
+                prompts.revise_identity(me, what, memories, (), now_s),
+                function="revise_identity",
+                max_tokens=200,
+            )
+            for what in ("notes", "feelings")
+        )
+    )
+    texts = (notes.text.strip(), feelings.text.strip())
+    prompt = prompts.revise_identity(me, "goal", memories, texts, now_s)
+    goal = await llm.chat(prompt, function="revise_identity", max_tokens=200)
+    me.goal = first_line(goal.text) or me.goal
+
+
+async def _decompose(me: Resident, hour: Task, now_s: int, llm: LLM) -> Task:
+    """Plan in detail from now to the end of `hour`; returns what is first."""
+    known = me.memory.retrieve(f"{me.name}'s plans: {hour.what}", 8, now_s, me.embed)
+    prompt = prompts.task_decomp(me, hour, known, now_s)
+    answer = await llm.chat(prompt, function="task_decomp", max_tokens=1000)
+    tasks = tasks_of(answer.text, now_s, hour.end_s, hour.what)
+    me.day.tasks += tasks
+    return tasks[0]
+
+
+async def _choose(
+    me: Resident,
+    function: str,
+    task: Task,
+    hour: Task,
+    options: Iterable[str],
+    within: str,
+    now_s: int,
+    llm: LLM,
+) -> str:
+    """One of `options`, in the model's judgement; the likeliest where it names none."""
+    names = list(options)
+    prompt = prompts.where(me, function, task, hour, names, within, now_s)
+    answer = await llm.chat(prompt, function=function, max_tokens=15, temperature=0)
+    at_home = me.profile.home if function == "action_sector" else me.profile.room
+    return option_in(answer.text, names) or (at_home if at_home in names else names[0])
+
+
+async def _emoji(me: Resident, what: str, llm: LLM) -> str:
+    answer = await llm.chat(
+        prompts.pronunciatio(me, what), function="pronunciatio", max_tokens=8, temperature=0
+    )
+    return answer.text.strip()[:8]
+
+
+async def _thing_state(me: Resident, what: str, thing: str, llm: LLM) -> str:
+    """How `thing` is seen to be while it is used."""
+    prompt = prompts.act_obj_desc(me, what, thing)
+    answer = await llm.chat(prompt, function="act_obj_desc", max_tokens=15, temperature=0)
+    state = first_line(answer.text)
+    for beginning in (f"the {thing} is ", f"{thing} is "):
+        if state.lower().startswith(beginning):
+            state = state[len(beginning) :]
+    await asyncio.gather(
+        _emoji(me, f"{thing}: {state}", llm),
+        event_triple(me, f"the {thing} is {state}", "act_obj_event_triple", llm),
+    )
+    return state
+
+
+def _go_to_bed(me: Resident, task: Task) -> Doing:
+    """Going to sleep needs no thought; it is asleep once it is there."""
+    place = f"{me.profile.home}: {me.profile.room}"
+    me.activity = Activity("going to bed", place, "bed", "", me.bed, task.end_s, asleep=True)
+    return Doing("going to bed", "🛏️", place, "bed")
+
+
+def _tile(me: Resident, here: Tile, tiles: Iterable[Tile]) -> Tile:
+    """One of those that can be reached; this one, where none can."""
+    reachable = [tile for tile in tiles if me.atlas.steps(here, tile) is not None]
+    return me.random.choice(reachable) if reachable else here
+
+
+def _current(tasks: Iterable[Task], now_s: int) -> Task | None:
+    """The first that goes on for a minute at least and has begun by then."""
+    task = next((task for task in tasks if now_s + MINUTE_S <= task.end_s), None)
+    return task if task and task.start_s <= now_s + MINUTE_S else None
+
+
+def _same(one: str, other: str) -> bool:
+    return one.lower() == other.lower()

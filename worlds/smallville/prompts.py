@@ -1,0 +1,316 @@
+"""What residents ask a model. One function a question; each begins with who asks.
+
+Facts stand in lines `Heading: text`, which models read well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from metropolis.worlds.smallville.dialogue import Line
+from metropolis.worlds.smallville.memory import Node
+from metropolis.worlds.smallville.state import DAY_S, HOUR_S, Task, clock, day_of
+
+if TYPE_CHECKING:
+    from metropolis.worlds.smallville.resident import Resident
+    from metropolis.worlds.smallville.world import Seen
+
+
+def identity(me: Resident) -> str:
+    """Who the resident is."""
+    profile = me.profile
+    lines = [
+        f"Name: {profile.name} (age {profile.age})",
+        f"Traits: {profile.traits}",
+        f"Occupation: {profile.occupation}",
+        f"Home: {profile.home}, sleeps in the {profile.room}",
+        f"Works at: {profile.workplace or 'home'}",
+        f"Background: {profile.background}",
+        f"Habits: {profile.habits}",
+        f"Likes to talk about: {', '.join(profile.topics)}",
+        f"Present goal: {me.goal}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def poignancy(me: Resident, function: str, text: str) -> str:
+    """How important an event, a thought or a conversation is."""
+    kind = function.removesuffix("_poignancy")
+    kind = "conversation" if kind == "chat" else kind
+    return (
+        f"{identity(me)}\nOn a scale from 1 to 10, where 1 is wholly mundane (brushing one's teeth,"
+        f" making the bed) and 10 is deeply moving (a broken engagement, an acceptance to college),"
+        f" rate how much the following {kind} is likely to matter to {me.name}.\n"
+        f"{kind.capitalize()}: {text}\nAnswer with the number alone.\nRating:"
+    )
+
+
+def wake_up_hour(me: Resident, now_s: int) -> str:
+    """When to get up."""
+    return (
+        f"{identity(me)}Date: {_date(me, now_s)}\n\nAt what time in the morning does {me.name} wake"
+        " up today? Answer with the time alone, as 7:15.\nWakes up at:"
+    )
+
+
+def daily_plan(me: Resident, wake_s: int, now_s: int) -> str:
+    """The day in broad strokes."""
+    return (
+        f"{identity(me)}{_mind(me)}Date: {_date(me, now_s)}\n\nIn five to eight lines, what is"
+        f" {me.name}'s plan for the day, from {clock(wake_s)} to bedtime? Write one line for each"
+        " part of the day, with its time and place, and no other text.\n"
+        f"Plan of {me.profile.first_name}:\n- wake up at {clock(wake_s)}\n-"
+    )
+
+
+def revise_identity(
+    me: Resident, what: str, memories: Sequence[Node], texts: Sequence[str], now_s: int
+) -> str:
+    """What to keep from the day before: `notes` to plan by, `feelings`, or a new `goal`."""
+    asked = {
+        "notes": f"What should {me.name} bear in mind when planning today? Mention what was agreed"
+        " with others, with time and place, if anything was.",
+        "feelings": f"How does {me.name} look back at yesterday? Two sentences, in the first"
+        " person.",
+        "goal": f"In the light of this, what is {me.name} after at present? One sentence, in the"
+        " third person, that keeps of the old goal what still holds.",
+    }[what]
+    notes = "".join(f"Note: {text}\n" for text in texts)
+    return (
+        f"{identity(me)}Date: {_date(me, now_s)}\n\n{me.name} remembers:\n{_list(memories)}{notes}"
+        f"\n{asked}\nAnswer:"
+    )
+
+
+def hourly_schedule(me: Resident, hours: Sequence[Task], hour: int, now_s: int) -> str:
+    """What to do in an hour of the day."""
+    so_far = "\n".join(f"[{clock(task.start_s)}-{_end(task)}] {task.what}" for task in hours)
+    return (
+        f"{identity(me)}{_outline(me)}{_mind(me)}Date: {_date(me, now_s)}\n\n"
+        f"We fill in {me.name}'s schedule for the day hour by hour. Each entry names one activity,"
+        " with its place if it is not at home, as 'having lunch at the Heron Inn' or 'sleeping'. An"
+        f" activity that goes on is repeated in the same words.\n\nSchedule:\n{so_far}\n"
+        f"[{hour:02d}:00-{hour + 1:02d}:00] {me.profile.first_name} is"
+    )
+
+
+def task_decomp(me: Resident, hour: Task, known: Sequence[Node], now_s: int) -> str:
+    """An entry of the schedule in detail."""
+    minutes = (hour.end_s - now_s) // 60
+    return (
+        f"{identity(me)}{_mind(me)}Date: {_date(me, now_s)}\n\nWhat {me.name} has in mind:\n"
+        f"{_list(known)}\n{_around(me, hour)}From {clock(now_s)} to {_end(hour)}"
+        f" ({minutes} minutes), {me.name} is {hour.what}. Break this down into tasks of 5 to 20"
+        " minutes that somebody could watch being carried out, in order, and let their times add up"
+        f" to {minutes} minutes. One line a task, in the form: task (10 minutes).\nTasks:\n1)"
+    )
+
+
+def new_decomp_schedule(me: Resident, hour: Task, now_s: int) -> str:
+    """The rest of the hour, after an interruption."""
+    planned = [task for task in me.day.tasks if task.end_s > now_s and task.start_s < hour.end_s]
+    before = "\n".join(f"[{clock(task.start_s)}-{_end(task)}] {task.what}" for task in planned)
+    minutes = (hour.end_s - now_s) // 60
+    return (
+        f"{identity(me)}{_mind(me)}Date: {_date(me, now_s)}\n\nThis is what {me.name} had planned"
+        f" for this part of the day ({hour.what}):\n{before}\n\nIt is {clock(now_s)} now; a"
+        f" conversation came in between. Write what {me.name} does for the {minutes} minutes until"
+        f" {_end(hour)}: what is left of the plan, shortened where needed, and changed if the"
+        " conversation calls for it. One line a task, in the form: task (10 minutes).\nTasks:\n1)"
+    )
+
+
+def where(
+    me: Resident,
+    function: str,
+    task: Task,
+    hour: Task,
+    options: Sequence[str],
+    within: str,
+    now_s: int,
+) -> str:
+    """In which sector, in which arena of it, and with which object, to do a task."""
+    kind = {"action_sector": "place", "action_arena": "room"}.get(function, "object")
+    inside = f"{me.name} goes to {within}.\n" if within else ""
+    return (
+        f"{identity(me)}\nAt {clock(now_s)}, {me.name} is about to do this: {task.what}\n"
+        f"It is part of: {hour.what}\n{inside}"
+        f"Known {kind}s: {', '.join(options)}\n"
+        f"Which {kind} is the best for it? Stay where one is if the task can be done there; do not"
+        f" enter the bedroom of another. Answer with one {kind} of the list alone.\n"
+        f"{kind.capitalize()}:"
+    )
+
+
+def pronunciatio(me: Resident, what: str) -> str:
+    """An activity as one or two emoji."""
+    return (
+        f"Write the activity below, done by {me.name}, {me.profile.occupation}, as one or two"
+        " emoji that make it recognisable at a glance, and nothing else.\n"
+        f"Activity: {what}\nEmoji:"
+    )
+
+
+def triple(me: Resident, text: str) -> str:
+    """A sentence as subject, predicate, object."""
+    return (
+        "Write the sentence as a subject, a predicate and an object, in the form"
+        " (subject, predicate, object); give the subject its full name.\n"
+        "Sentence: Nora Quist is watering the roses\n(Nora Quist, waters, roses)\n"
+        "Sentence: the oven is heating a pie\n(oven, heats, pie)\n"
+        "Sentence: Nora Quist and Jan Oster are conversing about a bicycle\n"
+        "(Nora Quist, talks about, bicycle)\n"
+        f"These are sentences from the life of {me.name}, {me.profile.occupation}.\n"
+        f"Sentence: {text}\n("
+    )
+
+
+def act_obj_desc(me: Resident, what: str, thing: str) -> str:
+    """How an object is seen to be while it is used."""
+    return (
+        f"In what state is an object while somebody uses it? Name the state in two to five words,"
+        f" as it would be seen by somebody who comes in.\n"
+        f"Nora Quist is baking bread with the oven: the oven is heating two loaves\n"
+        f"Nora Quist is writing a letter at the desk: the desk is strewn with drafts\n"
+        f"{me.name}, {me.profile.occupation}, is {what} at the {thing}: the {thing} is"
+    )
+
+
+def decide_to_talk(me: Resident, other: str, doing: str, known: Sequence[Node], now_s: int) -> str:
+    """Whether to begin, or to accept, a conversation."""
+    talked = me.talked.get(other)
+    last = "have not talked today yet" if talked is None else "have talked earlier"
+    return (
+        f"{identity(me)}{_mind(me)}Date: {_date(me, now_s)}\n\nWhat comes to {me.name}'s mind:\n"
+        f"{_list(known)}\nIt is {clock(now_s)}. {me.name} is {me.activity.what or 'up'}, and sees"
+        f" {other}, who is {doing}. The two {last}.\n"
+        f"Would {me.name} like to talk with {other} now? Consider how well they know each other,"
+        " whether there is something to tell or to ask, and whether the moment suits both."
+        " Answer yes or no.\nAnswer:"
+    )
+
+
+def decide_to_react(me: Resident, other: Seen, now_s: int) -> str:
+    """Whether to wait for somebody who uses what one needs."""
+    return (
+        f"{identity(me)}{_mind(me)}Date: {_date(me, now_s)}\n\nIt is {clock(now_s)}. {me.name} is"
+        f" on the way to the {me.activity.thing} in {me.activity.place} for"
+        f" {me.activity.what}, and sees {other.name} there, who is {other.doing}.\n"
+        f"Should {me.name} wait until {other.name} has finished, or go on as planned? Answer wait"
+        " or go on.\nAnswer:"
+    )
+
+
+def summarize_relationship(me: Resident, other: str, known: Sequence[Node]) -> str:
+    """How two stand with each other."""
+    return (
+        f"{identity(me)}\nWhat {me.name} remembers that may bear on {other}:\n{_list(known)}\n"
+        f"In one or two sentences, how does {me.name} know {other}, and how do they feel about each"
+        f" other?\n{me.profile.first_name} and {other.split()[0]}:"
+    )
+
+
+def iterative_convo(
+    me: Resident,
+    other: str,
+    doing: str,
+    relation: str,
+    known: Sequence[Node],
+    lines: Sequence[Line],
+    now_s: int,
+) -> str:
+    """The next utterance in a conversation."""
+    so_far = "".join(f"{line.speaker}: {line.text}\n" for line in lines)
+    return (
+        f"{identity(me)}{_mind(me)}Date: {_date(me, now_s)}\n\nWhat comes to {me.name}'s mind:\n"
+        f"{_list(known)}\nRelation: {relation}\n"
+        f"Setting: it is {clock(now_s)} at {me.activity.place or me.profile.home};"
+        f" {me.name} was {me.activity.what or 'about'} when meeting {other}, who was {doing}.\n\n"
+        f"Conversation so far:\n{so_far or '(nothing has been said)'}\n\n"
+        f"What does {me.name} say next to {other}? One to three natural spoken sentences that fit"
+        f" the setting, do not repeat what has been said, and bring up what {me.profile.first_name}"
+        " wants to tell or to know. Say whether the conversation ends with it. Answer in JSON:"
+        ' {"utterance": "...", "ends": false}\n'
+        f"{me.name}:"
+    )
+
+
+def summarize_conversation(me: Resident, other: str, lines: Sequence[Line]) -> str:
+    """What a conversation was about."""
+    talk = "".join(f"{line.speaker}: {line.text}\n" for line in lines)
+    return (
+        f"Conversation between {me.name} and {other}:\n{talk}\n"
+        "In at most twelve words, what was it about? Complete the sentence.\n"
+        "They were conversing about"
+    )
+
+
+def on_conversation(
+    me: Resident, function: str, other: str, lines: Sequence[Line], now_s: int
+) -> str:
+    """What follows from a conversation for the day's plan, or what was notable in it."""
+    talk = "".join(f"{line.speaker}: {line.text}\n" for line in lines)
+    asked = {
+        "planning_thought_on_convo": f"In one sentence beginning with '{me.name}', what should"
+        f" {me.name} remember from this for planning the day, with time and place if any?",
+        "memo_on_convo": f"In one sentence beginning with '{me.name}', what did {me.name} find most"
+        f" worth remembering in what {other} said? Keep news word for word.",
+    }[function]
+    return (
+        f"{identity(me)}Date: {_date(me, now_s)}\n\nConversation between {me.name} and {other}:\n"
+        f"{talk}\n{asked}\nAnswer:"
+    )
+
+
+def focal_pt(me: Resident, memories: Sequence[Node]) -> str:
+    """What to reflect about."""
+    return (
+        f"{identity(me)}\nRecent memories of {me.name}:\n{_list(memories)}\nGiven these alone, what"
+        " are the three most telling questions one could answer about the people in them? One line"
+        " a question.\n1)"
+    )
+
+
+def insight_and_guidance(me: Resident, question: str, memories: Sequence[Node]) -> str:
+    """What follows from memories."""
+    return (
+        f"{identity(me)}\nStatements about {me.name}'s days:\n{_list(memories)}\nQuestion:"
+        f" {question}\nWhich five insights can be drawn from the statements? One line each, as a"
+        " sentence with the numbers of the statements it rests on, in the form: insight (because of"
+        " 1, 5, 3)\n1)"
+    )
+
+
+def _date(me: Resident, now_s: int) -> str:
+    return f"{me.first_day + timedelta(days=day_of(now_s)):%A, %d %B}, {clock(now_s)}"
+
+
+def _mind(me: Resident) -> str:
+    """What came up in today's conversations."""
+    if not me.day.intentions:
+        return ""
+    return "From today's conversations: " + " ".join(me.day.intentions[-4:]) + "\n"
+
+
+def _outline(me: Resident) -> str:
+    return f"Plan for the day: {'; '.join(me.day.outline)}\n" if me.day.outline else ""
+
+
+def _around(me: Resident, hour: Task) -> str:
+    """The entries of the schedule before and after `hour`."""
+    hours = me.day.hours
+    place = hours.index(hour)
+    near = hours[max(0, place - 1) : place + 2]
+    entries = "; ".join(f"{clock(task.start_s)}-{_end(task)} {task.what}" for task in near)
+    return f"Schedule: {entries}\n"
+
+
+def _list(nodes: Iterable[Node]) -> str:
+    return "".join(f"{number}. {node.text}\n" for number, node in enumerate(nodes, 1))
+
+
+def _end(task: Task) -> str:
+    """When a task ends; midnight is 24:00."""
+    return clock(task.end_s) if task.end_s % DAY_S else f"{DAY_S // HOUR_S}:00"

@@ -1,0 +1,60 @@
+"""Reflection: when enough of importance has happened, a resident draws conclusions."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TYPE_CHECKING
+
+from metropolis.llm.agent import LLM
+from metropolis.worlds.smallville import prompts
+from metropolis.worlds.smallville.planning import lines_of
+from metropolis.worlds.smallville.talking import think
+
+if TYPE_CHECKING:
+    from metropolis.worlds.smallville.resident import Resident
+
+IMPORTANCE_BUDGET = 150
+"""How much importance adds up before a resident reflects (Park et al. 2023, §4.2)."""
+QUESTIONS, INSIGHTS = 3, 5
+RECENT_MEMORIES, EVIDENCE_MEMORIES = 30, 20
+_EVIDENCE = re.compile(r"\s*\(because of ([\d, and]+)\)\s*\.?\s*$")
+
+
+async def reflect(me: Resident, now_s: int, llm: LLM) -> list[str]:
+    """Ask oneself what matters, answer it from memory, and keep the insights; returns them."""
+    me.unreflected = IMPORTANCE_BUDGET
+    newest = sorted(me.memory.nodes[-200:], key=lambda node: node.accessed_s)[-RECENT_MEMORIES:]
+    answer = await llm.chat(prompts.focal_pt(me, newest), function="focal_pt", max_tokens=150)
+    questions = lines_of(answer.text)[:QUESTIONS]
+    found = [
+        me.memory.retrieve(question, EVIDENCE_MEMORIES, now_s, me.embed) for question in questions
+    ]
+    answers = await asyncio.gather(
+        *(
+            llm.chat(
+                prompts.insight_and_guidance(me, question, nodes),
+                function="insight_and_guidance",
+                max_tokens=200,
+            )
+            for question, nodes in zip(questions, found, strict=True)
+        )
+    )
+    numbers = {id(node): number for number, node in enumerate(me.memory.nodes)}
+    insights = []
+    for answer, nodes in zip(answers, found, strict=True):
+        for line in lines_of(answer.text)[:INSIGHTS]:
+            text, places = insight_of(line)
+            evidence = [numbers[id(nodes[place])] for place in places if place < len(nodes)]
+            await think(me, text, evidence, now_s, llm)
+            insights.append(text)
+    return insights
+
+
+def insight_of(line: str) -> tuple[str, list[int]]:
+    """An insight and the places of its evidence: `text (because of 1, 5, 3)`."""
+    found = _EVIDENCE.search(line)
+    if found is None:
+        return line, []
+    places = [int(number) - 1 for number in re.findall(r"\d+", found[1])]
+    return line[: found.start()], [place for place in places if place >= 0]

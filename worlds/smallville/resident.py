@@ -1,0 +1,129 @@
+"""A generative agent (Park et al. 2023): perceives, remembers, plans, reacts, talks and reflects.
+
+What it is and where its parts are:
+
+    perceiving.py   what is new around it, and how much it matters
+    reacting.py     whether to talk to somebody, or to wait
+    talking.py      its part in a conversation, and what stays of it
+    planning.py     its day, hour by hour and task by task; where to do the next thing
+    reflecting.py   what it concludes when enough has happened
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any
+
+from metropolis.llm.agent import LLM
+from metropolis.world.base import Agent
+from metropolis.worlds.smallville import perceiving, planning, reacting, reflecting, talking
+from metropolis.worlds.smallville.embedding import Embedder, hashed_words
+from metropolis.worlds.smallville.geography import MOVES, Atlas, Tile
+from metropolis.worlds.smallville.memory import Memory, Node
+from metropolis.worlds.smallville.profile import Profile
+from metropolis.worlds.smallville.state import Activity, Day, Talk, day_of
+from metropolis.worlds.smallville.world import SLEEPING, START, Action, Doing, Observation
+
+RELATION_IMPORTANCE, MEMORY_IMPORTANCE, NEWS_IMPORTANCE, SECRET_IMPORTANCE = 4, 4, 6, 7
+_STEPS = {move: Action(move=move) for move in MOVES}
+
+FIRST_DAY = START.date()
+
+
+@dataclass
+class Resident(Agent):
+    """Somebody who lives in a town; all its state is saved but `_atlas` and `_embed`."""
+
+    profile: Profile
+    _atlas: Atlas = field(repr=False)
+    _embed: Embedder = field(default=hashed_words, repr=False)
+    first_day: date = FIRST_DAY
+    """The date of step 0."""
+    name: str = ""
+    goal: str = ""
+    """What it is after at present."""
+    memory: Memory = field(default_factory=Memory, repr=False)
+    day: Day = field(default_factory=Day, repr=False)
+    activity: Activity = field(default_factory=Activity)
+    abed: bool = True
+    """Whether it sleeps, in its bed."""
+    waiting_until_s: int = 0
+    talk: Talk | None = None
+    """The conversation it is in."""
+    talked: dict[str, int] = field(default_factory=dict)
+    """Name -> the step at which the last conversation with them ended."""
+    recent: list[str] = field(default_factory=list)
+    """The events it perceived last, which are not new to it."""
+    unreflected: int = reflecting.IMPORTANCE_BUDGET
+    """How much importance may still add up before it reflects."""
+    now_s: int = 0
+    """The time of its last step."""
+
+    def __post_init__(self) -> None:
+        self.name = self.profile.name
+        self.goal = self.profile.goal
+        for text, importance in _known(self.profile):
+            self.memory.add(Node("thought", text, 0, 0, importance, self.name, "knows", text))
+        for name, text in self.profile.relations.items():
+            self.memory.add(
+                Node("thought", text, 0, 0, RELATION_IMPORTANCE, self.name, "knows", name)
+            )
+
+    async def proceed(self, observation: Observation, llm: LLM) -> Action | None:
+        """One step of life; None: it goes on as before, standing where it is."""
+        now_s, here = observation.clock_s, (observation.x, observation.y)
+        self.now_s = now_s
+        if observation.conversation is not None:
+            await talking.remember(self, observation.conversation, now_s, llm)
+        if self.talk is not None:
+            if now_s < self.talk.until_s:
+                return None
+            await talking.look_back(self, now_s, llm)
+        if day_of(now_s) != self.day.number:
+            await planning.begin_day(self, now_s, llm)
+        if self.abed and now_s < self.activity.until_s:
+            return None
+        fresh = await perceiving.perceive(self, observation, llm)
+        partner = await reacting.react(self, observation, fresh, now_s, llm) if fresh else ""
+        begun = None
+        if now_s >= self.activity.until_s:
+            begun = await planning.next_activity(self, here, now_s, llm)
+        elif self.activity.asleep and here == self.activity.goal:
+            begun = Doing(SLEEPING, "💤", self.activity.place, "bed", "slept in", asleep=True)
+        self.abed = begun is not None and begun.asleep
+        thoughts = await reflecting.reflect(self, now_s, llm) if self.unreflected <= 0 else ()
+        move = "stay"
+        if not partner and now_s >= self.waiting_until_s:
+            move = self._atlas.toward(here, self.activity.goal)
+        if begun or partner or thoughts:
+            return Action(move, begun, partner, thinks=tuple(thoughts))
+        return _STEPS[move] if move != "stay" else None
+
+    async def answer(self, question: Any, llm: LLM) -> Any:
+        """What it says to somebody it talks with."""
+        return await talking.answer(self, question, llm)
+
+    @property
+    def atlas(self) -> Atlas:
+        """The town as it knows it."""
+        return self._atlas
+
+    @property
+    def embed(self) -> Embedder:
+        """How it tells what a text is about."""
+        return self._embed
+
+    @property
+    def bed(self) -> Tile:
+        """Where it sleeps."""
+        return self.profile.at
+
+
+def _known(profile: Profile) -> list[tuple[str, int]]:
+    """What it remembers before the first step, and how important that is."""
+    return [
+        *((text, MEMORY_IMPORTANCE) for text in profile.memories),
+        *((f"News: {text}", NEWS_IMPORTANCE) for text in profile.news),
+        *((f"Secret: {text}", SECRET_IMPORTANCE) for text in profile.secrets),
+    ]

@@ -1,0 +1,73 @@
+"""What a resident is in the middle of: its day, its activity, its conversation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from metropolis.worlds.smallville.dialogue import Line
+from metropolis.worlds.smallville.geography import Tile
+
+MINUTE_S, HOUR_S = 60, 3600
+DAY_S = 24 * HOUR_S
+
+
+@dataclass
+class Task:
+    """Something planned, from `start_s` to `end_s` on the town's clock."""
+
+    what: str
+    start_s: int
+    end_s: int
+
+
+@dataclass
+class Day:
+    """The plan of one day."""
+
+    number: int = -1
+    """Days since the one of step 0; -1: there is no plan yet."""
+    outline: list[str] = field(default_factory=list)
+    """In broad strokes."""
+    hours: list[Task] = field(default_factory=list)
+    """All 24 hours; equal neighbours are one."""
+    tasks: list[Task] = field(default_factory=list)
+    """The part of the day that has been planned in detail."""
+    intentions: list[str] = field(default_factory=list)
+    """What came up in today's conversations."""
+
+
+@dataclass
+class Activity:
+    """What the resident does now, or is on its way to do."""
+
+    what: str = ""
+    place: str = ""
+    """`sector: arena`."""
+    thing: str = ""
+    thing_doing: str = ""
+    goal: Tile = (0, 0)
+    """Where it is done."""
+    until_s: int = 0
+    asleep: bool = False
+
+
+@dataclass
+class Talk:
+    """A conversation that still goes on."""
+
+    partner: str
+    lines: tuple[Line, ...]
+    until_s: int
+    memory: int
+    """The number of the chat in the memory."""
+
+
+def day_of(now_s: int) -> int:
+    """Days since the one of step 0."""
+    return now_s // DAY_S
+
+
+def clock(now_s: int) -> str:
+    """The time of day, as 07:05."""
+    minutes = now_s % DAY_S // 60
+    return f"{minutes // 60:02d}:{minutes % 60:02d}"

@@ -1,0 +1,119 @@
+"""A resident's part in a conversation, and what stays of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from metropolis.llm.agent import LLM
+from metropolis.worlds.smallville import prompts
+from metropolis.worlds.smallville.dialogue import Invitation, Line, Summary, Turn, Utterance
+from metropolis.worlds.smallville.memory import Node
+from metropolis.worlds.smallville.perceiving import rate
+from metropolis.worlds.smallville.planning import event_triple, first_line, revise_tasks
+from metropolis.worlds.smallville.reacting import may_talk, wants_to_talk
+from metropolis.worlds.smallville.state import Talk
+from metropolis.worlds.smallville.world import Conversation
+
+if TYPE_CHECKING:
+    from metropolis.worlds.smallville.resident import Resident
+
+RELATION_MEMORIES, TURN_MEMORIES = 30, 15
+UTTERANCE_SCHEMA = {
+    "type": "object",
+    "properties": {"utterance": {"type": "string"}, "ends": {"type": "boolean"}},
+    "required": ["utterance", "ends"],
+    "additionalProperties": False,
+}
+
+
+async def answer(me: Resident, question: Any, llm: LLM) -> Any:
+    """What the resident answers to a question of `dialogue`."""
+    now_s = me.now_s
+    match question:
+        case Invitation(partner, doing):
+            return may_talk(me, partner, now_s) and await wants_to_talk(
+                me, partner, doing, now_s, llm
+            )
+        case Turn(partner, doing, lines):
+            return await _say(me, partner, doing, lines, now_s, llm)
+        case Summary(partner, lines):
+            prompt = prompts.summarize_conversation(me, partner, lines)
+            reply = await llm.chat(prompt, function="summarize_conversation", max_tokens=40)
+            return first_line(reply.text).removeprefix("conversing about ")
+    raise TypeError(f"{me.name} was asked {question!r:.80}, which is no question of this world")
+
+
+async def remember(me: Resident, conversation: Conversation, now_s: int, llm: LLM) -> None:
+    """Keep a conversation that has begun, and be in it."""
+    partner, about = conversation.partner, conversation.about
+    text = f"{me.name} and {partner} are conversing about {about}"
+    importance, triple = await asyncio.gather(
+        rate(me, "chat_poignancy", text, llm), event_triple(me, text, "event_triple", llm)
+    )
+    me.unreflected -= importance
+    number = me.memory.add(
+        Node("chat", text, now_s, now_s, importance, me.name, triple[1], partner)
+    )
+    me.talk = Talk(partner, conversation.lines, conversation.until_s, number)
+    me.activity.until_s = min(me.activity.until_s, conversation.until_s)
+    me.abed = False
+
+
+async def look_back(me: Resident, now_s: int, llm: LLM) -> None:
+    """When a conversation is over: what to do about it, and what was notable in it."""
+    assert me.talk is not None
+    talk, me.talk = me.talk, None
+    me.talked[talk.partner] = me.step
+    me.activity.until_s = now_s
+    texts = await asyncio.gather(
+        *(
+            _conclude(me, function, talk, now_s, llm)
+            for function in ("planning_thought_on_convo", "memo_on_convo")
+        )
+    )
+    for text in texts:
+        await think(me, text, [talk.memory], now_s, llm)
+    me.day.intentions.append(texts[0])
+    await revise_tasks(me, now_s, llm)
+
+
+async def think(me: Resident, text: str, evidence: list[int], now_s: int, llm: LLM) -> None:
+    """Keep a thought."""
+    (subject, predicate, what), importance = await asyncio.gather(
+        event_triple(me, text, "event_triple", llm), rate(me, "thought_poignancy", text, llm)
+    )
+    node = Node("thought", text, now_s, now_s, importance, subject, predicate, what, evidence)
+    me.memory.add(node)
+
+
+async def _conclude(me: Resident, function: str, talk: Talk, now_s: int, llm: LLM) -> str:
+    prompt = prompts.on_conversation(me, function, talk.partner, talk.lines, now_s)
+    return first_line((await llm.chat(prompt, function=function, max_tokens=80)).text)
+
+
+async def _say(
+    me: Resident, partner: str, doing: str, lines: Sequence[Line], now_s: int, llm: LLM
+) -> Utterance:
+    """The next utterance, from how one stands with `partner` and what comes to mind."""
+    known = me.memory.retrieve(partner, RELATION_MEMORIES, now_s, me.embed)
+    prompt = prompts.summarize_relationship(me, partner, known)
+    relation = await llm.chat(prompt, function="summarize_relationship", max_tokens=100)
+    topic = " ".join(line.text for line in lines[-2:]) or f"news for {partner}, who is {doing}"
+    known = me.memory.retrieve(topic, TURN_MEMORIES, now_s, me.embed)
+    prompt = prompts.iterative_convo(me, partner, doing, relation.text.strip(), known, lines, now_s)
+    reply = await llm.chat(
+        prompt, function="iterative_convo", max_tokens=150, json_schema=UTTERANCE_SCHEMA
+    )
+    return utterance_of(reply.text)
+
+
+def utterance_of(text: str) -> Utterance:
+    """What a model wants said; where it kept to no format, all of it."""
+    try:
+        said = json.loads(text)
+        return Utterance(str(said["utterance"]).strip(), bool(said["ends"]))
+    except (ValueError, KeyError, TypeError):
+        return Utterance(first_line(text), False)

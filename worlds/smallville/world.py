@@ -1,0 +1,275 @@
+"""The laws of the town: what residents perceive, how they move, and how they talk together."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, time
+from typing import Any
+
+from gymnasium import spaces
+
+from metropolis.maps.map import GridMap
+from metropolis.rules.metrics import GenAgent
+from metropolis.world.base import World
+from metropolis.world.entities import AGENT, Entity, Event
+from metropolis.world.spaces import Choice, FreeText, Maybe, Record
+from metropolis.world.transaction import Member, Transaction
+from metropolis.world.view import View
+from metropolis.worlds.smallville.dialogue import CONVERSATION, Line, converse, pairs_of
+from metropolis.worlds.smallville.geography import MOVES
+from metropolis.worlds.smallville.profile import Profile
+
+NAME_LETTERS = 200
+TEXT_LETTERS = 2000
+START = datetime(2023, 2, 13, 6)
+SLEEPING = "sleeping"
+SAID, THOUGHT = "said", "thought"
+"""Kinds of events; a thought is for the story only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doing:
+    """What somebody is seen to do."""
+
+    what: str
+    emoji: str = ""
+    place: str = ""
+    """`sector: arena` it is meant to be in."""
+    thing: str = ""
+    """The object that is used."""
+    thing_doing: str = ""
+    """How that object is seen to be."""
+    asleep: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What somebody does in a step. Doing nothing new is the action None."""
+
+    move: str = "stay"
+    doing: Doing | None = None
+    """A new activity; None: as before."""
+    talk_to: str = ""
+    """Whom to start a conversation with."""
+    say: str = ""
+    """Something said aloud, to whoever hears it."""
+    thinks: tuple[str, ...] = ()
+    """What is concluded inwardly; kept for the story, perceived by nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Somebody within sight."""
+
+    name: str
+    x: int
+    y: int
+    doing: str
+    place: str
+    thing: str
+    thing_doing: str
+    asleep: bool
+    free: bool
+    """Whether they are in no conversation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """One that the observer has just begun, with all that will be said in it."""
+
+    partner: str
+    about: str
+    lines: tuple[Line, ...]
+    until_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What a resident perceives at the beginning of a step."""
+
+    clock_s: int
+    """Simulated seconds since the midnight before step 0."""
+    x: int
+    y: int
+    nearby: tuple[Seen, ...] = ()
+    """By name."""
+    heard: tuple[Line, ...] = ()
+    conversation: Conversation | None = None
+
+
+class SmallVille(World):
+    """A town of walls, doors and rooms. One perceives a square of 4 tiles, cut to the room."""
+
+    name = "smallville"
+    perception_radius = 4
+    max_velocity = 1
+    step_s = 10.0
+
+    def __init__(
+        self, grid: GridMap, residents: Sequence[Profile], *, start: datetime = START
+    ) -> None:
+        self.map = grid
+        self.start = start
+        self.metric = GenAgent(grid.walls, grid.arenas, self.max_velocity)
+        self._residents = tuple(residents)
+        self._start_s = (start - datetime.combine(start.date(), time())).seconds
+        self._walls = grid.walls.tolist()
+        name, text, clock = FreeText(NAME_LETTERS), FreeText(TEXT_LETTERS), spaces.Discrete(1 << 40)
+        tile: dict[str, Any] = {
+            "x": spaces.Discrete(grid.width),
+            "y": spaces.Discrete(grid.height),
+        }
+        flag, line = Choice([False, True]), Record(Line, speaker=name, text=text)
+        self.action_space = Maybe(
+            Record(
+                Action,
+                move=Choice(list(MOVES)),
+                doing=Maybe(
+                    Record(
+                        Doing,
+                        what=text,
+                        emoji=name,
+                        place=name,
+                        thing=name,
+                        thing_doing=text,
+                        asleep=flag,
+                    )
+                ),
+                talk_to=Choice(["", *(resident.name for resident in residents)]),
+                say=text,
+            )
+        )
+        self.observation_space = Record(
+            Observation,
+            clock_s=clock,
+            **tile,
+            nearby=spaces.Sequence(
+                Record(
+                    Seen,
+                    name=name,
+                    **tile,
+                    doing=text,
+                    place=name,
+                    thing=name,
+                    thing_doing=text,
+                    asleep=flag,
+                    free=flag,
+                )
+            ),
+            heard=spaces.Sequence(line),
+            conversation=Maybe(
+                Record(
+                    Conversation,
+                    partner=name,
+                    about=text,
+                    lines=spaces.Sequence(line),
+                    until_s=clock,
+                )
+            ),
+        )
+
+    def reset(self, *, seed: int, options: Mapping[str, Any]) -> Sequence[Entity]:
+        """Everybody at home, asleep. There are no options."""
+        return [
+            Entity(
+                resident.name,
+                resident.at,
+                AGENT,
+                _body(
+                    Doing(SLEEPING, "💤", f"{resident.home}: {resident.room}", "bed", asleep=True)
+                ),
+            )
+            for resident in self._residents
+        ]
+
+    def observe(self, view: View) -> Observation:
+        """The others in sight, what was said aloud, and a conversation that has begun."""
+        x, y = view.position
+        events = view.events()
+        return Observation(
+            self.clock_s(view.step),
+            int(x),
+            int(y),
+            tuple(self._seen(body, view.step) for body in view.agents()),
+            tuple(Line(event.source, event["text"]) for event in events if event.kind == SAID),
+            self._conversation(view.name, events),
+        )
+
+    def resolve(self, cluster: Transaction) -> Awaitable[None] | None:
+        """Start the conversations on which two agree; all others move and act."""
+        members = sorted(cluster, key=lambda member: member.name)
+        if any(member.action is not None and member.action.talk_to for member in members):
+            return self._resolve_talks(cluster, members)
+        for member in members:
+            self._act(member)
+        return None
+
+    def clock_s(self, step: int) -> int:
+        """Simulated seconds from the midnight before step 0 to the beginning of `step`."""
+        return self._start_s + int(step * self.step_s)
+
+    async def _resolve_talks(self, cluster: Transaction, members: Sequence[Member]) -> None:
+        pairs = await pairs_of(cluster, members)
+        talking = await converse(pairs, self.step_s)
+        for member in members:
+            if member.name not in talking:
+                self._act(member)
+
+    def _act(self, member: Member) -> None:
+        action = member.action
+        if action is None:
+            return
+        dx, dy = MOVES[action.move]
+        x, y = int(member.position[0]) + dx, int(member.position[1]) + dy
+        free = member.me["busy_until"] <= member.step
+        if (dx or dy) and free and self._stands(x, y):
+            member.move((x, y))
+        if action.doing is not None and free:
+            member.write(**_body(action.doing))
+        if action.say:
+            member.emit(SAID, text=action.say[:TEXT_LETTERS])
+        for thought in action.thinks:
+            member.emit(THOUGHT, text=thought)
+
+    def _stands(self, x: int, y: int) -> bool:
+        assert self.map is not None
+        return 0 <= x < self.map.width and 0 <= y < self.map.height and not self._walls[y][x]
+
+    def _seen(self, body: Entity, step: int) -> Seen:
+        x, y = body.position
+        state = body.state
+        return Seen(
+            body.name,
+            int(x),
+            int(y),
+            state["doing"],
+            state["place"],
+            state["thing"],
+            state["thing_doing"],
+            state["asleep"],
+            state["busy_until"] <= step,
+        )
+
+    def _conversation(self, name: str, events: Sequence[Event]) -> Conversation | None:
+        for event in events:
+            if event.kind == CONVERSATION and name in (event.source, event["partner"]):
+                partner = event["partner"] if name == event.source else event.source
+                lines = tuple(Line(speaker, text) for speaker, text in event["lines"])
+                until_s = self.clock_s(event["until"])
+                return Conversation(partner, event["about"], lines, until_s)
+        return None
+
+
+def _body(doing: Doing) -> dict[str, Any]:
+    """The state of somebody's body, in no conversation."""
+    return {
+        "doing": doing.what[:TEXT_LETTERS],
+        "emoji": doing.emoji[:NAME_LETTERS],
+        "place": doing.place[:NAME_LETTERS],
+        "thing": doing.thing[:NAME_LETTERS],
+        "thing_doing": doing.thing_doing[:TEXT_LETTERS],
+        "asleep": doing.asleep,
+        "busy_until": 0,
+        "partner": "",
+    }
