@@ -121,10 +121,11 @@ class _Check:
 
     def findings(self) -> list[Finding]:
         """In the order in which they were found; the later checks need the earlier to pass."""
+        scenario, other = self._make(), self._make()
         before = global_draws()
         try:
-            beginning = checked_beginning(self._make(), self._seed, self._options)
-            again = checked_beginning(self._make(), self._seed, self._options)
+            beginning = checked_beginning(scenario, self._seed, self._options)
+            again = checked_beginning(other, self._seed, self._options)
         except MetropolisError as error:
             return [Finding("reset", str(error))]
         if global_draws() != before:
