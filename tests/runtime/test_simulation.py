@@ -81,7 +81,7 @@ def test_every_mode_equals_lockstep(seed: int, metric: str) -> None:
 @pytest.mark.campaign
 @pytest.mark.parametrize("metric", METRIC_NAMES)
 def test_every_mode_equals_lockstep_in_many_worlds(metric: str) -> None:
-    for seed in range(300):
+    for seed in range(150):
         check_law(seed, metric, steps=20)
 
 
