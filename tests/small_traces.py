@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from random import Random
+
 import numpy as np
 from hypothesis import strategies as st
 
@@ -55,6 +58,25 @@ def small_trace(
             parents=np.array([q for p in parents for q in p], np.int64),
         ),
     )
+
+
+def graph_trace(seed: int) -> Trace:
+    """A random walk along the edges of a random graph, with calls."""
+    trace = small_trace(seed, agents=5, steps=8, edge=4, radius=2)
+    draw = Random(seed)
+    nodes = draw.randint(1, 12)
+    edges = [(i, draw.randrange(i)) for i in range(1, nodes) if draw.random() < 0.8]
+    graph = tuple(
+        tuple(sorted([j for i, j in edges if i == node] + [i for i, j in edges if j == node]))
+        for node in range(nodes)
+    )
+    positions = np.zeros_like(trace.positions)
+    at = [draw.randrange(nodes) for _ in range(trace.agents)]
+    for step in range(trace.steps):
+        positions[step, :, 0] = at
+        at = [draw.choice([node, *graph[node]]) for node in at]
+    meta = replace(trace.meta, metric="hops", graph=graph)
+    return Trace(meta, positions, trace.calls)
 
 
 small_traces = st.builds(

@@ -96,7 +96,9 @@ class PriorityRow:
 
 def _setting(trace: Trace, instances: int) -> Setting:
     return Setting(
-        metric=metric_named(trace.meta.metric, trace.meta.map, trace.meta.max_velocity),
+        metric=metric_named(
+            trace.meta.metric, trace.meta.map, trace.meta.max_velocity, trace.meta.graph
+        ),
         perception_radius=trace.meta.perception_radius,
         max_velocity=trace.meta.max_velocity,
         profile=load_profile("llama-3-8b/l4"),

@@ -195,7 +195,7 @@ def make_setting(
     """Combine what the trace says with what the options override."""
     fastest = trace.meta.max_velocity if velocity is None else velocity
     return Setting(
-        metric=metric_named(metric or trace.meta.metric, trace.meta.map, fastest),
+        metric=metric_named(metric or trace.meta.metric, trace.meta.map, fastest, trace.meta.graph),
         perception_radius=trace.meta.perception_radius if radius is None else radius,
         max_velocity=fastest,
         profile=load_profile(profile),

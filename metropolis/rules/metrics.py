@@ -249,6 +249,15 @@ class GenAgent(_Tiles):
         ]
 
 
+@dataclass(slots=True)
+class _Field:
+    """A search from a node, as far as it has been needed."""
+
+    hops: dict[int, int]
+    edge: list[int]
+    """The farthest nodes."""
+
+
 class Hops:
     """Distance in a graph, for perception and movement alike; positions are (node, 0)."""
 
@@ -266,11 +275,12 @@ class Hops:
                         "list every edge at both ends"
                     )
         self.neighbours = tuple(tuple(sorted(of)) for of in sets)
-        self._hops = lru_cache(maxsize=4096)(self._hops_from)
+        self._fields = lru_cache(maxsize=4096)(lambda node: _Field({node: 0}, [node]))
 
     def within(self, p: Position, q: Position, radius: float, reach: float) -> bool:
         """See `Metric.within`; symmetric in p and q."""
-        return self._hops(int(p[0])).get(int(q[0]), math.inf) <= radius + reach
+        far = radius + reach
+        return self._hops(int(p[0]), far).get(int(q[0]), math.inf) <= far
 
     def perceives(self, p: Position, q: Position, radius: float) -> bool:
         """See `Metric.perceives`."""
@@ -284,16 +294,17 @@ class Hops:
 
     def ball(self, node: int, radius: float) -> list[int]:
         """The nodes at most `radius` hops from `node`."""
-        return [other for other, hops in self._hops(node).items() if hops <= radius]
+        return [other for other, hops in self._hops(node, radius).items() if hops <= radius]
 
-    def _hops_from(self, node: int) -> dict[int, int]:
-        hops = {node: 0}
-        edge = [node]
-        while edge:
-            following = [i for j in edge for i in self.neighbours[j] if i not in hops]
-            hops.update((i, hops[edge[0]] + 1) for i in following)
-            edge = list(dict.fromkeys(following))
-        return hops
+    def _hops(self, node: int, radius: float) -> dict[int, int]:
+        """The hops to all nodes within `radius`, and perhaps to more."""
+        field = self._fields(node)
+        while field.edge and field.hops[field.edge[0]] < radius:
+            steps = field.hops[field.edge[0]] + 1
+            beyond = [i for j in field.edge for i in self.neighbours[j] if i not in field.hops]
+            field.hops.update((i, steps) for i in beyond)
+            field.edge = list(dict.fromkeys(beyond))
+        return field.hops
 
 
 def distance(metric: Metric, p: Position, q: Position) -> float:
@@ -319,17 +330,31 @@ def distance(metric: Metric, p: Position, q: Position) -> float:
 PLANE_METRICS = {metric.name: metric for metric in (CHEBYSHEV, EUCLIDEAN, MANHATTAN)}
 
 
-METRICS = (*PLANE_METRICS, Geodesic.name, GenAgent.name)
-"""Those that have a name; a graph has none: construct `Hops` from its neighbours."""
+METRICS = (*PLANE_METRICS, Geodesic.name, GenAgent.name, Hops.name)
 
 
-def metric_named(name: str, grid: GridMap | None = None, max_velocity: float = 1) -> Metric:
-    """The metric a trace or the command line names; the walking ones need the map.
+def metric_named(
+    name: str,
+    grid: GridMap | None = None,
+    max_velocity: float = 1,
+    graph: Sequence[Sequence[int]] | None = None,
+) -> Metric:
+    """The metric a trace or the command line names; the walking ones need the map, hops the graph.
 
-    Raises MetropolisError for an unknown name, and for a walking metric without a map.
+    Raises MetropolisError for an unknown name, for a metric without what it needs, and for places
+    in a graph measured in any other metric.
     """
     if name not in METRICS:
         raise MetropolisError(f"there is no metric {name!r}; there are {', '.join(METRICS)}")
+    if name == Hops.name:
+        if graph is None:
+            raise MetropolisError(
+                "the metric hops needs a graph, and the trace has none; a run of a world whose "
+                "metric is hops writes a trace with one"
+            )
+        return Hops(graph)
+    if graph is not None:
+        raise MetropolisError(f"the trace's places are in a graph; its metric is hops, not {name}")
     if name in PLANE_METRICS:
         return PLANE_METRICS[name]
     if grid is None:

@@ -15,8 +15,10 @@ import msgspec
 import numpy as np
 
 from metropolis.llm.agent import CallRecord
+from metropolis.rules.metrics import Hops
 from metropolis.runtime.history import HistoryWriter
 from metropolis.trace.schema import Calls, Float32, Trace, TraceMeta
+from metropolis.trace.validate import LIMIT
 from metropolis.types import AgentId, Step
 from metropolis.workers.local import Outcome
 from metropolis.world.base import World
@@ -163,12 +165,13 @@ def trace_of(
         TraceMeta(
             name=world.name,
             agents=tuple(names),
-            perception_radius=world.perception_radius,
-            max_velocity=world.max_velocity,
+            perception_radius=min(world.perception_radius, LIMIT),
+            max_velocity=min(world.max_velocity, LIMIT),
             metric=world.metric.name,
             step_s=world.step_s,
             start=world.start,
             map=world.map,
+            graph=world.metric.neighbours if isinstance(world.metric, Hops) else None,
             calls_origin=calls_origin,
             source="a run of metropolis",
         ),

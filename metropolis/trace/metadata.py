@@ -6,6 +6,7 @@ import base64
 import binascii
 import json
 import zlib
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -18,6 +19,8 @@ from metropolis.types import MetropolisError
 
 FORMAT = "metropolis-trace"
 VERSION = 1
+GRAPH_NODES_MAX = 1 << 24
+"""Positions are float32, which tell no more nodes apart."""
 _TEXTS = ("name", "metric", "movement_origin", "calls_origin", "source")
 _NUMBERS = ("perception_radius", "max_velocity", "step_s")
 _REQUIRED = ("agents", "perception_radius", "max_velocity")
@@ -35,6 +38,8 @@ def meta_to_json(meta: TraceMeta) -> str:
     content |= {key: getattr(meta, key) for key in _TEXTS + _NUMBERS}
     content["start"] = meta.start.isoformat()
     content["map"] = None if meta.map is None else _map_to_json(meta.map)
+    if meta.graph is not None:
+        content["graph"] = _graph_to_json(meta.graph)
     return json.dumps(content, ensure_ascii=False)
 
 
@@ -86,7 +91,39 @@ def meta_from_json(text: bytes | str, path: object) -> TraceMeta:
             ) from None
     if content.get("map") is not None:
         known["map"] = _map_from_json(content["map"], path)
+    if content.get("graph") is not None:
+        known["graph"] = _graph_from_json(content["graph"], path)
     return TraceMeta(**known)
+
+
+def _graph_to_json(neighbours: Sequence[Sequence[int]]) -> dict[str, Any]:
+    edges = [(i, j) for i, of in enumerate(neighbours) for j in of if i < j]
+    return {"nodes": len(neighbours), "edges": edges}
+
+
+def _graph_from_json(content: Any, path: object) -> tuple[tuple[int, ...], ...]:
+    def refuse(field: str, value: object, right: str) -> MetropolisError:
+        return MetropolisError(
+            f"{path}, metadata: graph.{field} is {brief(value)}; it should be {right}"
+        )
+
+    if not isinstance(content, dict):
+        raise MetropolisError(f"{path}, metadata: graph should be an object or null")
+    nodes, edges = content.get("nodes"), content.get("edges")
+    if type(nodes) is not int or not 0 < nodes <= GRAPH_NODES_MAX:
+        raise refuse("nodes", nodes, f"a number of nodes, 1 to {GRAPH_NODES_MAX}")
+    if not isinstance(edges, list):
+        raise refuse("edges", edges, "a list of pairs of nodes")
+    neighbours: list[set[int]] = [set() for _ in range(nodes)]
+    for number, edge in enumerate(edges):
+        right = f"a pair of different nodes, each 0 to {nodes - 1}"
+        ends = edge if isinstance(edge, list) else []
+        fit = {node for node in ends if type(node) is int and 0 <= node < nodes}
+        if len(ends) != 2 or len(fit) != 2:
+            raise refuse(f"edges[{number}]", edge, right)
+        neighbours[ends[0]].add(ends[1])
+        neighbours[ends[1]].add(ends[0])
+    return tuple(tuple(sorted(of)) for of in neighbours)
 
 
 def _map_to_json(map: GridMap) -> dict[str, Any]:

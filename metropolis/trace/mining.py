@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from metropolis import _core
-from metropolis.rules.metrics import Metric
+from metropolis.rules.metrics import Hops, Metric
 from metropolis.rules.native import core_metric
 from metropolis.trace.schema import Int32, Int64, Trace
 
@@ -39,7 +39,10 @@ class InteractionGraph:
 
 
 def interactions(trace: Trace, metric: Metric, radius: float) -> InteractionGraph:
-    """Mine who perceives whom at every step; `metric` perceives no further than Chebyshev's."""
+    """Mine who perceives whom at every step.
+
+    In the plane `metric` perceives no further than Chebyshev's.
+    """
     core = core_metric(metric)
     steps, agents = trace.steps, trace.agents
     chunk = max(1, _POINTS_AT_ONCE // agents)
@@ -47,9 +50,13 @@ def interactions(trace: Trace, metric: Metric, radius: float) -> InteractionGrap
     partners: list[Int32] = []
     for first in range(0, steps, chunk):
         points = trace.positions[first : first + chunk].reshape(-1, 2).astype(np.float64)
-        left, right = _neighbours(points, agents, radius)
-        near = (np.abs(points[left] - points[right]).max(axis=1) <= radius) & (left != right)
-        left, right = left[near], right[near]
+        if isinstance(metric, Hops):
+            left, right = _neighbours_in_graph(points, agents, metric, radius)
+        else:
+            left, right = _neighbours(points, agents, radius)
+            near = np.abs(points[left] - points[right]).max(axis=1) <= radius
+            left, right = left[near], right[near]
+        left, right = left[left != right], right[left != right]
         perceived = _core.perceives(core, points[left], points[right], radius)
         left, right = left[perceived], right[perceived]
         order = np.lexsort((right, left))
@@ -75,12 +82,37 @@ def _neighbours(points: Float64, agents: int, radius: float) -> tuple[Int64, Int
         target = key + dx * height
         begin = np.searchsorted(sorted_key, target - 1, side="left")
         end = np.searchsorted(sorted_key, target + 1, side="right")
-        count = end - begin
-        owner = np.repeat(np.arange(len(points)), count)
-        within = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)
+        owner, index = _ranges(begin, end)
         left.append(owner)
-        right.append(order[np.repeat(begin, count) + within])
+        right.append(order[index])
     return np.concatenate(left), np.concatenate(right)
+
+
+def _neighbours_in_graph(
+    points: Float64, agents: int, metric: Hops, radius: float
+) -> tuple[Int64, Int64]:
+    """Index pairs of points of one step whose nodes are within `radius`."""
+    nodes = len(metric.neighbours)
+    balls = [np.array(metric.ball(node, radius), np.int64) for node in range(nodes)]
+    ball_offsets = np.cumsum([0, *map(len, balls)])
+    node = points[:, 0].astype(np.int64)
+    step = np.arange(len(points)) // agents
+    key = step * nodes + node
+    order = np.argsort(key, kind="stable")
+    owner, index = _ranges(ball_offsets[node], ball_offsets[node + 1])
+    target = step[owner] * nodes + np.concatenate(balls)[index]
+    begin = np.searchsorted(key[order], target, side="left")
+    end = np.searchsorted(key[order], target, side="right")
+    pair, index = _ranges(begin, end)
+    return owner[pair], order[index]
+
+
+def _ranges(begin: Int64, end: Int64) -> tuple[Int64, Int64]:
+    """All (i, j) with begin[i] <= j < end[i], as two columns."""
+    count = end - begin
+    owner = np.repeat(np.arange(len(begin)), count)
+    within = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)
+    return owner, np.repeat(begin, count) + within
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,8 @@ class TraceMeta:
     start: datetime = field(default_factory=lambda: datetime(2023, 2, 13))
     """Simulated time at which step 0 begins."""
     map: GridMap | None = None
+    graph: tuple[tuple[int, ...], ...] | None = None
+    """For the metric `hops`: the neighbours of each node; positions are (node, 0)."""
     movement_origin: str = "recorded"
     """`recorded` from a real run, or `generated`."""
     calls_origin: str = "recorded"

@@ -1,21 +1,23 @@
 """What every trace must satisfy, checked on every read, write and import.
 
-1. Positions are finite, and on a walkable tile when there is a map.
+1. Positions are finite, on a walkable tile when there is a map, and (node, 0) in a graph.
 2. Nobody moves further than `max_velocity` in one step, measured in the trace's own metric, in
-   which the rules of dependency are stated: for `geodesic` and `genagent` the length of the walk.
+   which the rules of dependency are stated: for `geodesic` and `genagent` the length of the walk,
+   for `hops` along the graph.
 3. A call has at least one prompt token and one output token; its prefix is part of its prompt.
 4. The parents of a call are earlier calls of the same agent-step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from metropolis.maps.map import GridMap
-from metropolis.rules.metrics import METRICS, GenAgent, Geodesic
+from metropolis.rules.metrics import METRICS, GenAgent, Geodesic, Hops
+from metropolis.rules.metrics import distance as metric_distance
 from metropolis.trace.schema import Calls, Float32, Trace, TraceMeta
 from metropolis.types import MetropolisError
 
@@ -63,6 +65,7 @@ def validate(trace: Trace, path: object, place: Place | None = None) -> None:
             f" with {len(trace.meta.agents)} agents and at least one step"
         )
     validate_positions(trace.positions, trace.meta.map, place)
+    _validate_nodes(trace.positions, trace.meta, place)
     validate_moves(trace.positions, trace.meta, place)
     _validate_calls(trace.calls, trace, path, place)
 
@@ -80,12 +83,16 @@ def validate_meta(meta: TraceMeta, path: object) -> None:
         raise refuse("agents", twice, "a list of names without repetition")
     for name in ("perception_radius", "max_velocity", "step_s"):
         value = getattr(meta, name)
-        if not 0 < value <= LIMIT:
+        if not 0 <= value <= LIMIT or (name == "step_s" and not value):
             raise refuse(name, value, f"a positive number, at most {LIMIT:g}")
     if meta.metric not in METRICS:
         raise refuse("metric", meta.metric, f"one of {', '.join(METRICS)}")
     if meta.metric in WALKING and meta.map is None:
         raise refuse("map", None, f"a grid map, because the metric is {meta.metric}")
+    if meta.metric == Hops.name and meta.graph is None:
+        raise refuse("graph", None, "nodes and edges, because the metric is hops")
+    if meta.metric != Hops.name and meta.graph is not None:
+        raise refuse("metric", meta.metric, "hops, because there is a graph")
     for name in ("movement_origin", "calls_origin"):
         if getattr(meta, name) not in ORIGINS:
             raise refuse(name, getattr(meta, name), f"one of {', '.join(ORIGINS)}")
@@ -114,9 +121,24 @@ def validate_positions(positions: Float32, map: GridMap | None, place: Place) ->
         )
 
 
+def _validate_nodes(positions: Float32, meta: TraceMeta, place: Place) -> None:
+    """Check that everybody stands on a node of the graph, if there is one."""
+    if meta.graph is None:
+        return
+    x, y = np.moveaxis(positions, 2, 0)
+    node = (x >= 0) & (x < len(meta.graph)) & (x == np.floor(x)) & (y == 0)
+    if (bad := _first(~node)) is not None:
+        raise MetropolisError(
+            f"{place(*bad)}: x, y = {_at(positions[bad])} is no node; it should be a whole number,"
+            f" 0 to {len(meta.graph) - 1}, and 0"
+        )
+
+
 def jumps(positions: Float32, meta: TraceMeta) -> npt.NDArray[np.bool_]:
     """(steps - 1, agents): whether the move from step s to s + 1 exceeds the velocity."""
     moves = np.diff(positions, axis=0)
+    if meta.graph is not None:
+        return _leaps(positions, meta.graph, meta.max_velocity)
     length = displacement(meta.metric, moves)
     too_far = length > meta.max_velocity + SLACK
     if meta.metric in WALKING and meta.map is not None:
@@ -127,6 +149,19 @@ def jumps(positions: Float32, meta: TraceMeta) -> npt.NDArray[np.bool_]:
         longest = meta.max_velocity + SLACK
         no_way = [meta.map.walk(ends[:2], ends[2:], longest) is None for ends in kinds]
         too_far[longer] = np.array(no_way, bool)[kind.ravel()]
+    return too_far
+
+
+def _leaps(
+    positions: Float32, graph: Sequence[Sequence[int]], velocity: float
+) -> npt.NDArray[np.bool_]:
+    """The same along a graph."""
+    metric = Hops(graph)
+    before, after = positions[:-1, :, 0], positions[1:, :, 0]
+    too_far: npt.NDArray[np.bool_] = before != after
+    for step, agent in np.argwhere(too_far):
+        p, q = (float(before[step, agent]), 0.0), (float(after[step, agent]), 0.0)
+        too_far[step, agent] = not metric.within(p, q, 0, velocity)
     return too_far
 
 
@@ -143,6 +178,9 @@ def validate_moves(positions: Float32, meta: TraceMeta, place: Place, advice: st
     if meta.metric in WALKING and meta.map is not None:
         walk = meta.map.walk(before, after)
         distance = np.inf if walk is None else len(walk)
+    if meta.graph is not None:
+        p, q = ((float(x), 0.0) for x, _ in (before, after))
+        distance = metric_distance(Hops(meta.graph), p, q)
     raise MetropolisError(
         f"{place(step + 1, agent)}: x, y jumps from {_at(before)} to {_at(after)},"
         f" a {meta.metric} distance of {distance:g}{others};"

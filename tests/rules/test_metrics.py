@@ -139,6 +139,7 @@ def test_hops_are_shortest_paths(seed: int) -> None:
         expected = hops[i, j] <= radius + reach
         assert metric.within((i, 0), (j, 0), radius, reach) == expected
         assert twin.within((i, 0), (j, 0), radius, reach) == expected
+        assert sorted(metric.ball(i, radius)) == [n for n in nodes if hops[i, n] <= radius]
 
 
 OPEN = np.zeros((4, 5), dtype=bool)
@@ -204,6 +205,7 @@ def test_metrics_by_name() -> None:
     assert metric_named("geodesic", grid).name == "geodesic"
     assert metric_named("genagent", grid, 2).name == "genagent"
     assert metric_named("euclidean") is EUCLIDEAN
+    assert metric_named("hops", graph=[[1], [0]]).within((0, 0), (1, 0), 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -211,6 +213,8 @@ def test_metrics_by_name() -> None:
     [
         (lambda: metric_named("taxi"), "there is no metric 'taxi'; there are chebyshev, eucl"),
         (lambda: metric_named("genagent"), "needs a map"),
+        (lambda: metric_named("hops"), "the metric hops needs a graph, and the trace has none"),
+        (lambda: metric_named("manhattan", graph=[[]]), "its metric is hops, not manhattan"),
         (lambda: GenAgent(OPEN, ONE_ARENA[:2], 1), "that of the walls, .4, 5."),
         (lambda: Geodesic(np.zeros((3, 3), dtype=bool), horizon=0), "must be 1 to 250 steps"),
         (lambda: Geodesic(np.zeros(3, dtype=bool)), "needs .height, width."),

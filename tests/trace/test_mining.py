@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metropolis.rules.metrics import CHEBYSHEV, PLANE_METRICS, PlaneMetric
+from metropolis.rules.metrics import CHEBYSHEV, PLANE_METRICS, Hops, PlaneMetric
 from metropolis.trace import mining
 from metropolis.trace.mining import critical_path, interactions
 from metropolis.trace.schema import Trace
-from tests.small_traces import small_trace, small_traces
+from tests.small_traces import graph_trace, small_trace, small_traces
 
 
 @given(small_traces, st.sampled_from(list(PLANE_METRICS.values())), st.integers(0, 5))
@@ -27,6 +27,21 @@ def test_interactions_are_all_pairs_within_the_radius(
             row = step * trace.agents + agent
             mined = graph.partners[graph.offsets[row] : graph.offsets[row + 1]]
             assert mined.tolist() == [b for b in near if b != agent]
+
+
+@given(st.integers(0, 2**32), st.integers(0, 3))
+@settings(max_examples=60, deadline=None)
+def test_interactions_in_a_graph(seed: int, radius: int) -> None:
+    trace = graph_trace(seed)
+    assert trace.meta.graph is not None
+    metric = Hops(trace.meta.graph)
+    graph = interactions(trace, metric, radius)
+    for row in range(trace.steps * trace.agents):
+        step, agent = divmod(row, trace.agents)
+        at = trace.positions[step].tolist()
+        mined = graph.partners[graph.offsets[row] : graph.offsets[row + 1]].tolist()
+        near = [b for b in range(trace.agents) if metric.perceives(at[agent], at[b], radius)]
+        assert mined == [b for b in near if b != agent]
 
 
 def test_interactions_do_not_depend_on_the_chunking(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from metropolis.trace.metadata import meta_to_json
 from metropolis.trace.parquet import SCHEMA, read_trace, write_trace
 from metropolis.trace.schema import Trace, TraceMeta
 from metropolis.types import MetropolisError
+from tests.small_traces import graph_trace
 from tests.trace.damage import (
     META,
     assert_same,
@@ -49,6 +50,41 @@ def test_what_is_written_is_read(trace: Trace, tmp_path_factory: pytest.TempPath
     write_trace(trace, path)
     assert_same(read_trace(path), trace)
     assert [file.name for file in path.parent.iterdir()] == ["a.parquet"]
+
+
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=40, deadline=None)
+def test_graphs_come_back(seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("traces") / "a.parquet"
+    trace = graph_trace(seed)
+    write_trace(trace, path)
+    again = read_trace(path)
+    assert again.meta == trace.meta
+    assert_same(again, trace)
+
+
+GRAPH = META | {"metric": "hops", "graph": {"nodes": 12, "edges": [[3, 4], [5, 4]]}}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"y": 1.0}, ["row 2", "(4, 1) is no node", "0 to 11, and 0"]),
+        ({"x": 3.5}, ["row 2", "(3.5, 0) is no node"]),
+        ({"x": 12.0}, ["row 2", "(12, 0) is no node"]),
+        ({"x": 5.0}, ["row 2", "jumps from (3, 0) to (5, 0)", "a hops distance of 2", "1"]),
+        ({"x": 9.0}, ["row 2", "jumps from (3, 0) to (9, 0)", "a hops distance of inf"]),
+    ],
+)
+def test_places_that_are_not_in_the_graph(
+    change: dict[str, Any], expected: list[str], tmp_path: Path
+) -> None:
+    content = [row | {"y": 0.0} for row in rows()]
+    for row in content:
+        row["x"] = row["x"] if row["agent"] == 0 else 7.0
+    read_trace(write_rows(tmp_path / "sound.parquet", content, GRAPH))
+    content[2].update(change)
+    refused(write_rows(tmp_path / "damaged.parquet", content, GRAPH), expected)
 
 
 def test_plain_rows_make_a_trace(tmp_path: Path) -> None:
@@ -189,7 +225,7 @@ META_WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
     "no agents": ({"agents": []}, ["agents"]),
     "agents no list": ({"agents": "Ada"}, ["agents is 'Ada'"]),
     "agents twice": ({"agents": ["Ada", "Ada"]}, ["agents", "repetition"]),
-    "radius": ({"perception_radius": 0}, ["perception_radius is 0", "positive"]),
+    "radius": ({"perception_radius": -2}, ["perception_radius is -2", "positive"]),
     "radius no number": ({"perception_radius": "4"}, ["perception_radius is '4'"]),
     "radius NaN": ({"perception_radius": float("nan")}, ["perception_radius is nan"]),
     "velocity": ({"max_velocity": -1}, ["max_velocity is -1", "positive"]),
@@ -197,6 +233,21 @@ META_WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
     "velocity huge": ({"max_velocity": 10**400}, ["max_velocity is 1000"]),
     "step_s": ({"step_s": 0}, ["step_s is 0"]),
     "metric": ({"metric": "taxi"}, ["metric is 'taxi'", "chebyshev"]),
+    "hops without graph": ({"metric": "hops"}, ["graph is None", "because the metric is hops"]),
+    "graph without hops": (
+        {"graph": {"nodes": 2, "edges": []}},
+        ["metric is 'chebyshev'", "hops, because there is a graph"],
+    ),
+    "graph": ({"graph": 5}, ["graph should be an object or null"]),
+    "graph's nodes": ({"graph": {"nodes": 0}}, ["graph.nodes is 0", "1 to 16777216"]),
+    "graph's edges": ({"graph": {"nodes": 2}}, ["graph.edges is None", "a list of pairs"]),
+    **{
+        f"graph's edge {edge}": (
+            {"graph": {"nodes": 3, "edges": [[0, 1], edge]}},
+            ["graph.edges[1] is", "a pair of different nodes, each 0 to 2"],
+        )
+        for edge in ([1, 3], [1, 1], [1], [0, 1, 2], ["0", 1], [-1, 0], [0, True], 7, [[0], 1])
+    },
     "geodesic without map": ({"metric": "geodesic"}, ["map", "geodesic"]),
     "start": ({"start": "yesterday"}, ["start is 'yesterday'", "2023-02-13T00:00:00"]),
     "origin": ({"calls_origin": "heard"}, ["calls_origin is 'heard'", "derived"]),

@@ -72,7 +72,7 @@ def _sleeps(first: int, last: int, hour: Int64) -> bool:
 def pairs_in_range(trace: Trace) -> Pairs:
     """Pairs in each other's perception, cut to the same arena where the map has any."""
     meta = trace.meta
-    metric = metric_named(meta.metric, meta.map, meta.max_velocity)
+    metric = metric_named(meta.metric, meta.map, meta.max_velocity, meta.graph)
     graph = interactions(trace, metric, meta.perception_radius)
     flat = np.repeat(np.arange(len(graph.offsets) - 1), np.diff(graph.offsets))
     step, a = np.divmod(flat, trace.agents)

@@ -172,6 +172,11 @@ def _check_fit(traces: Sequence[Trace]) -> None:
     if not traces:
         raise MetropolisError("no trace to tile; give at least one")
     first = traces[0].meta
+    if first.graph is not None:
+        raise MetropolisError(
+            f"{first.name}: is a trace of a graph; only traces in the plane have a side to put "
+            "another town at"
+        )
     for trace in traces[1:]:
         for name in ("perception_radius", "max_velocity", "metric", "step_s", "start"):
             value, right = getattr(trace.meta, name), getattr(first, name)
