@@ -1,0 +1,167 @@
+"""Areas and objects of a map as geometry, with an index in space.
+
+A tile (x, y) is the square of side 1 round its middle, so a position between tiles lies on the
+nearest. Distances are Euclid's, from a position to the nearest edge of what is looked for; 0
+inside. Walls play no part: how far a walk is, `GridMap.walk` and the metrics say.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import shapely
+from rtree.index import Index
+from shapely.geometry.base import BaseGeometry
+
+from metropolis.maps.map import GridMap, Int32, Tile
+from metropolis.types import MetropolisError, Position
+
+
+@dataclass(frozen=True)
+class Area:
+    """A named part of the map: a whole arena, or one object."""
+
+    name: str
+    """`sector: arena`, or what the object is called."""
+    tiles: tuple[Tile, ...]
+    """From north to south, then from west to east."""
+    geometry: BaseGeometry
+    """The union of its tiles: a polygon, or several."""
+
+    def distance(self, position: Position) -> float:
+        """How far it is from `position`; 0 inside."""
+        return float(shapely.distance(self.geometry, shapely.Point(position)))
+
+
+class Areas:
+    """The arenas and objects of `grid`. Tiles of one object's name that touch are one object."""
+
+    def __init__(self, grid: GridMap) -> None:
+        self._grid = grid
+        self.arenas = {
+            name: _area(name, tiles)
+            for number, name in enumerate(grid.arena_names)
+            if number and (tiles := _tiles_of(grid.arenas, number))
+        }
+        self.objects = tuple(
+            _area(name, tiles)
+            for number, name in enumerate(grid.object_names)
+            if number
+            for tiles in _touching(_tiles_of(grid.objects, number))
+        )
+
+    def arena(self, name: str) -> Area:
+        """The arena `name`. Raises MetropolisError when there is none."""
+        if name not in self.arenas:
+            raise MetropolisError(
+                f"the map {self._grid.name!r} has no arena {name!r}; there are "
+                f"{', '.join(map(repr, self.arenas))}"
+            )
+        return self.arenas[name]
+
+    def arena_at(self, position: Position) -> Area | None:
+        """The arena that `position` lies in; None outside of any."""
+        x, y = (int(np.floor(axis + 0.5)) for axis in position)
+        if not (0 <= x < self._grid.width and 0 <= y < self._grid.height):
+            return None
+        number = int(self._grid.arenas[y, x])
+        return self.arenas[self._grid.arena_names[number]] if number else None
+
+    def arenas_within(self, position: Position, distance: float) -> list[Area]:
+        """The arenas at most `distance` away, the nearest first, then by name."""
+        return self._arena_index.within(position, distance)
+
+    def objects_within(
+        self, position: Position, distance: float, name: str | None = None
+    ) -> list[Area]:
+        """The objects at most `distance` away, the nearest first; None: whatever their name."""
+        index = self._object_index if name is None else self._index_of(name)
+        return index.within(position, distance)
+
+    def nearest_object(self, position: Position, name: str | None = None) -> Area:
+        """The nearest object of that name. Raises MetropolisError when the map has none."""
+        index = self._object_index if name is None else self._index_of(name)
+        return index.nearest(position)
+
+    @cached_property
+    def _arena_index(self) -> _SpatialIndex:
+        return _SpatialIndex(list(self.arenas.values()))
+
+    @cached_property
+    def _object_index(self) -> _SpatialIndex:
+        if not self.objects:
+            raise MetropolisError(f"the map {self._grid.name!r} has no objects")
+        return _SpatialIndex(self.objects)
+
+    @cached_property
+    def _indices(self) -> dict[str, _SpatialIndex]:
+        named = defaultdict(list)
+        for area in self.objects:
+            named[area.name].append(area)
+        return {name: _SpatialIndex(areas) for name, areas in named.items()}
+
+    def _index_of(self, name: str) -> _SpatialIndex:
+        if name not in self._indices:
+            raise MetropolisError(
+                f"the map {self._grid.name!r} has no object {name!r}; there are "
+                f"{', '.join(map(repr, self._indices))}"
+            )
+        return self._indices[name]
+
+
+class _SpatialIndex:
+    """An R-tree over the bounds of areas; the answers are exact."""
+
+    def __init__(self, areas: Sequence[Area]) -> None:
+        self._areas = areas
+        self._tree = Index(
+            ((number, area.geometry.bounds, None) for number, area in enumerate(areas))
+            if areas
+            else None
+        )
+
+    def within(self, position: Position, distance: float) -> list[Area]:
+        found = self._measured(position, distance)
+        return [area for _, _, _, area in sorted(found, key=lambda item: item[:3])]
+
+    def nearest(self, position: Position) -> Area:
+        # What is nearest by its bounds gives a radius within which the nearest of all must lie.
+        guess = next(iter(self._tree.nearest((*position, *position), 1)))
+        return self.within(position, self._areas[guess].distance(position))[0]
+
+    def _measured(
+        self, position: Position, distance: float
+    ) -> Iterator[tuple[float, str, tuple[Tile, ...], Area]]:
+        x, y = position
+        box = (x - distance, y - distance, x + distance, y + distance)
+        for number in self._tree.intersection(box):
+            area = self._areas[number]
+            if (far := area.distance(position)) <= distance:
+                yield far, area.name, area.tiles, area
+
+
+def _area(name: str, tiles: list[Tile]) -> Area:
+    corners = np.array(tiles, float).reshape(-1, 2)
+    squares = shapely.box(*(corners - 0.5).T, *(corners + 0.5).T)
+    return Area(name, tuple(tiles), shapely.union_all(squares))
+
+
+def _tiles_of(layer: Int32, number: int) -> list[Tile]:
+    return [(int(x), int(y)) for y, x in np.argwhere(layer == number)]
+
+
+def _touching(tiles: list[Tile]) -> Iterator[list[Tile]]:
+    """The groups of tiles joined by their sides."""
+    left = dict.fromkeys(tiles)
+    while left:
+        group = [left.popitem()[0]]
+        for x, y in group:  # grows while it is walked
+            for tile in ((x + 1, y), (x - 1, y), (x, y + 1), (x, y - 1)):
+                if tile in left:
+                    del left[tile]
+                    group.append(tile)
+        yield sorted(group, key=lambda tile: (tile[1], tile[0]))
