@@ -7,6 +7,7 @@ import hashlib
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -42,12 +43,45 @@ class CallRecord:
     failed: bool = False
 
 
+class CallLog:
+    """The calls of an agent-step in the order of sending, and which of them waited for which."""
+
+    def __init__(self) -> None:
+        self.calls: list[CallRecord] = []
+        self._ancestors: list[int] = []  # per call, a bit for every call completed before it
+        self._completed = 0
+
+    def sent(self, function: str, model: str, now_s: float, prompt: str | None) -> int:
+        """A call is sent; returns its index."""
+        before = self._completed
+        indirect = 0
+        for index, ancestors in enumerate(self._ancestors):
+            if before >> index & 1:
+                indirect |= ancestors
+        direct = before & ~indirect
+        parents = tuple(index for index in range(len(self.calls)) if direct >> index & 1)
+        self.calls.append(CallRecord(function, model, parents, now_s, prompt=prompt))
+        self._ancestors.append(before)
+        return len(self.calls) - 1
+
+    def completed(self, index: int, completion: Completion | None, now_s: float) -> CallRecord:
+        """The call has been answered; None: it has failed."""
+        self._completed |= 1 << index
+        record = self.calls[index]
+        record.completed = now_s
+        if completion is None:
+            record.failed = True
+        else:
+            record.prompt_tokens = completion.prompt_tokens
+            record.output_tokens = completion.output_tokens
+        return record
+
+
 class LLM:
     """Asks the model for one agent at one step.
 
     Sampling seeds are keyed by (seed, agent, step, function, what is asked, occurrence), never by
-    order, so the same agent-step asks the same thing whatever else is going on. `calls` lists what
-    has been asked, in the order of asking.
+    order, so the same agent-step asks the same thing whatever else is going on.
     """
 
     def __init__(
@@ -63,7 +97,7 @@ class LLM:
         clock: Callable[[], float] = time.monotonic,
         keep_text: bool = False,
     ) -> None:
-        self.calls: list[CallRecord] = []
+        self._log = CallLog()
         self._client = client
         self._agent = agent
         self._step = step
@@ -74,8 +108,17 @@ class LLM:
         self._clock = clock
         self._keep_text = keep_text
         self._occurrences: dict[tuple[str, str], int] = {}
-        self._ancestors: list[int] = []  # per call, a bit for every call completed before it
-        self._completed = 0
+
+    @property
+    def calls(self) -> list[CallRecord]:
+        """What has been asked, in the order of asking."""
+        return self._log.calls
+
+    def logged_with(self, other: LLM) -> LLM:
+        """The same agent's, its calls from now on among those of `other`: one chain of calls."""
+        joined = copy(self)
+        joined._log = other._log
+        return joined
 
     async def chat(
         self,
@@ -186,34 +229,12 @@ class LLM:
         return completion
 
     def _sent(self, request: Request) -> int:
-        before = self._completed
-        indirect = 0
-        for index, ancestors in enumerate(self._ancestors):
-            if before >> index & 1:
-                indirect |= ancestors
-        direct = before & ~indirect
-        self.calls.append(
-            CallRecord(
-                function=request.function,
-                model=self._client.backend.name,
-                parents=tuple(index for index in range(len(self.calls)) if direct >> index & 1),
-                sent=self._clock(),
-                prompt=request.text if self._keep_text else None,
-            )
-        )
-        self._ancestors.append(before)
-        return len(self.calls) - 1
+        prompt = request.text if self._keep_text else None
+        return self._log.sent(request.function, self._client.backend.name, self._clock(), prompt)
 
     def _answered(self, index: int, completion: Completion | None) -> None:
-        self._completed |= 1 << index
-        record = self.calls[index]
-        record.completed = self._clock()
-        if completion is None:
-            record.failed = True
-            return
-        record.prompt_tokens = completion.prompt_tokens
-        record.output_tokens = completion.output_tokens
-        if self._keep_text:
+        record = self._log.completed(index, completion, self._clock())
+        if self._keep_text and completion is not None:
             record.completion = completion.text
 
 

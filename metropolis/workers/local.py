@@ -125,8 +125,11 @@ class LocalWorker:
         view = View(self._state, self._reach, self._seed, step, name)
         return await self._call(agent.proceed, self._world.observe(view), llm)
 
-    async def _answer(self, llms: Mapping[str, LLM], name: str, question: Any) -> Any:
-        return await self._call(self._agents[self._ids[name]].answer, question, llms[name])
+    async def _answer(
+        self, llms: Mapping[str, LLM], beginner: str, name: str, question: Any
+    ) -> Any:
+        llm = llms[name].logged_with(llms[beginner])
+        return await self._call(self._agents[self._ids[name]].answer, question, llm)
 
     async def _call(self, method: Callable[[Any, Any], Any], asked: Any, llm: LLM) -> Any:
         """What an agent's method returns, be it plain or async."""

@@ -202,3 +202,17 @@ def test_within_an_event_loop_there_is_a_sentence() -> None:
         assert result.steps == 3
 
     asyncio.run(notebook())
+
+
+def test_what_is_asked_counts_as_a_call_of_who_asked() -> None:
+    """So a trace knows that a talk's turns wait for each other."""
+    world = Meadow(4, side=2, joint=1)
+    result = run(world, 30, seed=1)
+    calls = result.trace.calls
+    talks = [
+        (int(step), world.names[agent])
+        for step, agent, function in zip(calls.step, calls.agent, calls.function, strict=True)
+        if calls.functions[function] == "talk"
+    ]
+    assert len(talks) > 10
+    assert all(result.history[step].actions[name]["talk"] for step, name in talks)
