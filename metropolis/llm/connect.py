@@ -7,8 +7,9 @@ import urllib.request
 
 import msgspec
 
+from metropolis.llm.backends.compatible import Compatible
 from metropolis.llm.backends.http import CHECK_S, parse_url
-from metropolis.llm.backends.openai import OpenAICompatible
+from metropolis.llm.backends.openai import OpenAIClient
 from metropolis.llm.backends.replay import Replay
 from metropolis.llm.backends.scripted import Author, Scripted
 from metropolis.llm.backends.sglang import SGLang
@@ -19,13 +20,14 @@ from metropolis.types import MetropolisError
 def connect(spec: str, model: str | None = None, *, author: Author | None = None) -> Backend:
     """The backend that `spec` names; `author` writes for the scripted one.
 
-    `scripted`, `replay:PATH`, `sglang:URL`, `openai:URL`, `vllm:URL`, or a bare http or https URL,
-    which is asked whether it is SGLang. Raises MetropolisError on anything else, and
-    UnavailableError when a bare URL does not answer.
+    `scripted`, `replay:PATH`, `sglang:URL`, `vllm:URL`, `openai:URL` (through the `openai`
+    client), or the bare http or https URL of any OpenAI-compatible server, which is asked whether
+    it is SGLang. Raises MetropolisError on anything else, and UnavailableError when a bare URL
+    does not answer.
     """
     kind, _, rest = spec.partition(":")
     if kind in ("http", "https"):
-        kind, rest = ("sglang" if serves_sglang(spec) else "openai"), spec
+        kind, rest = ("sglang" if serves_sglang(spec) else "compatible"), spec
     elif kind.startswith("sglang+http"):
         kind, rest = "sglang", spec.removeprefix("sglang+")
     match kind:
@@ -35,10 +37,12 @@ def connect(spec: str, model: str | None = None, *, author: Author | None = None
             return Replay(rest)
         case "sglang":
             return SGLang(rest, model)
-        case "openai" | "vllm":
-            return OpenAICompatible(rest, model, vllm=kind == "vllm")
+        case "compatible" | "vllm":
+            return Compatible(rest, model, vllm=kind == "vllm")
+        case "openai":
+            return OpenAIClient(rest, model)
     raise MetropolisError(
-        f"{spec!r} names no LLM; write scripted, replay:PATH, sglang:URL, openai:URL, vllm:URL "
+        f"{spec!r} names no LLM; write scripted, replay:PATH, sglang:URL, vllm:URL, openai:URL "
         "or the URL of a server"
     )
 

@@ -154,12 +154,15 @@ def _events(whole: dict[str, Any]) -> list[dict[str, Any]]:
         ] + [whole]
     (choice,) = whole["choices"]
     frame = whole | {"object": "chat.completion.chunk", "usage": None}
-    text = choice["message"]["content"]
-    events = [
-        frame | {"choices": [{"index": 0, "delta": {"content": piece}, "finish_reason": None}]}
-        for piece in (text[:2], text[2:])
+    text = choice["text"] if "text" in choice else choice["message"]["content"]
+    pieces = [
+        {"text": piece} if "text" in choice else {"delta": {"content": piece}}
+        for piece in (text[:2], text[2:], "")
     ]
-    events.append(frame | {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    events = [
+        frame | {"choices": [{"index": 0, "finish_reason": None if piece else "stop", **delta}]}
+        for piece, delta in zip((1, 1, 0), pieces, strict=True)
+    ]
     return [*events, frame | {"choices": [], "usage": whole["usage"]}]
 
 

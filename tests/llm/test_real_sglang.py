@@ -172,6 +172,26 @@ def test_the_lowest_step_goes_first(
     assert order == [*sorted(steps), -1]
 
 
+@pytest.mark.parametrize("spec", ["compatible", "openai"])
+def test_its_openai_route_is_what_other_backends_speak(
+    spec: str, sglang_url: str, kind: dict[str, Any]
+) -> None:
+    asked = request(temperature=0.0, **kind)
+
+    async def ask() -> tuple[Completion, Completion, list[str | Completion]]:
+        native, other = SGLang(sglang_url), connect(f"{spec}:{sglang_url}")
+        await other.check()
+        whole = await native.complete(asked), await other.complete(asked)
+        items = [item async for item in other.stream(asked)]
+        await native.close()
+        await other.close()
+        return *whole, items
+
+    expected, whole, (*pieces, last) = asyncio.run(ask())
+    assert whole == last == expected
+    assert "".join(map(str, pieces)) == expected.text
+
+
 def test_agents_ask_at_once_through_faults(sglang_url: str) -> None:
     faults = ["error", None, "rate limited", None, "reset", "malformed", None, "cut", None] + [
         None

@@ -16,16 +16,11 @@ from typing import Any
 
 import msgspec
 
+from metropolis.llm.backends import wire
 from metropolis.llm.backends.http import JSONServer
-from metropolis.llm.base import (
-    Completion,
-    LLMError,
-    MalformedError,
-    RefusedError,
-    Request,
-    UnavailableError,
-)
+from metropolis.llm.base import Completion, LLMError, Request
 
+CHAT = "v1/chat/completions"
 STEPS_PER_PRIORITY = 32
 """Every distinct priority becomes a label of the server's metrics, so steps share them."""
 SPECULATIVE_PRIORITY = 1 << 20
@@ -36,41 +31,13 @@ class _Finish(msgspec.Struct):
     type: str
 
 
-class _Usage(msgspec.Struct):
-    prompt_tokens: int
-    completion_tokens: int
-
-
-class _Meta(_Usage):
+class _Meta(wire.Counts):
     finish_reason: _Finish | None
 
 
 class _Generated(msgspec.Struct):
     text: str
     meta_info: _Meta
-
-
-class _Text(msgspec.Struct, frozen=True):
-    content: str | None = None
-
-
-class _Choice(msgspec.Struct):
-    finish_reason: str | None
-    message: _Text = _Text()
-    delta: _Text = _Text()
-
-
-class _Chat(msgspec.Struct):
-    choices: list[_Choice]
-    usage: _Usage | None = None
-
-
-class _Model(msgspec.Struct):
-    id: str
-
-
-class _Models(msgspec.Struct):
-    data: list[_Model]
 
 
 class SGLang:
@@ -94,30 +61,28 @@ class SGLang:
 
     async def check(self) -> None:
         """Ask the server for its models."""
-        models = [model.id for model in (await self._server.get("v1/models", _Models)).data]
-        if self._wanted is not None and self._wanted not in models:
-            raise RefusedError(
-                f"{self} has no model {self._wanted!r}; it serves {', '.join(models)}"
-            )
-        self.name = self._wanted or models[0]
+        models = await wire.models_of(self._server, "v1/models")
+        self.name = wire.choose_model(str(self), self._wanted, models)
 
     async def complete(self, request: Request) -> Completion:
         """The whole answer; the server is told when nobody waits for it any more."""
         body = self.body_of(request)
         with self._aborting(body["rid"]):
-            if request.messages is None:
-                return self._generated(
-                    await self._server.post("generate", body, _Generated, request.where), request
-                )
-            chat = await self._server.post("v1/chat/completions", body, _Chat, request.where)
-        return self._chatted(chat, request)
+            if request.messages is not None:
+                return await wire.ask(self._server, CHAT, body, request)
+            return self._completion(
+                await self._server.post("generate", body, _Generated, request.where), request
+            )
 
     async def stream(self, request: Request) -> AsyncGenerator[str | Completion, None]:
         """The answer's pieces, and at last the whole."""
-        body = self.body_of(request) | {"stream": True}
-        pieces = self._stream_generate if request.messages is None else self._stream_chat
+        body = self.body_of(request)
+        if request.messages is None:
+            pieces = self._stream_generate(body, request)
+        else:
+            pieces = wire.stream(self._server, CHAT, body, request)
         with self._aborting(body["rid"]):
-            async with aclosing(pieces(body, request)) as items:
+            async with aclosing(pieces) as items:
                 async for item in items:
                     yield item
 
@@ -150,58 +115,27 @@ class SGLang:
         if request.regex is not None:
             body["regex"] = request.regex
         if request.json_schema is not None:
-            body["response_format"] = {
-                "type": "json_schema",
-                "json_schema": {"name": "answer", "schema": request.json_schema},
-            }
+            body["response_format"] = wire.response_format(request.json_schema)
         return body
 
     async def _stream_generate(
         self, body: dict[str, Any], request: Request
     ) -> AsyncGenerator[str | Completion, None]:
         text = ""
-        async for event in self._server.events("generate", body, _Generated, request.where):
-            if len(event.text) > len(text):
+        events = self._server.events(
+            "generate", {**body, "stream": True}, _Generated, request.where
+        )
+        async for event in events:
+            if len(event.text) > len(text):  # every event holds all the text so far
                 yield event.text[len(text) :]
                 text = event.text
             if event.meta_info.finish_reason is not None:
-                yield self._generated(event, request)
+                yield self._completion(event, request)
 
-    async def _stream_chat(
-        self, body: dict[str, Any], request: Request
-    ) -> AsyncGenerator[str | Completion, None]:
-        pieces: list[str] = []
-        finish = ""
-        body |= {"stream_options": {"include_usage": True}}
-        async for event in self._server.events("v1/chat/completions", body, _Chat, request.where):
-            for choice in event.choices:
-                finish = choice.finish_reason or finish
-                if choice.delta.content:
-                    pieces.append(choice.delta.content)
-                    yield choice.delta.content
-            if event.usage is not None:
-                yield self._completion("".join(pieces), event.usage, finish, request)
-
-    def _generated(self, answer: _Generated, request: Request) -> Completion:
-        finish = answer.meta_info.finish_reason
-        return self._completion(
-            answer.text, answer.meta_info, finish.type if finish else "", request
-        )
-
-    def _chatted(self, answer: _Chat, request: Request) -> Completion:
-        if not answer.choices or answer.usage is None:
-            raise MalformedError(f"{self} gave a malformed answer to {request.where}: it is empty")
-        choice = answer.choices[0]
-        return self._completion(
-            choice.message.content or "", answer.usage, choice.finish_reason or "", request
-        )
-
-    def _completion(self, text: str, usage: _Usage, finish: str, request: Request) -> Completion:
-        if finish not in ("stop", "length"):
-            raise UnavailableError(
-                f"{self} ended its answer to {request.where} with {finish or 'no reason'!r}"
-            )
-        return Completion(text, usage.prompt_tokens, usage.completion_tokens, finish)
+    def _completion(self, answer: _Generated, request: Request) -> Completion:
+        meta = answer.meta_info
+        finish = None if meta.finish_reason is None else meta.finish_reason.type
+        return wire.completion_of(str(self), answer.text, meta, finish, request)
 
     @contextmanager
     def _aborting(self, rid: str) -> Iterator[None]:

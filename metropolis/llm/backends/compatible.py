@@ -1,0 +1,101 @@
+"""Any OpenAI-compatible server (vLLM, Ollama, OpenAI, …), spoken to directly."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from metropolis.llm.backends import wire
+from metropolis.llm.backends.http import JSONServer, parse_url
+from metropolis.llm.base import Completion, RefusedError, Request
+
+OPENAI_HOST = "api.openai.com"
+SPECULATIVE_PRIORITY = 1 << 30
+"""Below the priority of any step."""
+
+
+class Compatible:
+    """A backend before the server at `url`; a key, if it wants one, is OPENAI_API_KEY's.
+
+    `url` may leave out the path `/v1`. `model` None takes the only model of a server that serves
+    one. With `vllm` the fields vLLM adds are sent too: the priority, lower first (start it with
+    `--scheduling-policy priority`), and a regex.
+    """
+
+    def __init__(self, url: str, model: str | None = None, *, vllm: bool = False) -> None:
+        address = parse_url(url)
+        if address.path in ("", "/"):
+            address = address / "v1"
+        self.name = model or ""
+        self._wanted = model
+        self._vllm = vllm
+        self._limit = "max_completion_tokens" if address.host == OPENAI_HOST else "max_tokens"
+        self._server = JSONServer("the server", str(address), os.environ.get("OPENAI_API_KEY"))
+
+    def __str__(self) -> str:
+        return self._server.called
+
+    async def check(self) -> None:
+        """Ask the server for its models."""
+        self.name = wire.choose_model(str(self), self._wanted, await self._models())
+
+    async def complete(self, request: Request) -> Completion:
+        """The whole answer."""
+        return await wire.ask(self._server, path_of(request), self.body_of(request), request)
+
+    def stream(self, request: Request) -> AsyncGenerator[str | Completion, None]:
+        """The answer's pieces, and at last the whole."""
+        return wire.stream(self._server, path_of(request), self.body_of(request), request)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._server.close()
+
+    async def _models(self) -> list[str]:
+        return await wire.models_of(self._server, "models")
+
+    def body_of(self, request: Request) -> dict[str, Any]:
+        """What is sent to `completions` for a prompt, to `chat/completions` for a chat."""
+        body: dict[str, Any] = {
+            "model": self.name,
+            self._limit if request.messages else "max_tokens": request.max_tokens,
+            "temperature": request.temperature,
+            "seed": request.seed,
+        }
+        if request.messages is None:
+            body["prompt"] = request.prompt
+        else:
+            body["messages"] = request.messages
+        if request.stop:
+            body["stop"] = request.stop
+        if self._vllm:
+            return body | _vllm_additions(request)
+        if request.regex is not None:
+            raise self._beyond("a regex", request)
+        if request.json_schema is not None:
+            if request.messages is None:
+                raise self._beyond("a JSON schema without a chat", request)
+            body["response_format"] = wire.response_format(request.json_schema)
+        return body
+
+    def _beyond(self, what: str, request: Request) -> RefusedError:
+        return RefusedError(
+            f"{self} cannot follow {what}, which {request.where} asks for; use sglang:URL, or "
+            "vllm:URL if it is vLLM"
+        )
+
+
+def path_of(request: Request) -> str:
+    """Where a request is sent."""
+    return "completions" if request.messages is None else "chat/completions"
+
+
+def _vllm_additions(request: Request) -> dict[str, Any]:
+    speculative = SPECULATIVE_PRIORITY if request.speculative else 0
+    additions: dict[str, Any] = {"priority": request.priority + speculative}
+    if request.regex is not None:
+        additions["structured_outputs"] = {"regex": request.regex}
+    if request.json_schema is not None:
+        additions["structured_outputs"] = {"json": dict(request.json_schema)}
+    return additions
