@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ATTENTION_BANDWIDTH = 3
 """How many others are noticed at a time, the nearest first."""
-RETENTION = 5
+RETENTION = 8
 """How many events back one is not new."""
 IMPORTANCE_DEFAULT, IMPORTANCE_MAX = 4, 10
 
@@ -60,7 +60,7 @@ async def perceive(me: Resident, observation: Observation, llm: LLM) -> list[Not
 async def rate(me: Resident, function: str, text: str, llm: LLM) -> int:
     """How important `text` is to the resident, 1 to 10, in the model's judgement."""
     prompt = prompts.poignancy(me, function, text)
-    answer = (await llm.chat(prompt, function=function, max_tokens=8, temperature=0)).text
+    answer = (await llm.chat(prompt, function=function, max_tokens=16, temperature=0)).text
     found = re.search(r"\d+", answer)
     return min(max(int(found[0]), 1), IMPORTANCE_MAX) if found else IMPORTANCE_DEFAULT
 

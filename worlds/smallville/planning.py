@@ -11,7 +11,7 @@ from metropolis.llm.agent import LLM
 from metropolis.worlds.smallville import prompts
 from metropolis.worlds.smallville.geography import Tile
 from metropolis.worlds.smallville.state import DAY_S, HOUR_S, MINUTE_S, Activity, Day, Task, day_of
-from metropolis.worlds.smallville.world import Doing
+from metropolis.worlds.smallville.world import SLEEPING, Doing
 
 if TYPE_CHECKING:
     from metropolis.worlds.smallville.resident import Resident
@@ -51,12 +51,12 @@ async def next_activity(me: Resident, here: Tile, now_s: int, llm: LLM) -> Doing
     """Choose what to do now, and where."""
     hour = _current(me.day.hours, now_s) or me.day.hours[-1]
     if is_sleep(hour.what):
-        return _go_to_bed(me, hour)
+        return _go_to_bed(me, here, hour)
     task = _current(me.day.tasks, now_s)
     if task is None:
         task = await _decompose(me, hour, now_s, llm)
     if is_sleep(task.what):
-        return _go_to_bed(me, task)
+        return _go_to_bed(me, here, task)
     places = me.atlas.places
     sector = await _choose(me, "action_sector", task, hour, places, "", now_s, llm)
     arena = await _choose(me, "action_arena", task, hour, places[sector], sector, now_s, llm)
@@ -217,11 +217,16 @@ async def _thing_state(me: Resident, what: str, thing: str, llm: LLM) -> str:
     return state
 
 
-def _go_to_bed(me: Resident, task: Task) -> Doing:
+def fall_asleep(me: Resident) -> Doing:
+    """What one does in bed."""
+    return Doing(SLEEPING, "💤", me.activity.place, "bed", asleep=True)
+
+
+def _go_to_bed(me: Resident, here: Tile, task: Task) -> Doing:
     """Going to sleep needs no thought; it is asleep once it is there."""
     place = f"{me.profile.home}: {me.profile.room}"
     me.activity = Activity("going to bed", place, "bed", "", me.bed, task.end_s, asleep=True)
-    return Doing("going to bed", "🛏️", place, "bed")
+    return fall_asleep(me) if here == me.bed else Doing("going to bed", "🛏️", place, "bed")
 
 
 def _tile(me: Resident, here: Tile, tiles: Iterable[Tile]) -> Tile:

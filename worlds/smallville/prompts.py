@@ -30,9 +30,18 @@ def identity(me: Resident) -> str:
         f"Background: {profile.background}",
         f"Habits: {profile.habits}",
         f"Likes to talk about: {', '.join(profile.topics)}",
+        f"Knows: {' '.join(profile.relations.values())}",
         f"Present goal: {me.goal}",
     ]
+    if me.day.outline:
+        lines.append(f"Plan for the day: {'; '.join(me.day.outline)}")
     return "\n".join(lines) + "\n"
+
+
+def town(me: Resident) -> str:
+    """What places there are."""
+    places = (f"{sector} ({', '.join(arenas)})" for sector, arenas in me.atlas.places.items())
+    return f"Places in town: {'; '.join(places)}\n"
 
 
 def poignancy(me: Resident, function: str, text: str) -> str:
@@ -40,17 +49,19 @@ def poignancy(me: Resident, function: str, text: str) -> str:
     kind = function.removesuffix("_poignancy")
     kind = "conversation" if kind == "chat" else kind
     return (
-        f"{identity(me)}\nOn a scale from 1 to 10, where 1 is wholly mundane (brushing one's teeth,"
-        f" making the bed) and 10 is deeply moving (a broken engagement, an acceptance to college),"
-        f" rate how much the following {kind} is likely to matter to {me.name}.\n"
-        f"{kind.capitalize()}: {text}\nAnswer with the number alone.\nRating:"
+        f"{_who(me)}\nOn a scale from 1 to 10, where 1 is wholly mundane (brushing"
+        " one's teeth, making the bed) and 10 is deeply moving (a broken engagement, an acceptance"
+        f" to college), rate how much the following {kind} is likely to matter to {me.name}, who is"
+        f" {me.activity.what or 'just up'} at present.\n"
+        f"{kind.capitalize()}: {text}\nAnswer with the number and, in two or three words, the"
+        " reason, as: 2, an everyday chore.\nRating:"
     )
 
 
 def wake_up_hour(me: Resident, now_s: int) -> str:
     """When to get up."""
     return (
-        f"{identity(me)}Date: {_date(me, now_s)}\n\nAt what time in the morning does {me.name} wake"
+        f"{_who(me, now_s)}\nAt what time in the morning does {me.name} wake"
         " up today? Answer with the time alone, as 7:15.\nWakes up at:"
     )
 
@@ -58,7 +69,7 @@ def wake_up_hour(me: Resident, now_s: int) -> str:
 def daily_plan(me: Resident, wake_s: int, now_s: int) -> str:
     """The day in broad strokes."""
     return (
-        f"{identity(me)}{_mind(me)}Date: {_date(me, now_s)}\n\nIn five to eight lines, what is"
+        f"{_who(me, now_s)}{town(me)}\nIn five to eight lines, what is"
         f" {me.name}'s plan for the day, from {clock(wake_s)} to bedtime? Write one line for each"
         " part of the day, with its time and place, and no other text.\n"
         f"Plan of {me.profile.first_name}:\n- wake up at {clock(wake_s)}\n-"
@@ -78,17 +89,14 @@ def revise_identity(
         " third person, that keeps of the old goal what still holds.",
     }[what]
     notes = "".join(f"Note: {text}\n" for text in texts)
-    return (
-        f"{identity(me)}Date: {_date(me, now_s)}\n\n{me.name} remembers:\n{_list(memories)}{notes}"
-        f"\n{asked}\nAnswer:"
-    )
+    return f"{_who(me, now_s)}\n{me.name} remembers:\n{_list(memories)}{notes}\n{asked}\nAnswer:"
 
 
 def hourly_schedule(me: Resident, hours: Sequence[Task], hour: int, now_s: int) -> str:
     """What to do in an hour of the day."""
     so_far = "\n".join(f"[{clock(task.start_s)}-{_end(task)}] {task.what}" for task in hours)
     return (
-        f"{identity(me)}{_outline(me)}{_mind(me)}Date: {_date(me, now_s)}\n\n"
+        f"{_who(me, now_s)}{town(me)}\n"
         f"We fill in {me.name}'s schedule for the day hour by hour. Each entry names one activity,"
         " with its place if it is not at home, as 'having lunch at the Heron Inn' or 'sleeping'. An"
         f" activity that goes on is repeated in the same words.\n\nSchedule:\n{so_far}\n"
@@ -100,7 +108,7 @@ def task_decomp(me: Resident, hour: Task, known: Sequence[Node], now_s: int) -> 
     """An entry of the schedule in detail."""
     minutes = (hour.end_s - now_s) // 60
     return (
-        f"{identity(me)}{_mind(me)}Date: {_date(me, now_s)}\n\nWhat {me.name} has in mind:\n"
+        f"{_who(me, now_s)}{town(me)}\nWhat {me.name} has in mind:\n"
         f"{_list(known)}\n{_around(me, hour)}From {clock(now_s)} to {_end(hour)}"
         f" ({minutes} minutes), {me.name} is {hour.what}. Break this down into tasks of 5 to 20"
         " minutes that somebody could watch being carried out, in order, and let their times add up"
@@ -114,7 +122,7 @@ def new_decomp_schedule(me: Resident, hour: Task, now_s: int) -> str:
     before = "\n".join(f"[{clock(task.start_s)}-{_end(task)}] {task.what}" for task in planned)
     minutes = (hour.end_s - now_s) // 60
     return (
-        f"{identity(me)}{_mind(me)}Date: {_date(me, now_s)}\n\nThis is what {me.name} had planned"
+        f"{_who(me, now_s)}\nThis is what {me.name} had planned"
         f" for this part of the day ({hour.what}):\n{before}\n\nIt is {clock(now_s)} now; a"
         f" conversation came in between. Write what {me.name} does for the {minutes} minutes until"
         f" {_end(hour)}: what is left of the plan, shortened where needed, and changed if the"
@@ -135,7 +143,7 @@ def where(
     kind = {"action_sector": "place", "action_arena": "room"}.get(function, "object")
     inside = f"{me.name} goes to {within}.\n" if within else ""
     return (
-        f"{identity(me)}\nAt {clock(now_s)}, {me.name} is about to do this: {task.what}\n"
+        f"{_who(me)}\nAt {clock(now_s)}, {me.name} is about to do this: {task.what}\n"
         f"It is part of: {hour.what}\n{inside}"
         f"Known {kind}s: {', '.join(options)}\n"
         f"Which {kind} is the best for it? Stay where one is if the task can be done there; do not"
@@ -183,7 +191,7 @@ def decide_to_talk(me: Resident, other: str, doing: str, known: Sequence[Node], 
     talked = me.talked.get(other)
     last = "have not talked today yet" if talked is None else "have talked earlier"
     return (
-        f"{identity(me)}{_mind(me)}Date: {_date(me, now_s)}\n\nWhat comes to {me.name}'s mind:\n"
+        f"{_who(me, now_s)}\nWhat comes to {me.name}'s mind:\n"
         f"{_list(known)}\nIt is {clock(now_s)}. {me.name} is {me.activity.what or 'up'}, and sees"
         f" {other}, who is {doing}. The two {last}.\n"
         f"Would {me.name} like to talk with {other} now? Consider how well they know each other,"
@@ -195,7 +203,7 @@ def decide_to_talk(me: Resident, other: str, doing: str, known: Sequence[Node], 
 def decide_to_react(me: Resident, other: Seen, now_s: int) -> str:
     """Whether to wait for somebody who uses what one needs."""
     return (
-        f"{identity(me)}{_mind(me)}Date: {_date(me, now_s)}\n\nIt is {clock(now_s)}. {me.name} is"
+        f"{_who(me, now_s)}\nIt is {clock(now_s)}. {me.name} is"
         f" on the way to the {me.activity.thing} in {me.activity.place} for"
         f" {me.activity.what}, and sees {other.name} there, who is {other.doing}.\n"
         f"Should {me.name} wait until {other.name} has finished, or go on as planned? Answer wait"
@@ -206,9 +214,10 @@ def decide_to_react(me: Resident, other: Seen, now_s: int) -> str:
 def summarize_relationship(me: Resident, other: str, known: Sequence[Node]) -> str:
     """How two stand with each other."""
     return (
-        f"{identity(me)}\nWhat {me.name} remembers that may bear on {other}:\n{_list(known)}\n"
-        f"In one or two sentences, how does {me.name} know {other}, and how do they feel about each"
-        f" other?\n{me.profile.first_name} and {other.split()[0]}:"
+        f"{_who(me)}\nWhat {me.name} remembers that may bear on {other}:\n{_list(known)}\n"
+        f"In two or three sentences, how does {me.name} know {other}, how do they feel about each"
+        f" other, and what has passed between them lately?\n"
+        f"{me.profile.first_name} and {other.split()[0]}:"
     )
 
 
@@ -224,12 +233,12 @@ def iterative_convo(
     """The next utterance in a conversation."""
     so_far = "".join(f"{line.speaker}: {line.text}\n" for line in lines)
     return (
-        f"{identity(me)}{_mind(me)}Date: {_date(me, now_s)}\n\nWhat comes to {me.name}'s mind:\n"
+        f"{_who(me, now_s)}\nWhat comes to {me.name}'s mind:\n"
         f"{_list(known)}\nRelation: {relation}\n"
         f"Setting: it is {clock(now_s)} at {me.activity.place or me.profile.home};"
         f" {me.name} was {me.activity.what or 'about'} when meeting {other}, who was {doing}.\n\n"
         f"Conversation so far:\n{so_far or '(nothing has been said)'}\n\n"
-        f"What does {me.name} say next to {other}? One to three natural spoken sentences that fit"
+        f"What does {me.name} say next to {other}? Two to four natural spoken sentences that fit"
         f" the setting, do not repeat what has been said, and bring up what {me.profile.first_name}"
         " wants to tell or to know. Say whether the conversation ends with it. Answer in JSON:"
         ' {"utterance": "...", "ends": false}\n'
@@ -259,15 +268,14 @@ def on_conversation(
         f" worth remembering in what {other} said? Keep news word for word.",
     }[function]
     return (
-        f"{identity(me)}Date: {_date(me, now_s)}\n\nConversation between {me.name} and {other}:\n"
-        f"{talk}\n{asked}\nAnswer:"
+        f"{_who(me, now_s)}\nConversation between {me.name} and {other}:\n{talk}\n{asked}\nAnswer:"
     )
 
 
 def focal_pt(me: Resident, memories: Sequence[Node]) -> str:
     """What to reflect about."""
     return (
-        f"{identity(me)}\nRecent memories of {me.name}:\n{_list(memories)}\nGiven these alone, what"
+        f"{_who(me)}\nRecent memories of {me.name}:\n{_list(memories)}\nGiven these alone, what"
         " are the three most telling questions one could answer about the people in them? One line"
         " a question.\n1)"
     )
@@ -276,11 +284,17 @@ def focal_pt(me: Resident, memories: Sequence[Node]) -> str:
 def insight_and_guidance(me: Resident, question: str, memories: Sequence[Node]) -> str:
     """What follows from memories."""
     return (
-        f"{identity(me)}\nStatements about {me.name}'s days:\n{_list(memories)}\nQuestion:"
+        f"{_who(me)}\nStatements about {me.name}'s days:\n{_list(memories)}\nQuestion:"
         f" {question}\nWhich five insights can be drawn from the statements? One line each, as a"
         " sentence with the numbers of the statements it rests on, in the form: insight (because of"
         " 1, 5, 3)\n1)"
     )
+
+
+def _who(me: Resident, now_s: int | None = None) -> str:
+    """How every question begins."""
+    date = "" if now_s is None else f"Date: {_date(me, now_s)}\n"
+    return f"{identity(me)}{_mind(me)}{date}"
 
 
 def _date(me: Resident, now_s: int) -> str:
@@ -292,10 +306,6 @@ def _mind(me: Resident) -> str:
     if not me.day.intentions:
         return ""
     return "From today's conversations: " + " ".join(me.day.intentions[-4:]) + "\n"
-
-
-def _outline(me: Resident) -> str:
-    return f"Plan for the day: {'; '.join(me.day.outline)}\n" if me.day.outline else ""
 
 
 def _around(me: Resident, hour: Task) -> str:

@@ -23,7 +23,7 @@ from metropolis.worlds.smallville.geography import MOVES, Atlas, Tile
 from metropolis.worlds.smallville.memory import Memory, Node
 from metropolis.worlds.smallville.profile import Profile
 from metropolis.worlds.smallville.state import Activity, Day, Talk, day_of
-from metropolis.worlds.smallville.world import SLEEPING, START, Action, Doing, Observation
+from metropolis.worlds.smallville.world import START, Action, Observation
 
 RELATION_IMPORTANCE, MEMORY_IMPORTANCE, NEWS_IMPORTANCE, SECRET_IMPORTANCE = 4, 4, 6, 7
 _STEPS = {move: Action(move=move) for move in MOVES}
@@ -90,8 +90,10 @@ class Resident(Agent):
         if now_s >= self.activity.until_s:
             begun = await planning.next_activity(self, here, now_s, llm)
         elif self.activity.asleep and here == self.activity.goal:
-            begun = Doing(SLEEPING, "💤", self.activity.place, "bed", "slept in", asleep=True)
-        self.abed = begun is not None and begun.asleep
+            begun = planning.fall_asleep(self)
+        lay, self.abed = self.abed, begun is not None and begun.asleep
+        if lay and self.abed:
+            return None
         thoughts = await reflecting.reflect(self, now_s, llm) if self.unreflected <= 0 else ()
         move = "stay"
         if not partner and now_s >= self.waiting_until_s:

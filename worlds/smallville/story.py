@@ -1,127 +1,166 @@
-"""A run in words people like to read: who woke, met whom, said what, and what word got round."""
+"""A run in words people like to read: who is up, who met whom, said what, and what got round."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from typing import Any
 
-from metropolis.world.entities import Entity, Event
+from metropolis.types import Step
+from metropolis.world.entities import AGENT, Event
 from metropolis.world.record import StepRecord
 from metropolis.worlds.smallville.dialogue import CONVERSATION
 from metropolis.worlds.smallville.profile import Profile
-from metropolis.worlds.smallville.world import SLEEPING, THOUGHT, SmallVille
+from metropolis.worlds.smallville.world import THOUGHT, SmallVille
 
-QUIET_STEPS = 90
-"""How long the story keeps silent after a conversation without news."""
+REVIEW_S = 1800
+"""How often it is told who has got up or gone to bed."""
+TALK_QUIET_S, THOUGHT_QUIET_S, CROWD_QUIET_S = 2700, 2700, 7200
+"""How long there is silence about talks without news, thoughts, and the crowd at a place."""
+CROWDS = (5, 10, 15, 20, 25, 50, 100, 200, 500)
+KNOWING = (10, 25, 50, 100, 200, 500, 1000)
+"""How many people in one place, or who know something, are worth a line."""
+NAMES_MOST = 6
 MARGIN = " " * 6
 
 
 class Story:
     """Tells a run step by step; what it has told already is all it keeps.
 
-    A piece of news is what a resident's profile says it likes to pass on. Whoever hears its first
-    words in a conversation knows it from then on.
+    A piece of news, or a secret, is what a resident's profile lists as such. Who hears it word for
+    word in a conversation knows it from then on.
     """
 
     def __init__(self, world: SmallVille, residents: Sequence[Profile]) -> None:
         self._world = world
-        self._count = len(residents)
         self._knowing: dict[str, set[str]] = {}
         for resident in residents:
-            for news in resident.news:
+            for news in (*resident.news, *resident.secrets):
                 self._knowing.setdefault(news, set()).add(resident.name)
-        self._asleep = {resident.name for resident in residents}
-        self._quiet_until = 0
-        self._reflected: set[str] = set()
+        self._homes = {resident.home for resident in residents}
+        self._place = {resident.name: resident.home for resident in residents}
+        self._asleep = dict.fromkeys(self._place, True)
+        self._woken: list[str] = []
+        self._abed: list[str] = []
+        self._entered: set[str] = set()
+        self._silent_until: dict[object, Step] = {}
 
     def __call__(self, record: StepRecord) -> Sequence[str]:
         """What to tell of a step; most steps are not worth a word."""
-        return [*self._sleep(record), *self._talks(record), *self._thoughts(record)]
-
-    def _time(self, record: StepRecord) -> str:
-        moment = self._world.start + timedelta(seconds=record.step * self._world.step_s)
-        return f"{moment:%H:%M}"
-
-    def _sleep(self, record: StepRecord) -> list[str]:
-        """Who woke up or went to sleep; who lives together is named together."""
-        woken, gone = [], []
-        for name, body in record.writes.items():
-            if body is None or body.kind != "agent":
-                continue
-            if body["asleep"] and name not in self._asleep:
-                self._asleep.add(name)
-                gone.append(name)
-            elif not body["asleep"] and name in self._asleep and body["doing"] != SLEEPING:
-                self._asleep.discard(name)
-                woken.append((name, body))
-        lines = [f"{self._time(record)} {name} {_wakes(body)}." for name, body in woken]
-        if gone:
-            verb = "goes" if len(gone) == 1 else "go"
-            lines.append(f"{self._time(record)} {_listed(gone)} {verb} to sleep.")
-        return lines
-
-    def _talks(self, record: StepRecord) -> list[str]:
-        lines = []
+        self._watch(record)
+        told = [*self._review(record), *self._crowds(record)]
         for event in record.events:
-            if event.kind != CONVERSATION:
+            if event.kind == CONVERSATION:
+                told += self._talk(event)
+            elif event.kind == THOUGHT and self._may_tell(THOUGHT, event.step, THOUGHT_QUIET_S):
+                thought = event["text"].rstrip(".")
+                told.append(f"{event.source} reflects: “{thought[:1].upper()}{thought[1:]}.”")
+        time = self._world.start + timedelta(seconds=record.step * self._world.step_s)
+        return [line if line.startswith(MARGIN) else f"{time:%H:%M} {line}" for line in told]
+
+    def _watch(self, record: StepRecord) -> None:
+        """Note who comes to which place, and who wakes up or falls asleep."""
+        grid = self._world.map
+        assert grid is not None
+        self._entered.clear()
+        for name, body in record.writes.items():
+            if body is None or body.kind != AGENT:
                 continue
-            told = self._told(event)
-            if not told and record.step < self._quiet_until:
-                continue
-            place = _where(record.writes, event.source)
-            lines.append(
-                f"{self._time(record)} {event.source} and {event['partner']} talk{place} about"
-                f" {event['about']}."
-            )
-            if told:
-                lines += told
-            else:
-                self._quiet_until = record.step + QUIET_STEPS
-                lines += [_quote(speaker, text) for speaker, text in event["lines"][:2]]
+            x, y = map(int, body.position)
+            place = grid.arena_names[grid.arenas[y, x]].partition(": ")[0]
+            if place != self._place[name]:
+                self._entered.add(place)
+                self._place[name] = place
+            if body["asleep"] != self._asleep[name]:
+                self._asleep[name] = body["asleep"]
+                (self._abed if body["asleep"] else self._woken).append(name)
+
+    def _review(self, record: StepRecord) -> list[str]:
+        lines = []
+        if self._woken and self._may_tell("up", record.step, REVIEW_S):
+            lines.append(f"{_listed(self._woken)} {'is' if len(self._woken) == 1 else 'are'} up.")
+            self._woken.clear()
+        if self._abed and self._may_tell("abed", record.step, REVIEW_S):
+            verb = "has" if len(self._abed) == 1 else "have"
+            lines.append(f"{_listed(self._abed)} {verb} gone to sleep.")
+            self._abed.clear()
         return lines
+
+    def _crowds(self, record: StepRecord) -> list[str]:
+        """Where many have come together, at home left out."""
+        lines = []
+        for place in sorted(self._entered - self._homes - {""}):
+            there = sorted(name for name, at in self._place.items() if at == place)
+            reached = max((number for number in CROWDS if number <= len(there)), default=0)
+            if reached and self._may_tell((place, reached), record.step, CROWD_QUIET_S):
+                lines.append(f"{len(there)} people are {_at(place)}: {_listed(there)}.")
+        return lines
+
+    def _talk(self, event: Event) -> list[str]:
+        told = self._told(event)
+        if not told:
+            if not self._may_tell(CONVERSATION, event.step, TALK_QUIET_S):
+                return []
+            middle = len(event["lines"]) // 2
+            told = [_quote(speaker, text) for speaker, text in event["lines"][middle : middle + 2]]
+        where = _at(self._place[event.source]) if self._place[event.source] else "in the street"
+        about = event["about"]
+        return [f"{event.source} and {event['partner']} talk {where} about {about}.", *told]
 
     def _told(self, event: Event) -> list[str]:
-        """The lines in which one of the two hears news, and how far the news has come."""
+        """The lines in which news is told for the first time, or has come far."""
         two = (event.source, event["partner"])
         lines = []
-        for speaker, text in event["lines"]:
+        for turn, (speaker, text) in enumerate(event["lines"]):
+            hearer = two[1] if speaker == two[0] else two[0]
             for news, knowing in self._knowing.items():
-                hearer = two[1] if speaker == two[0] else two[0]
-                if hearer in knowing or news not in text:
+                start = text.find(news.rstrip("."))
+                if start < 0 or hearer in knowing:
                     continue
                 knowing |= {speaker, hearer}
-                lines.append(_quote(speaker, text))
-                if len(knowing) > 2:
-                    lines.append(f"{MARGIN}({len(knowing)} of {self._count} know it now.)")
+                if self._may_tell(news, 0, 0):
+                    lines.append(_quote(speaker, text[_sentence_before(text, start) :]))
+                    for _, answer in event["lines"][turn + 1 : turn + 2]:
+                        lines += self._reaction(hearer, answer)
+                if len(knowing) in KNOWING:
+                    lines.append(f"{MARGIN}({len(knowing)} people know now: {news})")
         return lines
 
-    def _thoughts(self, record: StepRecord) -> list[str]:
-        """The first reflection of each."""
-        lines = []
-        for event in record.events:
-            if event.kind == THOUGHT and event.source not in self._reflected:
-                self._reflected.add(event.source)
-                thought = event["text"].rstrip(".")
-                lines.append(f"{self._time(record)} {event.source} reflects: “{thought}.”")
-        return lines
+    def _reaction(self, speaker: str, text: str) -> list[str]:
+        """How an answer begins, up to news of its own."""
+        own = [text.find(news.rstrip(".")) for news in self._knowing]
+        end = min((_sentence_before(text, start) for start in own if start >= 0), default=None)
+        begins = " ".join(re.split(r"(?<=[.!?]) ", text[:end].strip())[:2])
+        return [_quote(speaker, begins)] if begins else []
+
+    def _may_tell(self, what: object, step: Step, quiet_s: float) -> bool:
+        """Whether there has been silence about it for long enough; there is from now on.
+
+        What needs no silence is told once.
+        """
+        if step < self._silent_until.get(what, 0) or (not quiet_s and what in self._silent_until):
+            return False
+        self._silent_until[what] = step + round(quiet_s / self._world.step_s)
+        return True
 
 
-def _quote(speaker: str, text: Any) -> str:
+def _quote(speaker: str, text: str) -> str:
     return f"{MARGIN}{speaker}: “{text}”"
 
 
-def _where(writes: Mapping[str, Entity | None], name: str) -> str:
-    body = writes.get(name)
-    place = body["place"].partition(": ")[0] if body else ""
-    return f" at {place}" if place else ""
+def _sentence_before(text: str, place: int) -> int:
+    """Where the sentence begins that ends just before `place`."""
+    return max(text.rfind(mark, 0, max(0, place - 2)) + 2 for mark in (". ", "! ", "? ", "\0 "))
 
 
-def _wakes(body: Entity) -> str:
-    home = body["place"].partition(": ")[0]
-    return f"wakes up at {home} and is {body['doing']}"
+def _at(place: str) -> str:
+    """With the preposition and article that a place's name takes."""
+    article = "the " if place.endswith(("Café", "Cafe", "Inn", "Pub", "Bar", "Lodge")) else ""
+    return f"{'on' if place.endswith('Green') else 'at'} {article}{place}"
 
 
 def _listed(names: Iterable[str]) -> str:
     *others, last = names
+    if len(others) > NAMES_MOST:
+        return f"{', '.join(others[:NAMES_MOST])} and {len(others) + 1 - NAMES_MOST} others"
     return f"{', '.join(others)} and {last}" if others else last

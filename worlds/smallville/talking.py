@@ -12,7 +12,7 @@ from metropolis.worlds.smallville import prompts
 from metropolis.worlds.smallville.dialogue import Invitation, Line, Summary, Turn, Utterance
 from metropolis.worlds.smallville.memory import Node
 from metropolis.worlds.smallville.perceiving import rate
-from metropolis.worlds.smallville.planning import event_triple, first_line, revise_tasks
+from metropolis.worlds.smallville.planning import event_triple, first_line, lines_of, revise_tasks
 from metropolis.worlds.smallville.reacting import may_talk, wants_to_talk
 from metropolis.worlds.smallville.state import Talk
 from metropolis.worlds.smallville.world import Conversation
@@ -91,7 +91,8 @@ async def think(me: Resident, text: str, evidence: list[int], now_s: int, llm: L
 
 async def _conclude(me: Resident, function: str, talk: Talk, now_s: int, llm: LLM) -> str:
     prompt = prompts.on_conversation(me, function, talk.partner, talk.lines, now_s)
-    return first_line((await llm.chat(prompt, function=function, max_tokens=80)).text)
+    answer = await llm.chat(prompt, function=function, max_tokens=80)
+    return next(iter(lines_of(answer.text)), f"{me.name} talked with {talk.partner}.")
 
 
 async def _say(
@@ -100,7 +101,7 @@ async def _say(
     """The next utterance, from how one stands with `partner` and what comes to mind."""
     known = me.memory.retrieve(partner, RELATION_MEMORIES, now_s, me.embed)
     prompt = prompts.summarize_relationship(me, partner, known)
-    relation = await llm.chat(prompt, function="summarize_relationship", max_tokens=100)
+    relation = await llm.chat(prompt, function="summarize_relationship", max_tokens=140)
     topic = " ".join(line.text for line in lines[-2:]) or f"news for {partner}, who is {doing}"
     known = me.memory.retrieve(topic, TURN_MEMORIES, now_s, me.embed)
     prompt = prompts.iterative_convo(me, partner, doing, relation.text.strip(), known, lines, now_s)

@@ -15,10 +15,14 @@ from random import Random
 from typing import Any
 from zlib import crc32
 
-from metropolis.worlds.smallville.author.prompt import Prompt, pick
+from metropolis.worlds.smallville.author.prompt import CONFIDENCE, HERALDS, TOLD, Prompt, pick
 
-LINES_LEAST, LINES_SPREAD = 6, 9
+LINES_LEAST, LINES_SPREAD = 9, 7
 """How many lines a conversation has, before it runs out of things to say."""
+ASIDE_SHARE = 0.7
+"""How often an answer is longer than it need be."""
+LEAK_SHARE = 0.05
+"""How readily a secret is told, a line."""
 NEWS_MOST = 2
 """Told by one speaker in one conversation."""
 
@@ -49,7 +53,18 @@ class Scene:
             for statement in self.prompt.statements
             if f"told {self.other} " in statement or f"news from {self.other}:" in statement
         )
-        return [news for news in self.prompt.news if news not in self.said and news not in known]
+        return [
+            news
+            for news in self.prompt.news
+            if news not in self.said and news not in known and not over(news, self.prompt.hour)
+        ]
+
+    @property
+    def leaks(self) -> list[str]:
+        """Secrets that are not about the other, for one who is close."""
+        close = self.other in self.prompt.fact("Knows")
+        secrets = self.prompt.secrets if close else []
+        return [text for text in secrets if self.other not in text and text not in self.said]
 
     def fill(self, text: str) -> str:
         """`text` with the names of this scene."""
@@ -68,6 +83,8 @@ def say(scene: Scene, random: Random) -> str:
     answer = _answer(scene, random) if count else _greeting(scene, random)
     if count and scene.lines[-1][1].endswith(_CLOSINGS):
         return _json(scene.fill(pick(words["farewells"], random)), True)
+    if count > 1 and random.random() < ASIDE_SHARE:
+        answer += " " + _fresh(words["asides"], scene, random)
     opening = "" if count >= scene.length else _opening(scene, random)
     if not opening:
         opening = scene.fill(pick(words["closings"], random))
@@ -87,7 +104,7 @@ def _answer(scene: Scene, random: Random) -> str:
         hello = scene.fill(pick(words["greetings"]["back"], random)) + " "
     else:
         hello = ""
-    told = _TOLD.search(last)
+    told = TOLD.search(last)
     if told:
         reactions = match_talk("reactions", told[1]) or words["surprise"]
         return hello + _fresh(reactions, scene, random)
@@ -102,12 +119,13 @@ def _answer(scene: Scene, random: Random) -> str:
 def _opening(scene: Scene, random: Random) -> str:
     """News first, then one's own topics and small talk that suits the moment."""
     words = talk_phrases()
-    told = sum(len(_TOLD.findall(text)) for who, text in scene.lines if who == scene.me)
+    told = sum(len(TOLD.findall(text)) for who, text in scene.lines if who == scene.me)
     if scene.untold and told < NEWS_MOST and (scene.lines or random.random() < 0.5):
-        news = scene.untold[int(random.random() * len(scene.untold))]
-        return f"{pick(words['heralds'], random)} {news}"
+        return f"{pick(list(HERALDS), random)} {pick(scene.untold, random)}"
+    if len(scene.lines) > 2 and scene.leaks and random.random() < LEAK_SHARE:
+        return f"{CONFIDENCE} {pick(scene.leaks, random)}"
     openings = [scene.fill(pair["say"]) for pair in words["pairs"] if _suits(pair, scene)]
-    topics = [topic for topic in scene.prompt.topics if topic not in scene.mine]
+    topics = [topic for topic in scene.prompt.topics if topic not in scene.said]
     if topics and (not openings or random.random() < 0.4):
         return pick(words["topics"], random).replace("{topic}", pick(topics, random))
     return pick(openings, random) if openings else ""
@@ -142,15 +160,18 @@ def talk_phrases() -> dict[str, Any]:
     return tomllib.loads(text)
 
 
+def over(news: str, hour: int) -> bool:
+    """Whether the time that the news is about has passed."""
+    found = re.search(r"\bat (half past )?(three|four|five|six)\b", news)
+    return found is not None and hour > _AFTERNOON[found[2]]
+
+
 def match_talk(table: str, text: str) -> list[str] | None:
     """As `prompt.match`, for a table of `talk.toml`."""
     entries: dict[str, list[str]] = talk_phrases()[table]
     return next((value for words, value in entries.items() if words in text), None)
 
 
-HERALDS = ("Have you heard?", "Did you know?", "Listen to this.", "By the way:")
-_TOLD = re.compile(
-    r"(?:Have you heard\?|Did you know\?|Listen to this\.|By the way:) (.+?[.!])(?: |$)"
-)
+_AFTERNOON = {"three": 15, "four": 16, "five": 17, "six": 18}
 _TOPIC = re.compile(r"thinking about|talk about|go on about|mind is on")
 _CLOSINGS = ("See you later.", "Until later, then.", "Let us talk again soon.", "Take care.")

@@ -9,7 +9,12 @@ from importlib.resources import files
 from random import Random
 from typing import Any
 
-_NEWS = re.compile(r"\bnews(?: from [^:\n]*)?: ([^\n]+)", re.IGNORECASE)
+HERALDS = ("Have you heard?", "Did you know?", "Listen to this.", "By the way:")
+CONFIDENCE = "Between you and me:"
+TOLD = re.compile(rf"(?:{'|'.join(map(re.escape, (*HERALDS, CONFIDENCE)))}) (.+?[.!])(?: |$)")
+"""News in somebody's words, as the author puts it."""
+_NEWS = re.compile(r"\b(?:news(?: from [^:\n]*)?|told [^:\n]* the news): ([^\n]+)", re.IGNORECASE)
+_SECRET = re.compile(r"\b(?:Secret|in confidence from [^:\n]*): ([^\n]+)")
 
 
 class Prompt:
@@ -69,6 +74,11 @@ class Prompt:
     def news(self) -> list[str]:
         """What the one who asks could pass on, as remembered."""
         return news_in("\n".join(self.statements))
+
+    @cached_property
+    def secrets(self) -> list[str]:
+        """What the one who asks should keep."""
+        return list(dict.fromkeys(_SECRET.findall("\n".join(self.statements))))
 
 
 def news_in(text: str) -> list[str]:

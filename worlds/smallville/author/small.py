@@ -18,8 +18,9 @@ def plain(prompt: Prompt, random: Random) -> str:  # noqa: ARG001 -- every write
 def poignancy(prompt: Prompt, random: Random) -> str:
     """A number, by what it is about."""
     text = prompt.between("\nEvent: ", "\n") or prompt.between("\nThought: ", "\n")
-    base = match("importance", text or prompt.between("\nConversation: ", "\n")) or 1
-    return str(min(10, base + int(random.random() * 3)))
+    base, reason = match("importance", text or prompt.between("\nConversation: ", "\n")) or (1, "")
+    rating = min(10, base + (random.random() < 0.4))
+    return f"{rating}, {reason or pick(phrases()['everyday'], random)}"
 
 
 def triple(prompt: Prompt, random: Random) -> str:  # noqa: ARG001

@@ -6,13 +6,18 @@ import re
 from random import Random
 
 from metropolis.worlds.smallville.author.lines import Scene, say
-from metropolis.worlds.smallville.author.prompt import Prompt, match, news_in, pick
+from metropolis.worlds.smallville.author.prompt import (
+    CONFIDENCE,
+    TOLD,
+    Prompt,
+    match,
+    news_in,
+    phrases,
+    pick,
+)
 
 _LINE = re.compile(r"^([A-Z][\w.'-]+(?: [\w.'-]+)+): (.+)$", re.MULTILINE)
-_HEARD = re.compile(
-    r"(?:Have you heard\?|Did you know\?|Listen to this\.|By the way:) (.+?[.!])(?: |$)"
-)
-KNOWN_SHARE, STRANGER_SHARE, AGAIN_SHARE = 0.5, 0.3, 0.12
+KNOWN_SHARE, STRANGER_SHARE, AGAIN_SHARE = 0.4, 0.2, 0.08
 """How readily one talks with somebody one knows, hardly knows, or has talked with today."""
 
 
@@ -33,22 +38,19 @@ def decide_to_react(prompt: Prompt, random: Random) -> str:  # noqa: ARG001
 def relationship(prompt: Prompt, random: Random) -> str:
     """What is remembered of the other, and a word on how it feels."""
     other = prompt.between("that may bear on ", ":")
-    about = [statement for statement in prompt.statements if other in statement]
-    told = next((statement for statement in about if other.split()[0] in statement), "")
-    if not told:
-        return (
-            f"{prompt.first_name} knows {other} by sight and from a few words in passing; they are"
-            " on friendly terms, as neighbours are, and neither knows much of the other's days."
-        )
-    feeling = pick(
-        [
-            f"{prompt.first_name} likes {other.split()[0]} and is glad of every chance to talk.",
-            f"They get on well, and {prompt.first_name} trusts {other.split()[0]}.",
-            f"{prompt.first_name} thinks warmly of {other.split()[0]}, without saying so often.",
-        ],
-        random,
-    )
-    return f"{told} {feeling}"
+    me, them = prompt.first_name, other.split()[0]
+    about = [statement for statement in prompt.statements if them in statement]
+    fill = {"{me}": me, "{other}": them}
+    words = phrases()["relations"]
+    known = about[0] if about else pick(words["strangers"], random)
+    lately = next((text for text in about[1:] if "talk" in text or "news" in text), "")
+    parts = [known, pick(words["feelings" if about else "distance"], random)]
+    parts.append(f"Lately: {lately}" if lately else pick(words["lately"], random))
+    parts.append(pick(words["hopes"], random))
+    text = " ".join(part if part[-1] in ".!?" else f"{part}." for part in parts)
+    for mark, name in fill.items():
+        text = text.replace(mark, name)
+    return text
 
 
 def utterance(prompt: Prompt, random: Random) -> str:
@@ -59,13 +61,13 @@ def utterance(prompt: Prompt, random: Random) -> str:
 def summary(prompt: Prompt, random: Random) -> str:  # noqa: ARG001
     """The news in it, or what they liked to talk about."""
     lines = " ".join(text for _, text in transcript(prompt))
-    told = _HEARD.findall(lines)
-    label = match("labels", " ".join(told)) or match("labels", lines)
-    if label:
-        return str(label)
-    topic = re.search(r"(?:thinking about|talk about|go on about|mind is on) ([^,.?!]+)", lines)
-    words = topic[1] if topic and not re.match(r"(?:it|that|my)\b", topic[1]) else ""
-    return words or "how the day is going"
+    for told in TOLD.findall(lines):
+        return str(match("labels", told) or "the latest news")
+    topic = re.search(
+        r"(?:thinking|talk|go on) about ([^,.?!]+?)(?: for hours|[,.])|mind is on (.+?) today",
+        lines,
+    )
+    return (topic[1] or topic[2]).replace("my ", "") if topic else "how the day is going"
 
 
 def planning_thought(prompt: Prompt, random: Random) -> str:
@@ -74,7 +76,7 @@ def planning_thought(prompt: Prompt, random: Random) -> str:
     name = prompt.name
     if "lantern festival" in lines:
         return f"{name} should be at the lantern festival on Mill Green at six this evening."
-    for told in _HEARD.findall(lines):
+    for told in TOLD.findall(lines):
         return f"{name} should keep in mind what {other} and {prompt.first_name} spoke of: {told}"
     return pick(
         [
@@ -90,14 +92,14 @@ def memo(prompt: Prompt, random: Random) -> str:
     """The other's news, or one's own that the other knows now, or what the other cares about."""
     other, name = _other(prompt), prompt.name
     spoken = transcript(prompt)
-    for speaker, text in spoken:
-        for told in _HEARD.findall(text):
+    for speaker, text in sorted(spoken, key=lambda line: line[0] != other):
+        for told in TOLD.findall(text):
+            if f"{CONFIDENCE} {told}" in text:
+                verb = "heard in confidence from" if speaker == other else "let slip to"
+                return f"{name} {verb} {other}: {told}"
             if speaker == other:
                 return f"{name} heard news from {other}: {told}"
-    for speaker, text in spoken:
-        for told in _HEARD.findall(text):
-            if speaker == name:
-                return f"{name} told {other} the news: {told}"
+            return f"{name} told {other} the news: {told}"
     topics = [
         found
         for speaker, text in spoken
@@ -130,29 +132,21 @@ def questions(prompt: Prompt, random: Random) -> str:  # noqa: ARG001
 
 def insights(prompt: Prompt, random: Random) -> str:
     """Five, each on statements that bear it out."""
-    name, statements = prompt.name, prompt.statements
-    names = _names(prompt) or [name]
+    statements = prompt.statements
+    names = _names(prompt) or [prompt.name]
     news = news_in("\n".join(statements))
-    found = [
-        f"{name} is drawn to {pick(names, random)} and seeks such company",
-        f"{name} puts a great deal into the work as {prompt.fact('Occupation')}",
-        f"{pick(names, random)} is somebody on whom {prompt.first_name} can count",
-        f"{name} cares about {pick(prompt.topics or ['small things'], random)}",
-        pick(
-            [
-                f"{name} likes the quiet parts of the day best",
-                f"{name} notices more than is said aloud",
-                f"{name} is at ease among people who are busy",
-            ],
-            random,
-        ),
-    ]
-    if news:
-        label = match("labels", news[0]) or "one thing"
-        found[0] = f"{name} feels that all of Alderbrook talks of {label}"
+    marks = {
+        "{me}": prompt.name,
+        "{other}": pick(names[:4], random),
+        "{topic}": pick(prompt.fact("Likes to talk about").split(", "), random),
+        "{news}": (match("labels", pick(news, random)) if news else None) or "the evening to come",
+        "{work}": prompt.fact("Occupation"),
+    }
     places = range(1, max(2, len(statements) + 1))
     lines = []
-    for text in found:
+    for text in random.sample(phrases()["insights"], 5):
+        for mark, words in marks.items():
+            text = text.replace(mark, words)
         because = sorted(random.sample(places, min(3, len(places))))
         lines.append(f"{text} (because of {', '.join(map(str, because))})")
     return "\n".join([f" {lines[0]}", *(f"{i}) {line}" for i, line in enumerate(lines[1:], 2))])
