@@ -1,0 +1,125 @@
+"""The laws of the network: who perceives whom, and what becomes of actions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from random import Random
+from typing import Any
+
+from gymnasium import spaces
+
+from metropolis import Entity, FreeText, Transaction, View, World
+from metropolis.rules.metrics import Hops
+
+POSTS_KEPT = 4
+"""On everybody's page."""
+FRIENDS, REWIRED = 6, 0.1
+"""Of a small world (Watts and Strogatz 1998)."""
+
+_NAME, _TEXT = FreeText(60), FreeText(600)
+_POST = spaces.Dict(id=_NAME, writer=_NAME, sharer=_NAME, topic=_NAME, text=_TEXT)
+
+
+class SocialNetwork(World):
+    """Everybody stands on a node of a graph of acquaintances, and sees the pages next to it.
+
+    Nothing is written but one's own page, so nobody ever has to act together: each person waits for
+    acquaintances that lag behind, and for nobody else.
+    """
+
+    name, perception_radius, max_velocity, joint_radius = "social", 1, 0, 0
+    step_s, start = 600.0, datetime(2023, 2, 13, 8)
+    observation_space = spaces.Dict(
+        feed=spaces.Sequence(_POST),
+        likes=spaces.Discrete(100_000),
+        follows=spaces.Sequence(_NAME),
+        acquaintances=spaces.Sequence(_NAME),
+    )
+    action_space = spaces.Dict(
+        post=spaces.Dict(topic=_NAME, text=_TEXT), like=_NAME, share=_NAME, follow=_NAME
+    )
+    """Empty texts are nothing; `follow` is whom to follow, or to leave if followed already."""
+
+    def __init__(self, names: Sequence[str], graph: Sequence[Sequence[int]]) -> None:
+        self.names, self.metric = list(names), Hops(graph)
+
+    def reset(self, *, seed: int, options: Mapping[str, Any]) -> Sequence[Entity]:
+        """Everybody follows two in three of their acquaintances."""
+        draw = Random(f"social/{seed}")
+        people = []
+        for node, name in enumerate(self.names):
+            known = [self.names[other] for other in self.metric.neighbours[node]]
+            follows = draw.sample(known, (2 * len(known) + 2) // 3)
+            page = {"follows": sorted(follows), "posts": [], "posted": 0, "liked": [], "likes": 0}
+            people.append(Entity(name, (node, 0), "agent", page))
+        return people
+
+    def observe(self, view: View) -> Any:
+        """One's feed, oldest first; how many like what one wrote; whom one follows and knows."""
+        pages = view.agents()
+        feed = [
+            {key: post[key] for key in _POST} | {"sharer": page.name}
+            for page in pages
+            if page.name in view.me["follows"]
+            for post in page["posts"]
+            if post["writer"] != view.name
+        ]
+        return {
+            "feed": tuple(sorted(feed, key=lambda post: (post["id"], post["sharer"]))),
+            "likes": view.me["likes"],
+            "follows": tuple(view.me["follows"]),
+            "acquaintances": tuple(page.name for page in pages),
+        }
+
+    def resolve(self, cluster: Transaction) -> None:
+        """Everybody changes their own page."""
+        for person in cluster:
+            page = {**person.me.state}
+            act = person.action
+            page["likes"] += sum(liked["writer"] == person.name for liked in person.events("liked"))
+            seen = {
+                post["id"]: post
+                for other in person.agents()
+                if other.name in page["follows"]
+                for post in other["posts"]
+            }
+            if act["post"]["text"]:
+                self._post(person, page, act["post"])
+            if act["like"] in seen and act["like"] not in page["liked"]:
+                page["liked"] = [*page["liked"], act["like"]][-POSTS_KEPT:]
+                person.emit("liked", writer=seen[act["like"]]["writer"], id=act["like"])
+            if act["share"] in seen and act["share"] not in [post["id"] for post in page["posts"]]:
+                shared = seen[act["share"]]
+                page["posts"] = [*page["posts"], shared][-POSTS_KEPT:]
+                person.emit("shared", writer=shared["writer"], text=shared["text"])
+            if act["follow"] in [other.name for other in person.agents()]:
+                self._toggle(person, page, act["follow"])
+            person.write(**page)
+
+    def _post(self, person: Any, page: dict[str, Any], written: Mapping[str, str]) -> None:
+        page["posted"] += 1
+        number = f"{person.step:05}/{person.name}"
+        post = {"id": number, "writer": person.name, "sharer": person.name, **written}
+        page["posts"] = [*page["posts"], post][-POSTS_KEPT:]
+        person.emit("posted", **written)
+
+    def _toggle(self, person: Any, page: dict[str, Any], whom: str) -> None:
+        leaves = whom in page["follows"]
+        others = {*page["follows"]} ^ {whom}
+        page["follows"] = sorted(others)
+        person.emit("leaves" if leaves else "follows", whom=whom)
+
+
+def acquaintances(count: int, draw: Random) -> tuple[tuple[int, ...], ...]:
+    """A small world: a ring in which each knows the nearest, and a tenth of the ties lead far."""
+    known: list[set[int]] = [set() for _ in range(count)]
+    for node in range(count):
+        for ahead in range(1, min(FRIENDS, count - 1) // 2 + 1):
+            other = (node + ahead) % count
+            strangers = [i for i in range(count) if i != node and i not in known[node]]
+            if draw.random() < REWIRED and strangers:
+                other = draw.choice(strangers)
+            known[node].add(other)
+            known[other].add(node)
+    return tuple(tuple(sorted(of - {node})) for node, of in enumerate(known))
