@@ -101,6 +101,7 @@ def _setting(trace: Trace, instances: int) -> Setting:
         ),
         perception_radius=trace.meta.perception_radius,
         max_velocity=trace.meta.max_velocity,
+        joint_radius=trace.meta.joint_radius,
         profile=load_profile("llama-3-8b/l4"),
         profile_name="llama-3-8b/l4",
         instances=instances,

@@ -198,6 +198,7 @@ def make_setting(
         metric=metric_named(metric or trace.meta.metric, trace.meta.map, fastest, trace.meta.graph),
         perception_radius=trace.meta.perception_radius if radius is None else radius,
         max_velocity=fastest,
+        joint_radius=trace.meta.joint_radius if radius is None else None,
         profile=load_profile(profile),
         profile_name=profile,
         prefix_reuse=prefix_reuse,

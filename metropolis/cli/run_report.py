@@ -151,6 +151,7 @@ def _compare(result: RunResult, world: World, options: RunOptions) -> list[Compa
         load_profile(options.profile),
         options.profile,
         options.instances,
+        joint_radius=world.joint_radius,
     )
     graph = mine(trace, setting)
     modes = ("sequential", "lockstep", options.rule, "oracle")

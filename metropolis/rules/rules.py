@@ -49,8 +49,15 @@ class Rule:
             )
 
 
-def conservative(perception_radius: float, max_velocity: float) -> Rule:
-    """The rule of AI Metropolis §3.2, for worlds that keep only the newest value of everything."""
+def conservative(
+    perception_radius: float,
+    max_velocity: float,
+    joint_radius: float | None = None,  # noqa: ARG001
+) -> Rule:
+    """The rule of AI Metropolis §3.2, for worlds that keep only the newest value of everything.
+
+    It couples whoever could act together: its radius is never below versioned's.
+    """
     radius = max(perception_radius, max_velocity) + max_velocity
     return Rule(radius, radius)
 
@@ -72,17 +79,28 @@ def versioned(
     return Rule(max(2 * max_velocity, joint), block)
 
 
-def lockstep(perception_radius: float = 0, max_velocity: float = 0) -> Rule:  # noqa: ARG001
+def lockstep(
+    perception_radius: float = 0,  # noqa: ARG001
+    max_velocity: float = 0,  # noqa: ARG001
+    joint_radius: float | None = None,  # noqa: ARG001
+) -> Rule:
     """Everybody is one cluster: a barrier after every step."""
     return Rule(math.inf, math.inf)
 
 
-def unordered(perception_radius: float = 0, max_velocity: float = 0) -> Rule:  # noqa: ARG001
+def unordered(
+    perception_radius: float = 0,  # noqa: ARG001
+    max_velocity: float = 0,  # noqa: ARG001
+    joint_radius: float | None = None,  # noqa: ARG001
+) -> Rule:
     """Only an agent's own order: a bound no causal execution can beat, itself not causal."""
     return Rule(-math.inf, -math.inf)
 
 
-RULES: dict[str, Callable[[float, float], Rule]] = {
+MakeRule = Callable[[float, float, float | None], Rule]
+"""(perception_radius, max_velocity, joint_radius or None for the perception radius)."""
+
+RULES: dict[str, MakeRule] = {
     "lockstep": lockstep,
     "conservative": conservative,
     "versioned": versioned,
@@ -90,8 +108,10 @@ RULES: dict[str, Callable[[float, float], Rule]] = {
 }
 
 
-def rule_named(name: str, perception_radius: float, max_velocity: float) -> Rule:
+def rule_named(
+    name: str, perception_radius: float, max_velocity: float, joint_radius: float | None = None
+) -> Rule:
     """The rule of the mode `name`; raises MetropolisError when there is none."""
     if name not in RULES:
         raise MetropolisError(f"there is no rule {name!r}; there are {', '.join(RULES)}")
-    return RULES[name](perception_radius, max_velocity)
+    return RULES[name](perception_radius, max_velocity, joint_radius)

@@ -114,6 +114,7 @@ def estimate_run(
         loaded,
         profile,
         instances,
+        joint_radius=scenario.world.joint_radius,
     )
     return Estimate(
         world=scenario.world.name,

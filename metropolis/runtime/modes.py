@@ -5,22 +5,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from metropolis.rules.rules import Rule, conservative, lockstep, versioned
+from metropolis.rules.rules import MakeRule, conservative, lockstep, versioned
 
 
 @dataclass(frozen=True)
 class Mode:
     """How agent-steps are ordered.
 
-    `rule` makes the rule from (perception_radius, max_velocity); a mode without one follows the
-    dependencies mined from the trace (`oracle`) or is a bound computed from it.
+    `rule` makes the rule from the world's radii; a mode without one follows the dependencies
+    mined from the trace (`oracle`) or is a bound computed from it.
     """
 
     name: str
-    rule: Callable[[float, float], Rule] | None = None
+    rule: MakeRule | None = None
     outstanding_max: int = 0
     """Calls in flight at most; 0: no bound."""
     is_bound: bool = False

@@ -167,6 +167,7 @@ def trace_of(
             agents=tuple(names),
             perception_radius=min(world.perception_radius, LIMIT),
             max_velocity=min(world.max_velocity, LIMIT),
+            joint_radius=None if world.joint_radius is None else min(world.joint_radius, LIMIT),
             metric=world.metric.name,
             step_s=world.step_s,
             start=world.start,

@@ -39,6 +39,8 @@ class Setting:
     step_priority: bool = True
     prefix_reuse: bool = False
     hours: str = "all"
+    joint_radius: float | None = None
+    """None: the perception radius."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,7 @@ def _run(
         controller = mined_controller(trace.steps, trace.agents, mined.offsets, mined.partners)
     else:
         controller = native_controller(
-            mode.rule(setting.perception_radius, setting.max_velocity),
+            mode.rule(setting.perception_radius, setting.max_velocity, setting.joint_radius),
             setting.metric,
             setting.max_velocity,
             trace.positions[0],

@@ -23,6 +23,7 @@ GRAPH_NODES_MAX = 1 << 24
 """Positions are float32, which tell no more nodes apart."""
 _TEXTS = ("name", "metric", "movement_origin", "calls_origin", "source")
 _NUMBERS = ("perception_radius", "max_velocity", "step_s")
+_NUMBERS_READ = (*_NUMBERS, "joint_radius")
 _REQUIRED = ("agents", "perception_radius", "max_velocity")
 _LAYERS: dict[str, np.dtype[Any]] = {
     "walls": np.dtype("u1"),
@@ -37,6 +38,8 @@ def meta_to_json(meta: TraceMeta) -> str:
     content: dict[str, Any] = {"format": FORMAT, "version": VERSION, "agents": meta.agents}
     content |= {key: getattr(meta, key) for key in _TEXTS + _NUMBERS}
     content["start"] = meta.start.isoformat()
+    if meta.joint_radius is not None:
+        content["joint_radius"] = meta.joint_radius
     content["map"] = None if meta.map is None else _map_to_json(meta.map)
     if meta.graph is not None:
         content["graph"] = _graph_to_json(meta.graph)
@@ -77,8 +80,8 @@ def meta_from_json(text: bytes | str, path: object) -> TraceMeta:
             if not isinstance(content[field], str):
                 raise refuse(field, content[field], "a text")
             known[field] = content[field]
-    for field in _NUMBERS:
-        if field in content:
+    for field in _NUMBERS_READ:
+        if content.get(field) is not None or (field in _NUMBERS and field in content):
             if type(content[field]) not in (int, float) or abs(content[field]) > 1e300:
                 raise refuse(field, content[field], "a positive number")
             known[field] = float(content[field])

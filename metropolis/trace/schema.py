@@ -24,6 +24,8 @@ class TraceMeta:
     agents: tuple[str, ...]
     perception_radius: float
     max_velocity: float
+    joint_radius: float | None = None
+    """How far two agents may act together within a step; None: the perception radius."""
     metric: str = "chebyshev"
     """How perception is measured; see `metropolis.rules.metrics`."""
     step_s: float = 10.0

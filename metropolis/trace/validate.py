@@ -85,6 +85,10 @@ def validate_meta(meta: TraceMeta, path: object) -> None:
         value = getattr(meta, name)
         if not 0 <= value <= LIMIT or (name == "step_s" and not value):
             raise refuse(name, value, f"a positive number, at most {LIMIT:g}")
+    most = max(meta.perception_radius, 2 * meta.max_velocity)
+    if meta.joint_radius is not None and not 0 <= meta.joint_radius <= most:
+        right = f"0 to {most:g}, the perception radius or twice the velocity"
+        raise refuse("joint_radius", meta.joint_radius, right)
     if meta.metric not in METRICS:
         raise refuse("metric", meta.metric, f"one of {', '.join(METRICS)}")
     if meta.metric in WALKING and meta.map is None:

@@ -24,6 +24,8 @@ _POST = spaces.Dict(id=_NAME, writer=_NAME, sharer=_NAME, topic=_NAME, text=_TEX
 class SocialNetwork(World):
     """Everybody stands on a node of a graph of acquaintances, and sees the pages next to it.
 
+    What is shared goes from page to page; who wrote it learns of the likes of acquaintances.
+
     Nothing is written but one's own page, so nobody ever has to act together: each person waits for
     acquaintances that lag behind, and for nobody else.
     """
@@ -42,14 +44,15 @@ class SocialNetwork(World):
     """Empty texts are nothing; `follow` is whom to follow, or to leave if followed already."""
 
     def __init__(self, names: Sequence[str], graph: Sequence[Sequence[int]]) -> None:
-        self.names, self.metric = list(names), Hops(graph)
+        self.names, self.graph = list(names), Hops(graph)
+        self.metric = self.graph
 
     def reset(self, *, seed: int, options: Mapping[str, Any]) -> Sequence[Entity]:
         """Everybody follows two in three of their acquaintances."""
         draw = Random(f"social/{seed}")
         people = []
         for node, name in enumerate(self.names):
-            known = [self.names[other] for other in self.metric.neighbours[node]]
+            known = [self.names[other] for other in self.graph.neighbours[node]]
             follows = draw.sample(known, (2 * len(known) + 2) // 3)
             page = {"follows": sorted(follows), "posts": [], "posted": 0, "liked": [], "likes": 0}
             people.append(Entity(name, (node, 0), "agent", page))

@@ -48,6 +48,7 @@ class Person(Agent):
         """Read, then write: what was read may be answered."""
         action = {"post": {"topic": "", "text": ""}, "like": "", "share": "", "follow": ""}
         mood = self.random.random(), self.random.random(), self.random.random()
+        self.read &= {post["id"] for post in observation["feed"]}  # what is gone stays away
         new = [post for post in observation["feed"] if post["id"] not in self.read][-5:]
         if new and mood[0] < self.curious:
             await self._react(new, observation, action, llm)

@@ -167,6 +167,9 @@ def _shifted(source: Trace, later: int) -> Trace:
     )
 
 
+_SHARED = ("perception_radius", "max_velocity", "joint_radius", "metric", "step_s", "start")
+
+
 def _check_fit(traces: Sequence[Trace]) -> None:
     """All must share what holds for the whole of the tiled trace."""
     if not traces:
@@ -178,7 +181,7 @@ def _check_fit(traces: Sequence[Trace]) -> None:
             "another town at"
         )
     for trace in traces[1:]:
-        for name in ("perception_radius", "max_velocity", "metric", "step_s", "start"):
+        for name in _SHARED:
             value, right = getattr(trace.meta, name), getattr(first, name)
             if value != right:
                 raise MetropolisError(
