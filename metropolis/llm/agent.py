@@ -28,7 +28,8 @@ class CallRecord:
     `parents` are the positions, in the agent-step, of the calls it can have waited for: those
     completed before it was sent, less the ancestors of others among them. Times are those of the
     clock given to LLM; `sent` is when the agent asked. `prompt` and `completion` are None unless
-    texts are kept; a call that `failed` has no completion and no output tokens.
+    texts are kept; a call that `failed`, or whose stream was left early, has no completion and no
+    tokens.
     """
 
     function: str

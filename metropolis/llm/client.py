@@ -202,8 +202,8 @@ class Client:
             self._lose(turn, usage)
             raise
         except BaseException as error:
-            if isinstance(error, RateLimitedError) and error.retry_after_s is not None:
-                self.gate.hold(error.retry_after_s)
+            if isinstance(error, RateLimitedError) and not self._waits_too_long(error):
+                self.gate.hold(error.retry_after_s or 0.0)
             self.gate.leave(turn, 0, 0.0)
             raise
         tokens = completion.prompt_tokens, completion.output_tokens
@@ -267,6 +267,7 @@ class Client:
         )
 
     def _waits_too_long(self, error: LLMError) -> bool:
+        """Whether the server wants to be left alone for longer than anybody would wait."""
         return isinstance(error, RateLimitedError) and (error.retry_after_s or 0) > self.timeout_s
 
     async def _pause(self, error: LLMError, failed: int) -> None:

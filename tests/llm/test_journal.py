@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,3 +81,26 @@ def test_two_runs_do_not_share_a_journal(tmp_path: Path) -> None:
         Journal(tmp_path / "answers.jsonl")
     first.close()
     Journal(tmp_path / "answers.jsonl").close()
+
+
+WRITER = """
+import sys
+from metropolis.llm.base import Completion
+from metropolis.llm.journal import Journal, Key
+journal = Journal(sys.argv[1])
+for number in range(1_000_000):
+    journal.put(Key(number, 0, "plan", "d", 0), Completion("x" * 50, 1, 1, "stop"))
+    print(number, flush=True)
+"""
+
+
+def test_a_killed_run_has_kept_every_answer_it_gave(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    command = [sys.executable, "-c", WRITER, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        given_out = [int(process.stdout.readline()) for _ in range(500)]
+        process.kill()
+        given_out += [int(line) for line in process.stdout if line.endswith("\n")]
+    answers, _ = read_journal(path)
+    assert {key.agent for key in answers} >= set(given_out)
