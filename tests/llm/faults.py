@@ -119,6 +119,8 @@ class FaultyServer:
 
     def _whole(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         text = f"to {question_of(body)}"
+        for stop in body.get("stop") or body.get("sampling_params", {}).get("stop") or ():
+            text = text.split(stop)[0]
         usage = {"prompt_tokens": 5, "completion_tokens": 7}
         if path == "/generate":
             meta = {"id": body["rid"], "finish_reason": {"type": "stop", "matched": 1}, **usage}

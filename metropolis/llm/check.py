@@ -1,0 +1,101 @@
+"""Whether a backend keeps its promises: `asyncio.run(check_backend(backend))`, for its author."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from metropolis.llm.base import Backend, Completion, Message, Request
+from metropolis.types import MetropolisError
+
+CHAT: tuple[Message, ...] = (
+    {"role": "system", "content": "You are Ada."},
+    {"role": "user", "content": "What will you do today?"},
+)
+ASKED = Request(
+    agent=0,
+    step=0,
+    function="check",
+    messages=CHAT,
+    max_tokens=16,
+    temperature=0.0,
+    seed=1,
+    priority=0,
+    program="check",
+)
+AT_ONCE = 8
+
+
+async def check_backend(backend: Backend, *, prompts: bool = True) -> None:
+    """Ask `backend` what it has to answer; raises MetropolisError on the first broken promise.
+
+    `prompts`: whether it completes plain prompts, not only chats. Sends some 30 short requests, and
+    leaves the backend open.
+    """
+    await backend.check()
+    _require(bool(backend.name), backend, "has no name after check()")
+    prompted = replace(ASKED, messages=None, prompt="Today I will")
+    for asked in (ASKED, prompted) if prompts else (ASKED,):
+        whole = await backend.complete(asked)
+        _check_completion(backend, asked, whole)
+        await _check_stream(backend, asked)
+        await _check_stop(backend, asked, whole.text)
+        await _check_cancelling(backend, asked)
+        for answer in await asyncio.gather(*(backend.complete(asked) for _ in range(AT_ONCE))):
+            _check_completion(backend, asked, answer)
+
+
+def _check_completion(backend: Backend, asked: Request, answer: Completion) -> None:
+    _require(
+        answer.finish_reason in ("stop", "length"),
+        backend,
+        f"ended with {answer.finish_reason!r}; it may end with 'stop' or 'length'",
+    )
+    _require(
+        answer.prompt_tokens > 0 and 0 <= answer.output_tokens <= asked.max_tokens,
+        backend,
+        f"counted {answer.prompt_tokens} + {answer.output_tokens} tokens for a prompt of "
+        f"{len(asked.text)} characters and max_tokens of {asked.max_tokens}",
+    )
+
+
+async def _check_stream(backend: Backend, asked: Request) -> None:
+    items = [item async for item in backend.stream(asked)]
+    completions = [item for item in items if isinstance(item, Completion)]
+    _require(
+        len(completions) == 1 and items[-1] is completions[0],
+        backend,
+        f"streamed {len(completions)} completions; one has to come, as the last item",
+    )
+    pieces = "".join(item for item in items if isinstance(item, str))
+    _require(
+        pieces == completions[0].text,
+        backend,
+        f"streamed {pieces!r} in pieces and {completions[0].text!r} as a whole",
+    )
+    _check_completion(backend, asked, completions[0])
+
+
+async def _check_stop(backend: Backend, asked: Request, text: str) -> None:
+    stop = text[len(text) // 2 :][:3]
+    if not stop:
+        return  # the model said nothing that it could be stopped at
+    cut = await backend.complete(replace(asked, stop=(stop,)))
+    _require(stop not in cut.text, backend, f"answered {cut.text!r} in spite of stop {stop!r}")
+
+
+async def _check_cancelling(backend: Backend, asked: Request) -> None:
+    call = asyncio.ensure_future(backend.complete(replace(asked, max_tokens=256)))
+    await asyncio.sleep(0)
+    call.cancel()
+    (outcome,) = await asyncio.gather(call, return_exceptions=True)
+    _require(
+        isinstance(outcome, Completion | asyncio.CancelledError),
+        backend,
+        f"answered a cancelled call with {outcome!r}; it has to let CancelledError through",
+    )
+
+
+def _require(kept: bool, backend: Backend, otherwise: str) -> None:
+    if not kept:
+        raise MetropolisError(f"{backend}: {otherwise}")
