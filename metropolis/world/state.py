@@ -19,6 +19,8 @@ from metropolis.world.entities import Entity, Event
 Version = tuple[Step, Entity | None]
 """The first step that sees it, and what it sees; None: it is gone."""
 _Cell = tuple[int, int]
+_Numbered = tuple[int, Event]
+"""An event with a number that grows as its source goes on."""
 _ROUNDING = 1e-6  # more than coordinates of a thousand million are apart
 
 
@@ -34,7 +36,8 @@ class State:
         self._versions: dict[str, list[Version]] = {}
         self._cells: dict[_Cell, dict[str, int]] = defaultdict(dict)
         self._gone: deque[tuple[Step, str]] = deque()
-        self._events: dict[Step, list[Event]] = defaultdict(list)
+        self._events: dict[Step, dict[_Cell, list[_Numbered]]] = {}
+        self._emitted = 0
         for entity in entities:
             if entity.name in self._versions:
                 raise MetropolisError(f"two entities are named {entity.name!r}; names are unique")
@@ -55,7 +58,7 @@ class State:
     def near(self, position: Position, radius: float, step: Step) -> Iterator[Version]:
         """What `step` perceives from `position` within `radius`, in no order."""
         seen = set()
-        for cell in self._cells_near(position, radius):
+        for cell in self._cells_near(position, radius, self._cells):
             for name in self._cells.get(cell, ()):
                 if name in seen:
                     continue
@@ -68,12 +71,15 @@ class State:
 
     def events(self, position: Position, radius: float, step: Step) -> list[Event]:
         """The events of the step before that are perceived from `position`, by source."""
-        perceived = [
-            event
-            for event in self._events.get(step, ())
+        cells = self._events.get(step)
+        if cells is None:
+            return []
+        return _in_order(
+            (number, event)
+            for cell in self._cells_near(position, radius, cells)
+            for number, event in cells.get(cell, ())
             if self.metric.perceives(position, event.position, radius)
-        ]
-        return sorted(perceived, key=lambda event: event.source)
+        )
 
     def commit(
         self, step: Step, writes: Mapping[str, Entity | None], events: Iterable[Event], floor: Step
@@ -90,9 +96,7 @@ class State:
             if entity is None:
                 self._gone.append((step + 1, name))
         self._forget_gone(floor)
-        self._events[step + 1].extend(events)
-        if not self._events[step + 1]:
-            del self._events[step + 1]
+        self.restore_events(events)
 
     def drop_events(self, below: Step) -> None:
         """Forget the events that only steps below `below` could perceive."""
@@ -102,12 +106,16 @@ class State:
     def at(self, step: Step) -> tuple[list[Entity], list[Event]]:
         """Everything that `step` could see, by name: the world between two steps."""
         entities = (self.entity(name, step) for name in sorted(self._versions))
-        return [entity for entity in entities if entity], list(self._events.get(step, ()))
+        cells = self._events.get(step, {})
+        events = _in_order(numbered for cell in cells.values() for numbered in cell)
+        return [entity for entity in entities if entity], events
 
     def restore_events(self, events: Iterable[Event]) -> None:
-        """Events of the step before the one this state began with."""
+        """Events that the step after theirs perceives."""
         for event in events:
-            self._events[event.step + 1].append(event)
+            cells = self._events.setdefault(event.step + 1, {})
+            cells.setdefault(self._cell_of(event.position), []).append((self._emitted, event))
+            self._emitted += 1
 
     def _add(self, name: str, version: Version) -> None:
         self._versions.setdefault(name, []).append(version)
@@ -138,10 +146,15 @@ class State:
             return int(position[0]), 0
         return floor_of(position[0] / self._cell), floor_of(position[1] / self._cell)
 
-    def _cells_near(self, position: Position, radius: float) -> Iterator[_Cell]:
-        """The cells within a Chebyshev distance, which no metric of the plane falls below."""
+    def _cells_near(
+        self, position: Position, radius: float, known: Iterable[_Cell]
+    ) -> Iterator[_Cell]:
+        """The cells within a Chebyshev distance, which no metric of the plane falls below.
+
+        Only those of `known` count.
+        """
         if isinf(radius):
-            yield from self._cells
+            yield from known
             return
         if isinstance(self.metric, Hops):
             for node in self.metric.ball(int(position[0]), radius):
@@ -153,3 +166,8 @@ class State:
         for x in range(left, right + 1):
             for y in range(top, bottom + 1):
                 yield x, y
+
+
+def _in_order(numbered: Iterable[_Numbered]) -> list[Event]:
+    """By source, and of one source as it emitted them."""
+    return [event for _, event in sorted(numbered, key=lambda item: (item[1].source, item[0]))]

@@ -56,10 +56,13 @@ def test_every_step_sees_what_it_should(name: str, seed: int) -> None:
             step = random.randint(max(floor, written[entity] + 1), floor + 4)
             gone = random.random() < 0.2
             value = None if gone else Entity(entity, random.choice(places), state={"n": number})
-            event = Event(step, entity, random.choice(places), "said", {"n": number})
-            state.commit(step, {entity: value}, [event], floor)
+            said = [
+                Event(step, entity, random.choice(places), "said", {"n": number, "part": part})
+                for part in range(random.randint(0, 2))
+            ]
+            state.commit(step, {entity: value}, said, floor)
             model.versions[entity].append((step + 1, value))
-            model.events.append(event)
+            model.events += said
             written[entity] = step
         floor += random.choice([0, 0, 1, 2])
         state.drop_events(floor)
@@ -89,7 +92,8 @@ def check(
     entities, events = state.at(step)
     everything = [model.version(name, step) for name in NAMES]
     assert entities == [version[1] for version in everything if version and version[1]]
-    assert events == [event for event in model.events if event.step + 1 == step]
+    happened = [event for event in model.events if event.step + 1 == step]
+    assert events == sorted(happened, key=lambda event: event.source)
 
 
 def sizes(state: State) -> tuple[int, ...]:
@@ -98,7 +102,7 @@ def sizes(state: State) -> tuple[int, ...]:
         len(state._versions),
         sum(map(len, state._versions.values())),
         len(state._cells),
-        sum(map(len, state._events.values())),
+        sum(len(cell) for step in state._events.values() for cell in step.values()),
     )
 
 
