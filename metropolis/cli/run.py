@@ -24,7 +24,6 @@ from metropolis.cli.run_options import (
 from metropolis.cli.run_report import (
     print_estimate,
     print_summary,
-    story_clock,
     summary_of,
     write_json,
 )
@@ -227,8 +226,7 @@ def _live(
         for record in simulation.steps(steps):
             advance(agents)
             for sentence in () if quiet else scenario.story(record):
-                clock = story_clock(scenario.world, record.step)
-                click.echo(f"{clock}  {sentence}", err=story_to_stderr)
+                click.echo(sentence, err=story_to_stderr)
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import timedelta
 from pathlib import Path
 
 import click
@@ -229,11 +228,6 @@ def print_estimate(found: Estimate) -> None:
     console.print(table)
     times = ", ".join(f"{mode} {_hours(s)}" for mode, s in found.makespan_sim_s.items())
     console.print(f"Simulated on {found.instances} × {found.profile}: {times}.")
-
-
-def story_clock(world: World, step: Step) -> str:
-    """The simulated time at which `step` begins."""
-    return (world.start + timedelta(seconds=step * world.step_s)).strftime("%H:%M")
 
 
 def _calls_table(usage: Mapping[str, Function], cost: float | None) -> Table:

@@ -116,6 +116,8 @@ class Gate:
 
     async def enter(self, priority: tuple[int, ...], need: Need) -> Turn | None:
         """Wait for one's turn; None when a budget cannot pay for the request any more."""
+        if not self._queue and self._is_free_for(need):  # the usual case
+            return self._take(need)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Turn | None] = loop.create_future()
         heappush(self._queue, _Waiting((*priority, next(self._arrivals)), need, future))
@@ -188,6 +190,8 @@ class Gate:
         self.in_flight += 1
         self.token_budget.reserved += need.tokens_max
         self.cost_budget.reserved += need.cost_max
+        if self.requests is None and self.tokens is None:
+            return Turn(need, None)
         now = asyncio.get_running_loop().time()
         if self.requests is not None:
             self.requests.take(now, 1)

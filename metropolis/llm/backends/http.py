@@ -27,7 +27,7 @@ from metropolis.types import MetropolisError
 CONNECT_S = 10.0
 CHECK_S = 10.0
 SHOWN_CHARACTERS = 200
-JSON = {"Content-Type": "application/json"}
+JSON = "application/json"
 
 T = TypeVar("T")
 
@@ -43,6 +43,7 @@ class JSONServer:
         self.called = f"{kind} at {self.url.with_user(None).with_query(None)}"
         self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         self._session: aiohttp.ClientSession | None = None
+        self._urls: dict[str, URL] = {}
 
     async def get(self, path: str, form: type[T]) -> T:
         """The answer to a GET, as a `form`; within CHECK_S seconds."""
@@ -107,7 +108,10 @@ class JSONServer:
         return self._session
 
     def _post(self, path: str, body: Any) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        return self._open().post(self.url / path, data=msgspec.json.encode(body), headers=JSON)
+        if path not in self._urls:
+            self._urls[path] = self.url / path
+        content = aiohttp.BytesPayload(msgspec.json.encode(body), content_type=JSON)
+        return self._open().post(self._urls[path], data=content)
 
     async def _read(self, response: aiohttp.ClientResponse, asked: str) -> bytes:
         content = await response.read()
