@@ -51,6 +51,7 @@ def make_controller(
     positions: npt.ArrayLike,
     target_step: int,
     check_moves: bool = True,
+    steps: Sequence[int] = (),
 ) -> Controller: ...
 def make_graph_controller(
     agents: int, steps: int, offsets: npt.ArrayLike, partners: npt.ArrayLike

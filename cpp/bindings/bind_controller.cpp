@@ -177,12 +177,13 @@ void bind_controller(py::module_& m) {
   m.def(
       "make_controller",
       [](double couple_radius, double block_radius, const BoundMetric& metric, double max_velocity,
-         const Array<double>& positions, Step target_step, bool check_moves) {
+         const Array<double>& positions, Step target_step, bool check_moves,
+         const std::vector<Step>& steps) {
         return make_controller({couple_radius, block_radius}, metric.metric, max_velocity,
-                               positions_of(positions), target_step, check_moves);
+                               positions_of(positions), steps, target_step, check_moves);
       },
       "couple_radius"_a, "block_radius"_a, "metric"_a, "max_velocity"_a, "positions"_a,
-      "target_step"_a, "check_moves"_a = true);
+      "target_step"_a, "check_moves"_a = true, "steps"_a = std::vector<Step>{});
   m.def(
       "make_graph_controller",
       [](AgentId agents, Step steps, const Array<std::int64_t>& offsets,

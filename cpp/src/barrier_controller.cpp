@@ -13,11 +13,12 @@ namespace {
 class BarrierController final : public Controller {
  public:
   BarrierController(const Metric& metric, double max_velocity, std::span<const Position> positions,
-                    Step target_step, bool check_moves)
+                    Step step, Step target_step, bool check_moves)
       : metric_(metric),
         velocity_(max_velocity),
         positions_(positions.begin(), positions.end()),
         everybody_(positions.size()),
+        step_(step),
         target_(target_step),
         check_moves_(check_moves) {
     std::iota(everybody_.begin(), everybody_.end(), 0);
@@ -66,16 +67,16 @@ class BarrierController final : public Controller {
   double velocity_;
   std::vector<Position> positions_;
   std::vector<AgentId> everybody_;
-  Step step_ = 0, target_;
+  Step step_, target_;
   bool check_moves_, started_ = false;
 };
 
 }  // namespace
 
 std::unique_ptr<Controller> make_barrier_controller(const Metric& metric, double max_velocity,
-                                                    std::span<const Position> positions,
+                                                    std::span<const Position> positions, Step step,
                                                     Step target_step, bool check_moves) {
-  return std::make_unique<BarrierController>(metric, max_velocity, positions, target_step,
+  return std::make_unique<BarrierController>(metric, max_velocity, positions, step, target_step,
                                              check_moves);
 }
 

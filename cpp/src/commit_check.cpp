@@ -65,7 +65,8 @@ void sort_clusters(Dispatches& out, std::size_t first) {
 }
 
 void check_start(const Rule& rule, const Metric& metric, double max_velocity,
-                 std::span<const Position> positions, Step target_step) {
+                 std::span<const Position> positions, std::span<const Step> steps,
+                 Step target_step) {
   if (!(rule.couple_radius <= rule.block_radius)) {
     throw std::invalid_argument("the couple radius " + number(rule.couple_radius) +
                                 " exceeds the block radius " + number(rule.block_radius) +
@@ -82,6 +83,22 @@ void check_start(const Rule& rule, const Metric& metric, double max_velocity,
   if (target_step < 0) {
     throw std::invalid_argument("the target step is " + std::to_string(target_step) +
                                 "; it must be >= 0");
+  }
+  if (!steps.empty() && steps.size() != positions.size()) {
+    throw std::invalid_argument("there are " + std::to_string(steps.size()) + " steps for " +
+                                std::to_string(positions.size()) + " agents");
+  }
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    if (steps[i] < 0 || steps[i] > target_step) {
+      throw std::invalid_argument("agent " + std::to_string(i) + " starts at step " +
+                                  std::to_string(steps[i]) + "; it must be from 0 to " +
+                                  std::to_string(target_step));
+    }
+    if (std::isinf(rule.couple_radius) && rule.couple_radius > 0 && steps[i] != steps[0]) {
+      throw std::invalid_argument("agent " + std::to_string(i) + " starts at step " +
+                                  std::to_string(steps[i]) + " and agent 0 at " +
+                                  std::to_string(steps[0]) + "; in lockstep all start together");
+    }
   }
   std::visit(
       [&](const auto& chosen) {

@@ -166,7 +166,7 @@ ControllerBenchResult bench_controller(const Rule& rule, const Metric& metric,
                                        const ControllerBenchOptions& options) {
   ControllerBenchResult result{};
   const auto made = [&](std::span<const Position> positions) {
-    return make_controller(rule, metric, MAX_VELOCITY, positions, options.steps);
+    return make_controller(rule, metric, MAX_VELOCITY, positions, {}, options.steps);
   };
   // Of so many that what malloc keeps ready for small blocks does not show.
   const auto bytes_each = [&](std::span<const Position> positions) {

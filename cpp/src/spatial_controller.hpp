@@ -51,19 +51,21 @@ template <class M>
 class SpatialController final : public Controller {
  public:
   SpatialController(const Rule& rule, const M& metric, double max_velocity,
-                    std::span<const Position> positions, Step target_step, bool check_moves)
+                    std::span<const Position> positions, std::span<const Step> steps,
+                    Step target_step, bool check_moves)
       : rule_(rule),
         metric_(metric),
         velocity_(max_velocity),
         slack_max_(max_velocity > 0 ? 2 * STEPS_PER_SEARCH * max_velocity : 1),
         slack_min_(1e-3 * max_velocity + 1e-6),
         target_(target_step),
+        floor_(steps.empty() ? 0 : std::ranges::min(steps)),
         check_moves_(check_moves),
         grid_(grid_for(positions)),
         agents_(positions.size()),
         links_(positions.size()),
         internal_(positions.size()),
-        population_(1, static_cast<std::uint32_t>(positions.size())) {
+        population_(steps.empty() ? 1 : index(std::ranges::max(steps) - floor_) + 1) {
     std::vector<std::uint32_t> cells(positions.size());
     for (std::size_t i = 0; i < cells.size(); ++i) cells[i] = grid_.cell(place(positions[i]));
     std::vector<AgentId> order(positions.size());
@@ -75,15 +77,17 @@ class SpatialController final : public Controller {
       links_[id].external = order[id];
       internal_[agent] = id;
       agents_[id].position = positions[agent];
-      agents_[id].state = target_ == 0 ? FINISHED : UNSETTLED;
+      agents_[id].step = steps.empty() ? 0 : steps[agent];
+      agents_[id].state = agents_[id].step == target_ ? FINISHED : UNSETTLED;
+      ++population_[index(agents_[id].step - floor_)];
       grid_.insert(agents_, id, cells[agent]);
     }
   }
 
   void start(Dispatches& out) override {
     const std::size_t first = out.clusters.size();
-    if (target_ > 0) {
-      for (const std::uint32_t id : internal_) settle(id, out);
+    for (const std::uint32_t id : internal_) {
+      if (agents_[id].state == UNSETTLED) settle(id, out);
     }
     sort_clusters(out, first);
   }

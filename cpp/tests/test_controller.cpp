@@ -57,7 +57,7 @@ TEST_CASE("every population finishes, whatever the rule") {
     for (const std::size_t agents : {1u, 2u, 30u}) {
       for (unsigned seed = 0; seed < 4; ++seed) {
         const auto positions = scattered(agents, 40, seed);
-        const auto controller = make_controller(rule, Chebyshev{}, 1, positions, 15);
+        const auto controller = make_controller(rule, Chebyshev{}, 1, positions, {}, 15);
         run(*controller, positions, seed);
         CHECK(controller->floor() == 15);
       }
@@ -68,15 +68,15 @@ TEST_CASE("every population finishes, whatever the rule") {
 TEST_CASE("an infinite radius is a barrier, a negative one is no order at all") {
   const double infinity = std::numeric_limits<double>::infinity();
   const auto positions = scattered(7, 9, 1);
-  const auto lockstep = make_controller({infinity, infinity}, Euclidean{}, 1, positions, 6);
-  CHECK(run(*lockstep, positions, 1) == 6);
-  const auto unordered = make_controller({-infinity, -infinity}, Euclidean{}, 1, positions, 6);
-  CHECK(run(*unordered, positions, 1) == 6 * 7);
+  const auto lockstep = make_controller({infinity, infinity}, Euclidean{}, 1, positions, {}, 6);
+  CHECK(run(*lockstep, positions, {}, 1) == 6);
+  const auto unordered = make_controller({-infinity, -infinity}, Euclidean{}, 1, positions, {}, 6);
+  CHECK(run(*unordered, positions, {}, 1) == 6 * 7);
 }
 
 TEST_CASE("commands come in order of step and smallest agent") {
   const std::vector<Position> positions{{50, 0}, {0, 0}, {51, 0}, {99, 0}};
-  const auto controller = make_controller({5, 5}, Chebyshev{}, 1, positions, 3);
+  const auto controller = make_controller({5, 5}, Chebyshev{}, 1, positions, {}, 3);
   Dispatches out;
   controller->start(out);
   REQUIRE(out.clusters.size() == 3);
@@ -88,7 +88,7 @@ TEST_CASE("commands come in order of step and smallest agent") {
 
 TEST_CASE("a refused commit changes nothing") {
   const std::vector<Position> positions{{0, 0}, {1, 0}, {99, 0}};
-  const auto controller = make_controller({5, 5}, Chebyshev{}, 1, positions, 3);
+  const auto controller = make_controller({5, 5}, Chebyshev{}, 1, positions, {}, 3);
   Dispatches out;
   controller->start(out);
   out.clear();

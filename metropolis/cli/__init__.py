@@ -43,7 +43,7 @@ bench = LazyGroup(
 )
 cli = LazyGroup(
     "metropolis",
-    {part: f"metropolis.cli.{part}" for part in ("replay", "run", "serve", "trace")},
+    {part: f"metropolis.cli.{part}" for part in ("replay", "run", "serve", "trace", "world")},
     "Run societies of LLM agents out of order.",
 )
 cli.add_command(bench)

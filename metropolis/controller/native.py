@@ -23,6 +23,7 @@ def native_controller(
     target_step: Step,
     *,
     check_moves: bool = True,
+    steps: Sequence[Step] = (),
 ) -> _core.Controller:
     """The C++ object, for a C++ driver; parameters as of `ReferenceController`.
 
@@ -37,6 +38,7 @@ def native_controller(
             np.asarray(positions, dtype=np.float64).reshape(-1, 2),
             target_step,
             check_moves,
+            steps,
         )
     except ValueError as error:
         raise MetropolisError(str(error)) from error
@@ -77,10 +79,17 @@ class NativeController:
         target_step: Step,
         *,
         check_moves: bool = True,
+        steps: Sequence[Step] = (),
     ) -> NativeController:
         """Parameters as of `ReferenceController`."""
         core = native_controller(
-            rule, metric, max_velocity, positions, target_step, check_moves=check_moves
+            rule,
+            metric,
+            max_velocity,
+            positions,
+            target_step,
+            check_moves=check_moves,
+            steps=steps,
         )
         return cls(core, target_step)
 

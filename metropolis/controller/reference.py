@@ -29,8 +29,12 @@ class ReferenceController:
         target_step: Step,
         *,
         check_moves: bool = True,
+        steps: Sequence[Step] = (),
     ) -> None:
-        """Agent i starts at `positions[i]` before step 0 and stops before `target_step`.
+        """Agent i starts at `positions[i]` before `steps[i]` and stops before `target_step`.
+
+        Without `steps` all start before step 0. Steps and positions of a controller that has come
+        to an end make one that goes on: it starts with the clusters that were running.
 
         Without `check_moves` agents may jump further than `max_velocity`; the rules then promise
         causality only between agents that did not meet across a jump.
@@ -41,7 +45,7 @@ class ReferenceController:
         self._jumped = False
         self._target = target_step
         self._at = list(positions)
-        self._step: list[Step] = [0] * len(positions)
+        self._step: list[Step] = list(steps) or [0] * len(positions)
         self._running: dict[AgentId, tuple[AgentId, ...]] = {}
 
     def start(self) -> list[Dispatch]:

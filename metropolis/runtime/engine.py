@@ -17,7 +17,7 @@ OnCommit = Callable[[Outcome], None]
 
 
 class Engine:
-    """Runs the clusters that `controller` lets run, from `first_step` on."""
+    """Runs the clusters that `controller` lets run."""
 
     def __init__(
         self,
@@ -25,23 +25,21 @@ class Engine:
         worker: LocalWorker,
         state: State,
         names: list[str],
-        first_step: Step,
         on_commit: OnCommit,
     ) -> None:
-        """The controller's own step 0 is `first_step`."""
         self._controller, self._worker, self._state = controller, worker, state
-        self._names, self._first, self._on_commit = names, first_step, on_commit
+        self._names, self._on_commit = names, on_commit
         self._tasks: set[asyncio.Task[Outcome]] = set()
         self._changed = asyncio.Event()
         self.failure: BaseException | None = None
         """What ended the run before its time."""
-        self.newest_step = first_step
+        self.newest_step = controller.floor
         """The greatest step that anybody has come to."""
 
     @property
     def floor(self) -> Step:
         """The smallest step any agent still has to run."""
-        return self._first + self._controller.floor
+        return self._controller.floor
 
     def start(self) -> None:
         """Begin; to be called on the event loop, once."""
@@ -71,8 +69,7 @@ class Engine:
 
     def _dispatch(self, ready: list[Dispatch]) -> None:
         for dispatch in ready:
-            shifted = Dispatch(self._first + dispatch.step, dispatch.agents)
-            task = asyncio.get_running_loop().create_task(self._worker.run(shifted))
+            task = asyncio.get_running_loop().create_task(self._worker.run(dispatch))
             self._tasks.add(task)
             task.add_done_callback(self._finish)
 

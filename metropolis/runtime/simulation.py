@@ -282,9 +282,10 @@ class Simulation:
             self.world.metric,
             self.world.max_velocity,
             self._positions,
-            steps - self.first_step,
+            steps,
+            steps=[self.first_step] * len(names),
         )
-        engine = Engine(controller, self._worker, self._state, names, self.first_step, commit)
+        engine = Engine(controller, self._worker, self._state, names, commit)
         self._wake = lambda: loop.call_soon_threadsafe(engine.end, Interrupted(INTERRUPTED))
         try:
             loop.run_until_complete(self.client.check())

@@ -127,7 +127,12 @@ class Trial:
         places = {e.name: e.position for e in self.beginning.entities if e.kind == AGENT}
         positions = [places[name] for name in names]
         controller = NativeController.of_rule(
-            self._rule, self._world.metric, self._world.max_velocity, positions, steps - first
+            self._rule,
+            self._world.metric,
+            self._world.max_velocity,
+            positions,
+            steps,
+            steps=[first] * len(names),
         )
         at = np.array(positions, np.float32).reshape(-1, 2)
         recorder = Recorder(names, at, first, HistoryWriter(), CallsFile())
@@ -137,7 +142,7 @@ class Trial:
             if on_commit is not None:
                 on_commit(outcome.step)
 
-        engine = Engine(controller, self.worker, self.state, names, first, commit)
+        engine = Engine(controller, self.worker, self.state, names, commit)
         records: list[StepRecord] = []
         try:
             engine.start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -17,6 +18,8 @@ from metropolis.world.record import StepRecord
 
 GROUP = "metropolis.worlds"
 """Entry points: name -> a function (agents: int | None, seed: int) -> Scenario."""
+FOLDERS = "metropolis.folders"
+"""Entry points: name -> such a function that takes a folder first, which holds `name.json`."""
 
 
 def plain_story(record: StepRecord) -> Sequence[str]:
@@ -49,7 +52,8 @@ def scenario_names() -> list[str]:
 def make_scenario(name: str, *, agents: int | None = None, seed: int = 0) -> Scenario:
     """The scenario `name` with that many agents; None: as many as it usually has.
 
-    `name` is an installed world's, or `FILE.py` or `FILE.py:FUNCTION`, a function like those behind
+    `name` is an installed world's, a folder such as `metropolis world import-genagent` writes, or
+    `FILE.py` or `FILE.py:FUNCTION`, a function like those behind
     the entry points, `make` unless said otherwise. Raises MetropolisError when there is none.
     """
     scenario = _maker(name)(agents=agents, seed=seed)
@@ -65,6 +69,8 @@ def _maker(name: str) -> Callable[..., Any]:
     path, _, function = name.partition(".py:") if ".py:" in name else (name, "", "make")
     if name.endswith(".py") or ".py:" in name:
         return _maker_in(Path(path.removesuffix(".py") + ".py"), function)
+    if Path(name).is_dir():
+        return _maker_of(Path(name))
     for point in entry_points(group=GROUP, name=name):
         maker: Callable[..., Any] = point.load()
         return maker
@@ -72,6 +78,14 @@ def _maker(name: str) -> Callable[..., Any]:
         f"there is no world {name!r}; there are {', '.join(scenario_names())}, and a Python file "
         "with a function make is accepted too"
     )
+
+
+def _maker_of(folder: Path) -> Callable[..., Any]:
+    for point in entry_points(group=FOLDERS):
+        if (folder / f"{point.name}.json").is_file():
+            return partial(point.load(), folder)
+    known = ", ".join(sorted(f"{point.name}.json" for point in entry_points(group=FOLDERS)))
+    raise MetropolisError(f"{folder} holds no world; a folder with {known} would be one")
 
 
 def _maker_in(path: Path, function: str) -> Callable[..., Any]:

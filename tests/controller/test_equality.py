@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from metropolis.controller.native import NativeController, mined_controller
 from metropolis.controller.reference import ReferenceController
 from metropolis.rules.rules import Rule, conservative, lockstep, versioned
+from metropolis.types import Commit
 from tests.controller.worlds import (
     History,
     Plain,
@@ -111,3 +112,43 @@ def test_campaign(part: int) -> None:
         check_law(seed)
         expected, history = by_dependency(seed)
         assert history == expected, f"seed {seed}"
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=SEEDS)
+def test_a_controller_goes_on_from_steps_and_positions(seed: int) -> None:
+    """Left at any moment and made anew, it runs what was running, and what follows is the same."""
+    world, random = random_world(seed), Random(seed)
+    rule = random.choice([conservative, versioned])(world.perception_radius, world.max_velocity)
+    start = (rule, world.metric, world.max_velocity)
+    whole = ReferenceController(*start, world.starts, world.steps)
+    running = whole.start()
+    at, steps = list(world.starts), [0] * len(world.starts)
+    for _ in range(random.randrange(3 * len(at))):
+        if not running:
+            break
+        done = running.pop(random.randrange(len(running)))
+        for agent in done.agents:
+            near = [p for p in world.starts if world.metric.within(at[agent], p, 0, 1e-9)]
+            at[agent] = random.choice([at[agent], *near])
+            steps[agent] += 1
+        running += whole.handle([Commit(done.agents, tuple(at[a] for a in done.agents))])
+    again = [
+        made(*start, at, world.steps, steps=steps)
+        for made in (ReferenceController, NativeController.of_rule)
+    ]
+    in_order = sorted(running, key=lambda dispatch: (dispatch.step, dispatch.agents))
+    for controller in again:
+        assert controller.start() == in_order
+        assert controller.floor == whole.floor
+        controller.validate()
+    while running:
+        cluster = running.pop(random.randrange(len(running)))
+        commit = Commit(cluster.agents, tuple(at[agent] for agent in cluster.agents))
+        commands = whole.handle([commit])
+        running += commands
+        for controller in again:
+            assert controller.handle([commit]) == commands
+            controller.validate()
+    assert whole.finished
+    assert all(controller.finished for controller in again)

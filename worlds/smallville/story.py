@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
 
 from metropolis.types import Step
 from metropolis.world.entities import AGENT, Event
@@ -38,11 +37,11 @@ class Story:
             for news in (*resident.news, *resident.secrets):
                 self._knowing.setdefault(news, set()).add(resident.name)
         self._homes = {resident.home for resident in residents}
-        self._place = {resident.name: resident.home for resident in residents}
+        self._place = {resident.name: world.sector(*resident.at) for resident in residents}
         self._asleep = dict.fromkeys(self._place, True)
         self._woken: list[str] = []
         self._abed: list[str] = []
-        self._entered: set[str] = set()
+        self._entered: set[tuple[str, str]] = set()
         self._silent_until: dict[object, Step] = {}
 
     def __call__(self, record: StepRecord) -> Sequence[str]:
@@ -55,19 +54,15 @@ class Story:
             elif event.kind == THOUGHT and self._may_tell(THOUGHT, event.step, THOUGHT_QUIET_S):
                 thought = event["text"].rstrip(".")
                 told.append(f"{event.source} reflects: “{thought[:1].upper()}{thought[1:]}.”")
-        time = self._world.start + timedelta(seconds=record.step * self._world.step_s)
-        return [line if line.startswith(MARGIN) else f"{time:%H:%M} {line}" for line in told]
+        return told
 
     def _watch(self, record: StepRecord) -> None:
         """Note who comes to which place, and who wakes up or falls asleep."""
-        grid = self._world.map
-        assert grid is not None
         self._entered.clear()
         for name, body in record.writes.items():
             if body is None or body.kind != AGENT:
                 continue
-            x, y = map(int, body.position)
-            place = grid.arena_names[grid.arenas[y, x]].partition(": ")[0]
+            place = self._world.sector(int(body.position[0]), int(body.position[1]))
             if place != self._place[name]:
                 self._entered.add(place)
                 self._place[name] = place
@@ -89,7 +84,9 @@ class Story:
     def _crowds(self, record: StepRecord) -> list[str]:
         """Where many have come together, at home left out."""
         lines = []
-        for place in sorted(self._entered - self._homes - {""}):
+        for place in sorted(self._entered):
+            if not place[0] or place[0] in self._homes:
+                continue
             there = sorted(name for name, at in self._place.items() if at == place)
             reached = max((number for number in CROWDS if number <= len(there)), default=0)
             if reached and self._may_tell((place, reached), record.step, CROWD_QUIET_S):
@@ -103,7 +100,7 @@ class Story:
                 return []
             middle = len(event["lines"]) // 2
             told = [_quote(speaker, text) for speaker, text in event["lines"][middle : middle + 2]]
-        where = _at(self._place[event.source]) if self._place[event.source] else "in the street"
+        where = _at(self._place[event.source])
         about = event["about"]
         return [f"{event.source} and {event['partner']} talk {where} about {about}.", *told]
 
@@ -153,10 +150,14 @@ def _sentence_before(text: str, place: int) -> int:
     return max(text.rfind(mark, 0, max(0, place - 2)) + 2 for mark in (". ", "! ", "? ", "\0 "))
 
 
-def _at(place: str) -> str:
+def _at(place: tuple[str, str]) -> str:
     """With the preposition and article that a place's name takes."""
-    article = "the " if place.endswith(("Café", "Cafe", "Inn", "Pub", "Bar", "Lodge")) else ""
-    return f"{'on' if place.endswith('Green') else 'at'} {article}{place}"
+    sector, town = place
+    beyond = f" of {town}" if town else ""
+    if not sector:
+        return f"in the street{beyond}"
+    article = "the " if sector.endswith(("Café", "Cafe", "Inn", "Pub", "Bar", "Lodge")) else ""
+    return f"{'on' if sector.endswith('Green') else 'at'} {article}{sector}{beyond}"
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -232,6 +232,11 @@ class SmallVille(World):
         for thought in action.thinks:
             member.emit(THOUGHT, text=thought)
 
+    def sector(self, x: int, y: int) -> tuple[str, str]:
+        """The sector of a tile, empty outside of any, and the town it is in, empty if the only."""
+        assert self.map is not None
+        return self.map.arena_names[self.map.arenas[y, x]].partition(": ")[0], ""
+
     def _stands(self, x: int, y: int) -> bool:
         assert self.map is not None
         return 0 <= x < self.map.width and 0 <= y < self.map.height and not self._walls[y][x]

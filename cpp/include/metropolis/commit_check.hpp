@@ -24,7 +24,8 @@ std::string nowhere(AgentId agent, Position position, const std::string& flaw);
 std::string too_far(AgentId agent, Position from, Position to, Step step, double max_velocity);
 
 void check_start(const Rule& rule, const Metric& metric, double max_velocity,
-                 std::span<const Position> positions, Step target_step);
+                 std::span<const Position> positions, std::span<const Step> steps,
+                 Step target_step);
 
 // Throws unless there is one position per agent and `running(agent)` for each.
 template <class Running>

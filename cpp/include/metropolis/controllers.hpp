@@ -11,11 +11,12 @@
 
 namespace metropolis {
 
-// The controller of `rule`: agent i starts at positions[i] before step 0 and stops before
-// `target_step`. Unless `check_moves`, agents may jump further than `max_velocity`.
+// The controller of `rule`: agent i starts at positions[i] before steps[i] (none given: step 0) and
+// stops before `target_step`. Unless `check_moves`, agents may jump further than `max_velocity`.
 std::unique_ptr<Controller> make_controller(const Rule& rule, const Metric& metric,
                                             double max_velocity,
-                                            std::span<const Position> positions, Step target_step,
+                                            std::span<const Position> positions,
+                                            std::span<const Step> steps, Step target_step,
                                             bool check_moves = true);
 
 // The controller of an explicit list of dependencies. With i = step * agents + agent, the agent's
@@ -26,9 +27,9 @@ std::unique_ptr<Controller> make_graph_controller(AgentId agents, Step steps,
                                                   std::vector<std::int64_t> offsets,
                                                   std::vector<AgentId> partners);
 
-// What make_controller uses for an infinite radius: everybody is one cluster.
+// What make_controller uses for an infinite radius: everybody is one cluster, from `step` on.
 std::unique_ptr<Controller> make_barrier_controller(const Metric& metric, double max_velocity,
-                                                    std::span<const Position> positions,
+                                                    std::span<const Position> positions, Step step,
                                                     Step target_step, bool check_moves);
 
 // Puts the clusters from `first` on in the order every controller returns them.

@@ -8,7 +8,7 @@ from itertools import chain
 
 import numpy as np
 
-from metropolis.maps.map import GridMap
+from metropolis.maps.tiling import side_by_side
 from metropolis.maps.town import alderbrook
 from metropolis.trace.generate.calibration import CALIBRATION
 from metropolis.trace.generate.calls import generate_calls
@@ -100,7 +100,7 @@ def _side_by_side(towns: Sequence[Trace]) -> Trace:
             agents=tuple(
                 f"{name} #{k}" for k, town in enumerate(towns, 1) for name in town.meta.agents
             ),
-            map=_tile_map(meta.map, len(towns)) if meta.map else None,
+            map=side_by_side(meta.map, len(towns)) if meta.map else None,
         ),
         np.concatenate(
             [town.positions + np.array([k * span, 0], np.float32) for k, town in enumerate(towns)],
@@ -204,23 +204,6 @@ def _span(towns: Sequence[Trace]) -> int:
     meta = towns[0].meta
     widest = max(float(np.ptp(town.positions[..., 0])) for town in towns)
     return int(widest + meta.perception_radius + 2 * meta.max_velocity) + 1
-
-
-def _tile_map(grid: GridMap, times: int) -> GridMap:
-    """`times` maps side by side; arenas of map k are called `name #k`, counted from 1."""
-    arenas = [
-        np.where(grid.arenas > 0, grid.arenas + k * (len(grid.arena_names) - 1), 0)
-        for k in range(times)
-    ]
-    names = (f"{name} #{k}" for k in range(1, times + 1) for name in grid.arena_names[1:])
-    return GridMap(
-        f"{grid.name} x {times}",
-        np.tile(grid.walls, (1, times)),
-        np.concatenate(arenas, axis=1).astype(np.int32),
-        ("", *names),
-        np.tile(grid.objects, (1, times)),
-        grid.object_names,
-    )
 
 
 def _join(towns: Sequence[Trace]) -> Calls:

@@ -1,0 +1,144 @@
+"""`metropolis world import-genagent`, and running what it writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from metropolis import Client, Simulation, make_scenario
+from metropolis.cli.world import command
+from metropolis.llm.backends.scripted import Scripted
+from metropolis.types import MetropolisError
+
+WIDTH, HEIGHT = 12, 8
+HOUSE, CAFE = 11, 12
+BED, TABLE = 21, 22
+PEOPLE = {"Ann Ash": (2, 2), "Ben Birch": (4, 2)}
+SCRATCH = {
+    "age": 40,
+    "innate": "kind, curious",
+    "learned": "Somebody is a baker at Corner Cafe who likes company.",
+    "currently": "Somebody is planning a party at Corner Cafe.",
+    "lifestyle": "Somebody goes to bed around 11pm, awakes up around 6am.",
+    "living_area": "the town:Ash house:bedroom",
+}
+
+
+def checkout(root: Path) -> Path:
+    """A tiny one, laid out as the original."""
+    server = root / "environment" / "frontend_server"
+    matrix = server / "static_dirs" / "assets" / "the_ville" / "matrix"
+    for folder in (matrix / "maze", matrix / "special_blocks"):
+        folder.mkdir(parents=True)
+    meta = {"world_name": "the town", "maze_width": WIDTH, "maze_height": HEIGHT}
+    (matrix / "maze_meta_info.json").write_text(json.dumps(meta))
+    layers = {"collision": [0] * WIDTH * HEIGHT, "arena": [], "game_object": []}
+    for y in range(HEIGHT):
+        for x in range(WIDTH):
+            layers["arena"].append(HOUSE if x < 6 else CAFE)
+            things = {(2, 2): BED, (4, 2): BED, (8, 5): TABLE}
+            layers["game_object"].append(things.get((x, y), 0))
+            rim = x in (0, WIDTH - 1) or y in (0, HEIGHT - 1)
+            layers["collision"][y * WIDTH + x] = int(rim or (x == 6 and y != 4))
+    for layer, ids in layers.items():
+        (matrix / "maze" / f"{layer}_maze.csv").write_text(", ".join(map(str, ids)))
+    blocks = matrix / "special_blocks"
+    (blocks / "arena_blocks.csv").write_text(
+        f"{HOUSE}, the town, Ash house, bedroom\n{CAFE}, the town, Corner Cafe, cafe\n"
+    )
+    (blocks / "game_object_blocks.csv").write_text(
+        f"{BED}, the town, <all>, bed\n{TABLE}, the town, <all>, cafe customer seating\n"
+    )
+    (matrix.parent / "agent_history_init_n25.csv").write_text(
+        'Name,Whisper\nAnn Ash,"You know Ben Birch; You like tea"\n'
+    )
+    stored = server / "storage" / "base_the_ville_n25"
+    (stored / "environment").mkdir(parents=True)
+    starts = {name: {"maze": "the_ville", "x": x, "y": y} for name, (x, y) in PEOPLE.items()}
+    (stored / "environment" / "0.json").write_text(json.dumps(starts))
+    for name in PEOPLE:
+        memory = stored / "personas" / name / "bootstrap_memory"
+        memory.mkdir(parents=True)
+        (memory / "scratch.json").write_text(json.dumps(SCRATCH | {"name": name}))
+    return root
+
+
+def run_import(source: Path, out: Path) -> Result:
+    return CliRunner().invoke(command, ["import-genagent", str(source), "--out", str(out)])
+
+
+def test_an_imported_town_runs(tmp_path: Path) -> None:
+    out = tmp_path / "town"
+    result = run_import(checkout(tmp_path / "source"), out)
+    assert result.exit_code == 0, result.output
+    assert "12 x 8 tiles, 2 residents" in result.output
+    histories = set()
+    for mode in ("lockstep", "out_of_order"):
+        scenario = make_scenario(str(out))
+        client = Client(Scripted(scenario.author))
+        run = Simulation(scenario.world, scenario.agents, client, mode=mode).run(700)
+        histories.add(run.history_sha256)
+        assert run.calls > 100
+        assert {agent.name for agent in scenario.agents} == set(PEOPLE)
+    assert len(histories) == 1
+
+
+def test_people_are_as_they_were(tmp_path: Path) -> None:
+    out = tmp_path / "town"
+    run_import(checkout(tmp_path / "source"), out)
+    ann = make_scenario(str(out), agents=1).agents[0].profile
+    assert (ann.name, ann.age, ann.at) == ("Ann Ash", 40, (2, 2))
+    assert (ann.home, ann.room, ann.workplace) == ("Ash house", "bedroom", "Corner Cafe")
+    assert ann.occupation == "baker"
+    assert list(ann.memories) == ["You know Ben Birch", "You like tea"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("age", "old", "age"),
+        ("currently", None, "currently"),
+        ("living_area", "the town:nowhere:at all", "living_area"),
+    ],
+)
+def test_a_bad_field_is_named(tmp_path: Path, field: str, value: object, said: str) -> None:
+    source = checkout(tmp_path / "source")
+    path = next(source.rglob("Ben Birch/bootstrap_memory/scratch.json"))
+    path.write_text(json.dumps(SCRATCH | {field: value}))
+    error = run_import(source, tmp_path / "town").exception
+    assert isinstance(error, MetropolisError)
+    assert str(path) in str(error)
+    assert said in str(error)
+    assert not (tmp_path / "town").exists()
+
+
+@pytest.mark.parametrize("missing", ["maze_meta_info.json", "arena_maze.csv", "0.json"])
+def test_a_missing_file_is_named(tmp_path: Path, missing: str) -> None:
+    source = checkout(tmp_path / "source")
+    path = next(source.rglob(missing))
+    path.unlink()
+    error = run_import(source, tmp_path / "town").exception
+    assert isinstance(error, MetropolisError)
+    assert str(path) in str(error)
+
+
+def test_a_bad_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MetropolisError, match=r"town\.json"):
+        make_scenario(str(tmp_path))
+    out = tmp_path / "town"
+    run_import(checkout(tmp_path / "source"), out)
+    assert isinstance(run_import(tmp_path / "source", out).exception, MetropolisError), "exists"
+    town = out / "town.json"
+    content = json.loads(town.read_text())
+    for spoilt in ({"walls": ["#"]}, {"arena_names": [""]}, {"format": "map"}):
+        town.write_text(json.dumps(content | spoilt))
+        with pytest.raises(MetropolisError, match=r"town\.json"):
+            make_scenario(str(out))
+    town.write_text(json.dumps(content))
+    residents = out / "residents.toml"
+    residents.write_text(residents.read_text().replace("at = [2,2]", "at = [0,0]"))
+    with pytest.raises(MetropolisError, match="Ann Ash is at"):
+        make_scenario(str(out))

@@ -1,0 +1,79 @@
+"""The people of further towns: those of the first, under other names."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from importlib.resources import files
+from random import Random
+from typing import Any
+
+from metropolis.types import MetropolisError
+from metropolis.worlds.smallville.profile import Profile
+
+
+class Renaming:
+    """Names in texts, replaced: full names, and first names by themselves."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        """`names`: the full name in the first town -> the one here."""
+        self._new = dict(names)
+        for old, new in names.items():
+            self._new[old.split()[0]] = new.split()[0]
+        longest_first = sorted(self._new, key=len, reverse=True)
+        self._old = re.compile(rf"\b(?:{'|'.join(map(re.escape, longest_first))})\b")
+
+    def text(self, text: str) -> str:
+        """`text` with the names of this town."""
+        return self._old.sub(lambda found: self._new[found[0]], text) if self._new else text
+
+    def profile(self, profile: Profile, left: int) -> Profile:
+        """Somebody of the first town, here, `left` tiles further east."""
+        changed = {
+            field.name: self._renamed(getattr(profile, field.name)) for field in fields(profile)
+        }
+        return replace(profile, **changed | {"at": (profile.at[0] + left, profile.at[1])})
+
+    def _renamed(self, value: Any) -> Any:
+        match value:
+            case str():
+                return self.text(value)
+            case Mapping():
+                return {self.text(name): self.text(text) for name, text in value.items()}
+            case list() | tuple():
+                return type(value)(self._renamed(item) for item in value)
+        return value
+
+
+def renamings(first: Sequence[Profile], towns: int, seed: int) -> list[Renaming]:
+    """One for each town, the first of which keeps its names; no two people have the same.
+
+    Raises MetropolisError when there are not names enough.
+    """
+    lists = tomllib.loads((files(__package__) / "names.toml").read_text("utf-8"))
+    taken: set[str] = set()
+    found = [Renaming({})]
+    for number in range(1, towns):
+        random = Random(f"{seed}/{number}/names")
+        pools = {key: random.sample(lists[key], len(lists[key])) for key in ("women", "men")}
+        names = {}
+        for profile in first:
+            woman = profile.first_name in lists["women_of_the_first_town"]
+            given = pools["women" if woman else "men"].pop()
+            names[profile.name] = _full_name(given, lists["surnames"], taken, random)
+        found.append(Renaming(names))
+    return found
+
+
+def _full_name(given: str, surnames: list[str], taken: set[str], random: Random) -> str:
+    for surname in random.sample(surnames, len(surnames)):
+        name = f"{given} {surname}"
+        if name not in taken:
+            taken.add(name)
+            return name
+    raise MetropolisError(
+        f"there are no more names for somebody called {given}; largeville has names for about "
+        f"{len(surnames) * 2} towns"
+    )
