@@ -1,6 +1,8 @@
 """Areas against brute force over their tiles."""
 
+import re
 from math import hypot
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -123,3 +125,10 @@ def test_what_is_not_there() -> None:
         town.objects_within((0, 0), 1, "well")
     with pytest.raises(MetropolisError, match="the map 'random' has no arena 'c: attic'; there ar"):
         town.arena("c: attic")
+
+
+def test_the_documents_example(capsys: pytest.CaptureFixture[str]) -> None:
+    document = Path(__file__).parents[2] / "docs" / "worlds.md"
+    (example,) = re.findall(r"```python\n(.*?)```", document.read_text(), re.DOTALL)
+    exec(example, {})
+    assert capsys.readouterr().out.strip()

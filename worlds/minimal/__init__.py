@@ -16,7 +16,7 @@ class Green(World):
     """Villagers see and hear 4 tiles far, and walk one tile a step."""
 
     names: list[str]
-    name, perception_radius, max_velocity = "minimal", 4, 1
+    name, perception_radius, max_velocity, joint_radius = "minimal", 4, 1, 0
     observation_space = Dict(near=Discrete(10_000), heard=Sequence(FreeText()))
     action_space = Dict(walk=Choice(WALKS), say=FreeText())
 
