@@ -5,6 +5,7 @@ One session, connections that stay open, no cookies, answers decoded and checked
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
@@ -136,7 +137,15 @@ class JSONServer:
     def _failure(self, error: aiohttp.ClientError, asked: str) -> LLMError:
         if isinstance(error, aiohttp.ClientPayloadError):
             return MalformedError(f"{self.called} broke off its answer to {asked}")
-        return UnavailableError(f"{self.called} cannot be reached for {asked}: {error}")
+        return UnavailableError(f"{self.called} cannot be reached for {asked}: {_reason(error)}")
+
+
+def _reason(error: aiohttp.ClientError) -> str:
+    if not isinstance(error, aiohttp.ClientOSError) or error.errno is None:
+        return str(error)
+    if error.errno > 0:
+        return os.strerror(error.errno)
+    return str(error.strerror)  # of the name service
 
 
 def parse_url(url: str) -> URL:
