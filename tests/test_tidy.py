@@ -21,6 +21,7 @@ PARTS = (
     "world",
     "trace",
     "llm",
+    "store",
     "controller",
     "sim",
     "workers",

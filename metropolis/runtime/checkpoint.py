@@ -16,14 +16,14 @@ from typing import Any
 
 import msgspec
 
-from metropolis.runtime.history import (
+from metropolis.types import AgentId, MetropolisError, Step
+from metropolis.world.base import Agent
+from metropolis.world.encoding import (
     entity_from_json,
     entity_to_json,
     event_from_json,
     event_to_json,
 )
-from metropolis.types import AgentId, MetropolisError, Step
-from metropolis.world.base import Agent
 from metropolis.world.entities import Entity, Event
 from metropolis.world.saving import save
 from metropolis.world.state import State

@@ -9,8 +9,9 @@ import asyncio
 from collections.abc import Callable
 
 from metropolis.controller.base import Controller
+from metropolis.store.outcome import Outcome
 from metropolis.types import Commit, Dispatch, Step
-from metropolis.workers.local import LocalWorker, Outcome
+from metropolis.workers.local import LocalWorker
 from metropolis.world.state import State
 
 OnCommit = Callable[[Outcome], None]

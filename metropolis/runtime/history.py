@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
-import numpy as np
 
 from metropolis.types import MetropolisError
-from metropolis.world.entities import Entity, Event, thaw
+from metropolis.world.encoding import (
+    entity_from_json,
+    entity_to_json,
+    event_from_json,
+    event_to_json,
+    plain,
+)
 from metropolis.world.record import StepRecord
 
-_encoder = msgspec.json.Encoder(enc_hook=lambda value: _plain(value), order="sorted")
+_encoder = msgspec.json.Encoder(enc_hook=plain, order="sorted")
 
 
 def line_of(record: StepRecord) -> bytes:
@@ -39,34 +43,6 @@ def record_of(line: bytes) -> StepRecord:
     }
     events = [event_from_json(event) for event in content.get("events", [])]
     return StepRecord(content["step"], content.get("actions", {}), writes, events)
-
-
-def entity_to_json(entity: Entity) -> dict[str, Any]:
-    """All but the name."""
-    return {"kind": entity.kind, "at": entity.position, "state": thaw(entity.state)}
-
-
-def entity_from_json(name: str, content: Mapping[str, Any]) -> Entity:
-    """The reverse of `entity_to_json`."""
-    return Entity(name, tuple(content["at"]), content["kind"], content["state"])
-
-
-def event_to_json(event: Event) -> dict[str, Any]:
-    """An event as JSON."""
-    return {
-        "step": event.step,
-        "source": event.source,
-        "kind": event.kind,
-        "at": event.position,
-        "data": thaw(event.data),
-    }
-
-
-def event_from_json(content: Mapping[str, Any]) -> Event:
-    """The reverse of `event_to_json`."""
-    return Event(
-        content["step"], content["source"], tuple(content["at"]), content["kind"], content["data"]
-    )
 
 
 class HistoryWriter:
@@ -111,14 +87,3 @@ class HistoryWriter:
         """Close the file."""
         if self._file is not None:
             self._file.close()
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(
-        f"{type(value).__name__} is not plain data; actions are numbers, texts, arrays, and "
-        "mappings and lists of these"
-    )

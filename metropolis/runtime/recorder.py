@@ -17,10 +17,10 @@ import numpy as np
 from metropolis.llm.agent import CallRecord
 from metropolis.rules.metrics import Hops
 from metropolis.runtime.history import HistoryWriter
+from metropolis.store.outcome import Outcome
 from metropolis.trace.schema import Calls, Float32, Trace, TraceMeta
 from metropolis.trace.validate import LIMIT
 from metropolis.types import AgentId, Step
-from metropolis.workers.local import Outcome
 from metropolis.world.base import World
 from metropolis.world.entities import Entity, Event
 from metropolis.world.record import StepRecord

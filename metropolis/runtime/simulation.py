@@ -26,10 +26,11 @@ from metropolis.runtime.history import HistoryWriter
 from metropolis.runtime.recorder import CallsFile, Recorder, trace_of
 from metropolis.runtime.run_directory import RunDirectory
 from metropolis.sim.virtual import IdleSelector, VirtualInstances
+from metropolis.store.outcome import Outcome
 from metropolis.trace.parquet import write_trace
 from metropolis.trace.schema import Trace
 from metropolis.types import AgentId, MetropolisError, Position, Step
-from metropolis.workers.local import LocalWorker, Outcome
+from metropolis.workers.local import LocalWorker
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import AGENT, Entity
 from metropolis.world.record import StepRecord

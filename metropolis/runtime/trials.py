@@ -19,8 +19,9 @@ from metropolis.rules.rules import Rule
 from metropolis.runtime.engine import Engine
 from metropolis.runtime.history import HistoryWriter, line_of
 from metropolis.runtime.recorder import CallsFile, Recorder
+from metropolis.store.outcome import Outcome
 from metropolis.types import Dispatch, MetropolisError, Step
-from metropolis.workers.local import LocalWorker, Outcome
+from metropolis.workers.local import LocalWorker
 from metropolis.workers.loops import complete
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import AGENT, Entity, Event

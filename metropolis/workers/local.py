@@ -6,32 +6,20 @@ import asyncio
 import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from metropolis.llm.agent import LLM, BlockingLLM, CallRecord
+from metropolis.llm.agent import LLM, BlockingLLM
+from metropolis.store.outcome import Outcome
 from metropolis.types import AgentId, Dispatch, Step
 from metropolis.world.base import Agent, World
-from metropolis.world.entities import Entity, Event
+from metropolis.world.entities import Entity
 from metropolis.world.state import State
 from metropolis.world.transaction import Transaction, apart
 from metropolis.world.view import Reach, View
 
 THREADS_MAX = 1024
 MakeLLM = Callable[[AgentId, Step], LLM]
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a cluster did in its step, before it is committed."""
-
-    step: Step
-    agents: tuple[AgentId, ...]
-    actions: Mapping[str, Any]
-    writes: Mapping[str, Entity | None]
-    events: Sequence[Event]
-    calls: Mapping[AgentId, Sequence[CallRecord]]
 
 
 class LocalWorker:

@@ -1,0 +1,50 @@
+"""Entities and events as JSON, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from metropolis.world.entities import Entity, Event, thaw
+
+
+def entity_to_json(entity: Entity) -> dict[str, Any]:
+    """All but the name."""
+    return {"kind": entity.kind, "at": entity.position, "state": thaw(entity.state)}
+
+
+def entity_from_json(name: str, content: Mapping[str, Any]) -> Entity:
+    """The reverse of `entity_to_json`."""
+    return Entity(name, tuple(content["at"]), content["kind"], content["state"])
+
+
+def event_to_json(event: Event) -> dict[str, Any]:
+    """An event as JSON."""
+    return {
+        "step": event.step,
+        "source": event.source,
+        "kind": event.kind,
+        "at": event.position,
+        "data": thaw(event.data),
+    }
+
+
+def event_from_json(content: Mapping[str, Any]) -> Event:
+    """The reverse of `event_to_json`."""
+    return Event(
+        content["step"], content["source"], tuple(content["at"]), content["kind"], content["data"]
+    )
+
+
+def plain(value: Any) -> Any:
+    """What msgspec does not know by itself (its `enc_hook`), as what it knows."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(
+        f"{type(value).__name__} is not plain data; actions are numbers, texts, arrays, and "
+        "mappings and lists of these"
+    )
