@@ -176,7 +176,7 @@ def test_sglang_is_told_when_nobody_waits_any_more(stream: bool) -> None:
     async def ask() -> None:
         async with FaultyServer(lambda number: "hang") as server:
             backend = SGLang(server.url)
-            client = Client(backend, timeout_s=0.1, retries=0)
+            client = Client(backend, timeout_s=1.0, retries=0)
             pieces = client.stream(request())
             waiting = anext(pieces) if stream else client.call(request())
             with pytest.raises(LLMError, match="no answer within"):
