@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
-from metropolis import Client, Scenario, Simulation, make_scenario
+from metropolis import Client, Scenario, Simulation, make_scenario, parallel_env
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.maps.town import alderbrook
 from metropolis.runtime.simulation import RunResult
 from metropolis.types import MetropolisError
+from metropolis.world.saving import restore, save
+from metropolis.worlds.smallville.reacting import SILENCE_STEPS
 
 AGENTS, STEPS = 6, 900
 """The morning of a lodge."""
 
 
-def run(scenario: Scenario, steps: int, seed: int = 0, **options: str) -> RunResult:
+def run(scenario: Scenario, steps: int, seed: int = 0, **options: Any) -> RunResult:
     client = Client(Scripted(scenario.author))
     simulation = Simulation(scenario.world, scenario.agents, client, seed=seed, **options)
     return simulation.run(steps)
@@ -56,6 +62,65 @@ def test_both_remember_a_conversation(morning: tuple[Scenario, RunResult]) -> No
             assert any(node.object == other and str(event["about"]) in node.text for node in chats)
         speakers = [speaker for speaker, _ in event["lines"]]
         assert speakers == [two[i % 2] for i in range(len(speakers))]
+
+
+def test_a_run_taken_up_again_is_the_same_run(
+    morning: tuple[Scenario, RunResult], tmp_path: Path
+) -> None:
+    for steps in (STEPS // 2, STEPS):
+        scenario = make_scenario("smallville", agents=AGENTS)
+        out = tmp_path / "run"
+        result = run(scenario, steps, out=out, resume=steps == STEPS)
+    assert result.history_sha256 == morning[1].history_sha256
+
+
+def test_a_resident_is_saved_whole(morning: tuple[Scenario, RunResult]) -> None:
+    own, other = morning[0].agents[2], make_scenario("smallville", agents=AGENTS).agents[2]
+    saved = save(own)
+    assert save(other) != saved
+    restore(other, json.loads(json.dumps(saved)))
+    assert save(other) == saved
+    assert other.memory.nodes == own.memory.nodes
+    question, now_s = "who has news of the festival?", own.now_s + 60
+    assert np.array_equal(
+        other.memory.scores(question, now_s, other.embed),
+        own.memory.scores(question, now_s, own.embed),
+    )
+
+
+def test_spaces_hold_and_any_action_is_possible() -> None:
+    """Actions sampled at random, with nobody to answer questions."""
+    environment = parallel_env("smallville", agents=AGENTS)
+    observations, _ = environment.reset(seed=3)
+    for _ in range(60):
+        for agent, observation in observations.items():
+            assert observation in environment.observation_space(agent)
+        actions = {agent: environment.action_space(agent).sample() for agent in environment.agents}
+        observations = environment.step(actions)[0]
+    assert any(observation.heard for observation in observations.values())
+
+
+def test_two_who_have_talked_are_silent_for_a_while(morning: tuple[Scenario, RunResult]) -> None:
+    begun: dict[frozenset[str], int] = {}
+    for record in morning[1].history:
+        for event in record.events:
+            if event.kind == "conversation":
+                two = frozenset((event.source, event["partner"]))
+                assert event["until"] > event.step
+                assert event.step >= begun.get(two, event.step)
+                begun[two] = event["until"] + SILENCE_STEPS
+
+
+def test_nobody_moves_while_talking(morning: tuple[Scenario, RunResult]) -> None:
+    busy: dict[str, int] = {}
+    for record in morning[1].history:
+        for name, body in record.writes.items():
+            assert body is not None
+            if busy.get(name, 0) > record.step:
+                assert body["busy_until"] == busy[name], "what is written is the same talk"
+            if body["busy_until"] > record.step:
+                busy[name] = body["busy_until"]
+    assert busy
 
 
 def test_the_story_names_people_and_quotes_them(morning: tuple[Scenario, RunResult]) -> None:

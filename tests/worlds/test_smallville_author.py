@@ -1,0 +1,142 @@
+"""The scripted author answers every function in the form the residents read, and so do others."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from datetime import datetime
+from itertools import pairwise
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metropolis import Client, Simulation, make_scenario
+from metropolis.llm.backends.scripted import Scripted
+from metropolis.llm.base import Request
+from metropolis.maps.town import alderbrook
+from metropolis.worlds.smallville import planning, town_profiles
+from metropolis.worlds.smallville.author import FUNCTIONS, author
+from metropolis.worlds.smallville.dialogue import Utterance
+from metropolis.worlds.smallville.reflecting import insight_of
+from metropolis.worlds.smallville.state import DAY_S
+from metropolis.worlds.smallville.talking import utterance_of
+from metropolis.worlds.smallville.world import SmallVille
+
+SEEN = 20
+"""Requests kept of each function."""
+
+
+@pytest.fixture(scope="module")
+def asked() -> dict[str, list[Request]]:
+    """What the people of one house ask from an evening to the morning after."""
+    scenario = make_scenario("smallville", agents=6)
+    evening = SmallVille(alderbrook().map, town_profiles()[:6], start=datetime(2023, 2, 13, 18))
+    found: dict[str, list[Request]] = defaultdict(list)
+
+    def listening(request: Request, random: Random) -> str:
+        if len(found[request.function]) < SEEN:
+            found[request.function].append(request)
+        return author(request, random)
+
+    client = Client(Scripted(listening))
+    Simulation(evening, scenario.agents, client).run(6 * 360 + 1)
+    return found
+
+
+def test_every_function_is_asked_for(asked: dict[str, list[Request]]) -> None:
+    assert set(asked) == set(FUNCTIONS)
+
+
+def answers(requests: list[Request]) -> list[str]:
+    return [author(request, Random(seed)) for request in requests for seed in range(3)]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_answers_differ_by_seed_only(asked: dict[str, list[Request]], function: str) -> None:
+    for request in asked[function]:
+        answer = author(request, Random(1))
+        assert answer.strip()
+        assert answer == author(request, Random(1))
+        assert "{" not in answer or function == "iterative_convo"
+
+
+def test_ratings_are_numbers_from_1_to_10(asked: dict[str, list[Request]]) -> None:
+    for kind in ("event", "chat", "thought"):
+        for answer in answers(asked[f"{kind}_poignancy"]):
+            assert 1 <= int(answer.split(",")[0]) <= 10
+
+
+def test_places_are_of_the_list(asked: dict[str, list[Request]]) -> None:
+    for function in ("action_sector", "action_arena", "action_game_object"):
+        for request in asked[function]:
+            line = next(text for text in request.text.split("\n") if text.startswith("Known "))
+            options = line.partition(": ")[2].split(", ")
+            answer = author(request, Random(0))
+            assert answer in options
+            assert planning.option_in(answer, options) == answer
+
+
+def test_utterances_are_json_and_end_in_time(asked: dict[str, list[Request]]) -> None:
+    for answer in answers(asked["iterative_convo"]):
+        said = json.loads(answer)
+        assert set(said) == {"utterance", "ends"}
+        assert utterance_of(answer) == Utterance(said["utterance"], said["ends"])
+
+
+def test_insights_have_evidence(asked: dict[str, list[Request]]) -> None:
+    for answer in answers(asked["insight_and_guidance"]):
+        for line in planning.lines_of(answer):
+            text, places = insight_of(line)
+            assert text
+            assert "because" not in text
+            assert len(places) == 3
+
+
+def test_tasks_fill_the_time(asked: dict[str, list[Request]]) -> None:
+    for function in ("task_decomp", "new_decomp_schedule"):
+        for answer in answers(asked[function]):
+            tasks = planning.tasks_of(answer, 0, 100 * 3600, "nothing")
+            assert all(task.what != "nothing" and "minutes" not in task.what for task in tasks)
+
+
+@given(st.text(max_size=300), st.integers(0, DAY_S), st.integers(60, 7200))
+def test_whatever_a_model_answers_is_a_plan(text: str, start_s: int, length_s: int) -> None:
+    end_s = start_s + length_s
+    tasks = planning.tasks_of(text, start_s, end_s, "resting")
+    assert [tasks[0].start_s, tasks[-1].end_s] == [start_s, end_s]
+    assert all(one.end_s == other.start_s for one, other in pairwise(tasks))
+    assert all(task.start_s < task.end_s and task.what for task in tasks)
+
+
+def test_models_number_bullet_and_quote() -> None:
+    text = "1) walking (10 minutes)\n- resting, 5 min\n3. **Eating** [duration: 20 mins]\nreading"
+    tasks = planning.tasks_of(text, 0, 6000, "nothing")
+    assert [task.what for task in tasks][:2] == ["walking", "resting"]
+    assert [(task.start_s, task.end_s) for task in tasks] == [
+        (0, 600),
+        (600, 900),
+        (900, 2100),
+        (2100, 6000),
+    ]
+    options = ["Lantern Café", "Heron Inn", "room 1", "room 10"]
+    assert planning.option_in('"the Heron Inn."', options) == "Heron Inn"
+    assert planning.option_in("I would choose room 10", options) == "room 10"
+    assert planning.option_in("nowhere", options) is None
+    assert utterance_of("Hello there!") == Utterance("Hello there!", False)
+    assert utterance_of('{"utterance": 3}').text
+    assert insight_of("People talk.") == ("People talk.", [])
+
+
+def test_residents_know_each_other_by_name() -> None:
+    profiles = town_profiles()
+    names = {profile.name for profile in profiles}
+    for profile in profiles:
+        assert set(profile.relations) <= names - {profile.name}
+        assert all(name in text for name, text in profile.relations.items())
+    places = make_scenario("smallville").agents[0].atlas.places
+    for profile in profiles:
+        assert "bed" in places[profile.home][profile.room]
+        assert profile.at in places[profile.home][profile.room]["bed"]
+        assert not profile.workplace or profile.workplace in places

@@ -1,0 +1,100 @@
+"""Memory against the formula of the paper, and the embedder's properties."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metropolis.worlds.smallville.embedding import DIMENSIONS, hashed_words
+from metropolis.worlds.smallville.memory import Memory, Node
+
+WORDS = st.sampled_from(
+    ["lantern", "lanterns", "cat", "bread", "festival", "walks", "the", "reads"]
+)
+TEXTS = st.lists(WORDS, min_size=1, max_size=6).map(" ".join)
+NODES = st.tuples(TEXTS, st.integers(1, 10), st.integers(0, 500_000))
+
+
+def cosine(one: str, other: str) -> float:
+    return float(np.dot(hashed_words(one).astype(float), hashed_words(other).astype(float)))
+
+
+def scaled(values: list[float]) -> list[float]:
+    low, high = min(values), max(values)
+    return [0.0 if high - low < 1e-12 else (value - low) / (high - low) for value in values]
+
+
+def filled(nodes: list[tuple[str, int, int]]) -> Memory:
+    memory = Memory()
+    for text, importance, accessed_s in nodes:
+        memory.add(Node("event", text, 0, accessed_s, importance, "Ann", "is", text))
+    return memory
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(NODES, min_size=1, max_size=30), TEXTS)
+def test_what_comes_to_mind(nodes: list[tuple[str, int, int]], question: str) -> None:
+    now_s = 500_000
+    memory = filled(nodes)
+    expected = [
+        sum(scores)
+        for scores in zip(
+            scaled([0.995 ** ((now_s - accessed_s) / 3600) for _, _, accessed_s in nodes]),
+            scaled([float(importance) for _, importance, _ in nodes]),
+            scaled([round(cosine(text, question), 5) for text, _, _ in nodes]),
+            strict=True,
+        )
+    ]
+    scores = memory.scores(question, now_s, hashed_words)
+    assert np.allclose(scores, expected, atol=1e-4)
+    found = memory.retrieve(question, 5, now_s, hashed_words)
+    worst = min(expected[memory.nodes.index(node)] for node in found)
+    assert len(found) == min(5, len(nodes))
+    assert sum(score > worst + 1e-3 for score in expected) < len(found)
+    assert all(node.accessed_s == now_s for node in found)
+
+
+def test_a_memory_grows_beyond_its_first_arrays() -> None:
+    memory = filled([(f"event number {i}", 1, i) for i in range(300)])
+    memory.retrieve("event", 3, 1000, hashed_words)
+    for i in range(300, 700):
+        memory.add(Node("event", f"event number {i}", 0, i, 1, "Ann", "is", "there"))
+    assert memory.retrieve("number 650", 1, 1000, hashed_words)[0].text == "event number 650"
+
+
+def test_what_came_to_mind_is_recent() -> None:
+    memory = filled([("old bread", 5, 0), ("old cat", 5, 0)])
+    memory.retrieve("bread", 1, 360_000, hashed_words)
+    assert [node.accessed_s for node in memory.nodes] == [360_000, 0]
+    assert memory.retrieve("nothing of the kind", 1, 400_000, hashed_words)[0].text == "old bread"
+
+
+def test_about_somebody_the_newest_first() -> None:
+    memory = Memory()
+    for i, name in enumerate(["Ann", "Ben", "Ann", "Ann"]):
+        memory.add(Node("event", f"{name} {i}", 0, 0, 1, name, "is", "here"))
+    assert [node.text for node in memory.about("Ann", 2, hashed_words)] == ["Ann 3", "Ann 2"]
+    assert memory.about("Carl", 2, hashed_words) == []
+
+
+@given(st.text(max_size=80))
+def test_vectors_have_unit_length_or_none(text: str) -> None:
+    vector = hashed_words(text)
+    assert vector.shape == (DIMENSIONS,)
+    assert vector.dtype == np.float32
+    assert math.isclose(float(vector @ vector), 1, rel_tol=1e-5) or not vector.any()
+
+
+@given(TEXTS, st.randoms())
+def test_order_and_case_do_not_matter(text: str, random: object) -> None:
+    words = text.split()
+    random.shuffle(words)  # type: ignore[attr-defined]
+    assert np.array_equal(hashed_words(text), hashed_words(" ".join(words).upper()))
+
+
+def test_words_that_begin_alike_are_near() -> None:
+    near = cosine("she was baking bread", "baked breads")
+    assert cosine("lantern", "potato") < near < cosine("bread", "bread")
