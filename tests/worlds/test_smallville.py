@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,15 @@ from metropolis import Client, Scenario, Simulation, make_scenario, parallel_env
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.maps.town import alderbrook
 from metropolis.runtime.simulation import RunResult
+from metropolis.sim.profiles import load_profile
+from metropolis.sim.virtual import VirtualInstances
 from metropolis.types import MetropolisError
 from metropolis.world.saving import restore, save
+from metropolis.worlds.smallville import town_profiles
 from metropolis.worlds.smallville.reacting import SILENCE_STEPS
+from metropolis.worlds.smallville.world import SmallVille
 
+RULES = ("versioned", "conservative")
 AGENTS, STEPS = 6, 900
 """The morning of a lodge."""
 
@@ -33,11 +39,26 @@ def morning() -> tuple[Scenario, RunResult]:
     return scenario, run(scenario, STEPS, mode="lockstep")
 
 
-@pytest.mark.parametrize("rule", ["versioned", "conservative"])
+@pytest.mark.parametrize("rule", RULES)
 def test_the_history_is_lockstep_s(morning: tuple[Scenario, RunResult], rule: str) -> None:
     scenario = make_scenario("smallville", agents=AGENTS)
     result = run(scenario, STEPS, mode="out_of_order", rule=rule)
     assert result.history_sha256 == morning[1].history_sha256
+
+
+def test_the_history_is_lockstep_s_at_noon_with_slow_answers() -> None:
+    """In virtual time answers come in an order of their own."""
+    histories = set()
+    for mode, rule in (("lockstep", ""), ("out_of_order", "versioned"), ("out_of_order", RULES[1])):
+        scenario = make_scenario("smallville", agents=12)
+        noon = SmallVille(alderbrook().map, town_profiles()[:12], start=datetime(2023, 2, 13, 12))
+        slow = VirtualInstances(Scripted(scenario.author), load_profile("llama-3-8b/l4"), 1)
+        options = {"mode": mode} | ({"rule": rule} if rule else {})
+        result = Simulation(noon, scenario.agents, Client(slow), **options).run(240)
+        histories.add(result.history_sha256)
+        assert result.simulated
+        assert any(event.kind == "conversation" for r in result.history for event in r.events)
+    assert len(histories) == 1
 
 
 def test_nobody_walks_through_walls(morning: tuple[Scenario, RunResult]) -> None:
@@ -92,12 +113,16 @@ def test_spaces_hold_and_any_action_is_possible() -> None:
     """Actions sampled at random, with nobody to answer questions."""
     environment = parallel_env("smallville", agents=AGENTS)
     observations, _ = environment.reset(seed=3)
+    for number, agent in enumerate(environment.agents):
+        environment.action_space(agent).seed(number)
+    heard = 0
     for _ in range(60):
         for agent, observation in observations.items():
             assert observation in environment.observation_space(agent)
         actions = {agent: environment.action_space(agent).sample() for agent in environment.agents}
         observations = environment.step(actions)[0]
-    assert any(observation.heard for observation in observations.values())
+        heard += sum(len(observation.heard) for observation in observations.values())
+    assert heard > 0
 
 
 def test_two_who_have_talked_are_silent_for_a_while(morning: tuple[Scenario, RunResult]) -> None:
@@ -130,6 +155,9 @@ def test_the_story_names_people_and_quotes_them(morning: tuple[Scenario, RunResu
     told = "\n".join(lines)
     assert all(agent.name in told for agent in scenario.agents)
     assert "“" in told
+    times = [line[:5] for line in lines if not line.startswith(" ")]
+    assert times == sorted(times)
+    assert times[0] >= "06:00"
     assert len(lines) < 100
 
 

@@ -18,6 +18,8 @@ SILENCE_STEPS = 800
 """How long two who have talked do not talk again."""
 LATE_S = 23 * HOUR_S
 WAIT_S = 300
+NEWEST_MEMORIES, RELEVANT_MEMORIES = 4, 8
+"""What comes to mind of somebody: what happened last, and what bears on the moment."""
 
 
 async def react(
@@ -46,7 +48,10 @@ def may_talk(me: Resident, other: str, now_s: int) -> bool:
 
 async def wants_to_talk(me: Resident, other: str, doing: str, now_s: int, llm: LLM) -> bool:
     """Whether now is the moment to talk to `other`, in the model's judgement."""
-    known = me.memory.retrieve(f"{other} is {doing}", 8, now_s, me.embed)
+    known = me.memory.about(other, NEWEST_MEMORIES, me.embed)
+    for node in me.memory.retrieve(f"{other} is {doing}", RELEVANT_MEMORIES, now_s, me.embed):
+        if node not in known:
+            known.append(node)
     prompt = prompts.decide_to_talk(me, other, doing, known, now_s)
     answer = await llm.chat(prompt, function="decide_to_talk", max_tokens=20)
     return "yes" in answer.text.lower()

@@ -62,8 +62,9 @@ def hourly_schedule(prompt: Prompt, random: Random) -> str:
     if hour < 9 and "breakfast" not in schedule and hour < max(start, 8):
         return "having breakfast"
     lunch = 14 if start < 12 and workplace in phrases()["late_lunch"] else 12
-    if hour == lunch or (hour == 13 and random.random() < 0.3 and "lunch" not in schedule):
-        return f"having lunch at {_lunch_place(prompt, random)}"
+    late = hour == lunch + 1 and "lunch" not in schedule
+    if hour >= 12 and (late or (hour == lunch and random.random() < 0.9)):
+        return f"having lunch {_lunch_place(prompt, random)}"
     if start <= hour < end:
         return _work(prompt, hour, workplace)
     if hour in FESTIVAL_HOURS and _FESTIVAL.search(prompt.text):
@@ -136,9 +137,9 @@ def _the(place: str) -> str:
 
 def _lunch_place(prompt: Prompt, random: Random) -> str:
     habits = prompt.fact("Habits")
-    found = re.search(r"lunch[^,]* (?:at|on) (?:the )?([A-Z][\w' é]+)", habits)
+    found = re.search(r"lunch[^,]* ((?:at|on) (?:the )?[A-Z][\w' é]+)", habits)
     if found and random.random() < 0.7:
-        return _the(found[1].strip())
+        return found[1].strip()
     return pick(phrases()["lunch_places"], random)
 
 

@@ -39,7 +39,9 @@ def relationship(prompt: Prompt, random: Random) -> str:
     """What is remembered of the other, and a word on how it feels."""
     other = prompt.between("that may bear on ", ":")
     me, them = prompt.first_name, other.split()[0]
-    about = [statement for statement in prompt.statements if them in statement]
+    sentences = re.split(r"(?<=[.!?]) ", prompt.fact("Knows"))
+    shared = [text for text in prompt.statements if them in text and prompt.name in text]
+    about = [text for text in (*sentences, *shared) if other in text and " is " not in text[:40]]
     fill = {"{me}": me, "{other}": them}
     words = phrases()["relations"]
     known = about[0] if about else pick(words["strangers"], random)
