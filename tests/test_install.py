@@ -47,7 +47,7 @@ def fresh_copy(tmp_path: Path) -> Path:
 
 def test_the_readme_first_command(fresh_copy: Path) -> None:
     output = run("bash", "-euo", "pipefail", "-c", readme_commands()[0], cwd=fresh_copy)
-    for mode in ("sequential", "lockstep", "conservative", "versioned", "oracle"):
+    for mode in ("sequential", "lockstep", "out_of_order", "oracle"):
         assert mode in output
 
 

@@ -24,6 +24,7 @@ from metropolis.cli.run_options import (
 from metropolis.cli.run_report import (
     print_estimate,
     print_summary,
+    story_line,
     summary_of,
     write_json,
 )
@@ -226,7 +227,7 @@ def _live(
         for record in simulation.steps(steps):
             advance(agents)
             for sentence in () if quiet else scenario.story(record):
-                click.echo(sentence, err=story_to_stderr)
+                click.echo(story_line(scenario.world, record.step, sentence), err=story_to_stderr)
 
 
 @contextmanager

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from pathlib import Path
+from shutil import get_terminal_size
+from textwrap import fill
 
 import click
 from rich import box
@@ -185,18 +188,18 @@ def print_summary(run: Summary) -> None:
     where = f"{run.instances} × {run.profile}"
     if run.simulated:
         console.print(
-            f"LLM latency is simulated: on {where} the run would have taken "
+            f"\nLLM latency is simulated: on {where} the run would have taken "
             f"{_seconds(run.makespan_s)} sim_s."
         )
     else:
-        console.print(f"With the real model the run took {_seconds(run.makespan_s)} s.")
+        console.print(f"\nWith the real model the run took {_seconds(run.makespan_s)} s.")
     if run.comparison:
         console.print(
             "\nWhat out-of-order execution buys: the same calls, simulated on "
             f"{where} in every mode."
         )
         console.print(_comparison_table(run.comparison))
-    console.print(f"Written to {run.out}: {', '.join(Path(p).name for p in run.paths.values())}")
+    console.print(f"\nWritten to {run.out}: {', '.join(Path(p).name for p in run.paths.values())}")
 
 
 def print_estimate(found: Estimate) -> None:
@@ -228,6 +231,19 @@ def print_estimate(found: Estimate) -> None:
     console.print(table)
     times = ", ".join(f"{mode} {_hours(s)}" for mode, s in found.makespan_sim_s.items())
     console.print(f"Simulated on {found.instances} × {found.profile}: {times}.")
+
+
+def story_line(world: World, step: Step, sentence: str) -> str:
+    """`sentence` after the simulated time at which `step` begins, as wide as the terminal.
+
+    One that begins with spaces belongs to the one before and has no time of its own.
+    """
+    clock = (world.start + timedelta(seconds=step * world.step_s)).strftime("%H:%M")
+    first, indent = f"{clock}  ", " " * 7
+    if sentence.startswith(" "):
+        first = indent = " " * 9
+    width = max(WIDTH // 2, get_terminal_size((WIDTH, 0)).columns)
+    return fill(sentence.strip(), width, initial_indent=first, subsequent_indent=indent)
 
 
 def _calls_table(usage: Mapping[str, Function], cost: float | None) -> Table:

@@ -103,7 +103,7 @@ def test_people_read_a_story_and_a_table_in_80_columns(run: Run) -> None:
     status, out, err = run("meadow.py")
     assert (status, err) == (0, "")
     lines = out.splitlines()
-    assert any(re.match(r"w0\d shouts hey \d", line) for line in lines)
+    assert any(re.match(r"00:0\d  w0\d shouts hey \d", line) for line in lines)
     for mode in ("sequential", "lockstep", "out_of_order", "oracle"):
         assert any(line.startswith(mode) for line in lines)
     assert max(map(len, lines)) <= 80
