@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from metropolis.bench.stub_server import stub_server
 from metropolis.cli import main
 from metropolis.runtime.history import record_of
 
@@ -183,6 +184,21 @@ def test_a_journal_is_replayed(run: Run, uninterrupted: dict[str, Any]) -> None:
     status, _, err = run("meadow.py", "--llm", "replay:uninterrupted/journal.jsonl", "--seed", "3")
     assert status == 2
     assert re.fullmatch(r"metropolis: .* has no answer to .*metropolis run --resume .*\n", err)
+    # a run whose model has failed goes on with another
+    resumed = summary(run, "--resume", "--llm", "scripted")
+    other = summary(run, "meadow.py", "--seed", "3")
+    assert resumed["history_sha256"] == other["history_sha256"]
+
+
+def test_a_server_is_asked(run: Run) -> None:
+    with stub_server(0.0, 0) as url:
+        live = summary(run, "minimal", "--llm", url, "--requests-per-minute", "100000")
+    assert live["simulated"] is False
+    assert live["makespan_s"] == pytest.approx(live["wall_s"], rel=0.5)
+    assert live["prompt_tokens"] == 12 * live["calls"] > 0
+    assert {row["mode"] for row in live["comparison"]} == {
+        "sequential", "lockstep", "out_of_order", "oracle"
+    }  # fmt: skip
 
 
 def test_killed_at_any_moment_it_goes_on(run: Run, tmp_path: Path) -> None:
