@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from threading import Event
 from types import FrameType
 from typing import Any
 
@@ -30,7 +32,7 @@ from metropolis.cli.run_report import (
 )
 from metropolis.llm.base import Backend
 from metropolis.progress import progress_bar
-from metropolis.runtime.estimate import estimate_run
+from metropolis.runtime.estimate import Estimate, estimate_run
 from metropolis.runtime.simulation import INTERRUPTED, LIVE_MODES, LIVE_RULES, Simulation
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.types import MetropolisError, Step
@@ -38,6 +40,7 @@ from metropolis.world.scenario import Scenario
 
 FINISHED, STATUS_BUDGET, STATUS_INTERRUPTED = 0, 3, 130
 LATEST = "the latest"
+REHEARSAL_WALL_S = 120.0
 _COUNT = click.IntRange(1, 1_000_000_000)
 
 
@@ -155,10 +158,7 @@ def command(
     scenario = options.scenario()
     steps = options.last_step(scenario)
     if estimate:
-        with progress_bar(steps, "steps", quiet=quiet) as (advance, describe):
-            describe("rehearsing")
-            found = estimate_run(scenario, steps, options.seed, options.profile,
-                                 options.instances, options.prices, advance)  # fmt: skip
+        found = _rehearse(scenario, steps, options, quiet=quiet)
         (write_json if as_json else print_estimate)(found)
         return FINISHED
     backend = options.backend(scenario)
@@ -192,6 +192,26 @@ def command(
     return STATUS_INTERRUPTED if simulation.stopped == INTERRUPTED else STATUS_BUDGET
 
 
+def _rehearse(scenario: Scenario, steps: Step, options: RunOptions, *, quiet: bool) -> Estimate:
+    """An estimate from as much of a rehearsal as REHEARSAL_WALL_S and the user's patience allow."""
+    began, stop = time.monotonic(), Event()
+    with (
+        progress_bar(steps, "steps", quiet=quiet) as (advance, describe),
+        _ended_by_ctrl_c(stop.set),
+    ):
+        describe("rehearsing; Ctrl-C: enough")
+        return estimate_run(
+            scenario,
+            steps,
+            options.seed,
+            options.profile,
+            options.instances,
+            options.prices,
+            advance,
+            lambda: stop.is_set() or time.monotonic() - began > REHEARSAL_WALL_S,
+        )
+
+
 def _changed(world: str | None, given: dict[str, Any]) -> dict[str, Any]:
     """The options that stand on the command line."""
     context = click.get_current_context()
@@ -222,7 +242,7 @@ def _live(
     left = max(0, steps - simulation.first_step)
     with (
         progress_bar(left * agents, "agent-steps", quiet=quiet) as (advance, _),
-        _ended_by_ctrl_c(simulation),
+        _ended_by_ctrl_c(simulation.interrupt),
     ):
         for record in simulation.steps(steps):
             advance(agents)
@@ -231,12 +251,12 @@ def _live(
 
 
 @contextmanager
-def _ended_by_ctrl_c(simulation: Simulation) -> Iterator[None]:
-    """The first Ctrl-C ends the run with its files whole, a second one at once."""
+def _ended_by_ctrl_c(finish: Callable[[], None]) -> Iterator[None]:
+    """The first Ctrl-C calls `finish`, a second one ends everything at once."""
 
     def end(_signal: int, _frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, before)
-        simulation.interrupt()
+        finish()
 
     before = signal.signal(signal.SIGINT, end)
     try:

@@ -1,9 +1,9 @@
 """What a run would take, from a rehearsal: the same world, its offline author the model.
 
-The rehearsal asks what the run would ask, and costs nothing. It ends after `REHEARSAL_WALL_S`; the
-steps it has not reached are then taken to be like those it has. What it cannot know is how long a
-real model's answers are, and what follows from them: hence the bound, every answer as long as its
-`max_tokens` allows.
+The rehearsal asks what the run would ask, and costs nothing. It may be cut short; the steps it has
+not reached are then taken to be like those it has, which is rough where a day has busy and quiet
+hours. What it cannot know is how long a real model's answers are, and what follows from them: hence
+the bound, every answer as long as its `max_tokens` allows.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from metropolis.runtime.replay import Setting, replay
 from metropolis.runtime.simulation import Simulation
 from metropolis.sim.profiles import load_profile
 from metropolis.trace.schema import Trace
-from metropolis.types import MetropolisError, Step
+from metropolis.types import Step
 from metropolis.world.scenario import Scenario
 
-REHEARSAL_WALL_S = 20.0
 MODES = {"lockstep": "lockstep", "out_of_order": "versioned"}
 """A live mode -> the replay's."""
 
@@ -82,9 +81,10 @@ def estimate_run(
     instances: int,
     prices: Prices | None = None,
     progress: Callable[[int], None] = lambda _: None,
-    rehearsal_wall_s: float = REHEARSAL_WALL_S,
+    enough: Callable[[], bool] = lambda: False,
 ) -> Estimate:
-    """Rehearse `scenario` and scale up to `steps`; `progress` is told of each step rehearsed.
+    """Rehearse `scenario` and scale up to `steps`; `progress` is told of each step rehearsed, and
+    the rehearsal ends when it is `enough`.
 
     The world and the agents of `scenario` are used up. Raises MetropolisError when the rehearsal
     fails, as the run would.
@@ -97,14 +97,10 @@ def estimate_run(
     began_wall_s = time.perf_counter()
     for _ in simulation.steps(steps):
         progress(1)
-        if time.perf_counter() - began_wall_s > rehearsal_wall_s:
+        if enough():
             simulation.interrupt()
     result = simulation.result()
     wall_s = time.perf_counter() - began_wall_s
-    if not result.steps:
-        raise MetropolisError(
-            f"no step was rehearsed in {wall_s:.0f} s; fewer --agents would make an estimate"
-        )
     factor = steps / result.steps
     functions = _amounts(result.trace, author.output_tokens_max, factor, prices)
     setting = Setting(
