@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Completion, Request
@@ -19,6 +20,7 @@ from metropolis.llm.usage import Prices
 from metropolis.runtime.replay import Setting, replay
 from metropolis.runtime.simulation import Simulation
 from metropolis.sim.profiles import load_profile
+from metropolis.sim.virtual import VirtualInstances
 from metropolis.trace.schema import Trace
 from metropolis.types import Step
 from metropolis.world.scenario import Scenario
@@ -91,9 +93,9 @@ def estimate_run(
     """
     loaded = load_profile(profile)
     author = _Rehearsal(scenario)
-    simulation = Simulation(
-        scenario.world, scenario.agents, Client(author), mode="lockstep", seed=seed
-    )
+    # latency, though only virtual, shows in the trace which calls of a step wait for each other
+    client = Client(VirtualInstances(author, loaded, instances), timeout_s=inf)
+    simulation = Simulation(scenario.world, scenario.agents, client, mode="lockstep", seed=seed)
     began_wall_s = time.perf_counter()
     for _ in simulation.steps(steps):
         progress(1)
