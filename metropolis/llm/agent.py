@@ -243,7 +243,8 @@ class BlockingLLM:
     """The same for plain agents, which run in threads: every call waits in this thread.
 
     The calls run on `loop`, which must run in another thread. `on_block` and `on_unblock` are
-    called on that loop when a call begins to wait and before its thread goes on.
+    called on that loop when a call begins to wait and before its thread goes on; of calls that wait
+    together, from threads of the agent's own, by the first and by the last.
     """
 
     def __init__(
@@ -258,6 +259,7 @@ class BlockingLLM:
         self._loop = loop
         self._on_block = on_block
         self._on_unblock = on_unblock
+        self._waiting = 0
 
     @property
     def calls(self) -> list[CallRecord]:
@@ -289,11 +291,15 @@ class BlockingLLM:
         return asyncio.run_coroutine_threadsafe(self._hooked(coroutine), self._loop).result()
 
     async def _hooked(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        self._on_block()
+        self._waiting += 1
+        if self._waiting == 1:
+            self._on_block()
         try:
             return await coroutine
         finally:
-            self._on_unblock()
+            self._waiting -= 1
+            if not self._waiting:
+                self._on_unblock()
 
 
 def chat_of(messages: str | Sequence[Message]) -> tuple[Message, ...]:

@@ -87,6 +87,8 @@ class Client:
         self.journal: Journal | None = None
         self.prices = prices or FREE
         self.usage: dict[str, Usage] = {}
+        self.on_exhausted: Callable[[BudgetExhausted], object] = lambda _: None
+        """Told when the budget has run out, before the agent is, which may ignore it."""
         self.gate = Gate(concurrency, requests_per_minute, tokens_per_minute, max_tokens, max_cost)
         self._estimates = tokens_per_minute is not None
         self._bounds = max_tokens is not None or max_cost is not None
@@ -184,7 +186,9 @@ class Client:
         priority = (int(request.speculative), request.priority)
         turn = await self.gate.enter(priority, need)
         if turn is None:
-            raise BudgetExhausted(self._exhausted(request, need))
+            exhausted = BudgetExhausted(self._exhausted(request, need))
+            self.on_exhausted(exhausted)
+            raise exhausted
         time = asyncio.get_running_loop().time
         began = time()
         try:

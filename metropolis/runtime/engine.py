@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from metropolis.controller.base import Controller
 from metropolis.store.outcome import Outcome
-from metropolis.types import Commit, Dispatch, Step
+from metropolis.types import Commit, Dispatch, MetropolisError, Step
 from metropolis.workers.local import LocalWorker
 from metropolis.world.state import State
 
@@ -30,12 +30,14 @@ class Engine:
     ) -> None:
         self._controller, self._worker, self._state = controller, worker, state
         self._names, self._on_commit = names, on_commit
-        self._tasks: set[asyncio.Task[Outcome]] = set()
+        self._tasks: dict[asyncio.Task[Outcome], Dispatch] = {}
         self._changed = asyncio.Event()
         self.failure: BaseException | None = None
         """What ended the run before its time."""
         self.newest_step = controller.floor
         """The greatest step that anybody has come to."""
+        self.seen_floor = controller.floor
+        """The floor that who drives this engine has seen, and may still read the state at."""
 
     @property
     def floor(self) -> Step:
@@ -64,6 +66,7 @@ class Engine:
 
     async def stop(self) -> None:
         """Cancel what is at work; nothing of it is committed."""
+        self.end(asyncio.CancelledError())
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -71,23 +74,31 @@ class Engine:
     def _dispatch(self, ready: list[Dispatch]) -> None:
         for dispatch in ready:
             task = asyncio.get_running_loop().create_task(self._worker.run(dispatch))
-            self._tasks.add(task)
+            self._tasks[task] = dispatch
             task.add_done_callback(self._finish)
 
     def _finish(self, task: asyncio.Task[Outcome]) -> None:
-        self._tasks.discard(task)
-        if task.cancelled() or self.failure is not None:
+        dispatch = self._tasks.pop(task)
+        if self.failure is not None:
             if not task.cancelled():
                 task.exception()  # the first failure is the one to tell
             return
         try:
             self._commit(task.result())
+        except asyncio.CancelledError:  # not ours: the run has not ended
+            self.end(
+                MetropolisError(
+                    f"step {dispatch.step}, agent {self._names[dispatch.agents[0]]!r} or its "
+                    "cluster: a task was cancelled from within; who cancels one should catch its "
+                    "CancelledError"
+                )
+            )
         except BaseException as failure:  # noqa: BLE001 -- kept, and raised where the run is awaited
-            self.end(failure)
+            self.end(_alone(failure))
         self._changed.set()
 
     def _commit(self, outcome: Outcome) -> None:
-        self._state.commit(outcome.step, outcome.writes, outcome.events, self.floor)
+        self._state.commit(outcome.step, outcome.writes, outcome.events, self.seen_floor)
         positions = []
         for agent in outcome.agents:
             body = self._state.entity(self._names[agent], outcome.step + 1)
@@ -96,3 +107,12 @@ class Engine:
         self.newest_step = max(self.newest_step, outcome.step + 1)
         self._on_commit(outcome)
         self._dispatch(self._controller.handle([Commit(outcome.agents, tuple(positions))]))
+
+
+def _alone(failure: BaseException) -> BaseException:
+    """The first of the sentences for users in a task group's error, if it holds nothing else."""
+    if not isinstance(failure, BaseExceptionGroup):
+        return failure
+    failures = [_alone(inner) for inner in failure.exceptions]
+    users = all(isinstance(inner, MetropolisError) for inner in failures)
+    return failures[0] if users else failure

@@ -288,6 +288,7 @@ class Simulation:
         )
         engine = Engine(controller, self._worker, self._state, names, commit)
         self._wake = lambda: loop.call_soon_threadsafe(engine.end, Interrupted(INTERRUPTED))
+        self.client.on_exhausted = engine.end  # whatever agents do with the error
         try:
             loop.run_until_complete(self.client.check())
             loop.call_soon(engine.start)
@@ -301,6 +302,7 @@ class Simulation:
                     yield record
                     if checkpointer is not None and checkpointer.step == record.step + 1:
                         self._write(checkpointer)
+                engine.seen_floor = engine.floor
                 self._state.drop_events(engine.floor)
                 if checkpointer is not None:
                     checkpointer.plan(engine.newest_step)

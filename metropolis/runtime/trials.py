@@ -150,6 +150,7 @@ class Trial:
             while engine.floor < steps and engine.failure is None:
                 await engine.advance()
                 records += recorder.advance(engine.floor)
+                engine.seen_floor = engine.floor
             if engine.failure is not None:
                 raise engine.failure
         finally:

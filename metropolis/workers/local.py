@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,7 @@ from metropolis.world.transaction import Transaction, apart
 from metropolis.world.view import Reach, View
 
 THREADS_MAX = 1024
+_UNCHANGING = (str, int, float, bool, type(None))
 MakeLLM = Callable[[AgentId, Step], LLM]
 
 
@@ -43,7 +45,9 @@ class LocalWorker:
         self._reach, self._seed, self._make_llm = reach, seed, make_llm
         self._one_by_one = one_by_one
         self._ids = {agent.name: i for i, agent in enumerate(agents)}
-        self._threads = ThreadPoolExecutor(min(len(agents), THREADS_MAX) or 1)
+        threads = min(len(agents), THREADS_MAX) or 1
+        self._threads = ThreadPoolExecutor(threads)
+        self._free_threads = asyncio.Semaphore(threads)
         self.computing = 0
         """Threads in which agents run and do not wait for an LLM; kept on the event loop."""
 
@@ -64,7 +68,7 @@ class LocalWorker:
         actions: dict[str, Any] = {}
         for part, decided in parts:
             writes |= part.writes
-            actions |= decided
+            actions |= {name: copied(action) for name, action in decided.items()}
         return Outcome(
             dispatch.step,
             dispatch.agents,
@@ -125,14 +129,26 @@ class LocalWorker:
             return await method(asked, llm)
         loop = asyncio.get_running_loop()
         blocking = BlockingLLM(llm, loop, on_block=self._stop_computing, on_unblock=self._compute)
-        self._compute()
-        try:
-            return await loop.run_in_executor(self._threads, method, asked, blocking)
-        finally:
-            self._stop_computing()
+        async with self._free_threads:
+            self._compute()
+            try:
+                return await loop.run_in_executor(self._threads, method, asked, blocking)
+            finally:
+                self._stop_computing()
 
     def _compute(self) -> None:
         self.computing += 1
 
     def _stop_computing(self) -> None:
         self.computing -= 1
+
+
+def copied(action: Any) -> Any:
+    """`action` as it is now: agents may go on with the lists and mappings they have returned."""
+    if isinstance(action, _UNCHANGING):
+        return action
+    if isinstance(action, Mapping):
+        return {key: copied(value) for key, value in action.items()}
+    if type(action) is list:
+        return [copied(value) for value in action]
+    return deepcopy(action)

@@ -1,0 +1,181 @@
+"""Agents who start tasks and threads, keep what they returned, and catch every error."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from metropolis.llm import Client, LLMError
+from metropolis.llm.backends.scripted import Scripted
+from metropolis.runtime.simulation import RunResult, Simulation
+from metropolis.sim.profiles import load_profile
+from metropolis.sim.virtual import VirtualInstances
+from metropolis.types import MetropolisError
+from metropolis.world.base import Agent, World
+from metropolis.world.entities import Entity
+from metropolis.world.transaction import Transaction
+from metropolis.world.view import View
+
+PROFILE = load_profile("llama-3-8b/l4")
+
+
+class Line(World):
+    """Agents `apart` from one another, and nothing else."""
+
+    name = "line"
+    perception_radius = 1
+    max_velocity = 1
+
+    def __init__(self, agents: int, apart: int = 0) -> None:
+        self.names, self.apart = [f"a{i}" for i in range(agents)], apart
+
+    def reset(self, *, seed: int, options: Mapping[str, Any]) -> Sequence[Entity]:
+        return [Entity(n, (self.apart * i, 0), "agent") for i, n in enumerate(self.names)]
+
+    def observe(self, view: View) -> Any:
+        return view.step
+
+    async def resolve(self, cluster: Transaction) -> None:
+        pass
+
+
+@dataclass
+class Thinker(Agent):
+    name: str
+    memory: list[Any] = field(default_factory=list)
+
+
+def run(world: Line, agent: Callable[[str], Agent], steps: int = 4, **how: Any) -> RunResult:
+    backend = VirtualInstances(Scripted(lambda request, draw: "yes"), PROFILE, 1)
+    client = Client(backend, max_tokens=how.pop("max_tokens", None))
+    return Simulation(world, [agent(name) for name in world.names], client, **how).run(steps)
+
+
+class Plain(Thinker):
+    def proceed(self, observation: Any, llm: Any) -> Any:
+        return llm.chat(f"{self.name} {observation}").text
+
+    def answer(self, question: Any, llm: Any) -> Any:
+        return llm.chat(question).text
+
+
+def test_a_plain_agent_may_call_from_threads_of_its_own() -> None:
+    class Parallel(Thinker):
+        def proceed(self, observation: Any, llm: Any) -> Any:
+            with ThreadPoolExecutor(2) as threads:
+                return [c.text for c in threads.map(llm.chat, ["one", "two"])]
+
+    assert run(Line(1), Parallel).calls == 8
+
+
+def test_more_plain_agents_than_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metropolis.workers.local.THREADS_MAX", 2)
+    assert run(Line(5, 100), Plain).calls == 20
+
+
+def test_more_questions_at_once_than_threads() -> None:
+    class Curious(Line):
+        async def resolve(self, cluster: Transaction) -> None:
+            asking = cluster["a0"]
+            await asyncio.gather(*[asking.ask("a1", f"{i}?") for i in range(4)])
+
+    assert run(Curious(2), Plain, 2).calls == 2 * (2 + 4)
+
+
+def test_history_keeps_actions_as_they_were() -> None:
+    class Hoarder(Thinker):
+        async def proceed(self, observation: Any, llm: Any) -> Any:
+            self.memory.append({"seen": [observation]})
+            for known in self.memory:
+                known["seen"].append(self.step)
+            return {"memory": self.memory, "last": (self.memory[-1],)}
+
+    far, near = run(Line(3, 100), Hoarder), run(Line(3, 100), Hoarder, mode="lockstep")
+    assert far.history == near.history
+    assert far.history_sha256 == near.history_sha256
+    first = {"seen": [0, 0]}
+    assert far.history[0].actions["a0"] == {"memory": [first], "last": (first,)}
+
+
+def test_a_cancelled_task_is_told_of() -> None:
+    class Impatient(Thinker):
+        async def proceed(self, observation: Any, llm: Any) -> Any:
+            asking = asyncio.create_task(llm.chat("well?"))
+            await asyncio.sleep(0)
+            asking.cancel()
+            await asking
+
+    with pytest.raises(MetropolisError, match=r"step 0, agent 'a0'.* was cancelled from within"):
+        run(Line(2, 100), Impatient)
+
+
+class Grouped(Thinker):
+    async def proceed(self, observation: Any, llm: Any) -> Any:
+        async with asyncio.TaskGroup() as group:
+            for number in range(2):
+                group.create_task(llm.chat(f"{observation} {number}"))
+
+
+class Careless(Thinker):
+    async def proceed(self, observation: Any, llm: Any) -> Any:
+        try:
+            return (await llm.chat(f"{observation}")).text
+        except LLMError:
+            return "whatever"
+
+
+@pytest.mark.parametrize("agent", [Grouped, Careless])
+def test_a_budget_ends_the_run_whatever_agents_do_with_the_error(agent: Any) -> None:
+    whole = run(Line(2, 100), agent, 8)
+    part = run(Line(2, 100), agent, 8, max_tokens=310)
+    assert "the budget is exhausted" in str(part.stopped)
+    assert 0 < part.steps < 8
+    assert part.history == whole.history[: part.steps]
+
+
+def test_of_a_task_group_of_errors_for_users_the_first_is_raised() -> None:
+    class Unclear(Thinker):
+        async def proceed(self, observation: Any, llm: Any) -> Any:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(llm.chat([]))
+                group.create_task(llm.chat([]))
+
+    with pytest.raises(MetropolisError, match="a chat has no messages"):
+        run(Line(1), Unclear)
+
+    class Faulty(Thinker):
+        async def proceed(self, observation: Any, llm: Any) -> Any:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(llm.chat([]))
+                group.create_task(llm.chat(3))
+
+    with pytest.raises(ExceptionGroup):
+        run(Line(1), Faulty)
+
+
+def test_nothing_goes_on_once_a_run_is_left(caplog: pytest.LogCaptureFixture) -> None:
+    """Turns that end while the run is being stopped begin no others: asyncio tells of such."""
+
+    class Quick(Thinker):
+        async def proceed(self, observation: Any, llm: Any) -> Any:
+            try:
+                for _ in range(self.random.randrange(4)):
+                    await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                return  # ends its turn as if nothing had been
+
+    world = Line(5, 100)
+    for seed in range(20):
+        steps = Simulation(world, [Quick(name) for name in world.names], seed=seed).steps(50)
+        for record in steps:
+            if record.step == seed:
+                break
+        steps.close()
+    gc.collect()
+    assert not caplog.records
