@@ -39,7 +39,10 @@ class Scenario:
     author: Callable[[Any, Random], str] | None = None
     """Answers a `metropolis.llm.Request` offline, for the scripted backend; None: its own words."""
     story: Callable[[StepRecord], Sequence[str]] = plain_story
-    """What to tell people of a step, a sentence each; called in order of steps."""
+    """What to tell people of a step, a sentence each; called in order of steps.
+
+    The command line puts the time before a line, and none before one that begins with a space.
+    """
     steps: int = 360
     """How long a run is unless told otherwise."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
 
 from metropolis.types import Step
 from metropolis.world.entities import AGENT, Event
@@ -55,8 +54,7 @@ class Story:
             elif event.kind == THOUGHT and self._may_tell(THOUGHT, event.step, THOUGHT_QUIET_S):
                 thought = event["text"].rstrip(".")
                 told.append(f"{event.source} reflects: “{thought[:1].upper()}{thought[1:]}.”")
-        moment = self._world.start + timedelta(seconds=record.step * self._world.step_s)
-        return [line if line.startswith(MARGIN) else f"{moment:%H:%M} {line}" for line in told]
+        return told
 
     def _watch(self, record: StepRecord) -> None:
         """Note who comes to which place, and who wakes up or falls asleep."""
