@@ -135,28 +135,28 @@ std::vector<Tiles::Tile> GenAgent::zone(Tile p, int radius) const {
 Hops::Hops(std::vector<std::int64_t> offsets, std::vector<std::int32_t> neighbours)
     : graph_(std::make_shared<Graph>(Graph{std::move(offsets), std::move(neighbours)})) {}
 
-double Hops::distance(Position p, Position q) const {
-  constexpr std::int32_t UNREACHED = -1;
-  const auto key = static_cast<std::uint64_t>(p.x);
-  std::vector<std::int32_t>* hops = &fields_[key];
-  if (hops->empty()) {
-    if (fields_.reserve(graph_->nodes() * sizeof(std::int32_t))) hops = &fields_[key];
-    hops->assign(graph_->nodes(), UNREACHED);
-    std::vector<std::size_t> queue{static_cast<std::size_t>(key)};
-    (*hops)[queue.front()] = 0;
-    for (std::size_t i = 0; i < queue.size(); ++i) {
-      const std::size_t node = queue[i];
-      for (auto edge = graph_->offsets[node]; edge < graph_->offsets[node + 1]; ++edge) {
-        const auto next =
-            static_cast<std::size_t>(graph_->neighbours[static_cast<std::size_t>(edge)]);
-        if ((*hops)[next] != UNREACHED) continue;
-        (*hops)[next] = (*hops)[node] + 1;
-        queue.push_back(next);
-      }
+double Hops::distance(Position p, Position q, double most) const {
+  constexpr std::size_t BYTES_PER_NODE = 64;
+  const auto start = static_cast<std::int32_t>(p.x), goal = static_cast<std::int32_t>(q.x);
+  fields_.reserve(std::exchange(grown_, 0));
+  Field& field = fields_[static_cast<std::uint64_t>(start)];
+  if (field.queue.empty()) {
+    field.queue.push_back(start);
+    field.hops.emplace(start, 0);
+  }
+  while (!field.hops.contains(goal) && field.next < field.queue.size()) {
+    const std::int32_t node = field.queue[field.next];
+    const std::int32_t hops = field.hops.at(node) + 1;
+    if (hops > most) break;
+    ++field.next;
+    for (const std::int32_t neighbour : graph_->of(static_cast<std::size_t>(node))) {
+      if (!field.hops.emplace(neighbour, hops).second) continue;
+      field.queue.push_back(neighbour);
+      grown_ += BYTES_PER_NODE;
     }
   }
-  const std::int32_t count = (*hops)[static_cast<std::size_t>(q.x)];
-  return count == UNREACHED ? std::numeric_limits<double>::infinity() : count;
+  const auto found = field.hops.find(goal);
+  return found == field.hops.end() ? std::numeric_limits<double>::infinity() : found->second;
 }
 
 bool Hops::stands(Position p) const {

@@ -14,7 +14,7 @@ void SpatialController<M>::validate() const {
   std::size_t seen = 0;
   grid_.each(agents_, [&](std::uint32_t id, std::uint32_t cell) {
     ++seen;
-    if (grid_.cell(place(agents_[id].position)) != cell) fail(name(id) + " is in a wrong cell");
+    if (grid_.cell(agents_[id].position) != cell) fail(name(id) + " is in a wrong cell");
     if (grid_.bound(cell) > agents_[id].step) fail(name(id) + " is behind its cell's minimum");
   });
   if (seen != agents_.size()) fail("an agent is in no cell");

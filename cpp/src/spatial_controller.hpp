@@ -33,11 +33,13 @@
 #include <numeric>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "metropolis/cell_grid.hpp"
 #include "metropolis/commit_check.hpp"
 #include "metropolis/controllers.hpp"
+#include "metropolis/node_index.hpp"
 
 namespace metropolis {
 
@@ -61,13 +63,13 @@ class SpatialController final : public Controller {
         target_(target_step),
         floor_(steps.empty() ? 0 : std::ranges::min(steps)),
         check_moves_(check_moves),
-        grid_(grid_for(positions)),
+        grid_(index_for(positions)),
         agents_(positions.size()),
         links_(positions.size()),
         internal_(positions.size()),
         population_(steps.empty() ? 1 : index(std::ranges::max(steps) - floor_) + 1) {
     std::vector<std::uint32_t> cells(positions.size());
-    for (std::size_t i = 0; i < cells.size(); ++i) cells[i] = grid_.cell(place(positions[i]));
+    for (std::size_t i = 0; i < cells.size(); ++i) cells[i] = grid_.cell(positions[i]);
     std::vector<AgentId> order(positions.size());
     std::iota(order.begin(), order.end(), 0);
     // Neighbours in the world are neighbours in memory.
@@ -135,21 +137,23 @@ class SpatialController final : public Controller {
     AgentId external = 0;
   };
 
-  static std::size_t index(AgentId agent) { return static_cast<std::size_t>(agent); }
-  static Position place(Position p) { return M::PLANAR ? p : Position{}; }
+  using Index = std::conditional_t<M::PLANAR, CellGrid<Agent>, NodeIndex<Agent>>;
 
-  CellGrid<Agent> grid_for(std::span<const Position> positions) const {
+  static std::size_t index(AgentId agent) { return static_cast<std::size_t>(agent); }
+  Index index_for(std::span<const Position> positions) const {
     if (positions.size() >= NONE) throw std::invalid_argument("there are too many agents");
-    Position low{}, high{};
-    if (M::PLANAR && !positions.empty()) {
-      low = high = positions[0];
+    if constexpr (M::PLANAR) {
+      Position low{}, high{};
+      if (!positions.empty()) low = high = positions[0];
       for (const Position& p : positions) {
         low = {std::min(low.x, p.x), std::min(low.y, p.y)};
         high = {std::max(high.x, p.x), std::max(high.y, p.y)};
       }
+      const double side_min = std::max({rule_.block_radius, velocity_, 1e-6});
+      return {low, high, side_min, positions.size()};
+    } else {
+      return Index(metric_.graph());
     }
-    const double side_min = std::max({rule_.block_radius, velocity_, 1e-6});
-    return {low, high, side_min, M::PLANAR ? positions.size() : 1};
   }
 
   // Refuses the commit before anything has changed. True when somebody jumped.
@@ -189,8 +193,8 @@ class SpatialController final : public Controller {
     agent.state = agent.step == target_ ? FINISHED : UNSETTLED;
     if (position != agent.position) {
       agent.slack -= static_cast<float>(metric_.distance(agent.position, position));
-      const std::uint32_t from = grid_.cell(place(agent.position));
-      const std::uint32_t to = grid_.cell(place(position));
+      const std::uint32_t from = grid_.cell(agent.position);
+      const std::uint32_t to = grid_.cell(position);
       agent.position = position;
       if (from != to) {
         grid_.remove(agents_, id, from);
@@ -294,7 +298,7 @@ class SpatialController final : public Controller {
       }
     };
     const double radius = block_radius + (agent.step - floor_) * velocity_ + slack_max_ + TOLERANCE;
-    if (radius >= 0) grid_.search(agents_, place(agent.position), radius, matters, visit);
+    if (radius >= 0) grid_.search(agents_, agent.position, radius, matters, visit);
     agent.critical = critical & NONE;
     agent.slack = static_cast<float>(slack);
     if (blocked) {
@@ -335,7 +339,7 @@ class SpatialController final : public Controller {
         }
       };
       const double radius = rule_.couple_radius + TOLERANCE;
-      grid_.search(agents_, place(agent.position), radius, matters, visit);
+      grid_.search(agents_, agent.position, radius, matters, visit);
     }
     if (clear) return dispatch(gathered_, out);
     for (const std::uint32_t member : gathered_) agents_[member].state = CLEAR;
@@ -372,7 +376,7 @@ class SpatialController final : public Controller {
   double velocity_, slack_max_, slack_min_;
   Step target_, floor_ = 0;
   bool check_moves_, jumped_ = false;
-  CellGrid<Agent> grid_;
+  Index grid_;
   std::vector<Agent> agents_;  // by internal id, in Morton order of where they started
   std::vector<Links> links_;
   std::vector<std::uint32_t> internal_;

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -186,22 +187,39 @@ class Hops {
   // Node i's neighbours are neighbours[offsets[i], offsets[i + 1]); every edge at both ends.
   Hops(std::vector<std::int64_t> offsets, std::vector<std::int32_t> neighbours);
 
-  double distance(Position p, Position q) const;
+  double distance(Position p, Position q) const {
+    return distance(p, q, std::numeric_limits<double>::infinity());
+  }
   bool within(Position p, Position q, double radius, double reach) const {
-    return distance(p, q) <= radius + reach;
+    return distance(p, q, radius + reach) <= radius + reach;
   }
   bool perceives(Position p, Position q, double radius) const { return within(p, q, radius, 0); }
   bool stands(Position p) const;
   std::string flaw(Position p) const;
 
- private:
   struct Graph {
     std::vector<std::int64_t> offsets;
     std::vector<std::int32_t> neighbours;
     std::size_t nodes() const { return offsets.size() - 1; }
+    std::span<const std::int32_t> of(std::size_t node) const {
+      const auto first = static_cast<std::size_t>(offsets[node]);
+      return {neighbours.data() + first, static_cast<std::size_t>(offsets[node + 1]) - first};
+    }
   };
+  const std::shared_ptr<const Graph>& graph() const { return graph_; }
+
+ private:
+  struct Field {  // a search from a node, as far as it has been needed
+    std::unordered_map<std::int32_t, std::int32_t> hops;
+    std::vector<std::int32_t> queue;
+    std::size_t next = 0;
+  };
+  // Infinite if there is no way, or if more than `most` hops are found to be needed.
+  double distance(Position p, Position q, double most) const;
+
   std::shared_ptr<const Graph> graph_;
-  mutable FieldStore<std::vector<std::int32_t>> fields_;
+  mutable FieldStore<Field> fields_;
+  mutable std::size_t grown_ = 0;  // bytes by which fields grew since the store was told
 };
 
 using Metric = std::variant<Chebyshev, Euclidean, Manhattan, Geodesic, GenAgent, Hops>;

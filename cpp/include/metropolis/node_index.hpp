@@ -1,0 +1,91 @@
+// Where agents are in a graph: those of each node, found by walking outwards from a node.
+//
+// Serves the controller as CellGrid does in the plane. A search looks at the nodes within its
+// radius and at nothing else, however many agents there are.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "metropolis/metric.hpp"
+#include "metropolis/types.hpp"
+
+namespace metropolis {
+
+// Agent has `step` and `next`, which belongs to the index.
+template <class Agent>
+class NodeIndex {
+ public:
+  static constexpr std::uint32_t NONE = std::numeric_limits<std::uint32_t>::max() >> 2;
+
+  explicit NodeIndex(std::shared_ptr<const Hops::Graph> graph)
+      : graph_(std::move(graph)), heads_(graph_->nodes(), NONE), reached_(graph_->nodes(), 0) {}
+
+  std::uint32_t cell(Position p) const { return static_cast<std::uint32_t>(p.x); }
+
+  void insert(std::vector<Agent>& agents, std::uint32_t id, std::uint32_t cell) {
+    agents[id].next = heads_[cell];
+    heads_[cell] = id;
+  }
+
+  void remove(std::vector<Agent>& agents, std::uint32_t id, std::uint32_t cell) {
+    if (heads_[cell] == id) {
+      heads_[cell] = agents[id].next;
+      return;
+    }
+    std::uint32_t before = heads_[cell];
+    while (agents[before].next != id) before = agents[before].next;
+    agents[before].next = agents[id].next;
+  }
+
+  // Visits every agent within `radius` hops of p for whom `matters(step, hops)` holds.
+  template <class Matters, class Visit>
+  void search(const std::vector<Agent>& agents, Position p, double radius, const Matters& matters,
+              const Visit& visit) {
+    ++search_;
+    queue_.assign(1, cell(p));
+    reached_[queue_[0]] = search_;
+    std::size_t ring_end = 1;
+    double hops = 0;
+    for (std::size_t i = 0; i < queue_.size(); ++i) {
+      if (i == ring_end) {
+        ring_end = queue_.size();
+        ++hops;
+      }
+      const std::uint32_t node = queue_[i];
+      for (std::uint32_t id = heads_[node]; id != NONE; id = agents[id].next) {
+        if (matters(agents[id].step, hops)) visit(id);
+      }
+      if (hops + 1 > radius) continue;
+      for (const std::int32_t following : graph_->of(node)) {
+        const auto other = static_cast<std::uint32_t>(following);
+        if (reached_[other] == search_) continue;
+        reached_[other] = search_;
+        queue_.push_back(other);
+      }
+    }
+  }
+
+  // Calls visit(id, cell) for everybody; checks of tests.
+  template <class Visit>
+  void each(const std::vector<Agent>& agents, const Visit& visit) const {
+    for (std::uint32_t cell = 0; cell < heads_.size(); ++cell) {
+      for (std::uint32_t id = heads_[cell]; id != NONE; id = agents[id].next) visit(id, cell);
+    }
+  }
+
+  // No bound is kept; checks of tests.
+  Step bound(std::uint32_t) const { return std::numeric_limits<Step>::min(); }
+
+ private:
+  std::shared_ptr<const Hops::Graph> graph_;
+  std::vector<std::uint32_t> heads_;
+  std::vector<std::uint64_t> reached_;  // the last search that reached a node
+  std::uint64_t search_ = 0;
+  std::vector<std::uint32_t> queue_;
+};
+
+}  // namespace metropolis
