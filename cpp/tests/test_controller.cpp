@@ -69,9 +69,9 @@ TEST_CASE("an infinite radius is a barrier, a negative one is no order at all") 
   const double infinity = std::numeric_limits<double>::infinity();
   const auto positions = scattered(7, 9, 1);
   const auto lockstep = make_controller({infinity, infinity}, Euclidean{}, 1, positions, {}, 6);
-  CHECK(run(*lockstep, positions, {}, 1) == 6);
+  CHECK(run(*lockstep, positions, 1) == 6);
   const auto unordered = make_controller({-infinity, -infinity}, Euclidean{}, 1, positions, {}, 6);
-  CHECK(run(*unordered, positions, {}, 1) == 6 * 7);
+  CHECK(run(*unordered, positions, 1) == 6 * 7);
 }
 
 TEST_CASE("commands come in order of step and smallest agent") {
