@@ -43,7 +43,10 @@ bench = LazyGroup(
 )
 cli = LazyGroup(
     "metropolis",
-    {part: f"metropolis.cli.{part}" for part in ("replay", "run", "serve", "trace", "world")},
+    {
+        part: f"metropolis.cli.{part}"
+        for part in ("replay", "run", "serve", "store", "trace", "world")
+    },
     "Run societies of LLM agents out of order.",
 )
 cli.add_command(bench)

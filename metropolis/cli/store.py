@@ -1,0 +1,119 @@
+"""`metropolis store`: the runs in a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import click
+import msgspec
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from metropolis.store.base import Inspection, Queued, Server
+from metropolis.store.opening import FORMS, address_from_environment, open_server
+from metropolis.types import AgentId, MetropolisError
+
+LISTED_MAX = 12
+"""Items of a list that are shown; the rest is counted."""
+STORE = click.option(
+    "--store", "address", help=f"{FORMS}. METROPOLIS_STORE or REDIS_URL if not given."
+)
+JSON = click.option("--json", "as_json", is_flag=True, help="For programs.")
+
+
+@click.group("store")
+def command() -> None:
+    """Look at the runs in a store, and remove them."""
+
+
+@command.command("ls")
+@STORE
+@JSON
+def ls_command(address: str | None, as_json: bool) -> None:
+    """The runs: where they are, and who holds them."""
+    with _opened(address) as server:
+        about = {run: server.store(run).inspect() for run in server.runs()}
+    if as_json:
+        click.echo(msgspec.json.encode(about))
+        return
+    table = Table("run", "world", "agents", "floor", "of", "memory MB", "held by", box=box.SIMPLE)
+    for run, of in about.items():
+        table.add_row(
+            run,
+            of.info.world,
+            f"{len(of.info.agents):,}",
+            f"{of.floor:,}",
+            f"{of.info.last_step:,}",
+            f"{of.memory_bytes / 1e6:.1f}",
+            of.holder if of.lease_left_s > 0 else "nobody",
+        )
+    Console().print(table)
+
+
+@command.command("inspect")
+@click.argument("run")
+@STORE
+@JSON
+def inspect_command(run: str, address: str | None, as_json: bool) -> None:
+    """How RUN stands: floor, who is blocked by whom, queues, memory, counts."""
+    with _opened(address) as server:
+        about = server.store(run).inspect()
+    if as_json:
+        click.echo(msgspec.json.encode(about))
+        return
+    for name, value in _described(about):
+        click.echo(f"{name:<11} {value}")
+
+
+@command.command("rm")
+@click.argument("run")
+@STORE
+def rm_command(run: str, address: str | None) -> None:
+    """Remove all of RUN; refused while somebody holds it."""
+    with _opened(address) as server:
+        server.remove(run)
+    click.echo(f"{run} is removed")
+
+
+def _opened(address: str | None) -> Server:
+    chosen = address or address_from_environment()
+    if chosen is None:
+        raise MetropolisError(f"no store is named; give --store {FORMS}, or set METROPOLIS_STORE")
+    return open_server(chosen, attach=True)
+
+
+def _described(about: Inspection) -> Iterable[tuple[str, str]]:
+    info = about.info
+    yield "world", f"{info.world}, seed {info.seed}, {len(info.agents):,} agents, {info.metric}"
+    yield "floor", f"{about.floor:,} of {info.last_step:,}; kept from {about.released:,} on"
+    yield "steps", _listed(f"{count:,} at {step:,}" for step, count in about.agents_at.items())
+    yield "blocked", _listed(_edges(info.agents, about.blocked_by))
+    yield "ready", _listed(_clusters(info.agents, about.ready))
+    yield "claimed", _listed(_clusters(info.agents, about.claimed))
+    yield "to be read", f"{about.acknowledgements:,} acknowledgements"
+    yield "memory", f"{about.memory_bytes:,} bytes"
+    held = f"for {about.lease_left_s:.1f} s" if about.lease_left_s > 0 else "no more"
+    yield "held", "never" if about.holder is None else f"by {about.holder}, {held}"
+    yield "counts", _listed(f"{name} {count:,}" for name, count in sorted(about.counts.items()))
+    for warning in about.warnings:
+        yield "warning", warning
+
+
+def _edges(names: Sequence[str], blocked: Mapping[AgentId, AgentId]) -> Iterable[str]:
+    return (f"{names[agent]} by {names[by]}" for agent, by in blocked.items())
+
+
+def _clusters(names: Sequence[str], queued: Iterable[Queued]) -> Iterable[str]:
+    for cluster in queued:
+        members = " + ".join(names[agent] for agent in cluster.agents[:LISTED_MAX])
+        more = len(cluster.agents) - LISTED_MAX
+        whole = members if more <= 0 else f"{members} + {more:,} more"
+        by = "" if cluster.worker is None else f" by {cluster.worker} for {cluster.left_s:.1f} s"
+        yield f"step {cluster.step:,}: {whole}{by}"
+
+
+def _listed(items: Iterable[str]) -> str:
+    every = list(items)
+    more = len(every) - LISTED_MAX
+    return "; ".join([*every[:LISTED_MAX], *([f"and {more:,} more"] if more > 0 else [])]) or "–"

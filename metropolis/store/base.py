@@ -1,0 +1,324 @@
+"""The interface of stores: this file is its specification.
+
+A store holds one run: the nodes and edges of its dependency graph, the versions of its world, the
+minds of its agents, and the queues between them. Three parties meet there:
+
+- the *controller*, one at a time, holds the lease. What it writes carries the lease's fence, a
+  number that grows with every holder; a stale fence is refused.
+- *workers* claim clusters by step, run them, and commit. A claim is a lease, too: when it has run
+  out the cluster is claimed by somebody else.
+- *readers* look at everything.
+
+A commit is one atomic act: it compares the step of every member, then writes versions, nodes,
+minds and the acknowledgement, or nothing. A second commit of the same (agent, step) is refused, so
+a worker believed dead can do no harm. Times are the store's, so clocks may differ.
+
+What is kept grows with the agents and with how far they are apart, not with the steps:
+`Store.release` drops what nobody can ask for any more. Everything is JSON.
+
+`metropolis.store.check.check_store` tells whether an implementation keeps all this.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+from metropolis.llm.base import Completion
+from metropolis.llm.journal import Key
+from metropolis.rules.metrics import Metric
+from metropolis.store.outcome import Outcome
+from metropolis.types import AgentId, Dispatch, MetropolisError, Position, Step
+from metropolis.world.entities import Entity, Event
+from metropolis.world.state import State
+
+
+class StoreError(MetropolisError):
+    """The store refuses, or cannot be used."""
+
+
+class StoreUnavailableError(StoreError):
+    """The store does not answer now; the same call may succeed later, and does no harm twice."""
+
+
+class FencedOutError(StoreError):
+    """Another controller has taken the run over; this one must stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """What a run is, from its beginning to its end."""
+
+    world: str
+    seed: int
+    agents: tuple[str, ...]
+    """The agents' names; an agent's id is its place here."""
+    first_step: Step
+    last_step: Step
+    """The floor at which the run has come to its end."""
+    metric: str
+    radius: float | None
+    """How far anybody reads or writes: the larger of perception radius and velocity; None: all."""
+    graph: tuple[tuple[int, ...], ...] | None = None
+    """The neighbours of every node, where the metric is hops."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """All else that a worker or a later reader needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """The part of a world that a cluster may read; there may be more in it."""
+
+    step: Step
+    versions: Sequence[tuple[Step, Entity]]
+    """What the step sees, with the step since which it is so."""
+    events: Sequence[Event]
+    """What the step perceives, by source, and of one source as it emitted them."""
+
+    def state(self, metric: Metric, radius: float) -> State:
+        """A State that answers the members of the cluster as the whole world's would."""
+        state = State(metric, radius, (), self.step)
+        by_step: dict[Step, dict[str, Entity | None]] = {}
+        for since, entity in self.versions:
+            by_step.setdefault(since, {})[entity.name] = entity
+        for since in sorted(by_step):
+            state.commit(since - 1, by_step[since], (), self.step)
+        state.restore_events(self.events)
+        return state
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A cluster that a worker has to run and commit before its lease runs out."""
+
+    id: str
+    number: int
+    """Unique in the run: tells this claim from an earlier or later one of the same cluster."""
+    worker: str
+    step: Step
+    agents: tuple[AgentId, ...]
+    slice: Slice
+    minds: Mapping[AgentId, Any]
+    """Of the members whose mind this worker cannot have: it did not commit their last step."""
+    answers: Mapping[Key, Completion]
+    """What language models have answered the members in this step before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """Where every agent stands, by id, and the last acknowledgement that this includes."""
+
+    last_id: str
+    steps: Sequence[Step]
+    positions: Sequence[Position]
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """A dispatched cluster; `worker` and `left_s`, what is left of its lease, if it is claimed."""
+
+    step: Step
+    agents: tuple[AgentId, ...]
+    worker: str | None = None
+    left_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """A run as it stands in its store, for people."""
+
+    info: RunInfo
+    floor: Step
+    """As the controller has told last."""
+    released: Step
+    """What lies below this step is dropped."""
+    agents_at: Mapping[Step, int]
+    """Step -> how many agents are there."""
+    blocked_by: Mapping[AgentId, AgentId]
+    ready: Sequence[Queued]
+    claimed: Sequence[Queued]
+    acknowledgements: int
+    """How many are kept."""
+    memory_bytes: int
+    holder: str | None
+    """Who holds the controller's lease, or held it last."""
+    lease_left_s: float
+    """0: the lease has run out or was given back."""
+    counts: Mapping[str, int]
+    """Of clusters: dispatched, claims, expired, given_back, commits, refused; and agent_steps and
+    answers."""
+    warnings: Sequence[str]
+
+
+class Store(ABC):
+    """One run; all methods may be called from any thread."""
+
+    # --- the run
+
+    @abstractmethod
+    def begin(
+        self,
+        info: RunInfo,
+        entities: Iterable[Entity],
+        minds: Mapping[AgentId, Any],
+        events: Iterable[Event] = (),
+    ) -> None:
+        """A new run, with what `info.first_step` sees and perceives, and every agent's mind.
+
+        Raises StoreError when the run exists.
+        """
+
+    @abstractmethod
+    def info(self) -> RunInfo:
+        """Raises StoreError when there is no such run."""
+
+    # --- the controller
+
+    @abstractmethod
+    def take_lease(self, holder: str, ttl_s: float) -> int:
+        """The fence of a new lease; raises StoreError while somebody else's has not run out."""
+
+    @abstractmethod
+    def renew_lease(self, fence: int, ttl_s: float) -> None:
+        """Hold the lease for `ttl_s` from now on."""
+
+    @abstractmethod
+    def release_lease(self, fence: int) -> None:
+        """Let others take the lease at once; `fence` is stale from now on."""
+
+    @abstractmethod
+    def dispatch(
+        self,
+        fence: int,
+        clusters: Sequence[Dispatch],
+        edges: Mapping[AgentId, AgentId | None],
+        floor: Step,
+    ) -> None:
+        """Let `clusters` be claimed; `edges` tells who is blocked by whom now, None: by nobody.
+
+        Clusters that are dispatched or committed already are left alone. A cluster takes its
+        members out of any other that they were dispatched in, so the last controller counts.
+        Raises ValueError, and changes nothing, when some members are at the cluster's step and
+        others are not.
+        """
+
+    @abstractmethod
+    def acknowledgements(self, after: str, wait_s: float, most: int = 1000) -> list[Acknowledged]:
+        """The commits after the one with the id `after` ("0": all that are kept), in their order.
+
+        Waits up to `wait_s` for the first. Raises StoreError when the store does not know of
+        `after`: it was restarted and has lost its newest commits.
+        """
+
+    @abstractmethod
+    def nodes(self) -> Nodes:
+        """Where everybody stands."""
+
+    @abstractmethod
+    def world(self, step: Step) -> tuple[list[Entity], list[Event]]:
+        """All that `step` sees and perceives, as `State.at` does; exact from the released step up
+        to the smallest step of any agent.
+        """
+
+    @abstractmethod
+    def release(self, fence: int, below: Step) -> None:
+        """Drop acknowledgements, versions and events that only steps below `below` need."""
+
+    @abstractmethod
+    def keep_minds(self, fence: int, step: Step) -> bool:
+        """Keep every agent's mind as it is when it comes to `step`, for a checkpoint.
+
+        False, and nothing is kept, when somebody has come there already. What was kept before is
+        dropped.
+        """
+
+    @abstractmethod
+    def kept_minds(self) -> dict[AgentId, Any]:
+        """The minds kept so far, for the step that `keep_minds` named."""
+
+    # --- workers
+
+    @abstractmethod
+    def claim(
+        self, worker: str, lease_s: float, wait_s: float = 0.0, affinity: Step = 0
+    ) -> Claim | None:
+        """The ready cluster of the lowest step; None when there is none within `wait_s`.
+
+        Among equals one whose members this worker ran last comes first; with `affinity` even if
+        others are so many steps lower. `worker` is unique to a process. Claims whose lease has run
+        out are ready again.
+        """
+
+    @abstractmethod
+    def minds(self, agents: Iterable[AgentId]) -> dict[AgentId, Any]:
+        """The minds of `agents` as they were committed last."""
+
+    @abstractmethod
+    def extend(self, claim: Claim, lease_s: float) -> bool:
+        """Hold the claim for `lease_s` from now on; False when it is lost."""
+
+    @abstractmethod
+    def give_back(self, claim: Claim) -> None:
+        """Let the cluster be claimed by others at once; nothing happens when the claim is lost."""
+
+    @abstractmethod
+    def keep_answer(self, key: Key, completion: Completion) -> None:
+        """Keep an answer until its agent's step is committed, so that nobody pays for it twice."""
+
+    @abstractmethod
+    def commit(self, claim: Claim, outcome: Outcome, minds: Mapping[AgentId, Any]) -> bool:
+        """All that the cluster did, or nothing; `minds` are those of all members.
+
+        False when the cluster has been committed by others, claimed by others, or taken out of
+        the queue. True again, for a commit whose reply was lost, until a member is claimed anew.
+        A claim that has run out still counts as long as nobody else has claimed the cluster.
+        """
+
+    # --- readers
+
+    @abstractmethod
+    def inspect(self) -> Inspection:
+        """How the run stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """A commit; ids grow, and are for `Store.acknowledgements` only."""
+
+    id: str
+    outcome: Outcome
+
+
+class Server(ABC):
+    """Where the stores of many runs live; `with` closes it."""
+
+    @abstractmethod
+    def store(self, run: str) -> Store:
+        """The store of the run of that name, whether it has begun or not."""
+
+    @abstractmethod
+    def runs(self) -> list[str]:
+        """The names of the runs, in order."""
+
+    @abstractmethod
+    def remove(self, run: str) -> None:
+        """Drop all of a run; raises StoreError when there is none, or a controller holds it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the connections; nothing may be asked afterwards."""
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def reach_of(radius: float, velocity: float) -> float | None:
+    """The radius of a RunInfo."""
+    reach = max(radius, velocity)
+    return None if reach == inf else reach

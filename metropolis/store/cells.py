@@ -1,0 +1,47 @@
+"""Where in space a value lies, so that a cluster is given its surroundings and not the world.
+
+Cells are squares of the plane or nodes of a graph. Whoever commits knows where everything stands,
+so the cells around an agent are computed there, and a store needs no geometry.
+"""
+
+from __future__ import annotations
+
+from math import floor, inf, isinf
+
+from metropolis.rules.metrics import Hops
+from metropolis.store.base import RunInfo
+from metropolis.types import Position
+
+_ROUNDING = 1e-6  # more than coordinates of a thousand million are apart
+
+
+class Cells:
+    """The cells of one run, as texts."""
+
+    def __init__(self, info: RunInfo) -> None:
+        self._graph = None if info.graph is None else Hops(info.graph)
+        self._radius = inf if info.radius is None else info.radius
+        self._side = max(1.0, self._radius)
+
+    def of(self, position: Position) -> str:
+        """The cell in which `position` lies."""
+        if isinf(self._radius):
+            return "0"
+        if self._graph is not None:
+            return str(int(position[0]))
+        return f"{floor(position[0] / self._side)},{floor(position[1] / self._side)}"
+
+    def around(self, position: Position) -> list[str]:
+        """All cells in which something within the run's radius of `position` can lie.
+
+        In the plane no metric falls below Chebyshev's distance, so its square holds them all.
+        """
+        if isinf(self._radius):
+            return ["0"]
+        if self._graph is not None:
+            return [str(node) for node in self._graph.ball(int(position[0]), self._radius)]
+        far = self._radius + _ROUNDING
+        (left, right), (top, bottom) = (
+            (floor((at - far) / self._side), floor((at + far) / self._side)) for at in position
+        )
+        return [f"{x},{y}" for x in range(left, right + 1) for y in range(top, bottom + 1)]

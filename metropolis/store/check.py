@@ -1,0 +1,343 @@
+"""Whether a store keeps its promises: `check_store(server)`, for its author.
+
+Each check has a run of its own: four agents on a line, ten apart, who see two far.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from metropolis.llm.base import Completion
+from metropolis.llm.journal import Key
+from metropolis.store.base import (
+    Claim,
+    FencedOutError,
+    RunInfo,
+    Server,
+    Store,
+    StoreError,
+)
+from metropolis.store.outcome import Outcome
+from metropolis.types import AgentId, Dispatch, MetropolisError, Step
+from metropolis.world.entities import AGENT, Entity, Event
+
+AGENTS = ("ann", "bob", "cem", "dee")
+INFO = RunInfo("line", 1, AGENTS, 0, 1000, "chebyshev", 2.0)
+LEASE_S = 600.0
+
+
+@dataclass
+class _Run:
+    """A run of a check, and the lease on it."""
+
+    store: Store
+    fence: int
+
+    def require(self, kept: bool, otherwise: str) -> None:
+        """Raise MetropolisError unless `kept`."""
+        if not kept:
+            raise MetropolisError(f"{type(self.store).__name__} {otherwise}")
+
+    def refuses(
+        self, kind: type[Exception], what: str, act: Callable[..., Any], *arguments: Any
+    ) -> None:
+        """Raise MetropolisError unless `act` raises `kind`."""
+        try:
+            act(*arguments)
+        except kind:
+            return
+        self.require(False, f"{what}; it should raise {kind.__name__}")
+
+    def dispatch(self, *clusters: tuple[Step, tuple[AgentId, ...]]) -> None:
+        """Without edges."""
+        self.store.dispatch(self.fence, [Dispatch(*cluster) for cluster in clusters], {}, 0)
+
+    def claim(self, worker: str = "first", lease_s: float = LEASE_S, **options: Any) -> Claim:
+        """One has to be there."""
+        claim = self.store.claim(worker, lease_s, **options)
+        if claim is None:
+            raise MetropolisError(f"{type(self.store).__name__} hands out no cluster that is ready")
+        return claim
+
+    def step(self, *agents: AgentId) -> None:
+        """The next step of one after the other, dispatched, claimed and committed."""
+        for agent in agents:
+            self.dispatch((self.store.nodes().steps[agent], (agent,)))
+            self.require(self.commit(self.claim()), "refuses a commit that is due")
+
+    def commit(self, claim: Claim) -> bool:
+        """Every member takes a step up, leaves a letter, takes its last one away, and sings."""
+        writes: dict[str, Entity | None] = {}
+        for agent in claim.agents:
+            name = AGENTS[agent]
+            writes[name] = Entity(name, (10 * agent, claim.step % 2), AGENT, {"at": claim.step + 1})
+            writes[f"letter/{name}/{claim.step}"] = Entity(
+                f"letter/{name}/{claim.step}", (10 * agent, 1), state={"to": [agent, 0.1]}
+            )
+            if claim.step:
+                writes[f"letter/{name}/{claim.step - 1}"] = None
+        events = [
+            Event(claim.step, AGENTS[agent], (10 * agent, 0), "sang", {"verse": verse})
+            for agent in claim.agents
+            for verse in range(2)
+        ]
+        actions = {AGENTS[agent]: claim.step for agent in claim.agents}
+        outcome = Outcome(claim.step, claim.agents, actions, writes, events, {})
+        return self.store.commit(claim, outcome, mind_of(claim))
+
+
+def mind_of(claim: Claim) -> dict[AgentId, Any]:
+    """What the members remember after their step."""
+    return {agent: {"by": claim.worker, "step": claim.step + 1} for agent in claim.agents}
+
+
+def check_store(server: Server) -> None:
+    """Try `server` out; raises MetropolisError on the first broken promise.
+
+    Its runs are named `check-…` and are removed, save the one that went wrong.
+    """
+    for check in CHECKS:
+        name = f"check-{uuid.uuid4().hex}"
+        run = _Run(server.store(name), 0)
+        run.refuses(StoreError, "knows a run that has not begun", run.store.info)
+        run.refuses(StoreError, "removes a run that is not there", server.remove, name)
+        _begin(run)
+        run.fence = run.store.take_lease("the check", LEASE_S)
+        check(run)
+        fence = run.store.take_lease("the check", LEASE_S)
+        run.require(name in server.runs(), "does not list a run")
+        run.refuses(StoreError, "removes a run that is held", server.remove, name)
+        run.store.release_lease(fence)
+        server.remove(name)
+        run.require(name not in server.runs(), "lists a run that was removed")
+        run.refuses(StoreError, "knows a run that was removed", run.store.nodes)
+
+
+def _begin(run: _Run) -> None:
+    bodies = [Entity(name, (10 * i, 0), AGENT, {"at": 0}) for i, name in enumerate(AGENTS)]
+    minds = {agent: {"by": None, "step": 0} for agent in range(len(AGENTS))}
+    run.store.begin(INFO, [*bodies, Entity("well", (2, 2))], minds, [Event(-1, "ann", (0, 0), "x")])
+    run.refuses(StoreError, "begins a run twice", lambda: run.store.begin(INFO, bodies, minds))
+    run.require(run.store.info() == INFO, "forgets what a run is")
+
+
+def _check_fencing(run: _Run) -> None:
+    store = run.store
+    run.refuses(StoreError, "gives a lease away twice", lambda: store.take_lease("other", 1))
+    store.renew_lease(run.fence, 0)
+    taken = store.take_lease("other", LEASE_S)
+    run.require(taken > run.fence, f"gives the fence {taken} after {run.fence}")
+    for act in (
+        lambda: store.renew_lease(run.fence, 1),
+        lambda: store.release_lease(run.fence),
+        lambda: store.dispatch(run.fence, [Dispatch(0, (0,))], {}, 0),
+        lambda: store.release(run.fence, 0),
+        lambda: store.keep_minds(run.fence, 5),
+    ):
+        run.refuses(FencedOutError, "obeys a controller that has lost its lease", act)
+    run.require(store.claim("first", 1) is None, "hands out what a fenced controller dispatched")
+    store.release_lease(taken)
+    run.refuses(
+        FencedOutError, "obeys a lease that was given back", lambda: store.renew_lease(taken, 1)
+    )
+
+
+def _check_order(run: _Run) -> None:
+    run.require(run.store.claim("first", 1, 0.01) is None, "hands out what nobody dispatched")
+    run.step(0, 1, 1)
+    run.dispatch((2, (1,)), (1, (0,)), (0, (2, 3)))
+    run.dispatch((0, (2, 3)), (1, (0,)))
+    claims = [run.claim() for _ in range(3)]
+    run.require(
+        [(claim.step, claim.agents) for claim in claims] == [(0, (2, 3)), (1, (0,)), (2, (1,))],
+        "does not hand out the lowest step first",
+    )
+    run.dispatch((0, (2, 3)), (0, (1,)))
+    run.require(run.store.claim("first", 1) is None, "hands out what is claimed, or was committed")
+    run.refuses(ValueError, "takes a cluster of two steps", lambda: run.dispatch((0, (1, 2))))
+
+
+def _check_affinity(run: _Run) -> None:
+    run.dispatch((0, (0,)), (0, (1,)), (0, (2,)))
+    for worker in ("first", "other", "first"):
+        run.require(run.commit(run.claim(worker)), "refuses a commit that is due")
+    run.dispatch((1, (0,)), (1, (1,)))
+    claim = run.claim("other")
+    run.require(claim.agents == (1,), "does not prefer the worker that has run a cluster last")
+    run.require(not claim.minds, "sends a mind to the worker that has committed it")
+    run.require(
+        run.store.minds([1]) == {1: {"by": "other", "step": 1}}, "forgets a mind that is claimed"
+    )
+    run.commit(claim)
+    run.dispatch((2, (1,)))
+    claim = run.claim("other", affinity=1)
+    run.require(claim.agents == (1,), "keeps no affinity over one step")
+    run.store.give_back(claim)
+    run.require(
+        run.claim("other", affinity=1).agents == (0,), "holds a worker's mind after it gave it back"
+    )
+    claim = run.claim("third")
+    run.require(
+        claim.minds == {1: {"by": "other", "step": 2}}, "does not send the mind that was committed"
+    )
+
+
+def _check_slice(run: _Run) -> None:
+    run.step(1, 0, 0)
+    run.dispatch((2, (0,)), (1, (1,)), (0, (2, 3)))
+    three = {claim.agents: claim.slice for claim in (run.claim(), run.claim(), run.claim())}
+    seen = {since: entity for since, entity in three[0,].versions if entity.name == "ann"}
+    run.require(seen == {2: Entity("ann", (0, 1), AGENT, {"at": 2})}, "shows a body as it is not")
+    names = {entity.name for _, entity in three[0,].versions}
+    run.require("well" in names, "does not show what lies within the radius")
+    run.require("letter/ann/0" not in names, "shows what is gone")
+    run.require(
+        [(event.source, event["verse"]) for event in three[0,].events] == [("ann", 0), ("ann", 1)],
+        "does not show the events of the step before, in their order",
+    )
+    run.require(
+        {(since, entity.name) for since, entity in three[2, 3].versions}
+        >= {(0, "cem"), (0, "dee")},
+        "does not show every member's surroundings",
+    )
+
+
+def _check_commits(run: _Run) -> None:
+    run.dispatch((0, (0, 1)))
+    lost = run.claim("first", 0)
+    held = run.claim("other")
+    run.require(held.number != lost.number, "does not tell claims apart")
+    run.require(not run.store.extend(lost, LEASE_S), "extends a claim that is lost")
+    run.require(run.store.extend(held, LEASE_S), "does not extend a claim")
+    run.store.give_back(lost)
+    run.require(not run.commit(lost), "accepts the commit of a claim that others have now")
+    run.require(run.commit(held), "refuses a commit that is due")
+    run.require(run.commit(held), "denies a commit when it is asked again")
+    run.require(not run.commit(lost), "accepts a second commit of a step")
+    run.dispatch((1, (0,)))
+    late = run.claim("first", 0)
+    run.require(run.store.claim("other", LEASE_S) is not None, "keeps a claim that has run out")
+    run.dispatch((1, (0, 1)))
+    run.require(not run.commit(late), "accepts a commit of what another controller took back")
+    run.claim("other", 0)
+    run.require(run.commit(run.claim("first", 0)), "refuses a late commit that nobody else makes")
+    nodes = run.store.nodes()
+    run.require(list(nodes.steps) == [2, 2, 0, 0], f"has agents at steps {nodes.steps}")
+    run.require(list(nodes.positions)[:3] == [(0, 1), (10, 1), (20, 0)], "misplaces agents")
+    counts = run.store.inspect().counts
+    expected = {"commits": 2, "agent_steps": 4, "refused": 3, "expired": 3}
+    run.require({name: counts.get(name) for name in expected} == expected, f"counts {dict(counts)}")
+
+
+def _check_acknowledgements(run: _Run) -> None:
+    store = run.store
+    run.require(store.acknowledgements("0", 0.01) == [], "acknowledges what nobody did")
+    run.step(0, 1, 0)
+    every = store.acknowledgements("0", LEASE_S)
+    done = [(a.outcome.step, a.outcome.agents) for a in every]
+    run.require(done == [(0, (0,)), (0, (1,)), (1, (0,))], f"acknowledges {done}")
+    first, second, third = every
+    run.require(first.outcome.actions == {"ann": 0}, "forgets actions")
+    run.require(
+        third.outcome.writes["letter/ann/0"] is None
+        and third.outcome.writes["ann"] == Entity("ann", (0, 1), AGENT, {"at": 2})
+        and [event["verse"] for event in third.outcome.events] == [0, 1],
+        "forgets what was written",
+    )
+    run.require(store.acknowledgements(first.id, 0, 1) == [second], "does not go on after an id")
+    run.require(store.nodes().last_id == third.id, "does not know its last acknowledgement")
+    run.require(store.acknowledgements(third.id, 0.01) == [], "acknowledges twice")
+    store.release(run.fence, 1)
+    run.require(store.acknowledgements("0", 0) == [third], "keeps acknowledgements it should drop")
+    run.refuses(
+        StoreError,
+        "does not tell that it has lost commits",
+        lambda: store.acknowledgements(f"9{third.id}", 0),
+    )
+
+
+def _check_answers(run: _Run) -> None:
+    key, answer = Key(0, 0, "plan", "digest", 1), Completion("walk", 3, 1, "stop")
+    run.dispatch((0, (0,)))
+    lost = run.claim("first", 0)
+    run.store.keep_answer(key, answer)
+    again = run.claim("other")
+    run.require(not lost.answers and again.answers == {key: answer}, "loses an answer")
+    run.require(run.commit(again), "refuses a commit that is due")
+    run.store.keep_answer(key, answer)
+    run.dispatch((1, (0,)))
+    run.require(not run.claim().answers, "keeps the answers of a step that is committed")
+
+
+def _check_world(run: _Run) -> None:
+    run.step(0, 1, 2, 3, 0, 1, 2, 3, 0)
+    for released in (False, True):
+        entities, events = run.store.world(2)
+        run.require(
+            [entity.name for entity in entities]
+            == sorted([*AGENTS, *(f"letter/{name}/1" for name in AGENTS), "well"]),
+            f"has a world of {[entity.name for entity in entities]}",
+        )
+        run.require(
+            {entity["at"] for entity in entities if entity.kind == AGENT} == {2}
+            and [event.source for event in events] == sorted(2 * AGENTS),
+            "mixes the worlds of two steps",
+        )
+        if not released:
+            run.store.release(run.fence, 2)
+
+
+def _check_kept_minds(run: _Run) -> None:
+    run.step(0)
+    run.require(not run.store.keep_minds(run.fence, 1), "keeps minds of a step that has begun")
+    run.require(run.store.keep_minds(run.fence, 2), "keeps no minds")
+    run.step(0, 0)
+    run.require(
+        run.store.kept_minds() == {0: {"by": "first", "step": 2}}, "keeps minds of other steps"
+    )
+
+
+def _check_inspection(run: _Run) -> None:
+    run.store.dispatch(
+        run.fence, [Dispatch(0, (0,)), Dispatch(0, (2, 3))], {1: 0, 3: 0, 2: None}, 0
+    )
+    run.store.dispatch(run.fence, [], {3: None}, 0)
+    run.claim("somebody")
+    about = run.store.inspect()
+    run.require(about.blocked_by == {1: 0}, f"has edges {dict(about.blocked_by)}")
+    run.require(about.agents_at == {0: 4}, f"has agents at {dict(about.agents_at)}")
+    run.require(
+        [q.agents for q in about.ready] == [(2, 3)]
+        and [(q.agents, q.worker) for q in about.claimed] == [((0,), "somebody")],
+        "does not show its queues",
+    )
+    run.require(about.holder == "the check" and about.lease_left_s > 0, "does not show its holder")
+
+
+def _check_memory(run: _Run) -> None:
+    """Not until queues and dictionaries have come to their size."""
+    sizes = []
+    for step in range(48):
+        run.step(0, 1, 2, 3)
+        run.store.release(run.fence, step)
+        sizes.append(run.store.inspect().memory_bytes)
+    early, late = max(sizes[8:24]), max(sizes[32:])
+    run.require(late <= 1.1 * early, f"grows with steps, from {early:,} to {late:,} bytes")
+
+
+CHECKS = (
+    _check_fencing,
+    _check_order,
+    _check_affinity,
+    _check_slice,
+    _check_commits,
+    _check_acknowledgements,
+    _check_answers,
+    _check_world,
+    _check_kept_minds,
+    _check_inspection,
+    _check_memory,
+)

@@ -1,0 +1,167 @@
+"""What the store in memory keeps of a run, and the acts on it: as the scripts in lua/ are."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from metropolis.store.base import Queued
+from metropolis.store.cells import Cells
+from metropolis.store.encoding import Node, Written, cluster_id
+from metropolis.store.versions import Versions
+from metropolis.types import AgentId, Dispatch, Step
+
+CANDIDATES = 32
+"""Of so many clusters, the lowest, one is chosen; as in claim.lua."""
+
+
+@dataclass(slots=True)
+class Lease:
+    """A claim of a cluster."""
+
+    number: int
+    worker: str
+    until_s: float
+
+
+@dataclass
+class Contents:
+    """A run; what each part is for stands in redis.py's key schema."""
+
+    info: bytes
+    cells: Cells
+    nodes: dict[AgentId, Node]
+    steps: dict[AgentId, Step]
+    released: Step
+    floor: Step
+    newest: Step
+    versions: Versions = field(default_factory=Versions)
+    homes: dict[AgentId, tuple[int, str]] = field(default_factory=dict)
+    busy: dict[AgentId, str] = field(default_factory=dict)
+    blocked: dict[AgentId, AgentId] = field(default_factory=dict)
+    clusters: dict[str, Dispatch] = field(default_factory=dict)
+    ready: set[str] = field(default_factory=set)
+    leases: dict[str, Lease] = field(default_factory=dict)
+    memo: dict[AgentId, dict[bytes, bytes]] = field(default_factory=lambda: defaultdict(dict))
+    acks: dict[int, tuple[Step, bytes]] = field(default_factory=dict)
+    acknowledged: int = 0
+    kept_step: Step | None = None
+    kept: dict[AgentId, bytes] = field(default_factory=dict)
+    claimed: int = 0
+    fence: int = 0
+    holder: str | None = None
+    until_s: float = 0.0
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def dispatch(self, clusters: Sequence[Dispatch]) -> None:
+        """Those that are neither dispatched nor committed yet."""
+        for cluster in self._fresh(clusters):
+            name = cluster_id(cluster)
+            for old in {self.busy.get(agent) for agent in cluster.agents} | {name}:
+                if old is not None:
+                    self.withdraw(old)
+            self.clusters[name] = cluster
+            self.busy |= dict.fromkeys(cluster.agents, name)
+            self.ready.add(name)
+            self.counts["dispatched"] += 1
+
+    def _fresh(self, clusters: Sequence[Dispatch]) -> list[Dispatch]:
+        found = []
+        for cluster in clusters:
+            steps = [self.steps[agent] for agent in cluster.agents]
+            if min(steps) > cluster.step or self.clusters.get(cluster_id(cluster)) == cluster:
+                continue
+            if set(steps) != {cluster.step}:
+                raise ValueError(f"{cluster} was dispatched, and its agents are at {steps}")
+            found.append(cluster)
+        return found
+
+    def withdraw(self, name: str) -> None:
+        """Take a cluster out of the queues."""
+        cluster = self.clusters.pop(name, None)
+        for agent in cluster.agents if cluster else ():
+            del self.busy[agent]
+        self.ready.discard(name)
+        self.leases.pop(name, None)
+
+    def expire(self, now_s: float) -> None:
+        """Claims whose lease has run out are ready again."""
+        for name in [name for name, lease in self.leases.items() if lease.until_s <= now_s]:
+            del self.leases[name]
+            self.ready.add(name)
+            self.counts["expired"] += 1
+
+    def chosen(self, worker: str, affinity: Step) -> str | None:
+        """The cluster for `worker`, if there is one."""
+
+        def cost(name: str) -> tuple[Step, bool, Step, str]:
+            cluster = self.clusters[name]
+            _, home = self.homes.get(cluster.agents[0], (0, None))
+            foreign = home != worker
+            return cluster.step + affinity * foreign, foreign, cluster.step, name
+
+        lowest = sorted(self.ready, key=lambda name: (self.clusters[name].step, name))
+        return min(lowest[:CANDIDATES], key=cost, default=None)
+
+    def take(self, name: str, worker: str, until_s: float) -> Lease:
+        """A new lease of a ready cluster."""
+        self.ready.remove(name)
+        self.claimed += 1
+        self.counts["claims"] += 1
+        self.leases[name] = Lease(self.claimed, worker, until_s)
+        return self.leases[name]
+
+    def holds(self, name: str, number: int) -> bool:
+        """Whether the claim is still that one's."""
+        lease = self.leases.get(name)
+        return lease is not None and lease.number == number
+
+    def write(self, name: str, number: int, worker: str, written: Written) -> None:
+        """A commit."""
+        step = self.clusters[name].step
+        self.withdraw(name)
+        for node in written.nodes:
+            self.nodes[node.agent], self.steps[node.agent] = node, step + 1
+            self.homes[node.agent] = number, worker
+            self.memo.pop(node.agent, None)
+            if step + 1 == self.kept_step:
+                self.kept[node.agent] = node.mind
+        self.versions.commit(step + 1, written.writes, written.events)
+        self.acknowledged += 1
+        self.acks[self.acknowledged] = step, written.acknowledgement
+        self.newest = max(self.newest, step + 1)
+        self.counts["commits"] += 1
+        self.counts["agent_steps"] += len(written.nodes)
+
+    def release(self, below: Step) -> None:
+        """Drop what only steps below `below` need."""
+        if below > self.released:
+            self.versions.release(self.released, below)
+            self.acks = {number: ack for number, ack in self.acks.items() if ack[0] >= below}
+            self.released = below
+
+    def queues(self, now_s: float) -> tuple[list[Queued], list[Queued]]:
+        """What is ready and what is claimed, the lowest step first."""
+        ready = [
+            Queued(self.clusters[name].step, self.clusters[name].agents) for name in self.ready
+        ]
+        claimed = []
+        for name, lease in self.leases.items():
+            cluster = self.clusters[name]
+            left_s = max(0.0, lease.until_s - now_s)
+            claimed.append(Queued(cluster.step, cluster.agents, lease.worker, left_s))
+        return sorted(ready, key=by_step), sorted(claimed, key=by_step)
+
+    def size_bytes(self) -> int:
+        """Of the values kept."""
+        kept = [node.mind + node.place for node in self.nodes.values()]
+        kept += [line for _, line in self.acks.values()]
+        kept += [answer for memo in self.memo.values() for answer in memo.values()]
+        kept += self.kept.values()
+        return sum(map(len, kept)) + self.versions.size_bytes()
+
+
+def by_step(queued: Queued) -> tuple[Step, tuple[AgentId, ...]]:
+    """Lowest step first."""
+    return queued.step, queued.agents

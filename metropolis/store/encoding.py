@@ -1,0 +1,230 @@
+"""What every store keeps, as bytes: a store moves them about and never looks inside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import msgspec
+
+from metropolis.llm.base import Completion
+from metropolis.llm.journal import Key
+from metropolis.store.base import Claim, RunInfo, Slice, StoreError
+from metropolis.store.cells import Cells
+from metropolis.store.outcome import Outcome, outcome_to_json
+from metropolis.types import AgentId, Dispatch, Position, Step
+from metropolis.world.encoding import (
+    entity_from_json,
+    entity_to_json,
+    event_from_json,
+    event_to_json,
+)
+from metropolis.world.entities import AGENT, Entity, Event
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """An agent as it stands when it begins a step."""
+
+    agent: AgentId
+    place: bytes
+    """Its position."""
+    around: str
+    """The cells it may read, parted by spaces."""
+    mind: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A version of an entity; an empty body: it is gone."""
+
+    name: str
+    cell: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """An event, as a line."""
+
+    cell: str
+    line: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """All that a commit writes."""
+
+    nodes: Sequence[Node]
+    writes: Sequence[Write]
+    events: Sequence[Said]
+    acknowledgement: bytes
+
+
+def written_by(
+    cells: Cells, info: RunInfo, claim: Claim, outcome: Outcome, minds: Mapping[AgentId, Any]
+) -> Written:
+    """Raises StoreError on what JSON cannot hold, and where outcome, minds and claim differ."""
+    if (outcome.step, outcome.agents) != (claim.step, claim.agents):
+        raise StoreError(
+            f"the outcome of step {outcome.step} of agents {outcome.agents} was given for a claim "
+            f"of step {claim.step} of agents {claim.agents}"
+        )
+    bodies = {
+        entity.name: entity.position for _, entity in claim.slice.versions if entity.kind == AGENT
+    }
+    bodies |= {name: entity.position for name, entity in outcome.writes.items() if entity}
+    positions = {agent: bodies[info.agents[agent]] for agent in claim.agents}
+    return Written(
+        _nodes(cells, info, positions, minds),
+        [_write(cells, name, entity) for name, entity in outcome.writes.items()],
+        _said(cells, outcome.events),
+        _encoded(outcome_to_json, outcome, f"what step {claim.step} of {claim.agents} did"),
+    )
+
+
+def written_at_first(
+    cells: Cells,
+    info: RunInfo,
+    entities: Iterable[Entity],
+    minds: Mapping[AgentId, Any],
+    events: Iterable[Event],
+) -> Written:
+    """What a run begins with. Raises StoreError on what JSON cannot hold and on missing bodies."""
+    known = {entity.name: entity for entity in entities}
+    bodies = {name: known.get(name) for name in info.agents}
+    positions = {}
+    for agent, (name, body) in enumerate(bodies.items()):
+        if body is None:
+            raise StoreError(f"the agent {name!r} has no body among the entities a run begins with")
+        positions[agent] = body.position
+    return Written(
+        _nodes(cells, info, positions, minds),
+        [_write(cells, name, entity) for name, entity in known.items()],
+        _said(cells, events),
+        b"",
+    )
+
+
+def _nodes(
+    cells: Cells,
+    info: RunInfo,
+    positions: Mapping[AgentId, Position],
+    minds: Mapping[AgentId, Any],
+) -> list[Node]:
+    if set(minds) != set(positions):
+        raise StoreError(f"minds of {sorted(minds)} were given for agents {sorted(positions)}")
+    return [
+        Node(
+            agent,
+            msgspec.json.encode(position),
+            " ".join(cells.around(position)),
+            _encoded(msgspec.json.encode, minds[agent], f"the mind of {info.agents[agent]!r}"),
+        )
+        for agent, position in positions.items()
+    ]
+
+
+def _write(cells: Cells, name: str, entity: Entity | None) -> Write:
+    if entity is None:
+        return Write(name, "", b"")
+    _check_finite(entity.state, f"the entity {name!r}")
+    body = _encoded(msgspec.json.encode, entity_to_json(entity), f"the entity {name!r}")
+    return Write(name, cells.of(entity.position), body)
+
+
+def _said(cells: Cells, events: Iterable[Event]) -> list[Said]:
+    """Numbered, because the cells of one source's events are read in any order."""
+    said = []
+    for number, event in enumerate(events):
+        what = f"the event {event.kind!r} of {event.source!r}"
+        _check_finite(event.data, what)
+        line = _encoded(msgspec.json.encode, (number, event_to_json(event)), what)
+        said.append(Said(cells.of(event.position), line))
+    return said
+
+
+def _encoded(encode: Any, value: Any, what: str) -> bytes:
+    try:
+        encoded: bytes = encode(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise StoreError(f"{what} cannot be kept as JSON: {error}") from error
+    return encoded
+
+
+def _check_finite(value: Any, what: str) -> None:
+    """JSON has no infinity, and would hand back None."""
+    if isinstance(value, float):
+        if not isfinite(value):
+            raise StoreError(f"{what} holds {value}; only finite numbers can be kept in a store")
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            _check_finite(item, what)
+    elif isinstance(value, tuple):
+        for item in value:
+            _check_finite(item, what)
+
+
+def slice_of(
+    step: Step, versions: Iterable[tuple[Step, str, bytes]], lines: Iterable[bytes]
+) -> Slice:
+    """Of (since, name, body)."""
+    return Slice(
+        step,
+        [
+            (since, entity_from_json(name, msgspec.json.decode(body)))
+            for since, name, body in versions
+        ],
+        events_of(lines),
+    )
+
+
+def events_of(lines: Iterable[bytes]) -> list[Event]:
+    """By source, and of one source as it emitted them."""
+    numbered = [msgspec.json.decode(line) for line in lines]
+    numbered.sort(key=lambda item: (item[1]["source"], item[0]))
+    return [event_from_json(event) for _, event in numbered]
+
+
+def position_of(place: bytes) -> Position:
+    """The reverse of `Node.place`."""
+    x, y = msgspec.json.decode(place)
+    return x, y
+
+
+def cluster_id(cluster: Dispatch | Claim) -> str:
+    """What tells it from all other clusters in the queue: an agent runs a step once."""
+    return f"{cluster.step}:{cluster.agents[0]}"
+
+
+def cluster_text(cluster: Dispatch | Claim) -> str:
+    """All of it: the step, then the agents."""
+    return f"{cluster.step} " + " ".join(map(str, cluster.agents))
+
+
+def cluster_of(text: str) -> Dispatch:
+    """The reverse of `cluster_text`."""
+    step, *agents = map(int, text.split(" "))
+    return Dispatch(step, tuple(agents))
+
+
+def minds_of(encoded: Iterable[tuple[AgentId, bytes]]) -> dict[AgentId, Any]:
+    """Decoded."""
+    return {agent: msgspec.json.decode(mind) for agent, mind in encoded}
+
+
+_key = msgspec.json.Decoder(Key)
+_completion = msgspec.json.Decoder(Completion)
+
+
+def answers_of(encoded: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[Key, Completion]]:
+    """Keys and answers, decoded."""
+    for key, completion in encoded:
+        yield _key.decode(key), _completion.decode(completion)
+
+
+def info_of(encoded: bytes) -> RunInfo:
+    """Decoded."""
+    return msgspec.json.decode(encoded, type=RunInfo)

@@ -1,0 +1,21 @@
+-- Extend a claim or give it back. ARGV: id, "number worker", lease in ms (-1: give it back).
+-- Returns 0 when the claim is lost.
+
+local refused = refusal()
+if refused then
+  return refused
+end
+local id, claim, lease = take(), take(), take_number()
+if redis.call('HGET', run .. 'claims', id) ~= claim then
+  return 0
+end
+if lease >= 0 then
+  redis.call('ZADD', run .. 'leases', now_ms() + lease, id)
+else
+  redis.call('HDEL', run .. 'claims', id)
+  redis.call('ZREM', run .. 'leases', id)
+  redis.call('ZADD', run .. 'ready', string.match(id, '^%d+'), id)
+  redis.call('RPUSH', run .. 'tokens', 1)
+  count('given_back')
+end
+return 1

@@ -1,0 +1,23 @@
+#!lua flags=allow-oom
+-- The controller's lease. ARGV: 'take', holder, ms; 'renew', fence, ms; 'release', fence.
+
+local what, who = take(), take()
+local refused = refusal(what ~= 'take' and who or nil)
+if refused then
+  return refused
+end
+if what == 'release' then
+  redis.call('HSET', run .. 'state', 'until_ms', 0)
+  return redis.call('HINCRBY', run .. 'state', 'fence', 1)
+end
+local now = now_ms()
+if what == 'take' then
+  local holder = state('holder')
+  if holder and holder ~= who and tonumber(state('until_ms')) > now then
+    return redis.error_reply('HELD ' .. holder)
+  end
+  redis.call('HSET', run .. 'state', 'holder', who)
+  redis.call('HINCRBY', run .. 'state', 'fence', 1)
+end
+redis.call('HSET', run .. 'state', 'until_ms', now + take_number())
+return tonumber(state('fence'))

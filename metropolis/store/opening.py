@@ -1,0 +1,46 @@
+"""A server by what users call it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from metropolis.store.base import Server, StoreError, StoreUnavailableError
+from metropolis.store.memory import MemoryServer
+
+FORMS = "memory, embedded, embedded:FOLDER, redis://…, rediss://… or unix://…"
+ADDRESSES = ("METROPOLIS_STORE", "REDIS_URL")
+"""Variables of the environment; the first that is set counts."""
+
+
+def address_from_environment() -> str | None:
+    """The address of the store, if the environment names one."""
+    return next((os.environ[name] for name in ADDRESSES if os.environ.get(name)), None)
+
+
+def open_server(address: str, *, attach: bool = False) -> Server:
+    """`memory`; `embedded`, a server of our own, or `embedded:FOLDER`, which keeps its runs there;
+    or the URL of a Redis or Valkey.
+
+    With `attach` a server of the folder that another process has started will do; it ends with
+    that process. Raises StoreError on anything else, and when the server cannot be used.
+    """
+    kind, _, rest = address.partition(":")
+    if address == "memory":
+        return MemoryServer()
+    if kind not in ("embedded", "redis", "rediss", "unix"):
+        raise StoreError(f"{kind!r} is no store; name {FORMS}")
+    try:
+        from metropolis.store.embedded import EmbeddedServer, address_of
+        from metropolis.store.server import RedisServer
+    except ImportError as error:
+        raise StoreError(f"{error}; a store beyond this process needs metropolis[redis]") from None
+    if kind != "embedded":
+        return RedisServer(address)
+    folder = Path(rest) if rest else None
+    if attach and folder is not None and (running := address_of(folder)):
+        try:
+            return RedisServer(running)
+        except StoreUnavailableError:
+            return EmbeddedServer(folder)  # it has ended
+    return EmbeddedServer(folder)

@@ -1,0 +1,78 @@
+"""What Redis's replies say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from metropolis.store.base import Claim
+from metropolis.store.encoding import (
+    Written,
+    answers_of,
+    cluster_of,
+    minds_of,
+    slice_of,
+)
+from metropolis.types import Step
+
+
+def arguments_of(written: Written) -> Iterator[Any]:
+    """A commit's nodes, versions and events, as common.lua takes them."""
+    yield len(written.nodes)
+    for node in written.nodes:
+        yield from (node.agent, node.place, node.around, node.mind)
+    yield len(written.writes)
+    for write in written.writes:
+        yield from (write.name, write.cell, write.body)
+    yield len(written.events)
+    for said in written.events:
+        yield from (said.cell, said.line)
+
+
+def claim_of(worker: str, reply: Sequence[Any]) -> Claim:
+    """What claim.lua returned."""
+    number, name, text, versions, events, minds, answers = reply
+    cluster = cluster_of(text.decode())
+    return Claim(
+        name.decode(),
+        number,
+        worker,
+        cluster.step,
+        cluster.agents,
+        slice_of(cluster.step, versions_of(versions), lines_of(events)),
+        minds_of((int(agent), mind) for agent, mind in pairs_of(minds)),
+        dict(answers_of(pairs_of(answers))),
+    )
+
+
+def pairs_of(flat: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    """A flat list, two by two."""
+    return zip(flat[::2], flat[1::2], strict=True)
+
+
+def versions_of(flat: Sequence[bytes]) -> Iterator[tuple[Step, str, bytes]]:
+    """(since, name, body) of what is there, from since, name, "cell\\nbody", ..."""
+    for since, name, content in zip(flat[::3], flat[1::3], flat[2::3], strict=True):
+        body = content.partition(b"\n")[2]
+        if body:
+            yield int(since), name.decode(), body
+
+
+def lines_of(several: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines of all cells."""
+    for lines in several:
+        yield from lines.split(b"\n")
+
+
+def entries_of(reply: Sequence[Any] | None) -> list[tuple[bytes, bytes]]:
+    """(id, outcome) of what XREAD found in one stream."""
+    if not reply:
+        return []
+    ((_, entries),) = reply
+    return [(entry, fields[b"outcome"]) for entry, fields in entries]
+
+
+def order_of(entry: str) -> tuple[int, int]:
+    """Ids of a stream's entries, to be compared."""
+    first, _, second = entry.partition("-")
+    return int(first), int(second or 0)

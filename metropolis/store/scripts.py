@@ -1,0 +1,35 @@
+"""The scripts of the store in Redis, each one atomic act: common.lua, then a file of its own."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import redis
+
+from metropolis.store.connect import Client
+
+
+@cache
+def script(name: str) -> tuple[bytes, str]:
+    """The text of a script, and its SHA-1, by which the server knows it.
+
+    A script begins with its flags. With flags, even none, Redis refuses the whole script, and not
+    its second half, when memory is full.
+    """
+    folder = files("metropolis.store") / "lua"
+    common, own = ((folder / f"{part}.lua").read_text() for part in ("common", name))
+    flags, own = own.split("\n", 1) if own.startswith("#!") else ("#!lua", own)
+    text = f"{flags}\n{common}\n{own}".encode()
+    return text, hashlib.sha1(text, usedforsecurity=False).hexdigest()
+
+
+def call(client: Client, name: str, prefix: str, *arguments: Any) -> Any:
+    """Run a script; its text is sent only when the server does not know it."""
+    text, digest = script(name)
+    try:
+        return client.execute_command("EVALSHA", digest, 1, prefix, *arguments)
+    except redis.exceptions.NoScriptError:
+        return client.execute_command("EVAL", text, 1, prefix, *arguments)

@@ -1,0 +1,41 @@
+"""A server with runs in it, by its address."""
+
+from __future__ import annotations
+
+from metropolis.store.base import Server, Store, StoreError
+from metropolis.store.connect import connect, shown, speaking
+from metropolis.store.reading import keys_of
+from metropolis.store.redis import RedisStore, prefix_of
+
+
+class RedisServer(Server):
+    """Runs in Redis or Valkey. Raises StoreError when it cannot keep them (`connect`)."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.client = connect(url)
+
+    def store(self, run: str) -> Store:
+        """See Server."""
+        return RedisStore(self.client, self.url, run)
+
+    def runs(self) -> list[str]:
+        """See Server."""
+        with speaking(self.url):
+            found = self.client.scan_iter(match="metropolis:{*}:info", count=1000)
+            return sorted(key.decode()[len("metropolis:{") : -len("}:info")] for key in found)
+
+    def remove(self, run: str) -> None:
+        """See Server."""
+        about = self.store(run).inspect()
+        if about.lease_left_s > 0:
+            raise StoreError(
+                f"{shown(self.url)}: the run {run!r} is held by {about.holder}; end it first"
+            )
+        with speaking(self.url):
+            for key in list(keys_of(self.client, prefix_of(run))):
+                self.client.unlink(key)
+
+    def close(self) -> None:
+        """See Server."""
+        self.client.close()

@@ -1,0 +1,72 @@
+"""Every store keeps its promises, and the checker finds those that do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+
+from metropolis.store.base import Claim, Server, Store
+from metropolis.store.check import check_store
+from metropolis.store.memory import MemoryServer, MemoryStore
+from metropolis.store.outcome import Outcome
+from metropolis.types import AgentId, MetropolisError, Step
+from metropolis.world.entities import Entity
+
+
+def test_it_keeps_its_promises(server: Server) -> None:
+    before = server.runs()
+    check_store(server)
+    assert server.runs() == before
+
+
+class CommitsTwice(MemoryStore):
+    def commit(self, claim: Claim, outcome: Outcome, minds: Mapping[AgentId, Any]) -> bool:
+        super().commit(claim, outcome, minds)
+        return True
+
+
+class NeverForgets(MemoryStore):
+    def release(self, fence: int, below: Step) -> None:
+        self._fenced(fence)
+
+
+class ObeysAnybody(MemoryStore):
+    def release(self, fence: int, below: Step) -> None:
+        super().release(self._run.fence, below)
+
+
+class ForgetsMinds(MemoryStore):
+    def minds(self, agents: Iterable[AgentId]) -> dict[AgentId, Any]:
+        return dict.fromkeys(agents)
+
+
+class AheadOfItself(MemoryStore):
+    def world(self, step: Step) -> tuple[list[Entity], list[Any]]:
+        return super().world(step + 1)
+
+
+class AsksNobody(MemoryStore):
+    def keep_answer(self, *_: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("broken", "sentence"),
+    [
+        (CommitsTwice, "accepts the commit of a claim that others have now"),
+        (NeverForgets, "keeps acknowledgements it should drop"),
+        (ObeysAnybody, "obeys a controller that has lost its lease"),
+        (ForgetsMinds, "forgets a mind that is claimed"),
+        (AheadOfItself, "has a world of"),
+        (AsksNobody, "loses an answer"),
+    ],
+)
+def test_broken_promises_are_found(broken: type[MemoryStore], sentence: str) -> None:
+    class BrokenServer(MemoryServer):
+        def store(self, run: str) -> Store:
+            return broken(self, run)
+
+    with pytest.raises(MetropolisError, match=f"{broken.__name__} {sentence}"):
+        check_store(BrokenServer())
