@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import msgspec
@@ -32,8 +32,8 @@ class Profile:
     """The tile they are on at step 0, beside or on their bed."""
     workplace: str = ""
     """The sector they work or study in; empty: at home, or nowhere."""
-    topics: Sequence[str] = ()
-    """What they like to talk about."""
+    topics: Mapping[str, str] = field(default_factory=dict)
+    """What they like to talk about, and what they would say about it."""
     relations: Mapping[str, str] = field(default_factory=dict)
     """What they would say of others: name -> a sentence."""
     memories: Sequence[str] = ()
@@ -59,14 +59,21 @@ def read_profiles(path: Path) -> list[Profile]:
     Raises MetropolisError naming the file and the field.
     """
     try:
-        text = path.read_text("utf-8")
-        profiles = msgspec.convert(tomllib.loads(text), _File).resident
+        content = tomllib.loads(path.read_text("utf-8"))
+        profiles = msgspec.convert(content, _File).resident
     except OSError as error:
         raise MetropolisError(f"{path}: cannot be read ({error.strerror})") from None
     except (ValueError, msgspec.ValidationError) as error:
         raise MetropolisError(
             f"{path}: {error}; each [[resident]] needs the fields of a Profile"
         ) from None
+    known = {of.name for of in fields(Profile)}
+    for table in content["resident"]:
+        if unknown := set(table) - known:
+            raise MetropolisError(
+                f"{path}: {table['name']} has a field {min(unknown)!r}; the fields are "
+                f"{', '.join(sorted(known))}"
+            )
     names = [profile.name for profile in profiles]
     for name in names:
         if names.count(name) > 1:

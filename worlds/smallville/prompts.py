@@ -5,7 +5,7 @@ Facts stand in lines `Heading: text`, which models read well.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ def identity(me: Resident) -> str:
         f"Works at: {profile.workplace or 'home'}",
         f"Background: {profile.background}",
         f"Habits: {profile.habits}",
-        f"Likes to talk about: {', '.join(profile.topics)}",
+        f"Likes to talk about: {_topics(profile.topics)}",
         f"Knows: {' '.join(profile.relations.values())}",
         f"Present goal: {me.goal}",
     ]
@@ -289,6 +289,10 @@ def insight_and_guidance(me: Resident, question: str, memories: Sequence[Node]) 
         " sentence with the numbers of the statements it rests on, in the form: insight (because of"
         " 1, 5, 3)\n1)"
     )
+
+
+def _topics(topics: Mapping[str, str]) -> str:
+    return "; ".join(f"{topic} (“{remark}”)" for topic, remark in topics.items())
 
 
 def _who(me: Resident, now_s: int | None = None) -> str:

@@ -115,6 +115,7 @@ def utterance_of(text: str) -> Utterance:
     """What a model wants said; where it kept to no format, all of it."""
     try:
         said = json.loads(text)
-        return Utterance(str(said["utterance"]).strip(), bool(said["ends"]))
+        words = str(said["utterance"]).strip()
+        return Utterance(words, bool(said["ends"]) or not words)
     except (ValueError, KeyError, TypeError):
         return Utterance(first_line(text), False)

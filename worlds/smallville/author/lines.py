@@ -19,8 +19,10 @@ from metropolis.worlds.smallville.author.prompt import CONFIDENCE, HERALDS, TOLD
 
 LINES_LEAST, LINES_SPREAD = 9, 7
 """How many lines a conversation has, before it runs out of things to say."""
-ASIDE_SHARE = 0.7
+ASIDE_SHARE = 0.3
 """How often an answer is longer than it need be."""
+TOPIC_SHARE = 0.4
+"""How readily one speaks of what one likes to speak of."""
 LEAK_SHARE = 0.05
 """How readily a secret is told, a line."""
 NEWS_MOST = 2
@@ -83,8 +85,6 @@ def say(scene: Scene, random: Random) -> str:
     answer = _answer(scene, random) if count else _greeting(scene, random)
     if count and scene.lines[-1][1].endswith(_CLOSINGS):
         return _json(scene.fill(pick(words["farewells"], random)), True)
-    if count > 1 and random.random() < ASIDE_SHARE:
-        answer += " " + _fresh(words["asides"], scene, random)
     opening = "" if count >= scene.length else _opening(scene, random)
     if not opening:
         opening = scene.fill(pick(words["closings"], random))
@@ -111,9 +111,10 @@ def _answer(scene: Scene, random: Random) -> str:
     for pair in words["pairs"]:
         if pair["say"].partition("{")[0] in last:
             return hello + _fresh(pair["replies"], scene, random)
-    if _TOPIC.search(last):
-        return hello + _fresh(words["interest"], scene, random)
-    return hello + _fresh(words["agreement"], scene, random)
+    answer = _fresh(words["interest" if _TOPIC.search(last) else "agreement"], scene, random)
+    if random.random() < ASIDE_SHARE:
+        answer += " " + _fresh(words["asides"], scene, random)
+    return hello + answer
 
 
 def _opening(scene: Scene, random: Random) -> str:
@@ -125,9 +126,14 @@ def _opening(scene: Scene, random: Random) -> str:
     if len(scene.lines) > 2 and scene.leaks and random.random() < LEAK_SHARE:
         return f"{CONFIDENCE} {pick(scene.leaks, random)}"
     openings = [scene.fill(pair["say"]) for pair in words["pairs"] if _suits(pair, scene)]
-    topics = [topic for topic in scene.prompt.topics if topic not in scene.said]
-    if topics and (not openings or random.random() < 0.4):
-        return pick(words["topics"], random).replace("{topic}", pick(topics, random))
+    topics = {
+        re.sub(r"\b(?:his|her)\b", "my", topic): remark
+        for topic, remark in scene.prompt.topics.items()
+        if remark not in scene.said
+    }
+    if topics and (not openings or random.random() < TOPIC_SHARE):
+        topic = pick(list(topics), random)
+        return f"{pick(words['topics'], random).replace('{topic}', topic)} {topics[topic]}"
     return pick(openings, random) if openings else ""
 
 
@@ -145,7 +151,7 @@ def _suits(pair: dict[str, Any], scene: Scene) -> bool:
 
 def _fresh(options: list[str], scene: Scene, random: Random) -> str:
     """One that has not been said yet, if there is any."""
-    unsaid = [option for option in options if scene.fill(option) not in scene.said]
+    unsaid = [option for option in options if option.partition("{")[0] not in scene.said]
     return scene.fill(pick(unsaid or options, random))
 
 

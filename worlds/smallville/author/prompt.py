@@ -14,6 +14,7 @@ CONFIDENCE = "Between you and me:"
 TOLD = re.compile(rf"(?:{'|'.join(map(re.escape, (*HERALDS, CONFIDENCE)))}) (.+?[.!])(?: |$)")
 """News in somebody's words, as the author puts it."""
 _NEWS = re.compile(r"\b(?:news(?: from [^:\n]*)?|told [^:\n]* the news): ([^\n]+)", re.IGNORECASE)
+_TOPIC = re.compile(r"([^;“]+?) \(“([^”]*)”\)(?:; )?")
 _SECRET = re.compile(r"\b(?:Secret|in confidence from [^:\n]*): ([^\n]+)")
 
 
@@ -60,10 +61,9 @@ class Prompt:
         return int(found[1]) if found else 12
 
     @cached_property
-    def topics(self) -> list[str]:
-        """What the one who asks likes to talk about, as they would say it."""
-        topics = re.sub(r"\b(?:his|her)\b", "my", self.fact("Likes to talk about"))
-        return [topic for topic in topics.split(", ") if topic]
+    def topics(self) -> dict[str, str]:
+        """What the one who asks likes to talk about, and what they say about it."""
+        return dict(_TOPIC.findall(self.fact("Likes to talk about")))
 
     @cached_property
     def statements(self) -> list[str]:

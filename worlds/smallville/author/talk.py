@@ -140,7 +140,7 @@ def insights(prompt: Prompt, random: Random) -> str:
     marks = {
         "{me}": prompt.name,
         "{other}": pick(names[:4], random),
-        "{topic}": pick(prompt.fact("Likes to talk about").split(", "), random),
+        "{topic}": pick(list(prompt.topics) or ["small things"], random),
         "{news}": (match("labels", pick(news, random)) if news else None) or "the evening to come",
         "{work}": prompt.fact("Occupation"),
     }

@@ -1,0 +1,116 @@
+"""What residents know of the town: ways, places, and who they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metropolis.maps.map import GridMap
+from metropolis.maps.tiling import side_by_side
+from metropolis.maps.town import alderbrook
+from metropolis.types import MetropolisError
+from metropolis.worlds.smallville.geography import MOVES, Atlas
+from metropolis.worlds.smallville.profile import read_profiles
+
+RESIDENT = """
+[[resident]]
+name = "Ann Ash"
+age = 40
+traits = "kind"
+occupation = "baker"
+background = "Ann bakes."
+habits = "gets up at six"
+goal = "Ann wants to bake."
+home = "Ash house"
+room = "bedroom"
+at = [2, 2]
+"""
+
+
+def grid_of(walls: list[list[bool]]) -> GridMap:
+    none = np.zeros((len(walls), len(walls[0])), np.int32)
+    return GridMap("town", np.array(walls), none, ("",), none, ("",))
+
+
+@st.composite
+def walks(draw: st.DrawFn) -> tuple[GridMap, tuple[int, int], tuple[int, int]]:
+    width, height = draw(st.integers(1, 9)), draw(st.integers(1, 9))
+    row = st.lists(st.booleans(), min_size=width, max_size=width)
+    walls = draw(st.lists(row, min_size=height, max_size=height))
+    tile = st.tuples(st.integers(0, width - 1), st.integers(0, height - 1))
+    here, there = draw(tile), draw(tile)
+    for x, y in (here, there):
+        walls[y][x] = False
+    return grid_of(walls), here, there
+
+
+@settings(max_examples=200, deadline=None)
+@given(walks(), st.integers(0, 300))
+def test_the_shortest_way(
+    walk: tuple[GridMap, tuple[int, int], tuple[int, int]], left: int
+) -> None:
+    grid, (x, y), (goal_x, goal_y) = walk
+    path = grid.walk((x, y), (goal_x, goal_y))
+    atlas = Atlas(grid, left)
+    here, there = (x + left, y), (goal_x + left, goal_y)
+    assert atlas.steps(here, there) == (None if path is None else len(path))
+    for _ in path or ():
+        dx, dy = MOVES[atlas.toward(here, there)]
+        here = here[0] + dx, here[1] + dy
+        assert not grid.walls[here[1], here[0] - left]
+    assert path is None or here == there
+    assert atlas.toward(there, there) == "stay"
+
+
+def test_every_object_can_be_reached() -> None:
+    atlas = Atlas(alderbrook().map)
+    door = alderbrook().beds[0][1]
+    tiles = [
+        tile
+        for arenas in atlas.places.values()
+        for things in arenas.values()
+        for tiles in things.values()
+        for tile in tiles
+    ]
+    assert len(tiles) > 200
+    assert all(atlas.steps(door, tile) is not None for tile in tiles)
+    assert atlas.arena(door) == "Willow Lodge: room 1"
+
+
+def test_towns_side_by_side_are_the_same_but_for_their_names() -> None:
+    town = alderbrook().map
+    three = side_by_side(town, 3)
+    assert three.width == 3 * town.width
+    for k in range(3):
+        part = slice(k * town.width, (k + 1) * town.width)
+        assert (three.walls[:, part] == town.walls).all()
+        named = np.array(three.arena_names)[three.arenas[:, part]]
+        own = np.array(["", *(f"{name} #{k + 1}" for name in town.arena_names[1:])])
+        assert (named == own[town.arenas]).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (RESIDENT + RESIDENT, "two residents are named 'Ann Ash'"),
+        (RESIDENT.replace("age = 40", ""), "age"),
+        (RESIDENT.replace("age = 40", 'age = "old"'), "age"),
+        (RESIDENT + 'mood = "glad"', "mood"),
+        ("[[resident]", "residents.toml"),
+    ],
+)
+def test_a_bad_list_of_residents_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "residents.toml"
+    path.write_text(text)
+    with pytest.raises(MetropolisError, match=said) as refused:
+        read_profiles(path)
+    assert str(path) in str(refused.value)
+
+
+def test_a_list_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(MetropolisError, match="cannot be read"):
+        read_profiles(tmp_path / "residents.toml")
