@@ -1,0 +1,49 @@
+"""A little world for tests of stores: agents on a line who step up and down."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from metropolis.store.base import Claim, RunInfo, Store
+from metropolis.store.outcome import Outcome
+from metropolis.types import Dispatch
+from metropolis.world.entities import AGENT, Entity, Event
+
+LEASE_S = 600.0
+
+
+def begin(store: Store, agents: int) -> int:
+    """A run, and the fence of its lease, which has run out."""
+    names = tuple(f"a{i}" for i in range(agents))
+    info = RunInfo("line", 1, names, 0, 10_000, "chebyshev", 2.0)
+    bodies = [Entity(name, (10 * i, 0), AGENT) for i, name in enumerate(names)]
+    store.begin(info, bodies, dict.fromkeys(range(agents)))
+    return store.take_lease("test", 0)
+
+
+def dispatch(store: Store, fence: int, step: int, *agents: int) -> None:
+    store.dispatch(fence, [Dispatch(step, agents)], {}, 0)
+
+
+def claimed(store: Store, worker: str = "test", lease_s: float = LEASE_S) -> Claim:
+    claim = store.claim(worker, lease_s)
+    assert claim is not None
+    return claim
+
+
+def outcome_of(claim: Claim, load: str = "") -> Outcome:
+    """Everybody moves, and sings something as long as `load`."""
+    bodies = {f"a{i}": (10 * i, (claim.step + 1) % 2) for i in claim.agents}
+    writes = {name: Entity(name, at, AGENT, {"by": claim.worker}) for name, at in bodies.items()}
+    events = [Event(claim.step, name, at, "sang", {"what": load}) for name, at in bodies.items()]
+    return Outcome(
+        claim.step, claim.agents, dict.fromkeys(bodies, claim.worker), writes, events, {}
+    )
+
+
+def commit(store: Store, claim: Claim, load: str = "") -> bool:
+    return store.commit(claim, outcome_of(claim, load), minds_of(claim, load))
+
+
+def minds_of(claim: Claim, load: str = "") -> dict[int, Any]:
+    return {agent: {"step": claim.step + 1, "load": load} for agent in claim.agents}

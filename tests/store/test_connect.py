@@ -1,0 +1,204 @@
+"""Servers that cannot keep a run are refused at the start, in one sentence without a secret."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metropolis.store.base import StoreError, StoreUnavailableError
+from metropolis.store.check import check_store
+from metropolis.store.connect import flaw, shown, warnings
+from metropolis.store.embedded import EmbeddedServer, _valkey
+from metropolis.store.memory import MemoryServer
+from metropolis.store.opening import address_from_environment, open_server
+from metropolis.store.server import RedisServer
+from tests.store.conftest import REDIS
+from tests.store.lines import begin, claimed, commit, dispatch
+
+FINE = {"redis_version": "7.0.15", "role": "master", "maxmemory": 0, "used_memory": 10**6}
+
+
+def test_a_fine_server_is_accepted() -> None:
+    assert flaw(FINE) is None
+    limited = {"maxmemory": 10**9, "maxmemory_policy": "noeviction"}
+    assert flaw(FINE | limited) is None
+    assert flaw(FINE | {"redis_version": "10.0.1", "maxmemory_policy": "allkeys-lru"}) is None
+
+
+@pytest.mark.parametrize(
+    ("otherwise", "sentence"),
+    [
+        ({"redis_version": "6.2.14"}, "the server's version is 6.2.14"),
+        ({"cluster_enabled": 1}, "part of a cluster"),
+        ({"role": "slave"}, "is a replica"),
+        ({"maxmemory": 10**9, "maxmemory_policy": "allkeys-lru"}, "allkeys-lru"),
+        ({"maxmemory": 10**9, "maxmemory_policy": "volatile-ttl"}, "volatile-ttl"),
+        ({"maxmemory": 10**6, "maxmemory_policy": "noeviction"}, "memory is full"),
+    ],
+)
+def test_what_cannot_keep_a_run(otherwise: Mapping[str, Any], sentence: str) -> None:
+    told = flaw(FINE | otherwise)
+    assert told is not None
+    assert sentence in told
+
+
+def test_warnings() -> None:
+    assert warnings({"aof_enabled": 1}) == []
+    (warning,) = warnings({"aof_enabled": 0})
+    assert "appendonly yes" in warning
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://me:hunter2@example.org:7000/3?password=hunter2&x=hunter2",
+        "rediss://:hunter2@example.org:7000/3",
+        "unix://me:hunter2@/run/redis.sock?password=hunter2",
+    ],
+)
+def test_no_secret_is_shown(url: str) -> None:
+    assert "hunter2" not in shown(url)
+    assert shown(url).startswith(url.partition(":")[0] + "://")
+    assert shown(url).endswith(("example.org:7000/3", "/run/redis.sock"))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def served(folder: Path, *options: str, binary: str | None = None) -> Iterator[int]:
+    """A server on a port of 127.0.0.1; ended afterwards."""
+    port = free_port()
+    plain = [] if "--tls-port" in options else ["--port", str(port)]
+    secured = [str(port) if option == "PORT" else option for option in options]
+    server = subprocess.Popen(
+        [binary or _valkey(), *plain, "--dir", str(folder), "--save", "", *secured],
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        while server.poll() is None:
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            except ConnectionRefusedError:
+                time.sleep(0.01)
+        yield port
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def test_a_password_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(tmp_path, "--requirepass", "hunter2") as port:
+        url = f"redis://127.0.0.1:{port}"
+        for wrong in (url, f"redis://:hunter3@127.0.0.1:{port}"):
+            with pytest.raises(StoreError, match="refuses this user") as refused:
+                RedisServer(wrong)
+            assert "hunter" not in str(refused.value)
+        monkeypatch.setenv("METROPOLIS_STORE_PASSWORD", "hunter2")
+        with RedisServer(url) as server:
+            assert server.runs() == []
+
+
+def test_dead_addresses_and_wrong_ones() -> None:
+    with pytest.raises(StoreUnavailableError, match=r"127\.0\.0\.1:\d+: the store does not answer"):
+        RedisServer(f"redis://:hunter2@127.0.0.1:{free_port()}")
+    with pytest.raises(StoreError, match="'http' is no store; name memory, embedded"):
+        open_server("http://localhost")
+    with pytest.raises(StoreError, match="should look like redis://localhost") as refused:
+        open_server("redis://:hunter2@localhost:x/0")
+    assert "hunter2" not in str(refused.value)
+
+
+def refusal(port: int) -> str:
+    with pytest.raises(StoreError) as refused:
+        RedisServer(f"redis://127.0.0.1:{port}")
+    return str(refused.value)
+
+
+def test_real_servers_that_are_refused(tmp_path: Path) -> None:
+    with served(tmp_path, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru") as port:
+        assert "set maxmemory-policy noeviction" in refusal(port)
+        with served(tmp_path, "--replicaof", "127.0.0.1", str(port)) as replica:
+            assert "is a replica" in refusal(replica)
+    with served(tmp_path, "--maxmemory", "1000") as port:
+        assert "memory is full" in refusal(port)
+    bus = str(free_port())
+    with served(tmp_path, "--cluster-enabled", "yes", "--cluster-port", bus) as port:
+        assert "part of a cluster" in refusal(port)
+
+
+def test_a_commit_into_a_full_memory_is_refused_whole() -> None:
+    with EmbeddedServer() as server:
+        store = server.store("full")
+        fence = begin(store, 1)
+        dispatch(store, fence, 0, 0)
+        claim = claimed(store)
+        before = store.nodes(), store.world(0), store.minds([0])
+        server.client.config_set("maxmemory", server.client.info("memory")["used_memory"] + 1)
+        with pytest.raises(StoreUnavailableError, match="the store's memory is full"):
+            commit(store, claim, 1_000_000 * "x")
+        store.release(fence, 0)
+        assert before == (store.nodes(), store.world(0), store.minds([0]))
+        server.client.config_set("maxmemory", 0)
+        assert commit(store, claim)
+
+
+def test_tls(tmp_path: Path) -> None:
+    openssl = shutil.which("openssl")
+    if REDIS is None or openssl is None:
+        pytest.skip("redis-server or openssl is not installed; Debian has both")
+    key, certificate = str(tmp_path / "key"), str(tmp_path / "certificate")
+    subprocess.run(
+        f"{openssl} req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2".split()
+        + f"-keyout {key} -out {certificate} -subj /CN=localhost".split()
+        + ["-addext", "subjectAltName=DNS:localhost"],
+        check=True,
+        capture_output=True,
+    )
+    options = ["--tls-port", "PORT", "--port", "0", "--tls-auth-clients", "no"]
+    files = ["--tls-key-file", key, "--tls-cert-file", certificate]
+    with served(tmp_path, *options, *files, binary=REDIS) as port:
+        with pytest.raises(StoreUnavailableError, match="certificate"):
+            RedisServer(f"rediss://localhost:{port}")
+        with RedisServer(f"rediss://localhost:{port}?ssl_ca_certs={certificate}") as server:
+            check_store(server)
+
+
+def test_addresses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("METROPOLIS_STORE", raising=False)
+    monkeypatch.delenv("REDIS_URL", raising=False)
+    assert address_from_environment() is None
+    monkeypatch.setenv("REDIS_URL", "redis://other")
+    assert address_from_environment() == "redis://other"
+    monkeypatch.setenv("METROPOLIS_STORE", "memory")
+    assert address_from_environment() == "memory"
+    assert isinstance(open_server("memory"), MemoryServer)
+    with open_server(f"embedded:{tmp_path}") as owner:
+        begin(owner.store("here"), 1)
+        with open_server(f"embedded:{tmp_path}", attach=True) as guest:
+            assert not isinstance(guest, EmbeddedServer)
+            assert guest.runs() == ["here"]
+    with open_server(f"embedded:{tmp_path}", attach=True) as alone:
+        assert isinstance(alone, EmbeddedServer)
+        assert alone.runs() == ["here"]
+
+
+def test_a_server_that_does_not_start(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="true did not start: it left no log"):
+        EmbeddedServer(binary="true")
+    (tmp_path / "appendonlydir").write_text("in the way")
+    with pytest.raises(StoreError, match=r"did not start: .*append"):
+        EmbeddedServer(tmp_path)
