@@ -95,7 +95,7 @@ class Stage:
         self._state = State(world.metric, world.perception_radius, begun)
         self._client = Client(Scripted(author))  # holds nothing that must be closed
         cast = [agents[name] for name in self.names]
-        self._worker = LocalWorker(world, cast, self._state, world.reach, seed, self._make_llm)
+        self._worker = LocalWorker(world, cast, world.reach, seed, self._make_llm)
         self._loop = asyncio.new_event_loop()
         self.close = finalize(self, _free, self._worker, self._loop)
         """Free threads and event loop; whoever forgets the stage does so too."""
@@ -122,7 +122,7 @@ class Stage:
         self.world.seal()
         try:
             everybody = Dispatch(self.step, tuple(range(len(self.names))))
-            outcome = complete(self._loop, self._worker.run(everybody))
+            outcome = complete(self._loop, self._worker.run(everybody, self._state))
         finally:
             self.world.unseal()
         self.step += 1

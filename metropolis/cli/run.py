@@ -33,8 +33,10 @@ from metropolis.cli.run_report import (
 from metropolis.llm.base import Backend
 from metropolis.progress import progress_bar
 from metropolis.runtime.estimate import Estimate, estimate_run
-from metropolis.runtime.simulation import INTERRUPTED, LIVE_MODES, LIVE_RULES, Simulation
+from metropolis.runtime.result import INTERRUPTED
+from metropolis.runtime.simulation import LIVE_MODES, LIVE_RULES, Simulation
 from metropolis.sim.virtual import VirtualInstances
+from metropolis.store.opening import FORMS
 from metropolis.types import MetropolisError, Step
 from metropolis.world.scenario import Scenario
 
@@ -129,6 +131,16 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
     show_default=True,
     help="How often to write down where everybody is.",
 )
+@click.option(
+    "--store",
+    metavar="STORE",
+    default="memory",
+    show_default=True,
+    help=f"Where the run is kept: {FORMS}. Beyond memory nothing has virtual time.",
+)
+@click.option(
+    "--workers", type=_COUNT, default=1, show_default=True, help="Of a run in a store: how many."
+)
 @click.option("--keep-text", is_flag=True, help="Keep prompts and answers in the trace.")
 def command(
     world: str | None,
@@ -175,6 +187,8 @@ def command(
         out=folder,
         resume=resume is not None,
         checkpoint_wall_s=options.checkpoint_minutes * 60,
+        store=options.store,
+        workers=options.workers,
         keep_text=options.keep_text,
         about=asdict(options) | {"agents": len(scenario.agents)},
     )

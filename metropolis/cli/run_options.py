@@ -15,6 +15,7 @@ from metropolis.llm.client import Client
 from metropolis.llm.connect import connect
 from metropolis.llm.usage import Prices
 from metropolis.runtime.run_directory import RunDirectory
+from metropolis.runtime.stored import MEMORY
 from metropolis.sim.profiles import load_profile
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.types import MetropolisError, Step
@@ -49,6 +50,8 @@ class RunOptions:
     price_in: float | None
     price_out: float | None
     checkpoint_minutes: float
+    store: str
+    workers: int
     keep_text: bool
 
     def __post_init__(self) -> None:
@@ -79,9 +82,12 @@ class RunOptions:
         return scenario.steps if self.steps is None else self.steps
 
     def backend(self, scenario: Scenario) -> Backend:
-        """The model; one that answers at once gets the latency of simulated instances."""
+        """The model; one that answers at once gets the latency of simulated instances.
+
+        Not in a store: virtual time is one process's own.
+        """
         backend = connect(self.llm, self.model, author=scenario.author)
-        if not isinstance(backend, Scripted | Replay):
+        if self.store != MEMORY or not isinstance(backend, Scripted | Replay):
             return backend
         if self.requests_per_minute is not None or self.tokens_per_minute is not None:
             raise MetropolisError(

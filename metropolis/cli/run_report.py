@@ -18,7 +18,7 @@ from rich.table import Table
 from metropolis.cli.run_options import RunOptions
 from metropolis.runtime.estimate import Estimate
 from metropolis.runtime.replay import ReplayResult, Setting, mine, ratio, replay
-from metropolis.runtime.simulation import RunResult
+from metropolis.runtime.result import RunResult
 from metropolis.sim.profiles import load_profile
 from metropolis.trace.schema import Trace
 from metropolis.types import Step
@@ -192,7 +192,7 @@ def print_summary(run: Summary) -> None:
             f"{_seconds(run.makespan_s)} sim_s."
         )
     else:
-        console.print(f"\nWith the real model the run took {_seconds(run.makespan_s)} s.")
+        console.print(f"\nThe run took {_seconds(run.makespan_s)} s of wall time.")
     if run.comparison:
         console.print(
             "\nWhat out-of-order execution buys: the same calls, simulated on "

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
+from typing import Protocol
 
 from metropolis.llm.base import (
     RETRIED,
@@ -22,7 +23,7 @@ from metropolis.llm.base import (
     Request,
     TimedOutError,
 )
-from metropolis.llm.journal import Journal, Key, key_of
+from metropolis.llm.journal import Key, key_of
 from metropolis.llm.limits import Gate, Need, Turn
 from metropolis.llm.tokens import expected_tokens, prompt_tokens_at_most
 from metropolis.llm.usage import FREE, Prices, Usage, total
@@ -31,6 +32,25 @@ from metropolis.types import MetropolisError
 BACKOFF_FIRST_S = 0.5
 BACKOFF_MAX_S = 30.0
 OnPiece = Callable[[str], None]
+
+
+class Answers(Protocol):
+    """Where answers are kept and looked up: a `metropolis.llm.journal.Journal`, or a store's."""
+
+    def get(self, key: Key) -> Completion | None:
+        """The answer already paid for; None when there is none."""
+
+    def answers(self) -> Iterable[Completion]:
+        """All answers."""
+
+    def put(self, key: Key, completion: Completion) -> None:
+        """Keep an answer."""
+
+    def flush(self) -> None:
+        """Let what is kept survive a power cut."""
+
+    def close(self) -> None:
+        """Nothing is kept afterwards."""
 
 
 class Client:
@@ -64,7 +84,7 @@ class Client:
         max_tokens: int | None = None,
         max_cost: float | None = None,
         prices: Prices | None = None,
-        journal: Journal | None = None,
+        journal: Answers | None = None,
         seed: int = 0,
     ) -> None:
         for name, value, least in (
@@ -84,7 +104,7 @@ class Client:
         self.backend = backend
         self.timeout_s = timeout_s
         self.retries = retries
-        self.journal: Journal | None = None
+        self.journal: Answers | None = None
         self.prices = prices or FREE
         self.usage: dict[str, Usage] = {}
         self.on_exhausted: Callable[[BudgetExhausted], object] = lambda _: None
@@ -96,7 +116,7 @@ class Client:
         if journal is not None:
             self.keep(journal)
 
-    def keep(self, journal: Journal) -> None:
+    def keep(self, journal: Answers) -> None:
         """Keep answers in `journal`; those it holds have been paid for from the budget."""
         self.journal = journal
         for answer in journal.answers():

@@ -64,6 +64,11 @@ class Engine:
         self.failure = self.failure or reason
         self._changed.set()
 
+    def passed(self) -> None:
+        """Everything below the floor is recorded: nobody reads it any more."""
+        self.seen_floor = self._controller.floor
+        self._state.drop_events(self.seen_floor)
+
     async def stop(self) -> None:
         """Cancel what is at work; nothing of it is committed."""
         self.end(asyncio.CancelledError())
@@ -73,7 +78,7 @@ class Engine:
 
     def _dispatch(self, ready: list[Dispatch]) -> None:
         for dispatch in ready:
-            task = asyncio.get_running_loop().create_task(self._worker.run(dispatch))
+            task = asyncio.get_running_loop().create_task(self._worker.run(dispatch, self._state))
             self._tasks[task] = dispatch
             task.add_done_callback(self._finish)
 
@@ -94,7 +99,7 @@ class Engine:
                 )
             )
         except BaseException as failure:  # noqa: BLE001 -- kept, and raised where the run is awaited
-            self.end(_alone(failure))
+            self.end(alone(failure))
         self._changed.set()
 
     def _commit(self, outcome: Outcome) -> None:
@@ -109,10 +114,10 @@ class Engine:
         self._dispatch(self._controller.handle([Commit(outcome.agents, tuple(positions))]))
 
 
-def _alone(failure: BaseException) -> BaseException:
+def alone(failure: BaseException) -> BaseException:
     """The first of the sentences for users in a task group's error, if it holds nothing else."""
     if not isinstance(failure, BaseExceptionGroup):
         return failure
-    failures = [_alone(inner) for inner in failure.exceptions]
+    failures = [alone(inner) for inner in failure.exceptions]
     users = all(isinstance(inner, MetropolisError) for inner in failures)
     return failures[0] if users else failure

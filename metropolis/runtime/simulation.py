@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +18,24 @@ from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Backend, BudgetExhausted
 from metropolis.llm.client import Client
 from metropolis.llm.journal import Journal
-from metropolis.llm.usage import Usage
 from metropolis.rules.rules import Rule, conservative, lockstep, versioned
-from metropolis.runtime.checkpoint import Checkpointer
+from metropolis.runtime.checkpoint import Checkpoint, Checkpointer
+from metropolis.runtime.driver import Driver
 from metropolis.runtime.engine import Engine
 from metropolis.runtime.history import HistoryWriter
 from metropolis.runtime.recorder import CallsFile, Recorder, trace_of
+from metropolis.runtime.result import INTERRUPTED, Interrupted, RunResult
 from metropolis.runtime.run_directory import RunDirectory
+from metropolis.runtime.stored import StoredRun, stored_run
 from metropolis.sim.virtual import IdleSelector, VirtualInstances
 from metropolis.store.outcome import Outcome
 from metropolis.trace.parquet import write_trace
 from metropolis.trace.schema import Trace
 from metropolis.types import AgentId, MetropolisError, Position, Step
+from metropolis.workers.answers import StoredAnswers
+from metropolis.workers.claiming import claiming_workers
 from metropolis.workers.local import LocalWorker
+from metropolis.workers.loops import cancel_all, loop_is_running
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import AGENT, Entity
 from metropolis.world.record import StepRecord
@@ -41,44 +46,10 @@ from metropolis.world.view import Reach
 LIVE_MODES = ("sequential", "lockstep", "out_of_order")
 LIVE_RULES = ("versioned", "conservative")
 CHECKPOINT_WALL_S = 180.0
+LEASE_S = 10.0
 COLLECTED = 50_000, 20, 100
 """Thresholds of Python's garbage collector: a run makes many objects and few cycles, and looking
 for these as often as usual costs a fifth of its CPU time."""
-INTERRUPTED = "interrupted"
-"""Why a run has stopped that was asked to."""
-
-
-class Interrupted(MetropolisError):  # noqa: N818 -- what the user wished is no error
-    """The run was asked to end."""
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """A run as far as it has come: everything below `steps` is final."""
-
-    mode: str
-    rule: str | None
-    seed: int
-    agents: int
-    steps: int
-    stopped: str | None
-    """Why it ended before its last step; None: it did not."""
-    history_sha256: str
-    """Of the history's lines; equal in every mode."""
-    history: Sequence[StepRecord] = field(repr=False)
-    """The steps of this run; empty when a folder keeps them."""
-    calls: int
-    prompt_tokens: int
-    output_tokens: int
-    usage: Mapping[str, Usage]
-    """By function: what was sent since this start."""
-    simulated: bool
-    """Whether LLM latency is virtual time."""
-    makespan_s: float
-    """Of the run's clock: virtual time (sim_s) if simulated, otherwise wall_s."""
-    wall_s: float
-    trace: Trace = field(repr=False)
-    """Of all steps so far; `metropolis replay` replays it."""
 
 
 class Simulation:
@@ -97,6 +68,10 @@ class Simulation:
         resume: go on with the run in `out`, from its last checkpoint; answers it has paid for are
             not bought again.
         checkpoint_wall_s: how often to write a checkpoint.
+        store: where the run is kept: `memory`, `embedded` or the URL of a Redis or Valkey; None:
+            in memory, or where the resumed run was before.
+        workers: of a run in a store: how many run its clusters here.
+        lease_s: of a run in a store: after so many seconds of silence somebody counts as dead.
         keep_text: whether the trace holds prompts and answers.
         about: what `run.json` keeps for whoever resumes the run, plain data.
 
@@ -116,6 +91,9 @@ class Simulation:
         out: str | Path | None = None,
         resume: bool = False,
         checkpoint_wall_s: float = CHECKPOINT_WALL_S,
+        store: str | None = None,
+        workers: int = 1,
+        lease_s: float = LEASE_S,
         keep_text: bool = False,
         about: Mapping[str, Any] | None = None,
     ) -> None:
@@ -140,6 +118,10 @@ class Simulation:
                 self.client.keep(Journal(self._directory.journal))
             if resume:  # nobody else is at it: the journal is ours
                 self._directory.describe(world.name, seed, about or {})
+        self._stored = stored_run(store, self._directory, resume=resume)
+        self._workers, self._lease_s = workers, lease_s
+        if self._stored is not None:
+            self._checkpoint = self._take_up(self._stored)
         self._begin(list(world.reset(seed=seed, options=options or {})))
         self._started_wall_s = time.perf_counter()
         self._ran = self._interrupted = False
@@ -168,7 +150,7 @@ class Simulation:
         """
         if self._ran:
             raise MetropolisError("a simulation runs once; make a new one")
-        if _loop_is_running():
+        if loop_is_running():
             raise MetropolisError(
                 "an event loop is running in this thread, as in a notebook; "
                 "use `await asyncio.to_thread(simulation.run, steps)`"
@@ -186,8 +168,10 @@ class Simulation:
         finally:
             gc.set_threshold(*collected)
             self.world.unseal()
-            loop.run_until_complete(_cancel_all())  # what plain agents in threads wait for, too
+            loop.run_until_complete(cancel_all())  # what plain agents in threads wait for, too
             self._worker.close()
+            if self._stored is not None:
+                self._stored.close()
             loop.run_until_complete(self.client.close())
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
@@ -238,7 +222,7 @@ class Simulation:
         )
         if known is not None:
             self._state.restore_events(known.events)
-            for agent in self.agents:
+            for agent in self.agents if known.agents else ():  # else claims bring their minds
                 restore(agent, known.agents[agent.name])
         positions = _bodies(entities, names)
         files = self._directory
@@ -253,22 +237,52 @@ class Simulation:
             self._recorder.restore(files.positions(self._beginning, names, self.first_step))
         self._positions = positions
         self._history: list[StepRecord] = []
-        self._worker = LocalWorker(
-            self.world,
-            self.agents,
-            self._state,
-            self._reach,
-            self.seed,
-            self._make_llm,
-            one_by_one=self.mode == "sequential",
+        self._worker = self._local_worker(self.agents)
+
+    def _local_worker(self, agents: Sequence[Agent]) -> LocalWorker:
+        one_by_one = self.mode == "sequential"
+        return LocalWorker(
+            self.world, agents, self._reach, self.seed, self._make_llm, one_by_one=one_by_one
         )
+
+    def _controller(
+        self, positions: Sequence[Position], steps: Sequence[Step], last_step: Step
+    ) -> NativeController:
+        world = self.world
+        return NativeController.of_rule(
+            self._causality, world.metric, world.max_velocity, positions, last_step, steps=steps
+        )
+
+    # --- how a run in a store begins
+
+    def _take_up(self, stored: StoredRun) -> Checkpoint | None:
+        """Where the recorder goes on; from now on answers are kept in the store, too."""
+        if self._virtual is not None:
+            raise MetropolisError(
+                "virtual time ends with its process; a run in a store needs an llm in real time"
+            )
+        self.client.journal = StoredAnswers(stored.store, self.client.journal)
+        return stored.checkpoint() or self._checkpoint
+
+    def _driver(self, stored: StoredRun, steps: Step) -> Driver:
+        stored.begin(self.world, self.agents, self.seed, self._state, steps, self._now_s())
+        return Driver(stored.store, [agent.name for agent in self.agents], self._lease_s)
+
+    def _claiming(self, stored: StoredRun) -> list[Coroutine[Any, Any, None]]:
+        """The workers of this process."""
+        answers = self.client.journal
+        assert isinstance(answers, StoredAnswers)
+        casts = [self.agents, *(deepcopy(self.agents) for _ in range(1, self._workers))]
+        locals_ = [self._local_worker(cast) for cast in casts]
+        workers = claiming_workers(stored.store, self.world, casts, locals_, answers, self._lease_s)
+        return [worker.run() for worker in workers]
 
     # --- how it goes on
 
     def _pump(self, loop: asyncio.AbstractEventLoop, steps: Step) -> Iterator[StepRecord]:
         names = [agent.name for agent in self.agents]
         checkpointer = None
-        if self._directory is not None:
+        if self._directory is not None and self._stored is None:
             checkpointer = Checkpointer(
                 self._directory.checkpoint, self.agents, steps, self._checkpoint_wall_s
             )
@@ -278,20 +292,22 @@ class Simulation:
             if checkpointer is not None:
                 checkpointer.commit(outcome.step, outcome.agents)
 
-        controller = NativeController.of_rule(
-            self._causality,
-            self.world.metric,
-            self.world.max_velocity,
-            self._positions,
-            steps,
-            steps=[self.first_step] * len(names),
-        )
-        engine = Engine(controller, self._worker, self._state, names, commit)
+        engine: Engine | Driver
+        if self._stored is None:
+            controller = self._controller(self._positions, [self.first_step] * len(names), steps)
+            engine = Engine(controller, self._worker, self._state, names, commit)
+        else:
+            engine = self._driver(self._stored, steps)
+            controller = self._controller(engine.nodes.positions, engine.nodes.steps, steps)
         self._wake = lambda: loop.call_soon_threadsafe(engine.end, Interrupted(INTERRUPTED))
         self.client.on_exhausted = engine.end  # whatever agents do with the error
         try:
             loop.run_until_complete(self.client.check())
-            loop.call_soon(engine.start)
+            if isinstance(engine, Engine):
+                loop.call_soon(engine.start)
+            elif self._stored is not None:
+                workers = self._claiming(self._stored)
+                loop.run_until_complete(engine.begin(controller, self._recorder, commit, workers))
             if self._interrupted:
                 self._wake()
             while engine.floor < steps and engine.failure is None:
@@ -302,9 +318,8 @@ class Simulation:
                     yield record
                     if checkpointer is not None and checkpointer.step == record.step + 1:
                         self._write(checkpointer)
-                engine.seen_floor = engine.floor
-                self._state.drop_events(engine.floor)
-                if checkpointer is not None:
+                engine.passed()
+                if checkpointer is not None and isinstance(engine, Engine):
                     checkpointer.plan(engine.newest_step)
             if engine.floor == steps:
                 return
@@ -357,21 +372,6 @@ class Simulation:
             self._recorder.calls,
             "generated" if scripted else "recorded",
         )
-
-
-async def _cancel_all() -> None:
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _loop_is_running() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 def _rule_of(mode: str, rule: str, reach: Reach) -> Rule:

@@ -43,13 +43,13 @@ class TrialWorker(LocalWorker):
     orders: Random | None = None
     around: Callable[[bool, str, str], None] | None = None
 
-    async def run(self, dispatch: Dispatch) -> Outcome:
+    async def run(self, dispatch: Dispatch, state: State) -> Outcome:
         """See `LocalWorker.run`."""
         agents = list(dispatch.agents)
         if self.orders is not None:
             self.orders.shuffle(agents)
         await self._pause()
-        outcome = await super().run(Dispatch(dispatch.step, tuple(agents)))
+        outcome = await super().run(Dispatch(dispatch.step, tuple(agents)), state)
         await self._pause()
         return replace(outcome, agents=dispatch.agents)
 
@@ -105,7 +105,6 @@ class Trial:
         self.worker = TrialWorker(
             self._world,
             scenario.agents,
-            self.state,
             self._world.reach,
             seed,
             self._make_llm,

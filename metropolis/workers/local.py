@@ -34,14 +34,13 @@ class LocalWorker:
         self,
         world: World,
         agents: Sequence[Agent],
-        state: State,
         reach: Reach,
         seed: int,
         make_llm: MakeLLM,
         *,
         one_by_one: bool = False,
     ) -> None:
-        self._world, self._agents, self._state = world, agents, state
+        self._world, self._agents = world, agents
         self._reach, self._seed, self._make_llm = reach, seed, make_llm
         self._one_by_one = one_by_one
         self._ids = {agent.name: i for i, agent in enumerate(agents)}
@@ -51,8 +50,8 @@ class LocalWorker:
         self.computing = 0
         """Threads in which agents run and do not wait for an LLM; kept on the event loop."""
 
-    async def run(self, dispatch: Dispatch) -> Outcome:
-        """Let the agents of `dispatch` perceive, proceed and act; nothing is committed."""
+    async def run(self, dispatch: Dispatch, state: State) -> Outcome:
+        """Let agents perceive `state`, proceed and act; nothing is committed."""
         names = [self._agents[i].name for i in dispatch.agents]
         llms = {
             name: self._make_llm(i, dispatch.step)
@@ -60,8 +59,8 @@ class LocalWorker:
         }
         parts = await self._all(
             [
-                self._act(part, llms, dispatch.step)
-                for part in apart(self._state, self._reach, dispatch.step, names)
+                self._act(part, llms, dispatch.step, state)
+                for part in apart(state, self._reach, dispatch.step, names)
             ]
         )
         writes: dict[str, Entity | None] = {}
@@ -98,23 +97,23 @@ class LocalWorker:
                 task.cancel()
 
     async def _act(
-        self, names: Sequence[str], llms: Mapping[str, LLM], step: Step
+        self, names: Sequence[str], llms: Mapping[str, LLM], step: Step, state: State
     ) -> tuple[Transaction, dict[str, Any]]:
         """The step of one cluster: everybody decides, then all of it happens."""
-        decided = await self._all([self._proceed(name, llms[name], step) for name in names])
+        decided = await self._all([self._proceed(name, llms[name], step, state) for name in names])
         actions = dict(zip(names, decided, strict=True))
         cluster = Transaction(
-            self._state, self._reach, self._seed, step, actions, partial(self._answer, llms)
+            state, self._reach, self._seed, step, actions, partial(self._answer, llms)
         )
         resolving = self._world.resolve(cluster)
         if resolving is not None:
             await resolving
         return cluster, actions
 
-    async def _proceed(self, name: str, llm: LLM, step: Step) -> Any:
+    async def _proceed(self, name: str, llm: LLM, step: Step, state: State) -> Any:
         agent = self._agents[self._ids[name]]
         agent.begin(self._seed, step)
-        view = View(self._state, self._reach, self._seed, step, name)
+        view = View(state, self._reach, self._seed, step, name)
         return await self._call(agent.proceed, self._world.observe(view), llm)
 
     async def _answer(

@@ -20,3 +20,20 @@ def complete(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T])
         return loop.run_until_complete(coroutine)
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(loop.run_until_complete, coroutine).result()
+
+
+async def cancel_all() -> None:
+    """End all other tasks of the running loop."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def loop_is_running() -> bool:
+    """Whether an event loop runs in this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

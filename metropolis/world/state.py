@@ -31,7 +31,7 @@ class State:
         self, metric: Metric, radius: float, entities: Iterable[Entity], step: Step = 0
     ) -> None:
         """`entities` are what exists at the beginning of `step`; `radius` is the usual search's."""
-        self.metric = metric
+        self.metric, self.first_step = metric, step
         self._cell = max(1.0, radius)
         self._versions: dict[str, list[Version]] = {}
         self._cells: dict[_Cell, dict[str, int]] = defaultdict(dict)

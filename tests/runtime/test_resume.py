@@ -15,7 +15,8 @@ from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Completion, Request, UnavailableError
 from metropolis.llm.client import Client
 from metropolis.llm.journal import key_of
-from metropolis.runtime.simulation import RunResult, Simulation
+from metropolis.runtime.result import RunResult
+from metropolis.runtime.simulation import Simulation
 from metropolis.sim.profiles import load_profile
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.trace.parquet import read_trace

@@ -13,7 +13,8 @@ import pytest
 
 from metropolis.llm import Client, LLMError
 from metropolis.llm.backends.scripted import Scripted
-from metropolis.runtime.simulation import RunResult, Simulation
+from metropolis.runtime.result import RunResult
+from metropolis.runtime.simulation import Simulation
 from metropolis.sim.profiles import load_profile
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.types import MetropolisError

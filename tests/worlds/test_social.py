@@ -11,7 +11,7 @@ from metropolis.cli import cli
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.rules.metrics import Hops
 from metropolis.runtime.replay import Setting, replay
-from metropolis.runtime.simulation import RunResult
+from metropolis.runtime.result import RunResult
 from metropolis.sim.profiles import load_profile
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.trace.parquet import read_trace

@@ -1,0 +1,190 @@
+"""The pump of a run in a store: what workers commit there is read in batches, and answered with
+what can be run next. The controller is an index over what the store holds, made anew at each start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+import uuid
+from collections.abc import Coroutine, Sequence
+from contextlib import ExitStack, suppress
+from typing import Any
+
+from metropolis.controller.base import Controller
+from metropolis.runtime.engine import OnCommit, alone
+from metropolis.runtime.recorder import Recorder
+from metropolis.store.base import Acknowledged, Nodes, Store, StoreError, StoreUnavailableError
+from metropolis.types import AgentId, Commit, Dispatch, MetropolisError, Position, Step
+from metropolis.workers.leases import Pulse, patiently
+
+WAIT_S = 0.25
+"""How long an interrupt may take."""
+RELEASE_S = 0.25
+"""How often what is recorded is dropped from the store."""
+
+
+class Driver:
+    """Does for a run in a store what `metropolis.runtime.engine.Engine` does for one in memory."""
+
+    def __init__(self, store: Store, names: list[str], lease_s: float) -> None:
+        """Takes the lease of the run. Raises StoreError when somebody else holds on to it."""
+        self._store, self._names, self._lease_s = store, names, lease_s
+        self._fence = _taken(store, lease_s)
+        self.nodes: Nodes = store.nodes()
+        self._positions: list[Position] = list(self.nodes.positions)
+        self._last_id = self.nodes.last_id
+        self._at_work: dict[tuple[Step, AgentId], Dispatch] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._told: Step = 0
+        """The floor that the store was told."""
+        self._held = ExitStack()
+        self._released_wall_s = self._heard_wall_s = time.monotonic()
+        self.failure: BaseException | None = None
+        """What ended the run before its time."""
+
+    async def begin(
+        self,
+        controller: Controller,
+        recorder: Recorder,
+        on_commit: OnCommit,
+        workers: Sequence[Coroutine[Any, Any, None]],
+    ) -> None:
+        """Go on from `nodes`, where `controller` stands; to be awaited once.
+
+        `workers` claim and commit until they are cancelled, and raise what a cluster raised.
+        """
+        self._controller, self._recorder, self._on_commit = controller, recorder, on_commit
+        self._held.enter_context(Pulse(self._lease_s, self._renew))
+        if self._store.inspect().released != recorder.next_step:
+            self.end(StoreError("another driver has gone on with the run; resume it once more"))
+            return
+        for known in self._kept():
+            if known.outcome.step >= recorder.next_step:
+                on_commit(known.outcome)
+        self._dispatch(controller.start())
+        for worker in workers:
+            task = asyncio.get_running_loop().create_task(worker)
+            task.add_done_callback(self._left)
+            self._tasks.append(task)
+
+    @property
+    def floor(self) -> Step:
+        """The smallest step any agent still has to run."""
+        return self._controller.floor
+
+    async def advance(self) -> None:
+        """Wait until the floor has risen, everything is finished, or something failed."""
+        before = self._controller.floor
+        while (
+            self.failure is None
+            and self._controller.floor == before
+            and not self._controller.finished
+        ):
+            try:
+                self._commit(
+                    await asyncio.to_thread(
+                        patiently, self._store.acknowledgements, self._last_id, WAIT_S
+                    )
+                )
+            except MetropolisError as failure:
+                self.end(failure)
+
+    def passed(self) -> None:
+        """Everything below the floor is recorded: nobody needs it any more."""
+        now_wall_s = time.monotonic()
+        if now_wall_s - self._released_wall_s < RELEASE_S and not self._controller.finished:
+            return
+        self._released_wall_s = now_wall_s
+        self._recorder.flush()
+        try:
+            patiently(self._store.release, self._fence, self._controller.floor)
+        except StoreError as failure:
+            self.end(failure)
+
+    def end(self, reason: BaseException) -> None:
+        """End the run for `reason`, unless it has ended."""
+        self.failure = self.failure or reason
+
+    async def stop(self) -> None:
+        """Let workers give back what they are at, and others take the run."""
+        self.end(asyncio.CancelledError())
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._held.close()
+        with suppress(StoreError):  # then it runs out
+            self._store.release_lease(self._fence)
+
+    def _kept(self) -> list[Acknowledged]:
+        """All acknowledgements that are included in `nodes`."""
+        found: list[Acknowledged] = []
+        after = "0"
+        while after != self._last_id:
+            some = patiently(self._store.acknowledgements, after, 0.0)
+            if not some:
+                break
+            for one in some:
+                found.append(one)
+                after = one.id
+                if after == self._last_id:
+                    break
+        return found
+
+    def _commit(self, acknowledged: Sequence[Acknowledged]) -> None:
+        if not acknowledged:
+            if time.monotonic() - self._heard_wall_s > self._lease_s:  # a server may have lost them
+                self._dispatch(list(self._at_work.values()))
+            return
+        self._last_id = acknowledged[-1].id
+        self._heard_wall_s = time.monotonic()
+        commits = []
+        for outcome in (one.outcome for one in acknowledged):
+            self._at_work.pop((outcome.step, outcome.agents[0]), None)
+            for agent in outcome.agents:
+                body = outcome.writes.get(self._names[agent])
+                if body is not None:
+                    self._positions[agent] = body.position
+            places = tuple(self._positions[agent] for agent in outcome.agents)
+            commits.append(Commit(outcome.agents, places))
+            self._on_commit(outcome)
+        ready, before = self._controller.handle(commits), self._told
+        if ready or self._controller.floor != before:
+            self._dispatch(ready)
+
+    def _dispatch(self, ready: list[Dispatch]) -> None:
+        self._heard_wall_s = time.monotonic()
+        self._at_work |= {(one.step, one.agents[0]): one for one in ready}
+        self._told = self._controller.floor
+        patiently(self._store.dispatch, self._fence, ready, {}, self._told)
+
+    def _renew(self) -> None:
+        """In the thread of the pulse."""
+        try:
+            self._store.renew_lease(self._fence, self._lease_s)
+        except StoreUnavailableError:
+            return  # it may come back before the lease has run out
+        except StoreError as failure:
+            self.end(failure)
+
+    def _left(self, task: asyncio.Task[None]) -> None:
+        """A worker ends with the run or because a cluster has failed."""
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            self.end(alone(failure))
+
+
+def _taken(store: Store, lease_s: float) -> int:
+    """The fence; a holder that was killed is waited for."""
+    holder = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:6]}"
+    deadline_s = time.monotonic() + 1.2 * lease_s
+    while True:
+        try:
+            return patiently(store.take_lease, holder, lease_s)
+        except StoreUnavailableError:
+            raise
+        except StoreError:
+            if time.monotonic() > deadline_s:
+                raise
+        time.sleep(lease_s / 20)

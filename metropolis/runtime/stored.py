@@ -1,0 +1,149 @@
+"""A run that is kept in a store: where it is, what it begins with, and how it is taken up again."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from metropolis.rules.metrics import Hops
+from metropolis.runtime.checkpoint import Checkpoint
+from metropolis.runtime.run_directory import RunDirectory
+from metropolis.store.base import RunInfo, Store, StoreError, reach_of
+from metropolis.store.opening import open_server
+from metropolis.types import MetropolisError, Step
+from metropolis.world.base import Agent, World
+from metropolis.world.saving import save
+from metropolis.world.state import State
+
+MEMORY = "memory"
+
+
+class StoredRun:
+    """The run of that name in the store at `address`; `directory` holds its files."""
+
+    def __init__(self, address: str, directory: RunDirectory | None, name: str) -> None:
+        self.address, self.name, self._directory = address, name, directory
+        self._server = open_server(address)
+        self.store: Store = self._server.store(name)
+
+    def info(self) -> RunInfo | None:
+        """None: it has not begun."""
+        return self.store.info() if self.name in self._server.runs() else None
+
+    def checkpoint(self) -> Checkpoint | None:
+        """Where the recorder goes on: everything below is in the folder's files for good.
+
+        None when the run has not begun. Raises MetropolisError when the files do not reach so far.
+        """
+        info = self.info()
+        if info is None:
+            return None
+        if self._directory is None:
+            raise MetropolisError("a run in a store goes on in its folder; name it with out")
+        step = self.store.inspect().released
+        entities, events = self.store.world(step)
+        history_bytes, calls_bytes = recorded_bytes(self._directory, step)
+        now_s = time.time() - info.options["began_s"]
+        return Checkpoint(step, entities, events, {}, history_bytes, calls_bytes, now_s)
+
+    def begin(
+        self,
+        world: World,
+        agents: Sequence[Agent],
+        seed: int,
+        state: State,
+        last_step: Step,
+        now_s: float,
+    ) -> None:
+        """Put the run into the store, unless it is there; all are at the first step of `state`.
+
+        `now_s` is what the run's clock shows.
+        """
+        if self.info() is not None:
+            return
+        info = RunInfo(
+            world.name,
+            seed,
+            tuple(agent.name for agent in agents),
+            state.first_step,
+            last_step,
+            world.metric.name,
+            reach_of(world.perception_radius, world.max_velocity),
+            world.metric.neighbours if isinstance(world.metric, Hops) else None,
+            {"began_s": time.time() - now_s},
+        )
+        minds = {i: save(agent) for i, agent in enumerate(agents)}
+        entities, events = state.at(state.first_step)
+        self.store.begin(info, entities, minds, events)
+
+    def close(self) -> None:
+        """End the connections, and a server of our own."""
+        self._server.close()
+
+
+def stored_run(
+    address: str | None, directory: RunDirectory | None, *, resume: bool
+) -> StoredRun | None:
+    """The run in the store that `address` names; None: it is kept in this process's memory only.
+
+    Without an address a resumed run is looked for where it was before.
+    """
+    known = _known(directory) if resume and directory is not None else None
+    if known is not None:
+        if address in (None, "embedded"):  # that of before
+            address = known["address"]
+        return StoredRun(str(address), directory, known["run"])
+    if address is None or address == MEMORY:
+        return None
+    name = uuid.uuid4().hex[:12]
+    if directory is not None:
+        name = f"{directory.root.resolve().name}-{name}"
+        if address == "embedded":
+            address = f"embedded:{directory.root.resolve() / 'store'}"
+        _file(directory).write_text(json.dumps({"address": address, "run": name}) + "\n", "utf-8")
+    return StoredRun(address, directory, name)
+
+
+def recorded_bytes(directory: RunDirectory, steps: Step) -> tuple[int, int]:
+    """How many bytes of history and calls tell of the first `steps` steps."""
+    history_bytes = calls_bytes = found = 0
+    if steps and directory.history.exists():
+        with directory.history.open("rb") as lines:
+            for line in lines:
+                if found == steps or not line.endswith(b"\n"):
+                    break
+                found += 1
+                history_bytes += len(line)
+    if found < steps:
+        raise StoreError(
+            f"{directory.history}: tells of {found} steps, but the store has dropped those below "
+            f"{steps} already; the run must be begun anew"
+        )
+    if steps and directory.calls.exists():
+        with directory.calls.open("rb") as lines:
+            for line in lines:
+                if not line.endswith(b"\n") or json.loads(line)[0] >= steps:
+                    break
+                calls_bytes += len(line)
+    return history_bytes, calls_bytes
+
+
+def _file(directory: RunDirectory) -> Path:
+    return directory.root / "store.json"
+
+
+def _known(directory: RunDirectory) -> dict[str, str] | None:
+    """Where the run in `directory` is kept; None: nowhere but there."""
+    file = _file(directory)
+    if not file.exists():
+        return None
+    try:
+        known = json.loads(file.read_text("utf-8"))
+        return {"address": str(known["address"]), "run": str(known["run"])}
+    except (ValueError, KeyError, TypeError) as error:
+        raise MetropolisError(
+            f"{file}: should tell the address of a store and the name of a run there ({error!r})"
+        ) from error

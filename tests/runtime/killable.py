@@ -1,0 +1,55 @@
+"""A run in a store, to be killed: python -m tests.runtime.killable OUT STORE STEPS."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from metropolis.llm.backends.scripted import Scripted
+from metropolis.llm.base import Completion, Request
+from metropolis.llm.client import Client
+from metropolis.runtime.simulation import Simulation
+from tests.runtime.walkers import Meadow, Walker, author
+
+SEED = 5
+LATENCY_S = 0.01
+LEASE_S = 0.6
+
+
+class Logged(Scripted):
+    """Takes its time, and writes down what was bought of it, one line a call."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(author)
+        self._path = path
+
+    async def complete(self, request: Request) -> Completion:
+        await asyncio.sleep(LATENCY_S)
+        completion = await super().complete(request)
+        log = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(log, f"{request.agent} {request.step} {request.digest}\n".encode())
+        os.close(log)
+        return completion
+
+
+def simulation(out: Path, store: str | None, workers: int = 1) -> Simulation:
+    """Of six walkers; goes on with the run in `out` if there is one."""
+    world = Meadow(6, side=9, joint=1)
+    return Simulation(
+        world,
+        [Walker(name) for name in world.names],
+        Client(Logged(out.parent / "bought"), retries=0),
+        seed=SEED,
+        out=out,
+        resume=(out / "run.json").exists(),
+        store=store,
+        workers=workers,
+        lease_s=LEASE_S,
+    )
+
+
+if __name__ == "__main__":
+    folder, address, steps = sys.argv[1:]
+    simulation(Path(folder), address).run(int(steps))

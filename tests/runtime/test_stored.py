@@ -1,0 +1,177 @@
+"""Runs in a store: the same history as in memory, wherever they are kept and however they end."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from metropolis.llm.backends.scripted import Scripted
+from metropolis.llm.base import Completion, Request, UnavailableError
+from metropolis.llm.client import Client
+from metropolis.llm.journal import key_of
+from metropolis.runtime.result import RunResult
+from metropolis.runtime.simulation import Simulation
+from metropolis.store.base import FencedOutError, StoreError
+from metropolis.store.embedded import EmbeddedServer
+from metropolis.types import MetropolisError
+from tests.runtime import killable
+from tests.runtime.walkers import Meadow, PlainWalker, Walker, author
+
+STEPS = 25
+SEED = 5
+LEASE_S = 0.6
+
+
+class Counting(Scripted):
+    """Counts what is answered, and fails from the `fails_at`-th answer on."""
+
+    def __init__(self, fails_at: int = 1 << 30) -> None:
+        super().__init__(author)
+        self.bought: Counter[Any] = Counter()
+        self.fails_at = fails_at
+
+    async def complete(self, request: Request) -> Completion:
+        if self.bought.total() >= self.fails_at:
+            raise UnavailableError("the server is gone")
+        completion = await super().complete(request)
+        self.bought[key_of(request)] += 1
+        return completion
+
+
+def simulation(backend: Scripted, *, agent: Any = Walker, **how: Any) -> Simulation:
+    world = Meadow(6, side=9, joint=1)
+    agents = [agent(name) for name in world.names]
+    return Simulation(world, agents, Client(backend, retries=0), seed=SEED, lease_s=LEASE_S, **how)
+
+
+@pytest.fixture(scope="module")
+def whole() -> RunResult:
+    return simulation(Counting(), store="memory").run(STEPS)
+
+
+def same(result: RunResult, whole: RunResult) -> None:
+    assert result.steps == STEPS
+    assert result.history_sha256 == whole.history_sha256
+    assert result.calls == whole.calls
+    assert result.output_tokens == whole.output_tokens
+    assert (result.trace.positions == whole.trace.positions).all()
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("agent", [Walker, PlainWalker])
+def test_the_history_is_that_of_a_run_in_memory(
+    shared: EmbeddedServer, whole: RunResult, workers: int, agent: Any
+) -> None:
+    backend = Counting()
+    result = simulation(backend, agent=agent, store=shared.url, workers=workers).run(STEPS)
+    same(result, whole)
+    assert result.history == whole.history
+    assert max(backend.bought.values()) == 1
+
+
+@pytest.mark.parametrize(
+    "how", [{"mode": "lockstep"}, {"mode": "sequential"}, {"rule": "conservative"}]
+)
+def test_in_every_mode(shared: EmbeddedServer, whole: RunResult, how: dict[str, Any]) -> None:
+    same(simulation(Counting(), store=shared.url, **how).run(STEPS), whole)
+
+
+def test_a_run_goes_on_where_it_was_left(tmp_path: Path, whole: RunResult) -> None:
+    draw, out = Random(1), tmp_path / "it"
+    bought: Counter[Any] = Counter()
+    for left_at in (3, 4, 11, STEPS):
+        backend = Counting()
+        where = {"resume": True} if out.exists() else {"store": "embedded"}
+        run = simulation(backend, out=out, workers=draw.choice([1, 2]), **where)
+        steps = run.steps(STEPS)
+        for record in steps:
+            if record.step >= left_at:
+                break
+        steps.close()
+        bought += backend.bought
+    same(run.result(), whole)
+    assert max(bought.values()) == 1
+
+
+def test_a_model_that_fails_ends_the_run_and_nothing_is_lost(
+    tmp_path: Path, whole: RunResult
+) -> None:
+    where: dict[str, Any] = {"store": "embedded"}
+    bought: Counter[Any] = Counter()
+    for _ in range(100):
+        backend = Counting(fails_at=25)
+        run = simulation(backend, out=tmp_path / "it", **where)
+        try:
+            result = run.run(STEPS)
+            break
+        except UnavailableError:
+            where = {"resume": True}
+        finally:
+            bought += backend.bought
+    same(result, whole)
+    assert max(bought.values()) == 1
+
+
+def test_virtual_time_is_refused(shared: EmbeddedServer) -> None:
+    from tests.runtime.test_resume import Counting as Virtual
+
+    with pytest.raises(MetropolisError, match="virtual time ends with its process"):
+        simulation(Virtual(), store=shared.url)
+
+
+def test_a_store_that_is_none(whole: RunResult) -> None:
+    with pytest.raises(StoreError, match="is no store"):
+        simulation(Counting(), store="disk")
+
+
+def check_killed(folder: Path, store: str, whole: RunResult, kills: int, seed: int) -> int:
+    """Kills the process of a run `kills` times; returns how often it was killed in mid-run."""
+    draw, out = Random(seed), folder / "it"
+    command = [sys.executable, "-m", "tests.runtime.killable", str(out), store, str(STEPS)]
+    killed = 0
+    for _ in range(kills):
+        with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+            while not (out / "store.json").exists() and process.poll() is None:
+                time.sleep(0.01)
+            time.sleep(draw.uniform(0.0, 0.6))
+            process.kill()
+            _, errors = process.communicate()
+            assert process.returncode in (0, -9), errors.decode()
+        killed += process.returncode == -9
+    same(killable.simulation(out, store).run(STEPS), whole)
+    bought = Counter((folder / "bought").read_text().splitlines())
+    assert set(bought.values()) <= set(range(1, killed + 2))
+    assert bought.total() <= whole.calls + killed * 6  # a walker has one call in flight at most
+    return killed
+
+
+@pytest.mark.parametrize("store", ["embedded", "shared"])
+def test_a_run_that_is_killed_goes_on(
+    tmp_path: Path, shared: EmbeddedServer, store: str, whole: RunResult
+) -> None:
+    address = shared.url if store == "shared" else store
+    assert check_killed(tmp_path, address, whole, kills=2, seed=3) > 0
+
+
+def test_who_is_taken_over_stops(tmp_path: Path, shared: EmbeddedServer, whole: RunResult) -> None:
+    out = tmp_path / "it"
+    run = simulation(Counting(), store=shared.url, out=out)
+    steps = run.steps(STEPS)
+    next(steps)
+    run_name = json.loads((out / "store.json").read_text())["run"]
+    store = shared.store(run_name)
+    holder = store.inspect().holder
+    assert holder is not None
+    fence = store.take_lease(holder, 1.0)
+    with pytest.raises(FencedOutError, match="was taken over"):
+        list(steps)
+    store.release_lease(fence)
+    same(simulation(Counting(), out=out, resume=True).run(STEPS), whole)
