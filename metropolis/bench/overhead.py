@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-import aiohttp
 import click
 from gymnasium.spaces import Discrete
 
@@ -26,6 +25,7 @@ from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Backend
 from metropolis.progress import progress_bar
 from metropolis.runtime.simulation import Simulation
+from metropolis.types import MetropolisError
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import Entity
 from metropolis.world.transaction import Transaction
@@ -154,6 +154,10 @@ def ideals_s(load: Load) -> tuple[float, float]:
 
 def run_bare(load: Load, url: str) -> None:
     """The same calls with nothing around them: no causality, no history, no limits, no retries."""
+    try:
+        import aiohttp
+    except ImportError:
+        raise MetropolisError("the loop beside it needs aiohttp: pip install aiohttp") from None
 
     async def one(session: aiohttp.ClientSession, name: str) -> None:
         for step in range(load.steps):

@@ -8,7 +8,7 @@ import urllib.request
 import msgspec
 
 from metropolis.llm.backends.compatible import Compatible
-from metropolis.llm.backends.http import CHECK_S, parse_url
+from metropolis.llm.backends.http import CHECK_S, bare_url, parse_url
 from metropolis.llm.backends.openai import OpenAIClient
 from metropolis.llm.backends.replay import Replay
 from metropolis.llm.backends.scripted import Author, Scripted
@@ -49,9 +49,8 @@ def connect(spec: str, model: str | None = None, *, author: Author | None = None
 
 def serves_sglang(url: str) -> bool:
     """Whether an SGLang server answers at `url`; any server that answers at all will do."""
-    address = parse_url(url)
-    bare = address.with_user(None).with_query(None)
-    probe = str(bare if address.path.endswith("/v1") else bare / "v1") + "/models"
+    bare = bare_url(parse_url(url))
+    probe = f"{bare.removesuffix('/v1')}/v1/models"
     try:
         with urllib.request.urlopen(probe, timeout=CHECK_S) as response:
             listed = msgspec.json.decode(response.read(1 << 20))

@@ -26,12 +26,12 @@ class Compatible:
     def __init__(self, url: str, model: str | None = None, *, vllm: bool = False) -> None:
         address = parse_url(url)
         if address.path in ("", "/"):
-            address = address / "v1"
+            address = address._replace(path="/v1")
         self.name = model or ""
         self._wanted = model
         self._vllm = vllm
-        self._limit = "max_completion_tokens" if address.host == OPENAI_HOST else "max_tokens"
-        self._server = JSONServer("the server", str(address), os.environ.get("OPENAI_API_KEY"))
+        self._limit = "max_completion_tokens" if address.hostname == OPENAI_HOST else "max_tokens"
+        self._server = JSONServer("the server", address.geturl(), os.environ.get("OPENAI_API_KEY"))
 
     def __str__(self) -> str:
         return self._server.called

@@ -1,21 +1,24 @@
-"""JSON over HTTP to one server, with as little work per call as it takes.
+"""JSON over HTTP to one server: requests and answers, connections that stay open, what errors mean.
 
-One session, connections that stay open, no cookies, answers decoded and checked by msgspec.
+Answers are decoded and checked by msgspec.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
+import ssl
+from base64 import b64encode
 from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
+from urllib.parse import SplitResult, unquote, urlsplit
 
-import aiohttp
 import msgspec
-from yarl import URL
 
+from metropolis.llm.backends.connection import BrokenAnswerError, Connection, connect
 from metropolis.llm.base import (
     LLMError,
     MalformedError,
@@ -28,7 +31,6 @@ from metropolis.types import MetropolisError
 CONNECT_S = 10.0
 CHECK_S = 10.0
 SHOWN_CHARACTERS = 200
-JSON = "application/json"
 
 T = TypeVar("T")
 
@@ -41,90 +43,120 @@ class JSONServer:
 
     def __init__(self, kind: str, url: str, api_key: str | None = None) -> None:
         self.url = parse_url(url)
-        self.called = f"{kind} at {self.url.with_user(None).with_query(None)}"
-        self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
-        self._session: aiohttp.ClientSession | None = None
-        self._urls: dict[str, URL] = {}
+        self.called = f"{kind} at {bare_url(self.url)}"
+        self._tls = ssl.create_default_context() if self.url.scheme == "https" else None
+        self._host = self.url.hostname or ""
+        self._address = self._host
+        """Where the first connection led; the name is looked up once."""
+        self._port = self.url.port or (443 if self._tls else 80)
+        self._idle: list[Connection] = []
+        place = self.url.netloc.rpartition("@")[2]
+        self._fields = f"Host: {place}\r\nAccept: application/json\r\n"
+        if api_key is not None:
+            self._fields += f"Authorization: Bearer {api_key}\r\n"
+        elif self.url.username:
+            pair = f"{unquote(self.url.username)}:{unquote(self.url.password or '')}"
+            self._fields += f"Authorization: Basic {b64encode(pair.encode()).decode()}\r\n"
+        self._heads: dict[str, bytes] = {}
 
     async def get(self, path: str, form: type[T]) -> T:
         """The answer to a GET, as a `form`; within CHECK_S seconds."""
-        timeout = aiohttp.ClientTimeout(total=CHECK_S)
+        request = f"GET {self._path(path)} HTTP/1.1\r\n{self._fields}\r\n".encode()
         try:
-            async with self._open().get(self.url / path, timeout=timeout) as response:
-                return self._decode(await self._read(response, "the check"), form, "the check")
+            async with asyncio.timeout(CHECK_S):
+                return self._decode(await self._exchange(request, "the check"), form, "the check")
         except TimeoutError:
             raise UnavailableError(
                 f"{self.called} did not answer within {CHECK_S:g} s; is the address right?"
             ) from None
-        except aiohttp.ClientError as error:
-            raise self._failure(error, "the check") from error
 
     async def post(self, path: str, body: Any, form: type[T], asked: str) -> T:
         """The answer to a POST of `body`, as a `form`."""
-        try:
-            async with self._post(path, body) as response:
-                return self._decode(await self._read(response, asked), form, asked)
-        except aiohttp.ClientError as error:
-            raise self._failure(error, asked) from error
+        return self._decode(await self._exchange(self._post(path, body), asked), form, asked)
 
     async def send(self, path: str, body: Any, asked: str) -> None:
         """POST `body`; the answer does not matter."""
-        try:
-            async with self._post(path, body) as response:
-                await self._read(response, asked)
-        except aiohttp.ClientError as error:
-            raise self._failure(error, asked) from error
+        await self._exchange(self._post(path, body), asked)
 
     async def events(
         self, path: str, body: Any, form: type[T], asked: str
     ) -> AsyncGenerator[T, None]:
         """The server-sent events that answer a POST of `body`, up to `[DONE]`."""
-        try:
-            async with self._post(path, body) as response:
-                if response.status != 200:
-                    await self._read(response, asked)
-                async for line in response.content:
+        async with self._sent(self._post(path, body), asked) as connection:
+            if await connection.status() != 200:
+                await self._read(connection, asked)
+            rest = b""
+            async for chunk in connection.chunks():
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
                     data = line.removeprefix(b"data:").strip()
                     if data == b"[DONE]":
                         return
                     if data and line.startswith(b"data:"):
                         yield self._decode(data, form, asked)
-        except aiohttp.ClientError as error:
-            raise self._failure(error, asked) from error
         raise MalformedError(f"{self.called} broke off its answer to {asked}")
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._session is not None:
-            await self._session.close()
+        while self._idle:
+            self._idle.pop().close()
 
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),  # the client bounds concurrency
-                cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
-                headers=self._headers,
-            )
-        return self._session
+    async def _exchange(self, request: bytes, asked: str) -> bytes:
+        async with self._sent(request, asked) as connection:
+            return await self._read(connection, asked)
 
-    def _post(self, path: str, body: Any) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        if path not in self._urls:
-            self._urls[path] = self.url / path
-        content = aiohttp.BytesPayload(msgspec.json.encode(body), content_type=JSON)
-        return self._open().post(self._urls[path], data=content)
-
-    async def _read(self, response: aiohttp.ClientResponse, asked: str) -> bytes:
-        content = await response.read()
-        if response.status == 200:
+    async def _read(self, connection: Connection, asked: str) -> bytes:
+        status = await connection.status()
+        content = await connection.content()
+        if status == 200:
             return content
-        raise refusal(
-            response.status,
-            said(content),
-            response.headers.get("Retry-After"),
-            self.called,
-            asked,
-        )
+        retry_after = connection.headers.get(b"retry-after")
+        raise refusal(status, said(content), retry_after, self.called, asked)
+
+    @asynccontextmanager
+    async def _sent(self, request: bytes, asked: str) -> AsyncGenerator[Connection, None]:
+        """A connection on which `request` has been sent; kept afterwards if it is good."""
+        connection = None
+        try:
+            connection = await self._connection()
+            connection.send(request)
+            yield connection
+        except BrokenAnswerError:
+            raise MalformedError(f"{self.called} broke off its answer to {asked}") from None
+        except OSError as error:
+            raise UnavailableError(
+                f"{self.called} cannot be reached for {asked}: {_reason(error)}"
+            ) from None
+        finally:
+            if connection is not None and connection.reusable:
+                self._idle.append(connection)
+            elif connection is not None:
+                connection.close()
+
+    async def _connection(self) -> Connection:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.reusable:
+                return connection
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                connection = await connect(self._address, self._port, self._tls, self._host)
+        except TimeoutError:
+            raise ConnectionError(f"no connection within {CONNECT_S:g} s") from None
+        self._address = connection.address
+        return connection
+
+    def _path(self, path: str) -> str:
+        return f"{self.url.path.rstrip('/')}/{path}"
+
+    def _post(self, path: str, body: Any) -> bytes:
+        if path not in self._heads:
+            self._heads[path] = (
+                f"POST {self._path(path)} HTTP/1.1\r\n{self._fields}"
+                "Content-Type: application/json\r\nContent-Length: "
+            ).encode()
+        content = msgspec.json.encode(body)
+        return b"%b%d\r\n\r\n%b" % (self._heads[path], len(content), content)
 
     def _decode(self, content: bytes, form: type[T], asked: str) -> T:
         try:
@@ -134,31 +166,32 @@ class JSONServer:
                 f"{self.called} gave a malformed answer to {asked}: {error}"
             ) from None
 
-    def _failure(self, error: aiohttp.ClientError, asked: str) -> LLMError:
-        if isinstance(error, aiohttp.ClientPayloadError):
-            return MalformedError(f"{self.called} broke off its answer to {asked}")
-        return UnavailableError(f"{self.called} cannot be reached for {asked}: {_reason(error)}")
 
-
-def _reason(error: aiohttp.ClientError) -> str:
-    if not isinstance(error, aiohttp.ClientOSError) or error.errno is None:
+def _reason(error: OSError) -> str:
+    if error.errno is None:
         return str(error)
     if error.errno > 0:
         return os.strerror(error.errno)
     return str(error.strerror)  # of the name service
 
 
-def parse_url(url: str) -> URL:
+def parse_url(url: str) -> SplitResult:
     """The address; raises MetropolisError on what is none."""
     try:
-        parsed = URL(url)
+        parsed = urlsplit(url)
+        good = parsed.scheme in ("http", "https") and parsed.hostname and parsed.port != 0
     except ValueError:
-        parsed = URL()
-    if parsed.scheme not in ("http", "https") or not parsed.host:
+        good = False
+    if not good:
         raise MetropolisError(
             f"{url!r} is not the address of a server; write it like http://127.0.0.1:30000"
         )
     return parsed
+
+
+def bare_url(url: SplitResult) -> str:
+    """Without user, password, query and last slash, for sentences."""
+    return f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path.rstrip('/')}"
 
 
 def refusal(status: int, reason: str, retry_after: str | None, called: str, asked: str) -> LLMError:

@@ -29,7 +29,7 @@ class OpenAIClient(Compatible):
 
     def __init__(self, url: str, model: str | None = None) -> None:
         super().__init__(url, model)
-        self._client = _open(str(self._server.url))
+        self._client = _open(self._server.url.geturl())
 
     async def complete(self, request: Request) -> Completion:
         """The whole answer."""

@@ -1,0 +1,151 @@
+"""One HTTP/1.1 connection to a server, with as little work per call as it takes.
+
+Of what a run costs beside its model nearly all is HTTP, so answers are parsed by httptools (C),
+straight from the socket. No redirects, proxies, cookies, compression: servers of models need none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+
+import httptools
+
+
+class BrokenAnswerError(Exception):
+    """The connection ended within an answer, or what came is no HTTP."""
+
+
+class Connection(asyncio.Protocol):
+    """Carries one exchange after another; open one with `connect`.
+
+    `reusable` tells whether another exchange may begin: the last one is complete, and the server
+    has neither closed the connection nor said that it will.
+    """
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._lost: Exception | None = None
+        self._reset()
+
+    @property
+    def reusable(self) -> bool:
+        """Whether another exchange may begin."""
+        return self._complete and self._keep and self._lost is None
+
+    @property
+    def address(self) -> str:
+        """The number of the host it leads to."""
+        assert self._transport is not None
+        return str(self._transport.get_extra_info("peername")[0])
+
+    def send(self, request: bytes) -> None:
+        """Begin an exchange."""
+        assert self._transport is not None
+        self._reset()
+        self._transport.write(request)
+
+    async def status(self) -> int:
+        """The answer's status, when its headers have come; `headers` has them then."""
+        while not self._headed:
+            await self._change()
+        return self._parser.get_status_code()
+
+    async def content(self) -> bytes:
+        """The whole answer."""
+        while not self._complete:
+            await self._change()
+        return b"".join(self._chunks)
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The answer's pieces as they come."""
+        while True:
+            chunks, self._chunks = self._chunks, []
+            for chunk in chunks:
+                yield chunk
+            if self._complete and not self._chunks:
+                return
+            if not self._chunks:
+                await self._change()
+
+    def close(self) -> None:
+        """End the connection, whatever is going on in it."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- what asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._lost = BrokenAnswerError(f"no HTTP: {error}")
+            self.close()
+        self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        ends_with_connection = self._headed and not self._framed
+        if exc is None and ends_with_connection and self._lost is None:
+            self._complete = True
+        if self._lost is None:
+            closed = ConnectionError("the connection was closed")
+            self._lost = BrokenAnswerError("it broke off") if self._headed else exc or closed
+        self._wake()
+
+    # --- what httptools calls
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header."""
+        name = name.lower()
+        self.headers[name] = value.decode("latin-1")
+        self._framed |= name in (b"content-length", b"transfer-encoding")
+
+    def on_headers_complete(self) -> None:
+        """The answer itself follows."""
+        self._headed = True
+
+    def on_body(self, chunk: bytes) -> None:
+        """A piece of it."""
+        self._chunks.append(chunk)
+
+    def on_message_complete(self) -> None:
+        """The answer is whole."""
+        self._keep = self._parser.should_keep_alive()
+        self._complete = True
+
+    def _reset(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self.headers: dict[bytes, str] = {}
+        """Names in lower case."""
+        self._chunks: list[bytes] = []
+        self._headed = self._framed = self._complete = self._keep = False
+
+    async def _change(self) -> None:
+        """Wait until something has come; raises what has ended the connection."""
+        if self._lost is not None:
+            raise self._lost
+        self._waiter = asyncio.get_running_loop().create_future()
+        await self._waiter
+        if self._lost is not None and not self._complete:
+            raise self._lost
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+async def connect(host: str, port: int, tls: ssl.SSLContext | None, name: str) -> Connection:
+    """A connection to `host`, whose certificate must be for `name`; raises OSError."""
+    _, connection = await asyncio.get_running_loop().create_connection(
+        Connection, host, port, ssl=tls, server_hostname=name if tls else None
+    )
+    return connection
