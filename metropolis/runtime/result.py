@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from metropolis.llm.usage import Usage
 from metropolis.trace.schema import Trace
@@ -43,5 +44,9 @@ class RunResult:
     makespan_s: float
     """Of the run's clock: virtual time (sim_s) if simulated, otherwise wall_s."""
     wall_s: float
-    trace: Trace = field(repr=False)
-    """Of all steps so far; `metropolis replay` replays it."""
+    make_trace: Callable[[], Trace] = field(repr=False)
+
+    @cached_property
+    def trace(self) -> Trace:
+        """Of all steps so far; `metropolis replay` replays it. Made when it is asked for."""
+        return self.make_trace()

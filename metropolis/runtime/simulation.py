@@ -7,6 +7,7 @@ import gc
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +178,7 @@ class Simulation:
             loop.close()
             self._recorder.close()
             if self._directory is not None and self._recorder.next_step:
-                write_trace(self._trace(), self._directory.trace)
+                write_trace(self._trace()(), self._directory.trace)
 
     def interrupt(self) -> None:
         """Let the run end soon, its files whole; for signal handlers and other threads."""
@@ -204,7 +205,7 @@ class Simulation:
             simulated=self._virtual is not None,
             makespan_s=self._now_s(),
             wall_s=time.perf_counter() - self._started_wall_s,
-            trace=self._trace(),
+            make_trace=self._trace(),
         )
 
     # --- how a run begins
@@ -363,13 +364,14 @@ class Simulation:
             return self._before_s + self._virtual.now_sim_s
         return self._before_s + time.perf_counter() - self._started_wall_s
 
-    def _trace(self) -> Trace:
+    def _trace(self) -> Callable[[], Trace]:
         scripted = isinstance(self.client.backend, Scripted | VirtualInstances)
-        return trace_of(
+        return partial(
+            trace_of,
             self.world,
             [agent.name for agent in self.agents],
-            self._recorder.positions,
-            self._recorder.calls,
+            list(self._recorder.positions),
+            list(self._recorder.calls),
             "generated" if scripted else "recorded",
         )
 
