@@ -28,6 +28,10 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._lost: Exception | None = None
+        self._chunks: list[bytes] = []
+        self._headed = self._framed = self._complete = self._keep = False
+        self.headers: dict[bytes, str] = {}
+        """Of the answer; names in lower case."""
         self._reset()
 
     @property
@@ -124,9 +128,8 @@ class Connection(asyncio.Protocol):
 
     def _reset(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
-        self.headers: dict[bytes, str] = {}
-        """Names in lower case."""
-        self._chunks: list[bytes] = []
+        self.headers = {}
+        self._chunks = []
         self._headed = self._framed = self._complete = self._keep = False
 
     async def _change(self) -> None:
