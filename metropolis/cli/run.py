@@ -139,8 +139,13 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
     help=f"Where the run is kept: {FORMS}. Beyond memory nothing has virtual time.",
 )
 @click.option(
-    "--workers", type=_COUNT, default=1, show_default=True, help="Of a run in a store: how many."
+    "--workers",
+    metavar="N|ray|ray:N",
+    default="1",
+    show_default=True,
+    help="Of a run in a store: how many in this process, or on Ray; ray: one for every CPU.",
 )
+@click.option("--ray-address", help="Of a Ray cluster. [default: one of this machine's own]")
 @click.option("--keep-text", is_flag=True, help="Keep prompts and answers in the trace.")
 def command(
     world: str | None,
@@ -189,6 +194,7 @@ def command(
         checkpoint_wall_s=options.checkpoint_minutes * 60,
         store=options.store,
         workers=options.workers,
+        ray_address=options.ray_address,
         keep_text=options.keep_text,
         about=asdict(options) | {"agents": len(scenario.agents)},
     )

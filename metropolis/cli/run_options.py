@@ -51,7 +51,8 @@ class RunOptions:
     price_out: float | None
     checkpoint_minutes: float
     store: str
-    workers: int
+    workers: str
+    ray_address: str | None
     keep_text: bool
 
     def __post_init__(self) -> None:

@@ -124,6 +124,24 @@ class Client:
             self.gate.token_budget.spent += sum(tokens)
             self.gate.cost_budget.spent += self.prices.cost(*tokens)
 
+    def fresh(self, share: int) -> Client:
+        """One like this as it was at first, for one of `share` processes, which share nothing.
+
+        Raises MetropolisError when that could break a limit.
+        """
+        if self.gate.requests or self.gate.tokens or self._bounds:
+            raise MetropolisError(
+                "budgets and limits per minute hold within one process; with workers in others "
+                "leave them out"
+            )
+        return Client(
+            self.backend,
+            concurrency=max(1, self.gate.concurrency // share),
+            timeout_s=self.timeout_s,
+            retries=self.retries,
+            prices=self.prices,
+        )
+
     @property
     def total(self) -> Usage:
         """The usage of all functions together."""

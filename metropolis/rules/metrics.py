@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -162,6 +162,9 @@ class Geodesic(_Tiles):
         super().__init__(walls, horizon)
         self._from = lru_cache(maxsize=256)(lambda tile: self._walks([tile], horizon))
 
+    def __reduce__(self) -> tuple[Any, ...]:  # caches stay where they are
+        return Geodesic, (self.walls, self.horizon)
+
     def within(self, p: Position, q: Position, radius: float, reach: float) -> bool:
         """See `Metric.within`; symmetric in p and q."""
         far = radius + reach
@@ -216,6 +219,9 @@ class GenAgent(_Tiles):
         self._near_zone = lru_cache(maxsize=2048)(
             lambda tile, radius: self._walks(self._zone(tile, radius), NEAR_STEPS)
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return GenAgent, (self.walls, self.arenas, self.max_velocity, self.horizon)
 
     def within(self, p: Position, q: Position, radius: float, reach: float) -> bool:
         """See `Metric.within`."""
@@ -276,6 +282,9 @@ class Hops:
                     )
         self.neighbours = tuple(tuple(sorted(of)) for of in sets)
         self._fields = lru_cache(maxsize=4096)(lambda node: _Field({node: 0}, [node]))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Hops, (self.neighbours,)
 
     def within(self, p: Position, q: Position, radius: float, reach: float) -> bool:
         """See `Metric.within`; symmetric in p and q."""

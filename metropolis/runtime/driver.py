@@ -9,11 +9,11 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from typing import Any
 
 from metropolis.controller.base import Controller
+from metropolis.runtime.crew import Crew
 from metropolis.runtime.engine import OnCommit, alone
 from metropolis.runtime.recorder import Recorder
 from metropolis.store.base import Acknowledged, Nodes, Store, StoreError, StoreUnavailableError
@@ -29,8 +29,9 @@ RELEASE_S = 0.25
 class Driver:
     """Does for a run in a store what `metropolis.runtime.engine.Engine` does for one in memory."""
 
-    def __init__(self, store: Store, names: list[str], lease_s: float) -> None:
+    def __init__(self, store: Store, names: list[str], lease_s: float, crew: Crew) -> None:
         """Takes the lease of the run. Raises StoreError when somebody else holds on to it."""
+        self._crew = crew
         self._store, self._names, self._lease_s = store, names, lease_s
         self._fence = _taken(store, lease_s)
         self.nodes: Nodes = store.nodes()
@@ -50,12 +51,8 @@ class Driver:
         controller: Controller,
         recorder: Recorder,
         on_commit: OnCommit,
-        workers: Sequence[Coroutine[Any, Any, None]],
     ) -> None:
-        """Go on from `nodes`, where `controller` stands; to be awaited once.
-
-        `workers` claim and commit until they are cancelled, and raise what a cluster raised.
-        """
+        """Go on from `nodes`, where `controller` stands; to be awaited once."""
         self._controller, self._recorder, self._on_commit = controller, recorder, on_commit
         self._held.enter_context(Pulse(self._lease_s, self._renew))
         if self._store.inspect().released != recorder.next_step:
@@ -65,7 +62,7 @@ class Driver:
             if known.outcome.step >= recorder.next_step:
                 on_commit(known.outcome)
         self._dispatch(controller.start())
-        for worker in workers:
+        for worker in self._crew.start():
             task = asyncio.get_running_loop().create_task(worker)
             task.add_done_callback(self._left)
             self._tasks.append(task)
@@ -114,6 +111,7 @@ class Driver:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._crew.close()
         self._held.close()
         with suppress(StoreError):  # then it runs out
             self._store.release_lease(self._fence)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from metropolis.llm.client import Client
 from metropolis.llm.journal import Journal
 from metropolis.rules.rules import Rule, conservative, lockstep, versioned
 from metropolis.runtime.checkpoint import Checkpoint, Checkpointer
+from metropolis.runtime.crew import check_workers, crew_of
 from metropolis.runtime.driver import Driver
 from metropolis.runtime.engine import Engine
 from metropolis.runtime.history import HistoryWriter
@@ -34,7 +34,7 @@ from metropolis.trace.parquet import write_trace
 from metropolis.trace.schema import Trace
 from metropolis.types import AgentId, MetropolisError, Position, Step
 from metropolis.workers.answers import StoredAnswers
-from metropolis.workers.claiming import claiming_workers
+from metropolis.workers.job import Job
 from metropolis.workers.local import LocalWorker
 from metropolis.workers.loops import cancel_all, loop_is_running
 from metropolis.world.base import Agent, World
@@ -71,7 +71,8 @@ class Simulation:
         checkpoint_wall_s: how often to write a checkpoint.
         store: where the run is kept: `memory`, `embedded` or the URL of a Redis or Valkey; None:
             in memory, or where the resumed run was before.
-        workers: of a run in a store: how many run its clusters here.
+        workers: of a run in a store: how many run its clusters here; or `ray` or `ray:N`, in the
+            cluster at `ray_address`, or else in one of this machine's.
         lease_s: of a run in a store: after so many seconds of silence somebody counts as dead.
         keep_text: whether the trace holds prompts and answers.
         about: what `run.json` keeps for whoever resumes the run, plain data.
@@ -93,7 +94,8 @@ class Simulation:
         resume: bool = False,
         checkpoint_wall_s: float = CHECKPOINT_WALL_S,
         store: str | None = None,
-        workers: int = 1,
+        workers: int | str = 1,
+        ray_address: str | None = None,
         lease_s: float = LEASE_S,
         keep_text: bool = False,
         about: Mapping[str, Any] | None = None,
@@ -119,8 +121,9 @@ class Simulation:
                 self.client.keep(Journal(self._directory.journal))
             if resume:  # nobody else is at it: the journal is ours
                 self._directory.describe(world.name, seed, about or {})
-        self._stored = stored_run(store, self._directory, resume=resume)
-        self._workers, self._lease_s = workers, lease_s
+        self._stored = stored_run(store, self._directory, resume, self._virtual is not None)
+        self._workers, self._ray_address, self._lease_s = workers, ray_address, lease_s
+        check_workers(workers, self._stored)
         if self._stored is not None:
             self._checkpoint = self._take_up(self._stored)
         self._begin(list(world.reset(seed=seed, options=options or {})))
@@ -238,12 +241,13 @@ class Simulation:
             self._recorder.restore(files.positions(self._beginning, names, self.first_step))
         self._positions = positions
         self._history: list[StepRecord] = []
-        self._worker = self._local_worker(self.agents)
-
-    def _local_worker(self, agents: Sequence[Agent]) -> LocalWorker:
-        one_by_one = self.mode == "sequential"
-        return LocalWorker(
-            self.world, agents, self._reach, self.seed, self._make_llm, one_by_one=one_by_one
+        self._worker = LocalWorker(
+            self.world,
+            self.agents,
+            self._reach,
+            self.seed,
+            self._make_llm,
+            one_by_one=self.mode == "sequential",
         )
 
     def _controller(
@@ -258,25 +262,23 @@ class Simulation:
 
     def _take_up(self, stored: StoredRun) -> Checkpoint | None:
         """Where the recorder goes on; from now on answers are kept in the store, too."""
-        if self._virtual is not None:
-            raise MetropolisError(
-                "virtual time ends with its process; a run in a store needs an llm in real time"
-            )
         self.client.journal = StoredAnswers(stored.store, self.client.journal)
         return stored.checkpoint() or self._checkpoint
 
     def _driver(self, stored: StoredRun, steps: Step) -> Driver:
         stored.begin(self.world, self.agents, self.seed, self._state, steps, self._now_s())
-        return Driver(stored.store, [agent.name for agent in self.agents], self._lease_s)
-
-    def _claiming(self, stored: StoredRun) -> list[Coroutine[Any, Any, None]]:
-        """The workers of this process."""
-        answers = self.client.journal
-        assert isinstance(answers, StoredAnswers)
-        casts = [self.agents, *(deepcopy(self.agents) for _ in range(1, self._workers))]
-        locals_ = [self._local_worker(cast) for cast in casts]
-        workers = claiming_workers(stored.store, self.world, casts, locals_, answers, self._lease_s)
-        return [worker.run() for worker in workers]
+        job = Job(
+            self.world,
+            self.agents,
+            self.client,
+            self.seed,
+            stored.began_s,
+            one_by_one=self.mode == "sequential",
+            keep_text=self._keep_text,
+            lease_s=self._lease_s,
+        )
+        crew = crew_of(self._workers, self._ray_address, job, stored)
+        return Driver(stored.store, [agent.name for agent in self.agents], self._lease_s, crew)
 
     # --- how it goes on
 
@@ -306,9 +308,8 @@ class Simulation:
             loop.run_until_complete(self.client.check())
             if isinstance(engine, Engine):
                 loop.call_soon(engine.start)
-            elif self._stored is not None:
-                workers = self._claiming(self._stored)
-                loop.run_until_complete(engine.begin(controller, self._recorder, commit, workers))
+            else:
+                loop.run_until_complete(engine.begin(controller, self._recorder, commit))
             if self._interrupted:
                 self._wake()
             while engine.floor < steps and engine.failure is None:

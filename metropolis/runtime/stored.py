@@ -33,20 +33,29 @@ class StoredRun:
         """None: it has not begun."""
         return self.store.info() if self.name in self._server.runs() else None
 
+    @property
+    def url(self) -> str | None:
+        """How other processes reach the store; None: not at all."""
+        return getattr(self._server, "url", None)
+
+    @property
+    def began_s(self) -> float:
+        """When the run's clock showed 0, in seconds since 1970."""
+        return float(self.store.info().options["began_s"])
+
     def checkpoint(self) -> Checkpoint | None:
         """Where the recorder goes on: everything below is in the folder's files for good.
 
         None when the run has not begun. Raises MetropolisError when the files do not reach so far.
         """
-        info = self.info()
-        if info is None:
+        if self.info() is None:
             return None
         if self._directory is None:
             raise MetropolisError("a run in a store goes on in its folder; name it with out")
         step = self.store.inspect().released
         entities, events = self.store.world(step)
         history_bytes, calls_bytes = recorded_bytes(self._directory, step)
-        now_s = time.time() - info.options["began_s"]
+        now_s = time.time() - self.began_s
         return Checkpoint(step, entities, events, {}, history_bytes, calls_bytes, now_s)
 
     def begin(
@@ -85,13 +94,18 @@ class StoredRun:
 
 
 def stored_run(
-    address: str | None, directory: RunDirectory | None, *, resume: bool
+    address: str | None, directory: RunDirectory | None, resume: bool, virtual: bool
 ) -> StoredRun | None:
     """The run in the store that `address` names; None: it is kept in this process's memory only.
 
-    Without an address a resumed run is looked for where it was before.
+    Without an address a resumed run is looked for where it was before. Raises MetropolisError on
+    virtual time, which ends with its process.
     """
     known = _known(directory) if resume and directory is not None else None
+    if virtual and (known or address not in (None, MEMORY)):
+        raise MetropolisError(
+            "virtual time ends with its process; a run in a store needs an llm in real time"
+        )
     if known is not None:
         if address in (None, "embedded"):  # that of before
             address = known["address"]

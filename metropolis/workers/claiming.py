@@ -9,8 +9,7 @@ store tells with each claim whose mind that is not so of.
 from __future__ import annotations
 
 import asyncio
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import copy
@@ -40,22 +39,6 @@ class _Open:
     task: asyncio.Task[None]
     lost: bool = False
     """Somebody else has it, or nobody: what is done for it here counts no more."""
-
-
-def claiming_workers(
-    store: Store,
-    world: World,
-    casts: Sequence[list[Agent]],
-    local_workers: Sequence[LocalWorker],
-    answers: StoredAnswers,
-    lease_s: float,
-) -> list[ClaimingWorker]:
-    """As many as there are casts, all the agents of `world`; to be run on one event loop."""
-    process = uuid.uuid4().hex
-    return [
-        ClaimingWorker(f"{process}:{number}", store, world, cast, local, answers, lease_s)
-        for number, (cast, local) in enumerate(zip(casts, local_workers, strict=True))
-    ]
 
 
 class ClaimingWorker:
@@ -96,6 +79,8 @@ class ClaimingWorker:
                     while True:
                         await self._free.acquire()
                         await self._begin(group)
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
         finally:
             self._threads.shutdown(wait=False)
             self._local.close()

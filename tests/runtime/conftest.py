@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
+import ray
 
 from metropolis.store.embedded import EmbeddedServer
 
@@ -19,3 +20,11 @@ def shared(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
     with EmbeddedServer(binary=redis if request.param == "redis" else None) as server:
         assert isinstance(server, EmbeddedServer)
         yield server
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[None]:
+    """A Ray of our own, on this machine."""
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    yield
+    ray.shutdown()

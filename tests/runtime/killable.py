@@ -34,7 +34,7 @@ class Logged(Scripted):
         return completion
 
 
-def simulation(out: Path, store: str | None, workers: int = 1) -> Simulation:
+def simulation(out: Path, store: str | None, workers: int | str = 1) -> Simulation:
     """Of six walkers; goes on with the run in `out` if there is one."""
     world = Meadow(6, side=9, joint=1)
     return Simulation(

@@ -1,0 +1,72 @@
+"""Who runs the clusters of a run in a store: workers in this process, or on Ray."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Coroutine, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any, Protocol
+
+from metropolis.runtime.stored import StoredRun
+from metropolis.types import MetropolisError
+from metropolis.workers.job import Job
+
+FORMS = "a number, ray, or ray:NUMBER"
+
+
+class Crew(Protocol):
+    """Some workers."""
+
+    def start(self) -> Sequence[Coroutine[Any, Any, None]]:
+        """Each runs until it is cancelled, and raises what a cluster raised."""
+
+    def close(self) -> None:
+        """After they have ended."""
+
+
+class LocalCrew:
+    """Workers on one event loop, each with agents of its own; the first has the job's."""
+
+    def __init__(self, job: Job, stored: StoredRun, count: int) -> None:
+        self._job, self._store, self._count = job, stored.store, count
+
+    def start(self) -> Sequence[Coroutine[Any, Any, None]]:
+        """See Crew."""
+        process = uuid.uuid4().hex
+        others = [deepcopy(self._job.agents) for _ in range(1, self._count)]
+        jobs = [self._job, *(replace(self._job, agents=agents) for agents in others)]
+        return [job.worker(f"{process}:{n}", self._store).run() for n, job in enumerate(jobs)]
+
+    def close(self) -> None:
+        """See Crew."""
+
+
+def check_workers(workers: int | str, stored: StoredRun | None) -> None:
+    """Raise MetropolisError when there are no such workers, or they cannot reach the store."""
+    on_ray, _ = _counted(workers)
+    if on_ray and (stored is None or stored.url is None):
+        raise MetropolisError("workers on Ray need a store; name embedded or a redis://… URL")
+
+
+def _counted(workers: int | str) -> tuple[bool, int | None]:
+    """Whether they are on Ray, and how many, if that was said."""
+    kind, _, number = str(workers).rpartition("ray")
+    on_ray = "ray" in str(workers)
+    number = number.removeprefix(":") if on_ray else number
+    if kind or not ((number.isdecimal() and int(number) > 0) or (on_ray and str(workers) == "ray")):
+        raise MetropolisError(f"workers is {workers!r}; it should be {FORMS}")
+    return on_ray, int(number) if number else None
+
+
+def crew_of(workers: int | str, ray_address: str | None, job: Job, stored: StoredRun) -> Crew:
+    """Who `workers` names. Raises MetropolisError when they cannot be had."""
+    on_ray, count = _counted(workers)
+    if not on_ray:
+        return LocalCrew(job, stored, count or 1)
+    assert stored.url is not None
+    try:
+        from metropolis.workers.ray import RayCrew
+    except ImportError as error:
+        raise MetropolisError(f"{error}; workers on Ray need metropolis[ray]") from None
+    return RayCrew(job, stored.url, stored.name, count, ray_address)

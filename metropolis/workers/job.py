@@ -1,0 +1,66 @@
+"""What a worker has to know of a run, wherever it works; the rest is in the store."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+from metropolis.llm.agent import LLM
+from metropolis.llm.client import Client
+from metropolis.store.base import Store
+from metropolis.types import AgentId, Step
+from metropolis.workers.answers import StoredAnswers
+from metropolis.workers.claiming import ClaimingWorker
+from metropolis.workers.local import LocalWorker
+from metropolis.world.base import Agent, World
+
+
+@dataclass(frozen=True)
+class Job:
+    """The static part of a run.
+
+    `began_s` is when the run's clock showed 0, in seconds since 1970, and `lease_s` how long a
+    silent worker is believed to live.
+    """
+
+    world: World
+    agents: list[Agent]
+    client: Client
+    seed: int
+    began_s: float
+    one_by_one: bool
+    keep_text: bool
+    lease_s: float
+
+    def worker(self, name: str, store: Store) -> ClaimingWorker:
+        """Works for the run; `name` is unique. Takes the agents over."""
+        answers = self.client.journal
+        if not isinstance(answers, StoredAnswers):
+            answers = self.client.journal = StoredAnswers(store, answers)
+        local = LocalWorker(
+            self.world,
+            self.agents,
+            self.world.reach,
+            self.seed,
+            self._make_llm,
+            one_by_one=self.one_by_one,
+        )
+        return ClaimingWorker(name, store, self.world, self.agents, local, answers, self.lease_s)
+
+    def shipped(self, share: int) -> Job:
+        """For one of `share` other processes."""
+        return replace(self, client=self.client.fresh(share))
+
+    def _make_llm(self, agent: AgentId, step: Step) -> LLM:
+        return LLM(
+            self.client,
+            agent=agent,
+            step=step,
+            seed=self.seed,
+            program=self.agents[agent].name,
+            clock=self._now_s,
+            keep_text=self.keep_text,
+        )
+
+    def _now_s(self) -> float:
+        return time.time() - self.began_s

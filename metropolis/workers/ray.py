@@ -1,0 +1,122 @@
+"""Workers on Ray: long-lived actors that claim clusters from the store themselves.
+
+Ray places the actors, starts one again that has died, and ships the static part of the run once;
+no cluster passes through it. The claims of a dead actor run out, and are run again by others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import uuid
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+from typing import Any
+
+import ray
+import ray.cloudpickle
+from ray.exceptions import RayError, RayTaskError
+
+from metropolis.store.server import RedisServer
+from metropolis.types import MetropolisError
+from metropolis.workers.job import Job
+
+STOP_S = 5.0
+"""How long an actor may take to give back what it is at."""
+
+
+class RayCrew:
+    """Actors in the cluster at `address`, or in one of this machine's that ends with the run.
+
+    As many as there are CPUs, unless `count` says otherwise.
+    """
+
+    def __init__(
+        self, job: Job, url: str, run: str, count: int | None, address: str | None
+    ) -> None:
+        """`url` is the store's, as the actors reach it. Raises MetropolisError."""
+        self._began = not ray.is_initialized()
+        if self._began:
+            _init(count, address)
+        self._url, self._run = url, run
+        self._count = count or max(1, int(ray.cluster_resources().get("CPU", 1)))
+        self._shared = ray.put(_pickled(job.shipped(self._count)))
+
+    def start(self) -> Sequence[Coroutine[Any, Any, None]]:
+        """See Crew."""
+        remote = ray.remote(_Actor).options(
+            max_restarts=-1, max_task_retries=-1, num_cpus=0, scheduling_strategy="SPREAD"
+        )
+        actors = [remote.remote() for _ in range(self._count)]
+        return [_follow(actor, [self._shared], self._url, self._run) for actor in actors]
+
+    def close(self) -> None:
+        """End the cluster if it was begun here."""
+        if self._began:
+            ray.shutdown()
+
+
+class _Actor:
+    async def run(self, shared: list[Any], url: str, run: str) -> None:
+        job: Job = ray.cloudpickle.loads(await shared[0])
+        with RedisServer(url) as server:
+            worker = job.worker(uuid.uuid4().hex, server.store(run))
+            try:
+                await worker.run()
+            finally:
+                await job.client.close()
+
+
+async def _follow(actor: Any, *told: Any) -> None:
+    """Until cancelled; Ray starts the actor again when its process has died."""
+    task = actor.run.remote(*told)
+    try:
+        await task
+    except asyncio.CancelledError:
+        ray.cancel(task)
+        with suppress(RayError, TimeoutError):
+            async with asyncio.timeout(STOP_S):
+                await task
+        raise
+    except RayTaskError as error:
+        raise _cause(error) from None
+    except RayError as error:
+        raise MetropolisError(f"a worker on Ray is gone for good: {error}") from error
+    finally:
+        ray.kill(actor)
+
+
+def _init(count: int | None, address: str | None) -> None:
+    local = {"num_cpus": count or os.cpu_count() or 1}
+    options: dict[str, Any] = {"address": address} if address else local
+    options |= {"include_dashboard": False, "log_to_driver": False}
+    try:
+        ray.init(logging_level=logging.ERROR, **options)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        where = address or "this machine"
+        raise MetropolisError(f"Ray at {where} cannot be used: {error}") from error
+
+
+def _pickled(job: Job) -> bytes:
+    """World and agents by value if their module cannot be imported elsewhere."""
+    for kind in {type(job.world), *map(type, job.agents)}:
+        name = kind.__module__
+        if name == "__main__" or find_spec(name) is None:
+            ray.cloudpickle.register_pickle_by_value(sys.modules[name])
+    try:
+        pickled: bytes = ray.cloudpickle.dumps(job)
+    except Exception as error:  # whatever an author's object raises
+        raise MetropolisError(
+            f"the world {job.world.name!r}, its agents and the llm cannot be sent to workers "
+            f"({error}); they should hold plain data before the run begins"
+        ) from error
+    return pickled
+
+
+def _cause(error: RayTaskError) -> BaseException:
+    """What was raised in the actor."""
+    cause: BaseException = error if error.cause is None else error.cause
+    return cause

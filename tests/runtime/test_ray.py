@@ -1,0 +1,122 @@
+"""Workers on a real Ray: the same history, also when their processes are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import pytest
+
+from metropolis.llm.backends.scripted import Scripted
+from metropolis.llm.client import Client
+from metropolis.runtime.result import RunResult
+from metropolis.runtime.simulation import Simulation
+from metropolis.store.embedded import EmbeddedServer
+from metropolis.types import MetropolisError
+from metropolis.world.scenario import make_scenario
+from tests.runtime import killable
+from tests.runtime.walkers import Meadow, Walker, author
+
+STEPS = 25
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
+    return killable.simulation(tmp_path_factory.mktemp("whole") / "it", "memory").run(STEPS)
+
+
+@pytest.mark.parametrize("workers", ["ray:1", "ray"])
+def test_the_history_is_that_of_a_run_in_memory(
+    tmp_path: Path, shared: EmbeddedServer, whole: RunResult, workers: str
+) -> None:
+    result = killable.simulation(tmp_path / "it", shared.url, workers).run(STEPS)
+    assert result.history_sha256 == whole.history_sha256
+    assert result.calls == whole.calls
+    assert max(Counter((tmp_path / "bought").read_text().splitlines()).values()) == 1
+
+
+def test_workers_that_are_killed_are_replaced(
+    tmp_path: Path, shared: EmbeddedServer, whole: RunResult
+) -> None:
+    run = killable.simulation(tmp_path / "it", shared.url, "ray:2")
+    killed: list[int] = []
+    for record in run.steps(STEPS):
+        if record.step in (3, 9, 15):
+            pid = workers_alive()[len(killed) % 2 - 1]
+            os.kill(pid, signal.SIGKILL)
+            killed.append(pid)
+    assert len(set(killed)) == 3
+    assert run.result().history_sha256 == whole.history_sha256
+    assert run.result().calls == whole.calls
+    bought = Counter((tmp_path / "bought").read_text().splitlines())
+    assert bought.total() <= whole.calls + 6 * len(killed)  # what was in flight
+
+
+def workers_alive() -> list[int]:
+    """Processes of our actors."""
+    while True:
+        found = [
+            int(entry.name)
+            for entry in Path("/proc").iterdir()
+            if entry.name.isdecimal() and is_worker(entry)
+        ]
+        if len(found) == 2:
+            return sorted(found)
+        time.sleep(0.01)
+
+
+def is_worker(process: Path) -> bool:
+    """Whether it is an actor of a Ray that this process has begun."""
+    try:
+        if not (process / "cmdline").read_bytes().startswith(b"ray::_Actor.run"):
+            return False
+        raylet = (process / "stat").read_text().rpartition(")")[2].split()[1]
+        parent = Path(f"/proc/{raylet}/stat").read_text().rpartition(")")[2].split()[1]
+    except OSError:  # it has ended
+        return False
+    return int(parent) == os.getpid()
+
+
+@pytest.mark.parametrize("name", ["minimal", "social"])
+def test_worlds_of_ours(shared: EmbeddedServer, name: str) -> None:
+    digests = set()
+    for how in ({"store": "memory"}, {"store": shared.url, "workers": "ray:2"}):
+        scenario = make_scenario(name, agents=5, seed=2)
+        llm = Client(Scripted(scenario.author))
+        result = Simulation(scenario.world, scenario.agents, llm, seed=2, **how).run(20)  # type: ignore[arg-type]
+        digests.add(result.history_sha256)
+    assert len(digests) == 1
+
+
+class Failing(Walker):
+    async def proceed(self, observation: Any, llm: Any) -> Any:
+        if self.step == 3:
+            raise ZeroDivisionError("an agent's own fault")
+        return await super().proceed(observation, llm)
+
+
+def test_what_goes_wrong_is_raised_where_the_run_was_started(shared: EmbeddedServer) -> None:
+    world = Meadow(3)
+    agents = [Failing(name) for name in world.names]
+    with pytest.raises(ZeroDivisionError, match="own fault"):
+        Simulation(world, agents, Scripted(author), store=shared.url, workers="ray:1").run(5)
+
+
+def test_what_cannot_be_shipped_is_refused(shared: EmbeddedServer) -> None:
+    world = Meadow(3)
+    agents = [Walker(name) for name in world.names]
+    with pytest.raises(MetropolisError, match="workers on Ray need a store"):
+        Simulation(world, agents, workers="ray:1")
+    limited = Client(Scripted(author), max_tokens=10)
+    with pytest.raises(MetropolisError, match="hold within one process"):
+        Simulation(world, agents, limited, store=shared.url, workers="ray:1").run(5)
+    world.lock = Lock()  # type: ignore[attr-defined]
+    with pytest.raises(MetropolisError, match="cannot be sent to workers"):
+        Simulation(world, agents, store=shared.url, workers="ray:1").run(5)
