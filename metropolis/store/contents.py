@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from heapq import nsmallest
 
 from metropolis.store.base import Queued
 from metropolis.store.cells import Cells
@@ -101,8 +102,8 @@ class Contents:
             foreign = home != worker
             return cluster.step + affinity * foreign, foreign, cluster.step, name
 
-        lowest = sorted(self.ready, key=lambda name: (self.clusters[name].step, name))
-        return min(lowest[:CANDIDATES], key=cost, default=None)
+        lowest = nsmallest(CANDIDATES, self.ready, lambda name: (self.clusters[name].step, name))
+        return min(lowest, key=cost, default=None)
 
     def take(self, name: str, worker: str, until_s: float) -> Lease:
         """A new lease of a ready cluster."""

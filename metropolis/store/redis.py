@@ -4,7 +4,7 @@ All keys of a run begin with `metropolis:{RUN}:`; the braces keep them together 
 
     info            JSON: RunInfo
     state           hash: fence, holder, until_ms (the controller's lease); floor, released,
-                    newest (the greatest step of any agent), kept_step, claimed (the last number)
+                    newest (the greatest step of any agent), kept_step, mark (of its beginning)
     counts          hash: what has happened how often
     steps           hash: agent -> step
     places          hash: agent -> JSON: its position
@@ -20,6 +20,7 @@ All keys of a run begin with `metropolis:{RUN}:`; the braces keep them together 
     ready           sorted set: id by step
     tokens          list: one for every ready cluster, for waiting workers
     claims          hash: id -> "number worker"
+    numbers         hash: number of a claim -> id
     leases          sorted set: id by the time (ms) at which the claim runs out
     acks            stream: outcome -> JSON: Outcome
     acked           sorted set: entry of acks by step
@@ -29,11 +30,13 @@ All keys of a run begin with `metropolis:{RUN}:`; the braces keep them together 
     stale           sorted set: entity by the step below which something of it can be dropped
     events:STEP     hash: cell -> lines of JSON: what STEP perceives there
 
-Agents are ids, times are the server's. Every change is one script in lua/.
+Agents are ids, times are the server's. Every change is one script in lua/, and each may be sent
+again when its reply was lost: redis-py does so after a timeout.
 """
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -150,7 +153,7 @@ class RedisStore(Store):
         """See Store."""
         written = written_at_first(Cells(info), info, entities, minds, events)
         content = msgspec.json.encode(info), info.first_step, *arguments_of(written)
-        if not self._call("begin", *content):
+        if not self._call("begin", _number(), *content):
             raise StoreError(
                 f"{shown(self._url)}: the run {self._name!r} exists; resume or remove it"
             )
@@ -251,12 +254,12 @@ class RedisStore(Store):
     ) -> Claim | None:
         """See Store."""
         deadline_s = time.monotonic() + wait_s
-        token = None
+        number, token = _number(), None
         while True:
             has_token = int(token is not None)
-            found = self._call("claim", worker, _ms(lease_s), affinity, has_token)
+            found = self._call("claim", number, worker, _ms(lease_s), affinity, has_token)
             if isinstance(found, list):
-                return claim_of(worker, found)
+                return claim_of(number, worker, found)
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 return None
@@ -302,6 +305,11 @@ class RedisStore(Store):
 
 def _ms(seconds: float) -> int:
     return round(seconds * 1000)
+
+
+def _number() -> int:
+    """Tells a call from all others, so that it can be sent again when its reply was lost."""
+    return secrets.randbits(53)
 
 
 def _mark(claim: Claim) -> str:

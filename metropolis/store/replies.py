@@ -29,9 +29,9 @@ def arguments_of(written: Written) -> Iterator[Any]:
         yield from (said.cell, said.line)
 
 
-def claim_of(worker: str, reply: Sequence[Any]) -> Claim:
+def claim_of(number: int, worker: str, reply: Sequence[Any]) -> Claim:
     """What claim.lua returned."""
-    number, name, text, versions, events, minds, answers = reply
+    name, text, versions, events, minds, answers = reply
     cluster = cluster_of(text.decode())
     return Claim(
         name.decode(),

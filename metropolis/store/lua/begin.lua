@@ -1,12 +1,14 @@
--- A new run. ARGV: info, step, nodes, versions, events. Returns 0 when it exists.
+-- A new run. ARGV: mark, info, step, nodes, versions, events. Returns 0 when it exists, unless it
+-- was begun with this mark: the call is sent again when its reply was lost.
 
+local mark = take()
 if redis.call('EXISTS', run .. 'info') == 1 then
-  return 0
+  return state('mark') == mark and 1 or 0
 end
 redis.call('SET', run .. 'info', take())
 local step = take()
-redis.call('HSET', run .. 'state', 'fence', 0, 'floor', step, 'released', step, 'newest', step,
-  'claimed', 0)
+redis.call('HSET', run .. 'state', 'mark', mark)
+redis.call('HSET', run .. 'state', 'fence', 0, 'floor', step, 'released', step, 'newest', step)
 write_nodes(step)
 write_versions(step)
 write_events(step)

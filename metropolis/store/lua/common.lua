@@ -58,6 +58,16 @@ local function get_all(hash, fields)
   return found
 end
 
+-- End the claim of a cluster, if it is claimed.
+local function end_claim(id)
+  local claim = redis.call('HGET', run .. 'claims', id)
+  if claim then
+    redis.call('HDEL', run .. 'claims', id)
+    redis.call('HDEL', run .. 'numbers', string.match(claim, '^%d+'))
+    redis.call('ZREM', run .. 'leases', id)
+  end
+end
+
 -- Take a cluster out of the queues.
 local function withdraw(id)
   local text = redis.call('HGET', run .. 'clusters', id)
@@ -68,8 +78,7 @@ local function withdraw(id)
     end
   end
   redis.call('HDEL', run .. 'clusters', id)
-  redis.call('HDEL', run .. 'claims', id)
-  redis.call('ZREM', run .. 'leases', id)
+  end_claim(id)
   redis.call('ZREM', run .. 'ready', id)
 end
 

@@ -19,7 +19,8 @@ for _ = 1, take_number() do
       past = past + 1
     end
   end
-  if past < #members and redis.call('HGET', run .. 'clusters', id) ~= text then
+  local known = redis.call('HGET', run .. 'clusters', id)
+  if past < #members and known ~= text then
     if due < #members then
       return redis.error_reply('APART ' .. text)
     end
@@ -27,7 +28,9 @@ for _ = 1, take_number() do
   end
 end
 for _, cluster in ipairs(fresh) do
-  withdraw(cluster.id)
+  if redis.call('HEXISTS', run .. 'clusters', cluster.id) == 1 then
+    withdraw(cluster.id)
+  end
   for _, agent in ipairs(cluster.members) do
     local before = redis.call('HGET', run .. 'busy', agent)
     if before then

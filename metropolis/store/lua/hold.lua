@@ -12,8 +12,7 @@ end
 if lease >= 0 then
   redis.call('ZADD', run .. 'leases', now_ms() + lease, id)
 else
-  redis.call('HDEL', run .. 'claims', id)
-  redis.call('ZREM', run .. 'leases', id)
+  end_claim(id)
   redis.call('ZADD', run .. 'ready', string.match(id, '^%d+'), id)
   redis.call('RPUSH', run .. 'tokens', 1)
   count('given_back')

@@ -1,0 +1,53 @@
+"""A reply that is lost does no harm: whatever is sent again is answered as the first time."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+
+from metropolis.llm.base import Completion
+from metropolis.llm.journal import Key
+from metropolis.store import redis, scripts
+from metropolis.store.base import FencedOutError
+from metropolis.store.embedded import EmbeddedServer
+from tests.store.lines import LEASE_S, begin, claimed, commit, dispatch
+
+
+@pytest.fixture
+def every_reply_is_lost_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def twice(*call: Any) -> Any:
+        scripts.call(*call)
+        return scripts.call(*call)
+
+    monkeypatch.setattr(redis, "call", twice)
+
+
+@pytest.mark.usefixtures("every_reply_is_lost_once")
+def test_lost_replies(shared: EmbeddedServer) -> None:
+    run = uuid.uuid4().hex
+    store = shared.store(run)
+    fence = begin(store, 3)
+    for step in range(5):
+        for agent in range(3):
+            dispatch(store, fence, step, agent)
+        for _ in range(3):
+            claim = claimed(store)
+            key = Key(claim.agents[0], step, "plan", "digest", 0)
+            store.keep_answer(key, Completion("yes", 1, 1, "stop"))
+            assert store.extend(claim, LEASE_S)
+            assert commit(store, claim)
+        assert store.claim("test", LEASE_S) is None
+        assert store.keep_minds(fence, step + 2)
+        store.release(fence, step)
+    about = store.inspect()
+    assert about.agents_at == {5: 3}
+    assert (about.counts["claims"], about.counts["commits"], about.acknowledgements) == (15, 15, 3)
+    dispatch(store, fence, 5, 0)
+    store.give_back(claimed(store))
+    assert [queued.agents for queued in store.inspect().ready] == [(0,)]
+    store.release_lease(fence)
+    with pytest.raises(FencedOutError):
+        store.renew_lease(fence, 1)
+    shared.remove(run)
