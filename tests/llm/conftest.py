@@ -1,4 +1,4 @@
-"""Fixtures that several parts share."""
+"""A real SGLang, for as long as the tests of this part run: idle, it takes most of a core."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def sglang_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a real SGLang with a tiny random model on the CPU; one request at a time."""
     python, model = (os.environ.get(f"METROPOLIS_SGLANG_{name}") for name in ("PYTHON", "MODEL"))
