@@ -7,7 +7,6 @@ A backend sends one request once. Turns, limits, budgets, retries and accounting
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypedDict
@@ -117,8 +116,8 @@ class Completion:
     def json(self) -> Any:
         """The text parsed as JSON; raises MalformedError when it is none."""
         try:
-            return json.loads(self.text)
-        except ValueError as error:
+            return msgspec.json.decode(self.text)
+        except (ValueError, msgspec.DecodeError) as error:
             cut = " (it was cut at max_tokens)" if self.finish_reason == "length" else ""
             raise MalformedError(
                 f"the model's answer is not JSON{cut}: {error}: {self.text[:80]!r}"

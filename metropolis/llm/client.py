@@ -105,6 +105,7 @@ class Client:
         self.timeout_s = timeout_s
         self.retries = retries
         self.journal: Answers | None = None
+        self.closed = False
         self.prices = prices or FREE
         self.usage: dict[str, Usage] = {}
         self.on_exhausted: Callable[[BudgetExhausted], object] = lambda _: None
@@ -153,6 +154,7 @@ class Client:
 
     async def close(self) -> None:
         """Close the backend and the journal."""
+        self.closed = True
         await self.backend.close()
         if self.journal is not None:
             self.journal.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 
 import msgspec
 
@@ -58,7 +59,7 @@ def serves_sglang(url: str) -> bool:
         return False  # it wants a key, or has no such page: not SGLang as we start it
     except msgspec.DecodeError:
         return False
-    except OSError as error:
+    except (OSError, HTTPException) as error:
         raise UnavailableError(
             f"{bare} cannot be reached: {getattr(error, 'reason', error)}; is the server running?"
         ) from None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterable
+from io import FileIO
 from pathlib import Path
 
 import msgspec
@@ -74,15 +75,15 @@ class Journal:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        self._file = self.path.open("ab", buffering=0)
         try:
             _lock(self._file, self.path)
             self._answers, whole = read_journal(self.path)
-            os.ftruncate(self._file, whole)
+            self._file.truncate(whole)
             if not whole:
                 self._write(HEADER)
         except BaseException:
-            os.close(self._file)
+            self._file.close()
             raise
 
     def __len__(self) -> int:
@@ -103,21 +104,21 @@ class Journal:
 
     def flush(self) -> None:
         """Let what is written survive a power cut."""
-        os.fsync(self._file)
+        os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Flush and close the file."""
         self.flush()
-        os.close(self._file)
+        self._file.close()
 
     def _write(self, line: bytes) -> None:
-        written = os.write(self._file, line)
+        written = self._file.write(line)
         if written < len(line):  # the disk is full
-            os.ftruncate(self._file, os.fstat(self._file).st_size - written)
+            self._file.truncate(os.fstat(self._file.fileno()).st_size - written)
             raise OSError(f"{self.path}: only {written} of {len(line)} bytes could be written")
 
 
-def _lock(file: int, path: Path) -> None:
+def _lock(file: FileIO, path: Path) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -127,7 +127,7 @@ class _Check:
             beginning = checked_beginning(scenario, self._seed, self._options)
             again = checked_beginning(other, self._seed, self._options)
         except MetropolisError as error:
-            return [Finding("reset", str(error))]
+            return [Finding("reset", f"seed {self._seed}: {error}")]
         if global_draws() != before:
             self._note("randomness", "World.reset draws from a global generator; use its seed")
         if beginning != again:

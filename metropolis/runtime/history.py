@@ -22,7 +22,10 @@ _encoder = msgspec.json.Encoder(enc_hook=plain, order="sorted")
 
 
 def line_of(record: StepRecord) -> bytes:
-    """The canonical line of a step, without its end; actions that are nothing are left out."""
+    """The canonical line of a step, without its end; actions that are nothing are left out.
+
+    Raises MetropolisError when something in it cannot be written as JSON.
+    """
     content: dict[str, Any] = {
         "step": record.step,
         "actions": {name: act for name, act in record.actions.items() if act is not None},
@@ -31,7 +34,12 @@ def line_of(record: StepRecord) -> bytes:
         },
         "events": [event_to_json(event) for event in record.events],
     }
-    return _encoder.encode({key: value for key, value in content.items() if value not in ({}, [])})
+    try:
+        return _encoder.encode({key: part for key, part in content.items() if part not in ({}, [])})
+    except (TypeError, ValueError, OverflowError) as error:
+        raise MetropolisError(
+            f"step {record.step}: what was done or written is not plain data: {error}"
+        ) from error
 
 
 def record_of(line: bytes) -> StepRecord:

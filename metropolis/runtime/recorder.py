@@ -20,7 +20,7 @@ from metropolis.runtime.history import HistoryWriter
 from metropolis.store.outcome import Outcome
 from metropolis.trace.schema import Calls, Float32, Trace, TraceMeta
 from metropolis.trace.validate import LIMIT
-from metropolis.types import AgentId, Step
+from metropolis.types import AgentId, MetropolisError, Step
 from metropolis.world.base import World
 from metropolis.world.entities import Entity, Event
 from metropolis.world.record import StepRecord
@@ -117,7 +117,12 @@ class CallsFile:
         self.kept: list[Call] = []
         self.size_bytes = keep_bytes
         if self._file is not None:
-            for line in self._file.read(keep_bytes).splitlines():
+            kept = self._file.read(keep_bytes)
+            if len(kept) != keep_bytes:
+                raise MetropolisError(
+                    f"{path}: is {len(kept)} bytes long; its checkpoint needs {keep_bytes}"
+                )
+            for line in kept.splitlines():
                 step, agent, *_ = content = msgspec.json.decode(line)
                 self.kept.append((step, agent, msgspec.convert(content[2], CallRecord)))
             self._file.truncate()
@@ -162,20 +167,7 @@ def trace_of(
     count = len(calls)
     texts = any(call.prompt is not None for _, _, call in calls)
     return Trace(
-        TraceMeta(
-            name=world.name,
-            agents=tuple(names),
-            perception_radius=min(world.perception_radius, LIMIT),
-            max_velocity=min(world.max_velocity, LIMIT),
-            joint_radius=None if world.joint_radius is None else min(world.joint_radius, LIMIT),
-            metric=world.metric.name,
-            step_s=world.step_s,
-            start=world.start,
-            map=world.map,
-            graph=world.metric.neighbours if isinstance(world.metric, Hops) else None,
-            calls_origin=calls_origin,
-            source="a run of metropolis",
-        ),
+        trace_meta(world, names, calls_origin),
         np.array(positions, np.float32).reshape(-1, len(names), 2),
         Calls(
             step=column([step for step, _, _ in calls]),
@@ -194,6 +186,25 @@ def trace_of(
             prompt=[call.prompt for _, _, call in calls] if texts else None,
             completion=[call.completion for _, _, call in calls] if texts else None,
         ),
+    )
+
+
+def trace_meta(world: World, names: Sequence[str], calls_origin: str = "recorded") -> TraceMeta:
+    """What a trace tells of a world."""
+    joint = world.joint_radius  # a negative one couples nobody whom 0 does not
+    return TraceMeta(
+        name=world.name,
+        agents=tuple(names),
+        perception_radius=min(world.perception_radius, LIMIT),
+        max_velocity=min(world.max_velocity, LIMIT),
+        joint_radius=None if joint is None else min(max(joint, 0), LIMIT),
+        metric=world.metric.name,
+        step_s=world.step_s,
+        start=world.start,
+        map=world.map,
+        graph=world.metric.neighbours if isinstance(world.metric, Hops) else None,
+        calls_origin=calls_origin,
+        source="a run of metropolis",
     )
 
 

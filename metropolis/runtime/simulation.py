@@ -18,13 +18,13 @@ from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Backend, BudgetExhausted
 from metropolis.llm.client import Client
 from metropolis.llm.journal import Journal
-from metropolis.rules.rules import Rule, conservative, lockstep, versioned
+from metropolis.runtime.beginning import begin, bodies, checked_reach, rule_of
 from metropolis.runtime.checkpoint import Checkpoint, Checkpointer
 from metropolis.runtime.crew import check_workers, crew_of
 from metropolis.runtime.driver import Driver
 from metropolis.runtime.engine import Engine
 from metropolis.runtime.history import HistoryWriter
-from metropolis.runtime.recorder import CallsFile, Recorder, trace_of
+from metropolis.runtime.recorder import CallsFile, Recorder, trace_meta, trace_of
 from metropolis.runtime.result import INTERRUPTED, Interrupted, RunResult
 from metropolis.runtime.run_directory import RunDirectory
 from metropolis.runtime.stored import StoredRun, stored_run
@@ -32,17 +32,17 @@ from metropolis.sim.virtual import IdleSelector, VirtualInstances
 from metropolis.store.outcome import Outcome
 from metropolis.trace.parquet import write_trace
 from metropolis.trace.schema import Trace
+from metropolis.trace.validate import validate_meta
 from metropolis.types import AgentId, MetropolisError, Position, Step
 from metropolis.workers.answers import StoredAnswers
 from metropolis.workers.job import Job
 from metropolis.workers.local import LocalWorker
 from metropolis.workers.loops import cancel_all, loop_is_running
 from metropolis.world.base import Agent, World
-from metropolis.world.entities import AGENT, Entity
+from metropolis.world.entities import Entity
 from metropolis.world.record import StepRecord
 from metropolis.world.saving import restore
 from metropolis.world.state import State
-from metropolis.world.view import Reach
 
 LIVE_MODES = ("sequential", "lockstep", "out_of_order")
 LIVE_RULES = ("versioned", "conservative")
@@ -110,24 +110,27 @@ class Simulation:
         self.client = llm if isinstance(llm, Client) else Client(llm or Scripted())
         self.mode, self.rule = mode, rule if mode == "out_of_order" else None
         self._keep_text, self._checkpoint_wall_s = keep_text, checkpoint_wall_s
-        joint = world.perception_radius if world.joint_radius is None else world.joint_radius
-        self._reach = Reach(world.metric, world.perception_radius, world.max_velocity, joint)
-        self._causality = _rule_of(mode, rule, self._reach)
+        if self.client.closed and self.client.journal is not None:
+            raise MetropolisError("the client was another run's and is closed; make a new one")
+        self._reach = checked_reach(world)
+        self._causality = rule_of(mode, rule, self._reach)
+        names = [agent.name for agent in self.agents]
+        begun = begin(world, names, seed, options or {})
         self._directory = None if out is None else RunDirectory(Path(out))
+        self._about = about or {}
         self._checkpoint = None
         if self._directory is not None:
-            self._checkpoint = self._directory.open(resume, world.name, seed, about or {})
+            validate_meta(trace_meta(world, names), f"the world {world.name!r}")
+            self._checkpoint = self._directory.open(resume, world.name, seed, self._about)
             if self.client.journal is None:
                 self.client.keep(Journal(self._directory.journal))
-            if resume:  # nobody else is at it: the journal is ours
-                self._directory.describe(world.name, seed, about or {})
         self._stored = stored_run(store, self._directory, resume, self._virtual is not None)
         self._workers, self._ray_address, self._lease_s = workers, ray_address, lease_s
         check_workers(workers, self._stored)
         if self._stored is not None:
             self._checkpoint = self._take_up(self._stored)
-        self._begin(list(world.reset(seed=seed, options=options or {})))
-        self._started_wall_s = time.perf_counter()
+        self._begin(begun)
+        self._started_wall_s, self._started_s = time.perf_counter(), self._clock_s()
         self._ran = self._interrupted = False
         self._wake: Callable[[], object] | None = None
         self.stopped: str | None = None
@@ -162,7 +165,9 @@ class Simulation:
         if steps < self.first_step:
             raise MetropolisError(f"the run is at step {self.first_step}, beyond {steps} already")
         self._ran = True
-        self._started_wall_s = time.perf_counter()
+        if self._directory is not None:  # nobody else is at it: the journal is ours
+            self._directory.describe(self.world.name, self.seed, self._about)
+        self._started_wall_s, self._started_s = time.perf_counter(), self._clock_s()
         loop = asyncio.SelectorEventLoop(IdleSelector(self._leap) if self._virtual else None)
         collected = gc.get_threshold()
         try:
@@ -186,8 +191,8 @@ class Simulation:
     def interrupt(self) -> None:
         """Let the run end soon, its files whole; for signal handlers and other threads."""
         self._interrupted = True
-        if self._wake is not None:
-            self._wake()
+        if (wake := self._wake) is not None:
+            wake()
 
     def result(self) -> RunResult:
         """The run as far as it has come."""
@@ -216,7 +221,7 @@ class Simulation:
     def _begin(self, begun: list[Entity]) -> None:
         """Take the world as it was at step 0, or as the checkpoint has it."""
         names = [agent.name for agent in self.agents]
-        self._beginning = np.array(_bodies(begun, names), np.float32).reshape(-1, 2)
+        self._beginning = np.array(bodies(begun, names), np.float32)
         known = self._checkpoint
         self.first_step = 0 if known is None else known.step
         self._before_s = 0.0 if known is None else known.now_s
@@ -228,7 +233,7 @@ class Simulation:
             self._state.restore_events(known.events)
             for agent in self.agents if known.agents else ():  # else claims bring their minds
                 restore(agent, known.agents[agent.name])
-        positions = _bodies(entities, names)
+        positions = bodies(entities, names)
         files = self._directory
         self._recorder = Recorder(
             names,
@@ -361,9 +366,10 @@ class Simulation:
         return self._worker.computing == 0 and self._virtual.leap()
 
     def _now_s(self) -> float:
-        if self._virtual is not None:
-            return self._before_s + self._virtual.now_sim_s
-        return self._before_s + time.perf_counter() - self._started_wall_s
+        return self._before_s + self._clock_s() - self._started_s
+
+    def _clock_s(self) -> float:
+        return time.perf_counter() if self._virtual is None else self._virtual.now_sim_s
 
     def _trace(self) -> Callable[[], Trace]:
         scripted = isinstance(self.client.backend, Scripted | VirtualInstances)
@@ -375,25 +381,3 @@ class Simulation:
             list(self._recorder.calls),
             "generated" if scripted else "recorded",
         )
-
-
-def _rule_of(mode: str, rule: str, reach: Reach) -> Rule:
-    """The controller's rule; the check of the joint radius holds for every mode."""
-    exact = versioned(reach.perception_radius, reach.max_velocity, reach.joint_radius)
-    if mode != "out_of_order":
-        return lockstep()
-    if rule == "versioned":
-        return exact
-    return conservative(reach.perception_radius, reach.max_velocity)
-
-
-def _bodies(entities: Sequence[Entity], names: Sequence[str]) -> list[Position]:
-    """Where the agents stand. Raises MetropolisError when bodies and agents do not match."""
-    bodies = {entity.name: entity.position for entity in entities if entity.kind == AGENT}
-    if sorted(names) != sorted(bodies):
-        odd = sorted(set(names) ^ set(bodies)) or [n for n in names if names.count(n) > 1]
-        raise MetropolisError(
-            f"agents and bodies do not match at {odd[0]!r}; World.reset should return one entity "
-            "of kind 'agent' for every agent, with its name, and names are unique"
-        )
-    return [bodies[name] for name in names]

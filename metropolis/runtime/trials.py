@@ -16,11 +16,12 @@ from metropolis.llm.agent import LLM
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.client import Client
 from metropolis.rules.rules import Rule
+from metropolis.runtime.beginning import begin
 from metropolis.runtime.engine import Engine
 from metropolis.runtime.history import HistoryWriter, line_of
 from metropolis.runtime.recorder import CallsFile, Recorder
 from metropolis.store.outcome import Outcome
-from metropolis.types import Dispatch, MetropolisError, Step
+from metropolis.types import Dispatch, Step
 from metropolis.workers.local import LocalWorker
 from metropolis.workers.loops import complete
 from metropolis.world.base import Agent, World
@@ -228,20 +229,5 @@ def _apart(left: Any, right: Any, path: tuple[Any, ...]) -> tuple[tuple[Any, ...
 
 def checked_beginning(scenario: Scenario, seed: int, options: Mapping[str, Any]) -> Beginning:
     """Step 0. Raises MetropolisError when it does not fit the agents or the metric."""
-    world = scenario.world
-    entities = list(world.reset(seed=seed, options=options))
-    names = sorted(agent.name for agent in scenario.agents)
-    bodies = sorted(entity.name for entity in entities if entity.kind == AGENT)
-    if names != bodies:
-        odd = min(set(names) ^ set(bodies), default=bodies[0])
-        raise MetropolisError(
-            f"seed {seed}: agents and bodies do not match at {odd!r}; World.reset should return "
-            "one entity of kind 'agent' for every agent, with its name"
-        )
-    for entity in entities:
-        if flaw := world.metric.flaw(entity.position):
-            raise MetropolisError(
-                f"seed {seed}: {entity.name!r} begins at {entity.position}, where nothing can be: "
-                f"{flaw}"
-            )
-    return Beginning(0, entities)
+    names = [agent.name for agent in scenario.agents]
+    return Beginning(0, begin(scenario.world, names, seed, options))

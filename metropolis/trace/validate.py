@@ -30,7 +30,9 @@ ORIGINS = ("recorded", "derived", "generated")
 LIMIT = 1e6
 """What radius, velocity and seconds per step stay below."""
 SLACK = 1e-4
-"""Positions are float32: a move may exceed the velocity by this much."""
+"""Positions are float32: a move may exceed the velocity by this much,"""
+ROUNDING = 2.0**-22
+"""and far from the origin by this much of its coordinates: of two, at both ends, half a unit."""
 
 
 def place_in(path: object, agents: tuple[str, ...]) -> Place:
@@ -144,14 +146,16 @@ def jumps(positions: Float32, meta: TraceMeta) -> npt.NDArray[np.bool_]:
     if meta.graph is not None:
         return _leaps(positions, meta.graph, meta.max_velocity)
     length = displacement(meta.metric, moves)
-    too_far = length > meta.max_velocity + SLACK
+    size = np.abs(positions).max(axis=2, initial=0) * ROUNDING
+    longest = meta.max_velocity + SLACK + np.maximum(size[1:], size[:-1])
+    too_far: npt.NDArray[np.bool_] = length > longest
     if meta.metric in WALKING and meta.map is not None:
         # In the open the walking distance is Manhattan's; only longer moves can pass a wall.
         longer = (length > 1) & ~too_far
         ends = np.concatenate([positions[:-1][longer], positions[1:][longer]], axis=1)
         kinds, kind = np.unique(ends, axis=0, return_inverse=True)
-        longest = meta.max_velocity + SLACK
-        no_way = [meta.map.walk(ends[:2], ends[2:], longest) is None for ends in kinds]
+        walked = meta.max_velocity + SLACK
+        no_way = [meta.map.walk(ends[:2], ends[2:], walked) is None for ends in kinds]
         too_far[longer] = np.array(no_way, bool)[kind.ravel()]
     return too_far
 

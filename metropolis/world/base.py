@@ -144,4 +144,4 @@ class Agent(ABC):
 
     def begin(self, seed: int, step: Step) -> None:
         """Called by the engine before `proceed`."""
-        self._seed, self.step = seed, step
+        self._seed, self.step, self._drawn_at = seed, step, -1

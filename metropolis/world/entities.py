@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
+from math import isfinite
 from types import MappingProxyType
 from typing import Any
 
@@ -17,10 +19,17 @@ _PLAIN = (str, int, float, bool, type(None))
 def freeze(value: Any) -> Any:
     """`value` with every mapping read-only and every list a tuple, so that readers can share it.
 
-    Raises MetropolisError on anything but texts, numbers, None, and mappings and lists of these.
+    Raises MetropolisError on anything but texts, finite numbers, None, and mappings and lists of
+    these.
     """
     if isinstance(value, np.generic):  # as spaces sample them
-        return value.item()
+        return freeze(value.item())
+    if isinstance(value, Enum):  # a checkpoint keeps its value, too
+        return freeze(value.value)
+    if isinstance(value, float) and not isfinite(value):
+        raise MetropolisError(
+            f"a world's value is {value}, which JSON does not know; write None, or leave it out"
+        )
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, Mapping):
@@ -45,6 +54,13 @@ def thaw(value: Any) -> Any:
     return value
 
 
+def _position(given: Any) -> Position:
+    try:
+        return float(given[0]), float(given[1])
+    except (TypeError, ValueError, LookupError) as error:
+        raise MetropolisError(f"{given!r:.80} is no position; it should be two numbers") from error
+
+
 @dataclass(frozen=True, slots=True)
 class Entity:
     """An agent's body or a thing, as it is at the beginning of a step.
@@ -60,7 +76,7 @@ class Entity:
     state: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "position", (float(self.position[0]), float(self.position[1])))
+        object.__setattr__(self, "position", _position(self.position))
         object.__setattr__(self, "state", freeze(self.state))
 
     def __reduce__(self) -> Any:
@@ -90,7 +106,7 @@ class Event:
     data: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "position", (float(self.position[0]), float(self.position[1])))
+        object.__setattr__(self, "position", _position(self.position))
         object.__setattr__(self, "data", freeze(self.data))
 
     def __reduce__(self) -> Any:

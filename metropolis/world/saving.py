@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, get_type_hints
@@ -15,19 +16,23 @@ from metropolis.world.base import Agent
 
 def save(agent: Agent) -> Any:
     """What `restore` needs, made of what JSON knows. Raises MetropolisError when it cannot be."""
-    if hasattr(agent, "save"):
-        return agent.save()
     try:
-        return msgspec.to_builtins(
-            {name: getattr(agent, name) for name in _fields(type(agent), agent.name)},
-            str_keys=True,
-            enc_hook=_encode,
-        )
-    except (TypeError, ValueError) as error:
+        saved = agent.save() if hasattr(agent, "save") else _builtins(agent)
+        json.dumps(saved, allow_nan=False, ensure_ascii=False).encode()  # to find what cannot be
+        return saved
+    except (TypeError, ValueError, OverflowError) as error:
         raise MetropolisError(
             f"the agent {agent.name!r} ({type(agent).__name__}) cannot be saved ({error}); its "
             "fields should be plain data, or it should define save() and restore(saved)"
         ) from error
+
+
+def _builtins(agent: Agent) -> Any:
+    return msgspec.to_builtins(
+        {name: getattr(agent, name) for name in _fields(type(agent), agent.name)},
+        str_keys=True,
+        enc_hook=_encode,
+    )
 
 
 def restore(agent: Agent, saved: Any) -> None:

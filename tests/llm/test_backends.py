@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -265,3 +266,20 @@ def test_a_missing_openai_client_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "openai", None)
     with pytest.raises(MetropolisError, match=r"pip install 'metropolis\[openai\]'"):
         connect("openai:http://127.0.0.1:1")
+
+
+def test_a_server_that_speaks_no_http_is_told_of() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def greet() -> None:
+            with server.accept()[0] as connection:
+                connection.sendall(b"SSH-2.0-OpenSSH\r\n")
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        port = server.getsockname()[1]
+        with pytest.raises(UnavailableError, match=f"127.0.0.1:{port} cannot be reached: SSH"):
+            connect(f"http://127.0.0.1:{port}")
+        thread.join()
+    with pytest.raises(UnavailableError, match="http://a b cannot be reached: URL can't contain"):
+        connect("http://a b")

@@ -95,10 +95,13 @@ def test_what_the_author_cannot_follow_is_refused(beyond: dict[str, object]) -> 
 
 
 def test_an_answer_that_is_not_json_says_so() -> None:
-    with pytest.raises(MalformedError, match=r"not JSON: Expecting value.*'Sure!'"):
+    with pytest.raises(MalformedError, match=r"not JSON: .*'Sure!'"):
         Completion("Sure!", 1, 1, "stop").json()
     with pytest.raises(MalformedError, match="cut at max_tokens"):
         Completion('{"a"', 1, 1, "length").json()
+    for text in ('{"a": NaN}', r'{"a": "\ud83d"}'):  # neither can be written down again
+        with pytest.raises(MalformedError, match="is not JSON"):
+            Completion(text, 1, 1, "stop").json()
 
 
 def test_a_former_run_is_replayed(tmp_path: Path) -> None:

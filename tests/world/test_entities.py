@@ -1,7 +1,9 @@
 """Entities and events are plain, frozen data."""
 
 import copy
+import math
 import pickle
+from enum import Enum
 
 import numpy as np
 import pytest
@@ -12,7 +14,11 @@ from metropolis.types import MetropolisError
 from metropolis.world.entities import Entity, Event, freeze, thaw
 
 plain = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=6,
 )
@@ -64,3 +70,21 @@ def test_numbers_of_numpy_become_plain() -> None:
 def test_values_that_cannot_be_shared_are_refused(value: dict, flaw: str) -> None:
     with pytest.raises(MetropolisError, match=flaw):
         Entity("x", (0, 0), state=value)
+
+
+class Mood(str, Enum):  # noqa: UP042 -- as people write it
+    HAPPY = "happy"
+
+
+def test_what_a_checkpoint_cannot_keep_is_refused_or_made_plain() -> None:
+    for value in (math.inf, -math.inf, math.nan, np.float64("nan"), [{"deep": math.inf}]):
+        with pytest.raises(MetropolisError, match="which JSON does not know"):
+            Entity("x", (0, 0), state={"best": value})
+    kept = Entity("x", (0, 0), state={"mood": Mood.HAPPY})
+    assert f"{kept['mood']}" == "happy"
+
+
+@pytest.mark.parametrize("place", [("a", "b"), (None, 0), (1,), 3])
+def test_a_position_is_two_numbers(place: object) -> None:
+    with pytest.raises(MetropolisError, match="is no position; it should be two numbers"):
+        Entity("x", place)  # type: ignore[arg-type]
