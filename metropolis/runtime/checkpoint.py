@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,15 +89,15 @@ class Checkpointer:
         self._path, self._agents, self._last = path, agents, last_step
         self._every_wall_s = every_wall_s
         self._due_wall_s = time.monotonic() + every_wall_s
-        self._saved: dict[str, Any] = {}
+        self._saved: dict[Step, dict[str, Any]] = defaultdict(dict)
         self.step = last_step
         """The step of the next checkpoint."""
 
     def commit(self, step: Step, agents: Iterable[AgentId]) -> None:
         """`agents` have committed `step` and not begun the next one."""
-        if step + 1 == self.step:
+        if step + 1 in (self.step, self._last):  # who is ahead may reach the last one before this
             for agent in agents:
-                self._saved[self._agents[agent].name] = save(self._agents[agent])
+                self._saved[step + 1][self._agents[agent].name] = save(self._agents[agent])
 
     def plan(self, newest_step: Step) -> None:
         """When it is time, aim at the first step that nobody has come to."""
@@ -106,10 +107,10 @@ class Checkpointer:
     def write(self, state: State, history_bytes: int, calls_bytes: int, now_s: float) -> None:
         """The floor is at `step`."""
         entities, events = state.at(self.step)
+        saved = self._saved.pop(self.step)
         write_checkpoint(
             self._path,
-            Checkpoint(self.step, entities, events, self._saved, history_bytes, calls_bytes, now_s),
+            Checkpoint(self.step, entities, events, saved, history_bytes, calls_bytes, now_s),
         )
-        self._saved = {}
         self.step = self._last
         self._due_wall_s = time.monotonic() + self._every_wall_s

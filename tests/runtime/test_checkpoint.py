@@ -51,6 +51,7 @@ def test_checkpoints_hold_the_world_as_it_was(
             for record in records[: found.step]:
                 entities |= record.writes
             assert {entity.name: entity for entity in found.entities} == entities
+            assert found.agents.keys() == set(world.names)
             assert found.events == records[found.step - 1].events
         written.clear()
     assert total > 60
