@@ -16,7 +16,6 @@ from weakref import finalize
 import gymnasium
 import numpy as np
 
-from metropolis.llm.agent import LLM
 from metropolis.llm.backends.scripted import Author, Scripted
 from metropolis.llm.client import Client
 from metropolis.types import Dispatch, MetropolisError, Position
@@ -95,7 +94,7 @@ class Stage:
         self._state = State(world.metric, world.perception_radius, begun)
         self._client = Client(Scripted(author))  # holds nothing that must be closed
         cast = [agents[name] for name in self.names]
-        self._worker = LocalWorker(world, cast, world.reach, seed, self._make_llm)
+        self._worker = LocalWorker(world, cast, self._client, seed)
         self._loop = asyncio.new_event_loop()
         self.close = finalize(self, _free, self._worker, self._loop)
         """Free threads and event loop; whoever forgets the stage does so too."""
@@ -135,9 +134,6 @@ class Stage:
 
     def _view(self, name: str) -> View:
         return View(self._state, self.world.reach, self._seed, self.step, name)
-
-    def _make_llm(self, agent: int, step: int) -> LLM:
-        return LLM(self._client, agent=agent, step=step, seed=self._seed)
 
 
 def _free(worker: LocalWorker, loop: asyncio.AbstractEventLoop) -> None:

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mappi
 from contextlib import aclosing
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar, Unpack
 
 from metropolis.llm.base import Completion, Message, Request, digest_of
 from metropolis.llm.client import Client
@@ -19,6 +19,23 @@ SEED_BITS = 31
 """What every server takes as a seed."""
 
 T = TypeVar("T")
+
+
+class Options(TypedDict, total=False):
+    """What may be said of a call, whatever its form."""
+
+    function: str
+    """What the call is for, as accounts and traces tell it; else `chat` or `complete`."""
+    max_tokens: int
+    """Where the answer is cut off; else 256."""
+    temperature: float
+    """Of the sampling; else 0.7."""
+    stop: Sequence[str]
+    """Texts before which the answer ends."""
+    json_schema: Mapping[str, Any] | None
+    """What the answer must be an instance of, where the server can."""
+    regex: str | None
+    """What the answer must match, where the server can."""
 
 
 @dataclass(slots=True)
@@ -124,57 +141,29 @@ class LLM:
     async def chat(
         self,
         messages: str | Sequence[Message],
-        *,
-        function: str = "chat",
-        max_tokens: int = 256,
-        temperature: float = 0.7,
-        stop: Sequence[str] = (),
-        json_schema: Mapping[str, Any] | None = None,
-        regex: str | None = None,
+        **options: Unpack[Options],
     ) -> Completion:
         """The model's answer to a chat; a plain string is one message of the user.
 
         Raises LLMError when there is none.
         """
-        return await self._send(
-            self._request(
-                function, max_tokens, temperature, stop, json_schema, regex, chat_of(messages)
-            )
-        )
+        return await self._send(self._request(chat_of(messages), None, **options))
 
     async def complete(
         self,
         prompt: str,
-        *,
-        function: str = "complete",
-        max_tokens: int = 256,
-        temperature: float = 0.7,
-        stop: Sequence[str] = (),
-        json_schema: Mapping[str, Any] | None = None,
-        regex: str | None = None,
+        **options: Unpack[Options],
     ) -> Completion:
         """How the model continues `prompt`; raises LLMError when it does not."""
-        return await self._send(
-            self._request(
-                function, max_tokens, temperature, stop, json_schema, regex, prompt=prompt
-            )
-        )
+        return await self._send(self._request(None, prompt, **options))
 
     async def stream(
         self,
         messages: str | Sequence[Message],
-        *,
-        function: str = "chat",
-        max_tokens: int = 256,
-        temperature: float = 0.7,
-        stop: Sequence[str] = (),
-        json_schema: Mapping[str, Any] | None = None,
-        regex: str | None = None,
+        **options: Unpack[Options],
     ) -> AsyncGenerator[str, None]:
         """The answer to a chat, piece by piece; raises LLMError when it breaks off."""
-        request = self._request(
-            function, max_tokens, temperature, stop, json_schema, regex, chat_of(messages)
-        )
+        request = self._request(chat_of(messages), None, **options)
         index = self._sent(request)
         completion = None
         try:
@@ -189,15 +178,18 @@ class LLM:
 
     def _request(
         self,
-        function: str,
-        max_tokens: int,
-        temperature: float,
-        stop: Sequence[str],
-        json_schema: Mapping[str, Any] | None,
-        regex: str | None,
-        messages: tuple[Message, ...] | None = None,
-        prompt: str | None = None,
+        messages: tuple[Message, ...] | None,
+        prompt: str | None,
+        *,
+        function: str | None = None,
+        max_tokens: int = 256,
+        temperature: float = 0.7,
+        stop: Sequence[str] = (),
+        json_schema: Mapping[str, Any] | None = None,
+        regex: str | None = None,
     ) -> Request:
+        if function is None:
+            function = "complete" if messages is None else "chat"
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         digest = digest_of(messages, prompt, max_tokens, temperature, stops, json_schema, regex)
         occurrence = self._occurrences.get((function, digest), 0)
@@ -266,15 +258,17 @@ class BlockingLLM:
         """What has been asked, in the order of asking."""
         return self._llm.calls
 
-    def chat(self, messages: str | Sequence[Message], **options: Any) -> Completion:
+    def chat(self, messages: str | Sequence[Message], **options: Unpack[Options]) -> Completion:
         """As LLM.chat, with the same options."""
         return self._wait(self._llm.chat(messages, **options))
 
-    def complete(self, prompt: str, **options: Any) -> Completion:
+    def complete(self, prompt: str, **options: Unpack[Options]) -> Completion:
         """As LLM.complete, with the same options."""
         return self._wait(self._llm.complete(prompt, **options))
 
-    def stream(self, messages: str | Sequence[Message], **options: Any) -> Iterator[str]:
+    def stream(
+        self, messages: str | Sequence[Message], **options: Unpack[Options]
+    ) -> Iterator[str]:
         """As LLM.stream, with the same options."""
         pieces = self._llm.stream(messages, **options)
 

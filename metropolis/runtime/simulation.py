@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from metropolis.controller.native import NativeController
-from metropolis.llm.agent import LLM
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Backend, BudgetExhausted
 from metropolis.llm.client import Client
@@ -33,7 +32,7 @@ from metropolis.store.outcome import Outcome
 from metropolis.trace.parquet import write_trace
 from metropolis.trace.schema import Trace
 from metropolis.trace.validate import validate_meta
-from metropolis.types import AgentId, MetropolisError, Position, Step
+from metropolis.types import MetropolisError, Position, Step
 from metropolis.workers.answers import StoredAnswers
 from metropolis.workers.job import Job
 from metropolis.workers.local import LocalWorker
@@ -112,8 +111,7 @@ class Simulation:
         self._keep_text, self._checkpoint_wall_s = keep_text, checkpoint_wall_s
         if self.client.closed and self.client.journal is not None:
             raise MetropolisError("the client was another run's and is closed; make a new one")
-        self._reach = checked_reach(world)
-        self._causality = rule_of(mode, rule, self._reach)
+        self._causality = rule_of(mode, rule, checked_reach(world))
         names = [agent.name for agent in self.agents]
         begun = begin(world, names, seed, options or {})
         self._directory = None if out is None else RunDirectory(Path(out))
@@ -249,9 +247,10 @@ class Simulation:
         self._worker = LocalWorker(
             self.world,
             self.agents,
-            self._reach,
+            self.client,
             self.seed,
-            self._make_llm,
+            clock=self._now_s,
+            keep_text=self._keep_text,
             one_by_one=self.mode == "sequential",
         )
 
@@ -344,17 +343,6 @@ class Simulation:
             self.client.journal.flush()
         history, calls = self._recorder.history, self._recorder.calls_file
         checkpointer.write(self._state, history.size_bytes, calls.size_bytes, self._now_s())
-
-    def _make_llm(self, agent: AgentId, step: Step) -> LLM:
-        return LLM(
-            self.client,
-            agent=agent,
-            step=step,
-            seed=self.seed,
-            program=self.agents[agent].name,
-            clock=self._now_s,
-            keep_text=self._keep_text,
-        )
 
     @property
     def _virtual(self) -> VirtualInstances | None:

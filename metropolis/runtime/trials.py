@@ -106,9 +106,8 @@ class Trial:
         self.worker = TrialWorker(
             self._world,
             scenario.agents,
-            self._world.reach,
+            self._client,
             seed,
-            self._make_llm,
             one_by_one=one_by_one,
         )
 
@@ -156,9 +155,6 @@ class Trial:
         finally:
             await engine.stop()
         return records
-
-    def _make_llm(self, agent: int, step: Step) -> LLM:
-        return LLM(self._client, agent=agent, step=step, seed=self._seed)
 
 
 class WatchedWorld(World):

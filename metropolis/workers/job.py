@@ -5,10 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
-from metropolis.llm.agent import LLM
 from metropolis.llm.client import Client
 from metropolis.store.base import Store
-from metropolis.types import AgentId, Step
 from metropolis.workers.answers import StoredAnswers
 from metropolis.workers.claiming import ClaimingWorker
 from metropolis.workers.local import LocalWorker
@@ -40,9 +38,10 @@ class Job:
         local = LocalWorker(
             self.world,
             self.agents,
-            self.world.reach,
+            self.client,
             self.seed,
-            self._make_llm,
+            clock=self._now_s,
+            keep_text=self.keep_text,
             one_by_one=self.one_by_one,
         )
         return ClaimingWorker(name, store, self.world, self.agents, local, answers, self.lease_s)
@@ -50,17 +49,6 @@ class Job:
     def shipped(self, share: int) -> Job:
         """For one of `share` other processes."""
         return replace(self, client=self.client.fresh(share))
-
-    def _make_llm(self, agent: AgentId, step: Step) -> LLM:
-        return LLM(
-            self.client,
-            agent=agent,
-            step=step,
-            seed=self.seed,
-            program=self.agents[agent].name,
-            clock=self._now_s,
-            keep_text=self.keep_text,
-        )
 
     def _now_s(self) -> float:
         return time.time() - self.began_s

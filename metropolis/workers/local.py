@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
@@ -11,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from metropolis.llm.agent import LLM, BlockingLLM
+from metropolis.llm.client import Client
 from metropolis.store.outcome import Outcome
 from metropolis.types import AgentId, Dispatch, Step
 from metropolis.world.base import Agent, World
@@ -21,12 +23,12 @@ from metropolis.world.view import Reach, View
 
 THREADS_MAX = 1024
 _UNCHANGING = (str, int, float, bool, type(None))
-MakeLLM = Callable[[AgentId, Step], LLM]
 
 
 class LocalWorker:
     """Runs clusters of one world's agents.
 
+    They ask through `client`; `clock` tells when, and `keep_text` whether their texts are kept.
     With `one_by_one` the members of a cluster take their turns one after the other.
     """
 
@@ -34,15 +36,17 @@ class LocalWorker:
         self,
         world: World,
         agents: Sequence[Agent],
-        reach: Reach,
+        client: Client,
         seed: int,
-        make_llm: MakeLLM,
         *,
+        clock: Callable[[], float] = time.monotonic,
+        keep_text: bool = False,
         one_by_one: bool = False,
     ) -> None:
         self._world, self._agents = world, agents
-        self._reach, self._seed, self._make_llm = reach, seed, make_llm
-        self._one_by_one = one_by_one
+        self._reach: Reach = world.reach
+        self._client, self._seed, self._clock = client, seed, clock
+        self._keep_text, self._one_by_one = keep_text, one_by_one
         self._ids = {agent.name: i for i, agent in enumerate(agents)}
         threads = min(len(agents), THREADS_MAX) or 1
         self._threads = ThreadPoolExecutor(threads)
@@ -54,7 +58,7 @@ class LocalWorker:
         """Let agents perceive `state`, proceed and act; nothing is committed."""
         names = [self._agents[i].name for i in dispatch.agents]
         llms = {
-            name: self._make_llm(i, dispatch.step)
+            name: self._llm(i, dispatch.step)
             for i, name in zip(dispatch.agents, names, strict=True)
         }
         parts = await self._all(
@@ -80,6 +84,17 @@ class LocalWorker:
     def close(self) -> None:
         """End the threads; those that still compute are left to end by themselves."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _llm(self, agent: AgentId, step: Step) -> LLM:
+        return LLM(
+            self._client,
+            agent=agent,
+            step=step,
+            seed=self._seed,
+            program=self._agents[agent].name,
+            clock=self._clock,
+            keep_text=self._keep_text,
+        )
 
     async def _all(self, turns: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
         """What `turns` return; when one fails, nothing of the others goes on."""

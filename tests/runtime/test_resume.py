@@ -12,35 +12,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metropolis.llm.backends.scripted import Scripted
-from metropolis.llm.base import Completion, Request, UnavailableError
+from metropolis.llm.base import UnavailableError
 from metropolis.llm.client import Client
-from metropolis.llm.journal import key_of
 from metropolis.runtime.result import RunResult
 from metropolis.runtime.simulation import Simulation
 from metropolis.sim.profiles import load_profile
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.trace.parquet import read_trace
 from metropolis.types import MetropolisError
+from tests.runtime.purchases import Counts
+from tests.runtime.purchases import same as same_run
 from tests.runtime.walkers import Meadow, Walker, author
 
 STEPS = 30
 SEED = 5
 
 
-class Counting(VirtualInstances):
-    """Counts what is answered, and fails from the `fails_at`-th answer on."""
+class Counting(Counts, VirtualInstances):
+    """The offline author's answers."""
 
     def __init__(self, fails_at: int = 1 << 30) -> None:
-        super().__init__(Scripted(author), load_profile("llama-3-8b/l4"), 2)
-        self.bought: Counter[Any] = Counter()
-        self.fails_at = fails_at
-
-    async def complete(self, request: Request) -> Completion:
-        if self.bought.total() >= self.fails_at:
-            raise UnavailableError("the server is gone")
-        completion = await super().complete(request)
-        self.bought[key_of(request)] += 1
-        return completion
+        instances = Scripted(author), load_profile("llama-3-8b/l4"), 2
+        super().__init__(*instances, fails_at=fails_at)
 
 
 def simulation(backend: Counting, out: Path | None, **how: Any) -> Simulation:
@@ -56,11 +49,7 @@ def whole() -> RunResult:
 
 
 def same(result: RunResult, whole: RunResult) -> None:
-    assert result.steps == STEPS
-    assert result.history_sha256 == whole.history_sha256
-    assert result.calls == whole.calls
-    assert result.output_tokens == whole.output_tokens
-    assert (result.trace.positions == whole.trace.positions).all()
+    same_run(result, whole)
     ours, theirs = result.trace.calls, whole.trace.calls
     assert ours.functions == theirs.functions
     for column in ("step", "agent", "function", "prompt_tokens", "output_tokens", "parents"):

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 from metropolis.llm.backends.scripted import Scripted
-from metropolis.llm.base import Completion, Request, UnavailableError
+from metropolis.llm.base import UnavailableError
 from metropolis.llm.client import Client
-from metropolis.llm.journal import key_of
 from metropolis.runtime.result import RunResult
 from metropolis.runtime.simulation import Simulation
 from metropolis.store.base import FencedOutError, StoreError
 from metropolis.store.embedded import EmbeddedServer
 from metropolis.types import MetropolisError
 from tests.runtime import killable
+from tests.runtime.purchases import Counts, same
 from tests.runtime.walkers import Meadow, PlainWalker, Walker, author
 
 STEPS = 25
@@ -30,20 +30,11 @@ SEED = 5
 LEASE_S = 0.6
 
 
-class Counting(Scripted):
-    """Counts what is answered, and fails from the `fails_at`-th answer on."""
+class Counting(Counts, Scripted):
+    """The offline author's answers."""
 
     def __init__(self, fails_at: int = 1 << 30) -> None:
-        super().__init__(author)
-        self.bought: Counter[Any] = Counter()
-        self.fails_at = fails_at
-
-    async def complete(self, request: Request) -> Completion:
-        if self.bought.total() >= self.fails_at:
-            raise UnavailableError("the server is gone")
-        completion = await super().complete(request)
-        self.bought[key_of(request)] += 1
-        return completion
+        super().__init__(author, fails_at=fails_at)
 
 
 def simulation(backend: Scripted, *, agent: Any = Walker, **how: Any) -> Simulation:
@@ -55,14 +46,6 @@ def simulation(backend: Scripted, *, agent: Any = Walker, **how: Any) -> Simulat
 @pytest.fixture(scope="module")
 def whole() -> RunResult:
     return simulation(Counting(), store="memory").run(STEPS)
-
-
-def same(result: RunResult, whole: RunResult) -> None:
-    assert result.steps == STEPS
-    assert result.history_sha256 == whole.history_sha256
-    assert result.calls == whole.calls
-    assert result.output_tokens == whole.output_tokens
-    assert (result.trace.positions == whole.trace.positions).all()
 
 
 @pytest.mark.parametrize("workers", [1, 3])

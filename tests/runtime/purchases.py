@@ -1,0 +1,35 @@
+"""What a run buys of its model, for tests of runs that end early."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from metropolis.llm.base import Completion, Request, UnavailableError
+from metropolis.llm.journal import key_of
+from metropolis.runtime.result import RunResult
+
+
+class Counts:
+    """Of a backend: counts what is answered, and fails from the `fails_at`-th answer on."""
+
+    def __init__(self, *about: Any, fails_at: int = 1 << 30) -> None:
+        super().__init__(*about)
+        self.bought: Counter[Any] = Counter()
+        self.fails_at = fails_at
+
+    async def complete(self, request: Request) -> Completion:
+        if self.bought.total() >= self.fails_at:
+            raise UnavailableError("the server is gone")
+        completion = await super().complete(request)
+        self.bought[key_of(request)] += 1
+        return completion
+
+
+def same(result: RunResult, whole: RunResult) -> None:
+    """The runs are one."""
+    assert result.steps == whole.steps
+    assert result.history_sha256 == whole.history_sha256
+    assert result.calls == whole.calls
+    assert result.output_tokens == whole.output_tokens
+    assert (result.trace.positions == whole.trace.positions).all()
