@@ -132,15 +132,26 @@ def _log_at(path: Path | None) -> IO[bytes]:
 def _running(
     launch: Sequence[str], variables: dict[str, str], output: IO[bytes]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """The server in a process group of its own, all of which ends with the block."""
+    """The server in a process group of its own, all of which ends with the block, or this process.
+
+    A shell waits at a pipe that closes in whatever way this process ends.
+    """
     former = signal.signal(signal.SIGTERM, _terminate)
     server = subprocess.Popen(
         launch, env=variables, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+    )
+    watch = subprocess.Popen(
+        ["/bin/sh", "-c", 'read -r _; kill -KILL "-$0"', str(server.pid)],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
     try:
         yield server
     finally:
         _stop(server)
+        watch.kill()
+        watch.communicate()
         signal.signal(signal.SIGTERM, former)
 
 

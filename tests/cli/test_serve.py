@@ -81,7 +81,9 @@ def serving(stand_in: Path, port: int) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
 def test_a_signal_stops_the_server_and_its_children(
     number: signal.Signals, status: int, serving: subprocess.Popen[str], stand_in: Path
 ) -> None:
