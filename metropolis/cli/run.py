@@ -201,6 +201,8 @@ def command(
     try:
         _live(simulation, scenario, steps, story_to_stderr=as_json, quiet=quiet)
     except MetropolisError as error:
+        if steps < simulation.first_step:
+            raise
         stands = _stands(simulation.result().steps, steps, folder)
         raise MetropolisError(f"{error}; {stands}") from error
     summary = summary_of(simulation.result(), scenario, steps, options, folder)

@@ -8,6 +8,8 @@ from math import ceil, inf
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from metropolis.llm.backends.replay import Replay
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Backend
@@ -132,7 +134,10 @@ def options_of(folder: Path, changed: Mapping[str, Any]) -> RunOptions:
             )
     if {"hours", "steps"} & set(changed):
         kept |= {"hours": None, "steps": None}
-    return RunOptions(**kept | dict(changed))
+    try:
+        return msgspec.convert(kept | dict(changed), RunOptions)
+    except msgspec.ValidationError as error:
+        raise MetropolisError(f"{folder / 'run.json'}: about: {error}") from None
 
 
 def whole_name(world: str) -> str:

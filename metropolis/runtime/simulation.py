@@ -161,7 +161,9 @@ class Simulation:
                 "use `await asyncio.to_thread(simulation.run, steps)`"
             )
         if steps < self.first_step:
-            raise MetropolisError(f"the run is at step {self.first_step}, beyond {steps} already")
+            raise MetropolisError(
+                f"the run has come to step {self.first_step} already; it cannot end at {steps}"
+            )
         self._ran = True
         if self._directory is not None:  # nobody else is at it: the journal is ours
             self._directory.describe(self.world.name, self.seed, self._about)

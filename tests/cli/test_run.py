@@ -127,6 +127,15 @@ def test_a_finished_run_goes_on(run: Run, uninterrupted: dict[str, Any]) -> None
     assert again["usage"] == uninterrupted["usage"]
 
 
+def test_options_that_were_edited_are_checked(run: Run) -> None:
+    summary(run, "meadow.py", "--steps", "2")
+    file = Path("runs/meadow-1/run.json")
+    file.write_text(file.read_text().replace('"steps": 2', '"steps": "two"'))
+    status, out, err = run("--resume", "runs/meadow-1")
+    assert (status, out) == (2, "")
+    assert re.fullmatch(r"metropolis: runs/meadow-1/run.json: about: .* `\$.steps`\n", err)
+
+
 def test_ctrl_c_ends_a_run_and_it_goes_on(run: Run, uninterrupted: dict[str, Any]) -> None:
     handler = signal.getsignal(signal.SIGINT)
     status, _, err = run("interrupted.py", "--out", "here")
@@ -278,7 +287,7 @@ def test_a_dead_llm_ends_the_run_at_once(run: Run) -> None:
         (("--resume", "nowhere"), "nowhere: holds no run to resume"),
         (("--resume", "uninterrupted", "--seed", "5"), "its seed is 0, and 5 would be another run"),
         (("--resume", "uninterrupted", "--agents", "5"), "its agents is 6, and 5 would be"),
-        (("--resume", "uninterrupted", "--steps", "5"), "is at step 24, beyond 5 already"),
+        (("--resume", "uninterrupted", "--steps", "5"), "24 already; it cannot end at 5\n"),
         (("--resume", "uninterrupted", "--out", "there"), "leave out --out"),
         (("minimal", "--resume", "uninterrupted"), "and minimal would be another run"),
     ],
