@@ -7,10 +7,14 @@ straight from the socket. No redirects, proxies, cookies, compression: servers o
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator
 
 import httptools
+
+Address = tuple[str, int] | tuple[str, int, int, int]
+"""Of a host by its number, in IPv4 or IPv6."""
 
 
 class BrokenAnswerError(Exception):
@@ -40,10 +44,11 @@ class Connection(asyncio.Protocol):
         return self._complete and self._keep and self._lost is None
 
     @property
-    def address(self) -> str:
-        """The number of the host it leads to."""
+    def address(self) -> Address:
+        """Where it leads to."""
         assert self._transport is not None
-        return str(self._transport.get_extra_info("peername")[0])
+        address: Address = self._transport.get_extra_info("peername")
+        return address
 
     def send(self, request: bytes) -> None:
         """Begin an exchange."""
@@ -146,9 +151,37 @@ class Connection(asyncio.Protocol):
             self._waiter.set_result(None)
 
 
-async def connect(host: str, port: int, tls: ssl.SSLContext | None, name: str) -> Connection:
-    """A connection to `host`, whose certificate must be for `name`; raises OSError."""
+async def connect(host: str, port: int, tls: ssl.SSLContext | None) -> Connection:
+    """A connection to the `host` of that name; raises OSError."""
     _, connection = await asyncio.get_running_loop().create_connection(
-        Connection, host, port, ssl=tls, server_hostname=name if tls else None
+        Connection, host, port, ssl=tls
     )
     return connection
+
+
+async def connect_again(address: Address, tls: ssl.SSLContext | None, name: str) -> Connection:
+    """A connection to the host at `address`, whose certificate must be for `name`; raises OSError.
+
+    On one machine it stands at once, and asyncio's waiting for it would take most of the time.
+    """
+    loop = asyncio.get_running_loop()
+    reached = socket.socket(socket.AF_INET if len(address) == 2 else socket.AF_INET6)
+    try:
+        reached.setblocking(False)
+        if reached.connect_ex(address) and not _is_connected(reached):
+            await loop.sock_connect(reached, address)
+        _, connection = await loop.create_connection(
+            Connection, sock=reached, ssl=tls, server_hostname=name if tls else None
+        )
+    except BaseException:
+        reached.close()
+        raise
+    return connection
+
+
+def _is_connected(reached: socket.socket) -> bool:
+    try:
+        reached.getpeername()
+    except OSError:
+        return False
+    return True

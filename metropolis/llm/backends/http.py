@@ -18,7 +18,13 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
 
-from metropolis.llm.backends.connection import BrokenAnswerError, Connection, connect
+from metropolis.llm.backends.connection import (
+    Address,
+    BrokenAnswerError,
+    Connection,
+    connect,
+    connect_again,
+)
 from metropolis.llm.base import (
     LLMError,
     MalformedError,
@@ -46,7 +52,7 @@ class JSONServer:
         self.called = f"{kind} at {bare_url(self.url)}"
         self._tls = ssl.create_default_context() if self.url.scheme == "https" else None
         self._host = self.url.hostname or ""
-        self._address = self._host
+        self._address: Address | None = None
         """Where the first connection led; the name is looked up once."""
         self._port = self.url.port or (443 if self._tls else 80)
         self._idle: list[Connection] = []
@@ -140,7 +146,10 @@ class JSONServer:
                 return connection
         try:
             async with asyncio.timeout(CONNECT_S):
-                connection = await connect(self._address, self._port, self._tls, self._host)
+                if self._address is None:
+                    connection = await connect(self._host, self._port, self._tls)
+                else:
+                    connection = await connect_again(self._address, self._tls, self._host)
         except TimeoutError:
             raise ConnectionError(f"no connection within {CONNECT_S:g} s") from None
         self._address = connection.address
