@@ -38,7 +38,7 @@ def fresh_copy(tmp_path: Path) -> Path:
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout, so what a clone would hold is not known")
     copy = tmp_path / "clone"
-    for name in run("git", "ls-files", cwd=ROOT).splitlines():
+    for name in run("git", "-c", "safe.directory=*", "ls-files", cwd=ROOT).splitlines():
         target = copy / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, target)
