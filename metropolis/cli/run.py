@@ -34,7 +34,7 @@ from metropolis.llm.base import Backend
 from metropolis.progress import progress_bar
 from metropolis.runtime.estimate import Estimate, estimate_run
 from metropolis.runtime.result import INTERRUPTED
-from metropolis.runtime.simulation import LIVE_MODES, LIVE_RULES, Simulation
+from metropolis.runtime.simulation import LEASE_S, LIVE_MODES, LIVE_RULES, Simulation
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.store.opening import FORMS
 from metropolis.types import MetropolisError, Step
@@ -146,6 +146,13 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
     help="Of a run in a store: how many in this process, or on Ray; ray: one for every CPU.",
 )
 @click.option("--ray-address", help="Of a Ray cluster. [default: one of this machine's own]")
+@click.option(
+    "--lease",
+    type=Amount(min=0.1, max=1e6),
+    default=LEASE_S,
+    show_default=True,
+    help="Of a run in a store: after so many seconds of silence somebody counts as dead.",
+)
 @click.option("--keep-text", is_flag=True, help="Keep prompts and answers in the trace.")
 def command(
     world: str | None,
@@ -195,6 +202,7 @@ def command(
         store=options.store,
         workers=options.workers,
         ray_address=options.ray_address,
+        lease_s=options.lease,
         keep_text=options.keep_text,
         about=asdict(options) | {"agents": len(scenario.agents)},
     )

@@ -55,6 +55,7 @@ class RunOptions:
     store: str
     workers: str
     ray_address: str | None
+    lease: float
     keep_text: bool
 
     def __post_init__(self) -> None:
