@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import socket
 import sys
 import threading
@@ -158,6 +159,30 @@ def test_a_chat_streams_to_the_agent(kind: str) -> None:
         return pieces
 
     assert asyncio.run(ask()) == ["to", " hello"]
+
+
+@pytest.mark.parametrize("kind", ["sglang", "compatible", "openai"])
+def test_a_backend_goes_on_in_another_process(kind: str) -> None:
+    async def ask() -> list[str]:
+        async with FaultyServer() as server:
+            mine = connect(f"{kind}:{server.url}", "tiny")
+            texts = [(await mine.complete(request(prompt="hello"))).text]
+            other = pickle.loads(pickle.dumps(mine))
+            for backend in (other, mine):
+                texts.append((await backend.complete(request(prompt="hello"))).text)
+                await backend.close()
+        return texts
+
+    assert asyncio.run(ask()) == ["to hello"] * 3
+
+
+@pytest.mark.parametrize("kind", ["sglang", "vllm", "openai"])
+def test_a_backend_with_tls_goes_on_in_another_process(kind: str) -> None:
+    backend = connect(f"{kind}:https://127.0.0.1:9/v1", "tiny")
+    other = pickle.loads(pickle.dumps(backend))
+    assert str(other) == str(backend)
+    with pytest.raises(UnavailableError, match="cannot be reached"):
+        asyncio.run(other.complete(request(prompt="hello")))
 
 
 @pytest.mark.parametrize("kind", ["sglang", "compatible", "openai"])

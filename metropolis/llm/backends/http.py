@@ -50,7 +50,7 @@ class JSONServer:
     def __init__(self, kind: str, url: str, api_key: str | None = None) -> None:
         self.url = parse_url(url)
         self.called = f"{kind} at {bare_url(self.url)}"
-        self._tls = ssl.create_default_context() if self.url.scheme == "https" else None
+        self._tls = _tls_of(self.url)
         self._host = self.url.hostname or ""
         self._address: Address | None = None
         """Where the first connection led; the name is looked up once."""
@@ -64,6 +64,15 @@ class JSONServer:
             pair = f"{unquote(self.url.username)}:{unquote(self.url.password or '')}"
             self._fields += f"Authorization: Basic {b64encode(pair.encode()).decode()}\r\n"
         self._heads: dict[str, bytes] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Connections and what TLS knows belong to this process."""
+        return vars(self) | {"_tls": None, "_idle": []}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Begin anew in another process."""
+        vars(self).update(state)
+        self._tls = _tls_of(self.url)
 
     async def get(self, path: str, form: type[T]) -> T:
         """The answer to a GET, as a `form`; within CHECK_S seconds."""
@@ -174,6 +183,10 @@ class JSONServer:
             raise MalformedError(
                 f"{self.called} gave a malformed answer to {asked}: {error}"
             ) from None
+
+
+def _tls_of(url: SplitResult) -> ssl.SSLContext | None:
+    return ssl.create_default_context() if url.scheme == "https" else None
 
 
 def _reason(error: OSError) -> str:

@@ -31,6 +31,15 @@ class OpenAIClient(Compatible):
         super().__init__(url, model)
         self._client = _open(self._server.url.geturl())
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The client belongs to this process."""
+        return vars(self) | {"_client": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Begin anew in another process."""
+        vars(self).update(state)
+        self._client = _open(self._server.url.geturl())
+
     async def complete(self, request: Request) -> Completion:
         """The whole answer."""
         import openai

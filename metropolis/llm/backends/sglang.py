@@ -52,9 +52,17 @@ class SGLang:
         self._server = JSONServer(
             "SGLang", url.rstrip("/").removesuffix("/v1"), os.environ.get("SGLANG_API_KEY")
         )
-        self._rid = f"metropolis-{uuid.uuid4().hex[:12]}"
+        self._rid = _new_rid()
         self._count = count()
         self._aborts: set[asyncio.Task[None]] = set()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What this process sends is its own."""
+        return vars(self) | {"_aborts": set()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Begin anew in another process."""
+        vars(self).update(state, _rid=_new_rid())
 
     def __str__(self) -> str:
         return self._server.called
@@ -150,6 +158,11 @@ class SGLang:
     async def _abort(self, rid: str) -> None:
         with suppress(LLMError):  # a server that cannot be told has nothing left to free
             await self._server.send("abort_request", {"rid": rid}, f"aborting {rid}")
+
+
+def _new_rid() -> str:
+    """What the ids of one process's requests begin with."""
+    return f"metropolis-{uuid.uuid4().hex[:12]}"
 
 
 def _sampling(request: Request) -> dict[str, Any]:
