@@ -1,24 +1,20 @@
-"""The whole simulation between two steps, as a file: the world, the agents, the places in files.
+"""The whole simulation between two steps, as a file: the world, the agents, the run's clock.
 
-A checkpoint of step F is gathered while the run goes on: each agent is saved when it commits step
-F - 1, the world is read when the floor reaches F (versions make that exact). So every agent stands
-at the same step, and a run taken up there is a run begun there.
+Of the checkpoints of a run the newest and some earlier ones stay, spread evenly, so that a run can
+go on (`metropolis resume`) or branch off (`metropolis fork`) without starting at its beginning.
 """
 
 from __future__ import annotations
 
 import os
-import time
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from metropolis.types import AgentId, MetropolisError, Step
-from metropolis.world.base import Agent
+from metropolis.types import MetropolisError, Step
 from metropolis.world.encoding import (
     entity_from_json,
     entity_to_json,
@@ -26,11 +22,11 @@ from metropolis.world.encoding import (
     event_to_json,
 )
 from metropolis.world.entities import Entity, Event
-from metropolis.world.saving import save
-from metropolis.world.state import State
 
 FORMAT = "metropolis-checkpoint"
-VERSION = 1
+VERSION = 2
+KEPT_MOST = 16
+"""Checkpoints of one run."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +38,41 @@ class Checkpoint:
     events: list[Event]
     agents: Mapping[str, Any]
     """Name -> what `metropolis.world.saving.save` returned."""
-    history_bytes: int
-    calls_bytes: int
     now_s: float
     """The run's clock: virtual time if the model is simulated."""
 
 
+class Checkpoints:
+    """Those of one run, `STEP.json` in `folder` each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def steps(self) -> list[Step]:
+        """Whose checkpoints there are, in order."""
+        return sorted(int(path.stem) for path in self.folder.glob("*.json"))
+
+    def newest(self, at_most: Step) -> Checkpoint | None:
+        """The newest up to step `at_most`. Raises MetropolisError when it cannot be read."""
+        steps = [step for step in self.steps() if step <= at_most]
+        return read_checkpoint(self._path(steps[-1])) if steps else None
+
+    def add(self, checkpoint: Checkpoint) -> None:
+        """Keep one more, and drop one if they are too many: never the first or the newest."""
+        self.folder.mkdir(exist_ok=True)
+        write_checkpoint(self._path(checkpoint.step), checkpoint)
+        steps = self.steps()
+        if len(steps) > KEPT_MOST:
+            inner = range(1, len(steps) - 1)
+            crowded = min(inner, key=lambda place: steps[place + 1] - steps[place - 1])
+            self._path(steps[crowded]).unlink()
+
+    def _path(self, step: Step) -> Path:
+        return self.folder / f"{step}.json"
+
+
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Whole or not at all; the file before it stays until then."""
+    """Whole or not at all."""
     content = vars(checkpoint) | {
         "format": FORMAT,
         "version": VERSION,
@@ -75,42 +98,6 @@ def read_checkpoint(path: Path) -> Checkpoint:
         return Checkpoint(**content)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise MetropolisError(
-            f"{path}: is no checkpoint that this release reads ({error}); "
-            "start the run anew in another folder"
+            f"{path}: is no checkpoint that this release reads ({error}); remove the file to go "
+            "on from an earlier one"
         ) from error
-
-
-class Checkpointer:
-    """Writes a checkpoint every `every_wall_s`, and one of the last step, while the run goes on."""
-
-    def __init__(
-        self, path: Path, agents: Sequence[Agent], last_step: Step, every_wall_s: float
-    ) -> None:
-        self._path, self._agents, self._last = path, agents, last_step
-        self._every_wall_s = every_wall_s
-        self._due_wall_s = time.monotonic() + every_wall_s
-        self._saved: dict[Step, dict[str, Any]] = defaultdict(dict)
-        self.step = last_step
-        """The step of the next checkpoint."""
-
-    def commit(self, step: Step, agents: Iterable[AgentId]) -> None:
-        """`agents` have committed `step` and not begun the next one."""
-        if step + 1 in (self.step, self._last):  # who is ahead may reach the last one before this
-            for agent in agents:
-                self._saved[step + 1][self._agents[agent].name] = save(self._agents[agent])
-
-    def plan(self, newest_step: Step) -> None:
-        """When it is time, aim at the first step that nobody has come to."""
-        if time.monotonic() >= self._due_wall_s and newest_step + 1 < self.step == self._last:
-            self.step = newest_step + 1
-
-    def write(self, state: State, history_bytes: int, calls_bytes: int, now_s: float) -> None:
-        """The floor is at `step`."""
-        entities, events = state.at(self.step)
-        saved = self._saved.pop(self.step)
-        write_checkpoint(
-            self._path,
-            Checkpoint(self.step, entities, events, saved, history_bytes, calls_bytes, now_s),
-        )
-        self.step = self._last
-        self._due_wall_s = time.monotonic() + self._every_wall_s

@@ -41,6 +41,8 @@ class Driver:
         self._tasks: list[asyncio.Task[None]] = []
         self._told: Step = 0
         """The floor that the store was told."""
+        self.newest_step = max(self.nodes.steps)
+        """The greatest step that somebody is known to have come to."""
         self._held = ExitStack()
         self._released_wall_s = self._heard_wall_s = time.monotonic()
         self.failure: BaseException | None = None
@@ -101,6 +103,10 @@ class Driver:
         except StoreError as failure:
             self.end(failure)
 
+    def keep_minds(self, step: Step) -> bool:
+        """As Store.keep_minds."""
+        return patiently(self._store.keep_minds, self._fence, step)
+
     def end(self, reason: BaseException) -> None:
         """End the run for `reason`, unless it has ended."""
         self.failure = self.failure or reason
@@ -141,6 +147,7 @@ class Driver:
         commits = []
         for outcome in (one.outcome for one in acknowledged):
             self._at_work.pop((outcome.step, outcome.agents[0]), None)
+            self.newest_step = max(self.newest_step, outcome.step + 1)
             for agent in outcome.agents:
                 body = outcome.writes.get(self._names[agent])
                 if body is not None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import os
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
 
-from metropolis.types import MetropolisError
+from metropolis.types import MetropolisError, Step
 from metropolis.world.encoding import (
     entity_from_json,
     entity_to_json,
@@ -53,31 +56,31 @@ def record_of(line: bytes) -> StepRecord:
     return StepRecord(content["step"], content.get("actions", {}), writes, events)
 
 
+def whole_lines(file: BinaryIO) -> Iterator[bytes]:
+    """Those that were written to their ends."""
+    return (line for line in file if line.endswith(b"\n"))
+
+
 class HistoryWriter:
     """Takes the steps in order; keeps the digest, and the lines in a file if there is one.
 
-    A file that exists is taken up after its first `keep_bytes`, the rest is cut off.
+    A file that exists is taken up after its first `keep` steps, the rest is cut off.
     """
 
-    def __init__(self, path: Path | None = None, keep_bytes: int = 0) -> None:
+    def __init__(self, path: Path | None = None, keep: Step = 0) -> None:
         self._digest = hashlib.sha256()
         self._file: BinaryIO | None = None
-        self.size_bytes = keep_bytes
         if path is not None:
-            self._file = path.open("r+b" if keep_bytes else "w+b")
-            kept = self._file.read(keep_bytes)
-            if len(kept) != keep_bytes:
-                raise MetropolisError(
-                    f"{path}: is {len(kept)} bytes long; its checkpoint needs {keep_bytes}"
-                )
+            self._file = path.open("r+b" if keep else "w+b")
+            kept = b"".join(islice(whole_lines(self._file), keep))
             self._digest.update(kept)
+            self._file.seek(len(kept))
             self._file.truncate()
 
     def append(self, record: StepRecord) -> None:
         """The next step."""
         line = line_of(record) + b"\n"
         self._digest.update(line)
-        self.size_bytes += len(line)
         if self._file is not None:
             self._file.write(line)
 
@@ -86,10 +89,12 @@ class HistoryWriter:
         """The digest of the steps so far."""
         return self._digest.hexdigest()
 
-    def flush(self) -> None:
-        """Hand the lines to the operating system."""
+    def flush(self, *, durably: bool = False) -> None:
+        """Hand the lines to the operating system; `durably`: let them survive a power cut."""
         if self._file is not None:
             self._file.flush()
+            if durably:
+                os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Close the file."""

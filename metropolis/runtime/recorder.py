@@ -5,6 +5,7 @@ Clusters commit out of order; a step is recorded when the floor has passed it.
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,16 +17,17 @@ import numpy as np
 
 from metropolis.llm.agent import CallRecord
 from metropolis.rules.metrics import Hops
-from metropolis.runtime.history import HistoryWriter
+from metropolis.runtime.history import HistoryWriter, whole_lines
 from metropolis.store.outcome import Outcome
 from metropolis.trace.schema import Calls, Float32, Trace, TraceMeta
 from metropolis.trace.validate import LIMIT
-from metropolis.types import AgentId, MetropolisError, Step
+from metropolis.types import AgentId, Step
 from metropolis.world.base import World
 from metropolis.world.entities import Entity, Event
 from metropolis.world.record import StepRecord
 
 Call = tuple[Step, AgentId, CallRecord]
+_decode = msgspec.json.Decoder(Call).decode
 
 
 @dataclass
@@ -93,10 +95,10 @@ class Recorder:
             if name in self._ids and entity is not None:
                 self._at[self._ids[name]] = entity.position
 
-    def flush(self) -> None:
-        """Hand what is recorded to the operating system."""
-        self.history.flush()
-        self.calls_file.flush()
+    def flush(self, *, durably: bool = False) -> None:
+        """Hand what is recorded to the operating system; `durably`: it survives a power cut."""
+        self.history.flush(durably=durably)
+        self.calls_file.flush(durably=durably)
 
     def close(self) -> None:
         """Close the files."""
@@ -110,35 +112,37 @@ class Recorder:
 
 
 class CallsFile:
-    """The calls of a run, a line of JSON each; None keeps nothing."""
+    """The calls of a run, a line of JSON each, by step; None keeps nothing.
 
-    def __init__(self, path: Path | None = None, keep_bytes: int = 0) -> None:
-        self._file = path.open("r+b" if keep_bytes else "w+b") if path else None
+    A file that exists is taken up after the calls of its first `keep` steps, the rest is cut off.
+    """
+
+    def __init__(self, path: Path | None = None, keep: Step = 0) -> None:
+        self._file = path.open("r+b" if keep else "w+b") if path else None
         self.kept: list[Call] = []
-        self.size_bytes = keep_bytes
         if self._file is not None:
-            kept = self._file.read(keep_bytes)
-            if len(kept) != keep_bytes:
-                raise MetropolisError(
-                    f"{path}: is {len(kept)} bytes long; its checkpoint needs {keep_bytes}"
-                )
-            for line in kept.splitlines():
-                step, agent, *_ = content = msgspec.json.decode(line)
-                self.kept.append((step, agent, msgspec.convert(content[2], CallRecord)))
+            size_bytes = 0
+            for line in whole_lines(self._file):
+                call = _decode(line)
+                if call[0] >= keep:
+                    break
+                self.kept.append(call)
+                size_bytes += len(line)
+            self._file.seek(size_bytes)
             self._file.truncate()
 
     def append(self, calls: Sequence[Call]) -> None:
         """The calls of the next step, by agent."""
         if self._file is None:
             return
-        lines = b"".join(msgspec.json.encode(call) + b"\n" for call in calls)
-        self.size_bytes += len(lines)
-        self._file.write(lines)
+        self._file.write(b"".join(msgspec.json.encode(call) + b"\n" for call in calls))
 
-    def flush(self) -> None:
-        """Hand the lines to the operating system."""
+    def flush(self, *, durably: bool = False) -> None:
+        """Hand the lines to the operating system; `durably`: let them survive a power cut."""
         if self._file is not None:
             self._file.flush()
+            if durably:
+                os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Close the file."""

@@ -4,7 +4,8 @@ run.json         what it is a run of, and what whoever began it wants to find ag
 history.jsonl    a line per step (`metropolis.runtime.history`)
 calls.jsonl      a line per LLM call, in the order of steps
 journal.jsonl    every answer paid for, in the order they came (`metropolis.llm.journal`)
-checkpoint.json  the whole simulation between two steps (`metropolis.runtime.checkpoint`)
+checkpoints/     the whole simulation between two steps (`metropolis.runtime.checkpoint`)
+store.json       where else the run is kept (`metropolis.runtime.stored`)
 trace.parquet    written at the end: for `metropolis replay`
 """
 
@@ -16,8 +17,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from metropolis.runtime.checkpoint import Checkpoint, read_checkpoint
-from metropolis.runtime.history import record_of
+from metropolis.runtime.checkpoint import Checkpoint, Checkpoints
+from metropolis.runtime.history import record_of, whole_lines
 from metropolis.trace.schema import Float32
 from metropolis.types import MetropolisError, Step
 
@@ -33,7 +34,7 @@ class RunDirectory:
         self.history = root / "history.jsonl"
         self.calls = root / "calls.jsonl"
         self.journal = root / "journal.jsonl"
-        self.checkpoint = root / "checkpoint.json"
+        self.checkpoints = Checkpoints(root / "checkpoints")
         self.trace = root / "trace.parquet"
         self._run = root / "run.json"
 
@@ -51,7 +52,7 @@ class RunDirectory:
                 raise MetropolisError(
                     f"{self._run}: holds a run of {found}; going on needs the same as {mine}"
                 )
-            return read_checkpoint(self.checkpoint) if self.checkpoint.exists() else None
+            return self.checkpoints.newest(self.recorded)
         if self.root.exists() and (not self.root.is_dir() or any(self.root.iterdir())):
             raise MetropolisError(
                 f"{self.root}: exists already; resume the run in it, or choose another folder"
@@ -78,6 +79,14 @@ class RunDirectory:
         if not isinstance(found, dict):
             raise MetropolisError(f"{self._run}: should be an object")
         return found
+
+    @property
+    def recorded(self) -> Step:
+        """How many steps the history tells of."""
+        if not self.history.exists():
+            return 0
+        with self.history.open("rb") as file:
+            return sum(1 for _ in whole_lines(file))
 
     def positions(self, beginning: Float32, names: Sequence[str], steps: Step) -> list[Float32]:
         """Where everybody stood at the beginning of each of the first `steps` steps.

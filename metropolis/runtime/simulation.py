@@ -18,7 +18,8 @@ from metropolis.llm.base import Backend, BudgetExhausted
 from metropolis.llm.client import Client
 from metropolis.llm.journal import Journal
 from metropolis.runtime.beginning import begin, bodies, checked_reach, rule_of
-from metropolis.runtime.checkpoint import Checkpoint, Checkpointer
+from metropolis.runtime.checkpoint import Checkpoint
+from metropolis.runtime.checkpointing import Checkpointer, InMemory, InStore, Source
 from metropolis.runtime.crew import check_workers, crew_of
 from metropolis.runtime.driver import Driver
 from metropolis.runtime.engine import Engine
@@ -229,18 +230,18 @@ class Simulation:
         self._state = State(
             self.world.metric, self.world.perception_radius, entities, self.first_step
         )
+        positions = bodies(entities, names)
         if known is not None:
             self._state.restore_events(known.events)
             for agent in self.agents if known.agents else ():  # else claims bring their minds
                 restore(agent, known.agents[agent.name])
-        positions = bodies(entities, names)
         files = self._directory
         self._recorder = Recorder(
             names,
             np.array(positions, np.float32).reshape(-1, 2),
             self.first_step,
-            HistoryWriter(files.history if files else None, known.history_bytes if known else 0),
-            CallsFile(files.calls if files else None, known.calls_bytes if known else 0),
+            HistoryWriter(files.history if files else None, self.first_step),
+            CallsFile(files.calls if files else None, self.first_step),
         )
         if known is not None and files is not None:
             self._recorder.restore(files.positions(self._beginning, names, self.first_step))
@@ -290,24 +291,26 @@ class Simulation:
 
     def _pump(self, loop: asyncio.AbstractEventLoop, steps: Step) -> Iterator[StepRecord]:
         names = [agent.name for agent in self.agents]
-        checkpointer = None
-        if self._directory is not None and self._stored is None:
-            checkpointer = Checkpointer(
-                self._directory.checkpoint, self.agents, steps, self._checkpoint_wall_s
-            )
+        here = InMemory(self.agents, self._state)
 
         def commit(outcome: Outcome) -> None:
             self._recorder.commit(outcome)
-            if checkpointer is not None:
-                checkpointer.commit(outcome.step, outcome.agents)
+            here.commit(outcome.step, outcome.agents)
 
         engine: Engine | Driver
+        source: Source = here
         if self._stored is None:
             controller = self._controller(self._positions, [self.first_step] * len(names), steps)
             engine = Engine(controller, self._worker, self._state, names, commit)
         else:
             engine = self._driver(self._stored, steps)
             controller = self._controller(engine.nodes.positions, engine.nodes.steps, steps)
+            source = InStore(len(names), self._stored.store, engine)
+        checkpointer = None
+        if self._directory is not None:
+            checkpointer = Checkpointer(
+                self._directory.checkpoints, names, source, steps, self._checkpoint_wall_s
+            )
         self._wake = lambda: loop.call_soon_threadsafe(engine.end, Interrupted(INTERRUPTED))
         self.client.on_exhausted = engine.end  # whatever agents do with the error
         try:
@@ -315,7 +318,8 @@ class Simulation:
             if isinstance(engine, Engine):
                 loop.call_soon(engine.start)
             else:
-                loop.run_until_complete(engine.begin(controller, self._recorder, commit))
+                on_commit = self._recorder.commit
+                loop.run_until_complete(engine.begin(controller, self._recorder, on_commit))
             if self._interrupted:
                 self._wake()
             while engine.floor < steps and engine.failure is None:
@@ -327,7 +331,7 @@ class Simulation:
                     if checkpointer is not None and checkpointer.step == record.step + 1:
                         self._write(checkpointer)
                 engine.passed()
-                if checkpointer is not None and isinstance(engine, Engine):
+                if checkpointer is not None:
                     checkpointer.plan(engine.newest_step)
             if engine.floor == steps:
                 return
@@ -340,11 +344,10 @@ class Simulation:
             loop.run_until_complete(engine.stop())
 
     def _write(self, checkpointer: Checkpointer) -> None:
-        self._recorder.flush()
+        self._recorder.flush(durably=True)
         if self.client.journal is not None:
             self.client.journal.flush()
-        history, calls = self._recorder.history, self._recorder.calls_file
-        checkpointer.write(self._state, history.size_bytes, calls.size_bytes, self._now_s())
+        checkpointer.write(self._now_s())
 
     @property
     def _virtual(self) -> VirtualInstances | None:

@@ -54,9 +54,13 @@ class StoredRun:
             raise MetropolisError("a run in a store goes on in its folder; name it with out")
         step = self.store.inspect().released
         entities, events = self.store.world(step)
-        history_bytes, calls_bytes = recorded_bytes(self._directory, step)
-        now_s = time.time() - self.began_s
-        return Checkpoint(step, entities, events, {}, history_bytes, calls_bytes, now_s)
+        if (recorded := self._directory.recorded) < step:
+            raise StoreError(
+                f"{self._directory.history}: tells of {recorded} steps, but the store has dropped "
+                f"those below {step} already; resume from the last checkpoint, in another store "
+                "or with store memory"
+            )
+        return Checkpoint(step, entities, events, {}, time.time() - self.began_s)
 
     def begin(
         self,
@@ -98,62 +102,40 @@ def stored_run(
 ) -> StoredRun | None:
     """The run in the store that `address` names; None: it is kept in this process's memory only.
 
-    Without an address a resumed run is looked for where it was before. Raises MetropolisError on
-    virtual time, which ends with its process.
+    Without an address a resumed run is looked for where it was before; in another store it begins
+    at its last checkpoint, unless it is there. Raises MetropolisError on virtual time, which ends
+    with its process.
     """
-    known = _known(directory) if resume and directory is not None else None
-    if virtual and (known or address not in (None, MEMORY)):
+    known = _known(directory) if resume and directory is not None else {}
+    if address is None:
+        address = known.get("address", MEMORY)
+    if address == MEMORY:
+        if directory is not None:
+            _file(directory).unlink(missing_ok=True)
+        return None
+    if virtual:
         raise MetropolisError(
             "virtual time ends with its process; a run in a store needs an llm in real time"
         )
-    if known is not None:
-        if address in (None, "embedded"):  # that of before
-            address = known["address"]
-        return StoredRun(str(address), directory, known["run"])
-    if address is None or address == MEMORY:
-        return None
-    name = uuid.uuid4().hex[:12]
+    name = known.get("run", uuid.uuid4().hex[:12])
     if directory is not None:
-        name = f"{directory.root.resolve().name}-{name}"
+        if not known:
+            name = f"{directory.root.resolve().name}-{name}"
         if address == "embedded":
             address = f"embedded:{directory.root.resolve() / 'store'}"
         _file(directory).write_text(json.dumps({"address": address, "run": name}) + "\n", "utf-8")
     return StoredRun(address, directory, name)
 
 
-def recorded_bytes(directory: RunDirectory, steps: Step) -> tuple[int, int]:
-    """How many bytes of history and calls tell of the first `steps` steps."""
-    history_bytes = calls_bytes = found = 0
-    if steps and directory.history.exists():
-        with directory.history.open("rb") as lines:
-            for line in lines:
-                if found == steps or not line.endswith(b"\n"):
-                    break
-                found += 1
-                history_bytes += len(line)
-    if found < steps:
-        raise StoreError(
-            f"{directory.history}: tells of {found} steps, but the store has dropped those below "
-            f"{steps} already; the run must be begun anew"
-        )
-    if steps and directory.calls.exists():
-        with directory.calls.open("rb") as lines:
-            for line in lines:
-                if not line.endswith(b"\n") or json.loads(line)[0] >= steps:
-                    break
-                calls_bytes += len(line)
-    return history_bytes, calls_bytes
-
-
 def _file(directory: RunDirectory) -> Path:
     return directory.root / "store.json"
 
 
-def _known(directory: RunDirectory) -> dict[str, str] | None:
-    """Where the run in `directory` is kept; None: nowhere but there."""
+def _known(directory: RunDirectory) -> dict[str, str]:
+    """Where the run in `directory` is kept; nothing: nowhere but there."""
     file = _file(directory)
     if not file.exists():
-        return None
+        return {}
     try:
         known = json.loads(file.read_text("utf-8"))
         return {"address": str(known["address"]), "run": str(known["run"])}

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from metropolis.runtime import checkpoint
-from metropolis.runtime.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from metropolis.runtime.checkpoint import (
+    KEPT_MOST,
+    Checkpoint,
+    Checkpoints,
+    read_checkpoint,
+    write_checkpoint,
+)
 from metropolis.runtime.simulation import Simulation
 from metropolis.world.base import Agent
 from tests.runtime.walkers import Meadow, choose
@@ -55,3 +64,21 @@ def test_checkpoints_hold_the_world_as_it_was(
             assert found.events == records[found.step - 1].events
         written.clear()
     assert total > 60
+
+
+@given(moves=st.lists(st.integers(1, 50), min_size=1, max_size=80))
+def test_the_first_the_newest_and_an_even_choice_of_others_stay(
+    tmp_path_factory: pytest.TempPathFactory, moves: list[int]
+) -> None:
+    kept = Checkpoints(tmp_path_factory.mktemp("run") / "checkpoints")
+    written = [sum(moves[:count]) for count in range(1, len(moves) + 1)]
+    for step in written:
+        kept.add(Checkpoint(step, [], [], {}, 0.0))
+    steps = kept.steps()
+    assert set(steps) <= set(written)
+    assert (steps[0], steps[-1]) == (written[0], written[-1])
+    assert len(steps) == min(len(written), KEPT_MOST)
+    even = (steps[-1] - steps[0]) / (KEPT_MOST - 1)
+    assert max((b - a for a, b in pairwise(steps)), default=0) <= 2 * even + max(moves)
+    found = kept.newest(written[-1] - 1)
+    assert (found and found.step) == (steps[-2] if steps[1:] else None)

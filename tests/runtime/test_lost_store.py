@@ -1,0 +1,104 @@
+"""A run whose store is lost goes on from its last checkpoint, in whatever store."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metropolis.runtime.checkpoint import Checkpoints
+from metropolis.runtime.result import RunResult
+from metropolis.store.base import StoreError
+from metropolis.store.embedded import EmbeddedServer
+from tests.runtime.purchases import same
+from tests.runtime.test_stored import STEPS, Counting, simulation
+
+
+@pytest.fixture(scope="module")
+def lived(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunResult, Checkpoints]:
+    """The run in memory and lockstep, with as many checkpoints as are kept."""
+    out = tmp_path_factory.mktemp("lived") / "it"
+    run = simulation(Counting(), out=out, mode="lockstep", checkpoint_wall_s=0)
+    return run.run(STEPS), Checkpoints(out / "checkpoints")
+
+
+def left_at(step: int, backend: Counting, out: Path, store: str) -> None:
+    """Begin a run in `store` and leave it when `step` has passed."""
+    run = simulation(backend, out=out, store=store, workers=2, checkpoint_wall_s=0)
+    steps = run.steps(STEPS)
+    for record in steps:
+        if record.step >= step:
+            break
+    steps.close()
+
+
+@pytest.mark.parametrize("where", [{}, {"store": "embedded"}, {"store": "memory"}])
+def test_its_folder_is_deleted(
+    tmp_path: Path,
+    lived: tuple[RunResult, Checkpoints],
+    where: dict[str, Any],
+) -> None:
+    out, backend = tmp_path / "it", Counting()
+    left_at(STEPS // 2, backend, out, "embedded")
+    shutil.rmtree(out / "store")
+    run = simulation(backend, out=out, resume=True, **where)
+    assert run.first_step > 0
+    same(run.run(STEPS), lived[0])
+    assert (out / "store").exists() == (where.get("store") != "memory")
+    assert max(backend.bought.values()) == 1  # the answers since are in the journal
+
+
+def test_its_server_is_wiped_or_changed(
+    tmp_path: Path, shared: EmbeddedServer, lived: tuple[RunResult, Checkpoints]
+) -> None:
+    out, backend = tmp_path / "it", Counting()
+    left_at(STEPS // 3, backend, out, shared.url)
+    shared.remove(json.loads((out / "store.json").read_text())["run"])
+    for later, where in ((STEPS // 2, {}), (STEPS, {"store": "embedded"})):
+        run = simulation(backend, out=out, resume=True, checkpoint_wall_s=0, **where)
+        assert run.first_step > 0
+        steps = run.steps(STEPS)
+        for record in steps:
+            if record.step == later:
+                break
+        steps.close()
+    same(run.result(), lived[0])
+    assert json.loads((out / "store.json").read_text())["address"].startswith("embedded:")
+    assert max(backend.bought.values()) == 1
+
+
+def test_a_store_that_has_dropped_what_the_files_have_lost_says_where_to_go_on(
+    tmp_path: Path, lived: tuple[RunResult, Checkpoints]
+) -> None:
+    out, backend = tmp_path / "it", Counting()
+    left_at(STEPS // 2, backend, out, "embedded")
+    Path(out / "history.jsonl").write_bytes(b"")
+    with pytest.raises(StoreError, match="resume from the last checkpoint"):
+        simulation(backend, out=out, resume=True)
+    same(simulation(backend, out=out, resume=True, store="memory").run(STEPS), lived[0])
+    assert max(backend.bought.values()) == 1
+
+
+def test_checkpoints_are_those_of_a_run_in_memory(
+    tmp_path: Path, shared: EmbeddedServer, lived: tuple[RunResult, Checkpoints]
+) -> None:
+    compared: Counter[int] = Counter()
+    for number in range(20):
+        out = tmp_path / str(number)
+        simulation(Counting(), out=out, store=shared.url, workers=2, checkpoint_wall_s=0).run(STEPS)
+        found = Checkpoints(out / "checkpoints")
+        assert found.steps()[-1] == STEPS
+        for step in set(found.steps()) & set(lived[1].steps()):
+            ours, theirs = found.newest(step), lived[1].newest(step)
+            assert ours is not None
+            assert theirs is not None
+            assert (ours.step, ours.entities, ours.events) == (step, theirs.entities, theirs.events)
+            assert ours.agents == theirs.agents
+            compared[step] += step < STEPS
+        if compared.total() > 5:
+            return
+    raise AssertionError(f"too few steps to compare: {compared}")
