@@ -2,45 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from threading import Event
-from types import FrameType
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
-from metropolis.cli.run_options import (
-    RunOptions,
-    latest_folder,
-    new_folder,
-    options_of,
-    whole_name,
-)
-from metropolis.cli.run_report import (
-    print_estimate,
-    print_summary,
-    story_line,
-    summary_of,
-    write_json,
-)
-from metropolis.llm.base import Backend
+from metropolis.cli.live import FINISHED, ended_by_ctrl_c, go, go_on, on_command_line
+from metropolis.cli.run_options import RunOptions, latest_folder, run_folder, whole_name
+from metropolis.cli.run_report import print_estimate, write_json
 from metropolis.progress import progress_bar
 from metropolis.runtime.estimate import Estimate, estimate_run
-from metropolis.runtime.result import INTERRUPTED
-from metropolis.runtime.simulation import LEASE_S, LIVE_MODES, LIVE_RULES, Simulation
-from metropolis.sim.virtual import VirtualInstances
+from metropolis.runtime.simulation import LEASE_S, LIVE_MODES, LIVE_RULES
 from metropolis.store.opening import FORMS
-from metropolis.types import MetropolisError, Step
+from metropolis.types import Step
 from metropolis.world.scenario import Scenario
 
-FINISHED, STATUS_BUDGET, STATUS_INTERRUPTED = 0, 3, 130
 LATEST = "the latest"
 REHEARSAL_WALL_S = 120.0
 _COUNT = click.IntRange(1, 1_000_000_000)
@@ -92,11 +70,10 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
 )
 @click.option(
     "--resume",
-    metavar="[DIR]",
+    metavar="[RUN]",
     is_flag=False,
     flag_value=LATEST,
-    help="Go on with the run in DIR, or with the latest under runs/. Longer --hours or --steps, "
-    "another --llm, budget or limit may be given with it.",
+    help="Go on with RUN, or with the latest of WORLD under runs/, as `metropolis resume` does.",
 )
 @click.option("--estimate", is_flag=True, help="Say what the run would take, and do not run.")
 @click.option("--json", "as_json", is_flag=True, help="End with the summary as a JSON object.")
@@ -166,60 +143,25 @@ def command(
     """Run WORLD live: an installed world, or FILE.py with a function make.
 
     Without --llm everything is offline: the world's own author writes, and the latency of its
-    answers is that of simulated instances. A run survives Ctrl-C and kill -9; `--resume` goes on
-    with a history equal to the uninterrupted one. Exit status: 0 finished, 2 bad input or a model
-    that fails, 3 stopped by the budget, 130 interrupted.
+    answers is that of simulated instances. A run survives Ctrl-C and kill -9; `metropolis resume`
+    goes on with a history equal to the uninterrupted one. Exit status: 0 finished, 2 bad input or
+    a model that fails, 3 stopped by the budget, 130 interrupted.
     """
-    if resume is not None and (out is not None or estimate):
-        raise click.UsageError("--resume goes on in the run's folder; leave out --out, --estimate")
     if resume is not None:
-        out = latest_folder(world) if resume == LATEST else Path(resume)
-        options = options_of(out, _changed(world, given))
-    elif world is not None:
-        options = RunOptions(whole_name(world), **given)
-    else:
+        if out is not None or estimate:
+            raise click.UsageError("a run goes on in its folder; leave out --out and --estimate")
+        folder = latest_folder(world) if resume == LATEST else run_folder(resume)
+        changed = on_command_line(given) | ({} if world is None else {"world": whole_name(world)})
+        return go_on(folder, changed, as_json=as_json, quiet=quiet)
+    if world is None:
         raise click.UsageError("say which world to run, smallville for instance")
+    options = RunOptions(whole_name(world), **given)
     scenario = options.scenario()
-    steps = options.last_step(scenario)
-    if estimate:
-        found = _rehearse(scenario, steps, options, quiet=quiet)
-        (write_json if as_json else print_estimate)(found)
-        return FINISHED
-    backend = options.backend(scenario)
-    if not isinstance(backend, VirtualInstances):
-        asyncio.run(_check(options.backend(scenario)))  # before there is a folder
-    folder = out or new_folder(options.world)
-    simulation = Simulation(
-        scenario.world,
-        scenario.agents,
-        options.client(backend),
-        mode=options.mode,
-        rule=options.rule,
-        seed=options.seed,
-        out=folder,
-        resume=resume is not None,
-        checkpoint_wall_s=options.checkpoint_minutes * 60,
-        store=options.store,
-        workers=options.workers,
-        ray_address=options.ray_address,
-        lease_s=options.lease,
-        keep_text=options.keep_text,
-        about=asdict(options) | {"agents": len(scenario.agents)},
-    )
-    try:
-        _live(simulation, scenario, steps, story_to_stderr=as_json, quiet=quiet)
-    except MetropolisError as error:
-        if steps < simulation.first_step:
-            raise
-        stands = _stands(simulation.result().steps, steps, folder)
-        raise MetropolisError(f"{error}; {stands}") from error
-    summary = summary_of(simulation.result(), scenario, steps, options, folder)
-    (write_json if as_json else print_summary)(summary)
-    if simulation.stopped is None:
-        return FINISHED
-    stands = _stands(summary.steps, steps, folder)
-    click.echo(f"metropolis: {simulation.stopped}; {stands}", err=True)
-    return STATUS_INTERRUPTED if simulation.stopped == INTERRUPTED else STATUS_BUDGET
+    if not estimate:
+        return go(options, scenario, out, resume=False, as_json=as_json, quiet=quiet)
+    found = _rehearse(scenario, options.last_step(scenario), options, quiet=quiet)
+    (write_json if as_json else print_estimate)(found)
+    return FINISHED
 
 
 def _rehearse(scenario: Scenario, steps: Step, options: RunOptions, *, quiet: bool) -> Estimate:
@@ -227,7 +169,7 @@ def _rehearse(scenario: Scenario, steps: Step, options: RunOptions, *, quiet: bo
     began, stop = time.monotonic(), Event()
     with (
         progress_bar(steps, "steps", quiet=quiet) as (advance, describe),
-        _ended_by_ctrl_c(stop.set),
+        ended_by_ctrl_c(stop.set),
     ):
         describe("rehearsing; Ctrl-C: enough")
         return estimate_run(
@@ -240,60 +182,3 @@ def _rehearse(scenario: Scenario, steps: Step, options: RunOptions, *, quiet: bo
             advance,
             lambda: stop.is_set() or time.monotonic() - began > REHEARSAL_WALL_S,
         )
-
-
-def _changed(world: str | None, given: dict[str, Any]) -> dict[str, Any]:
-    """The options that stand on the command line."""
-    context = click.get_current_context()
-    changed = {
-        name: value
-        for name, value in given.items()
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-    }
-    return changed if world is None else changed | {"world": whole_name(world)}
-
-
-async def _check(backend: Backend) -> None:
-    try:
-        await backend.check()
-    finally:
-        await backend.close()
-
-
-def _live(
-    simulation: Simulation,
-    scenario: Scenario,
-    steps: Step,
-    *,
-    story_to_stderr: bool,
-    quiet: bool,
-) -> None:
-    agents = len(scenario.agents)
-    left = max(0, steps - simulation.first_step)
-    with (
-        progress_bar(left * agents, "agent-steps", quiet=quiet) as (advance, _),
-        _ended_by_ctrl_c(simulation.interrupt),
-    ):
-        for record in simulation.steps(steps):
-            advance(agents)
-            for sentence in () if quiet else scenario.story(record):
-                click.echo(story_line(scenario.world, record.step, sentence), err=story_to_stderr)
-
-
-@contextmanager
-def _ended_by_ctrl_c(finish: Callable[[], None]) -> Iterator[None]:
-    """The first Ctrl-C calls `finish`, a second one ends everything at once."""
-
-    def end(_signal: int, _frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, before)
-        finish()
-
-    before = signal.signal(signal.SIGINT, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _stands(step: Step, steps: Step, folder: Path) -> str:
-    return f"the run is at step {step} of {steps}; go on with: metropolis run --resume {folder}"

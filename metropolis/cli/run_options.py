@@ -1,4 +1,4 @@
-"""What `metropolis run` was told: kept in run.json, and where a resumed run begins."""
+"""What `metropolis run` was told: kept in run.json, for whoever goes on with the run."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def options_of(folder: Path, changed: Mapping[str, Any]) -> RunOptions:
         if name in changed and changed[name] != kept[name]:
             raise MetropolisError(
                 f"{folder}: its {name} is {kept[name]}, and {changed[name]} would be another run; "
-                "begin that without --resume"
+                "begin that with `metropolis run`"
             )
     if {"hours", "steps"} & set(changed):
         kept |= {"hours": None, "steps": None}
@@ -164,6 +164,12 @@ def new_folder(world: str) -> Path:
             return folder
 
 
+def run_folder(run: str) -> Path:
+    """The folder `run`, or the one of that name under `runs/`."""
+    folder, known = Path(run), RUNS / run
+    return known if known.is_dir() and not (folder / "run.json").exists() else folder
+
+
 def latest_folder(world: str | None) -> Path:
     """The folder of the run begun or resumed last under `runs/`, of `world` if given."""
     name = None if world is None else _short(world)
@@ -171,7 +177,7 @@ def latest_folder(world: str | None) -> Path:
     if not found:
         raise MetropolisError(
             f"there is no run{f' of {name}' if name else ''} in {RUNS.resolve()}; "
-            "give --resume the folder of one"
+            "name the folder of one"
         )
     return max(found, key=lambda folder: (folder / "run.json").stat().st_mtime_ns)
 

@@ -74,7 +74,7 @@ class RunDirectory:
             found = json.loads(self._run.read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise MetropolisError(
-                f"{self.root}: holds no run to resume ({error}); give the folder of one"
+                f"{self.root}: holds no run ({error}); give the folder of one"
             ) from error
         if not isinstance(found, dict):
             raise MetropolisError(f"{self._run}: should be an object")

@@ -1,4 +1,4 @@
-"""`metropolis run` as its user meets it: to the end, stopped in every way, and on from there."""
+"""`metropolis run` and `resume` as users meet them: to the end, stopped in every way, and on."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """`metropolis run …` in a folder of its own with the worlds meadow.py and interrupted.py."""
+    """`metropolis run …` in a folder of its own with the worlds meadow.py and interrupted.py.
+
+    With `resume` as its first argument, that.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     Path("meadow.py").write_text(WORLD.format(at_every_step="pass"))
@@ -49,7 +52,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     Path("interrupted.py").write_text(WORLD.format(at_every_step=interrupting))
 
     def running(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["metropolis", "run", *arguments])
+        command = () if arguments[:1] == ("resume",) else ("run",)
+        monkeypatch.setattr(sys, "argv", ["metropolis", *command, *arguments])
         with pytest.raises(SystemExit) as exited:
             main()
         said = capsys.readouterr()
@@ -119,19 +123,27 @@ def test_people_read_a_story_and_a_table_in_80_columns(run: Run) -> None:
 
 def test_a_finished_run_goes_on(run: Run, uninterrupted: dict[str, Any]) -> None:
     assert summary(run, "meadow.py:make", "--hours", "0.02")["steps"] == 8  # of 10 s
-    longer = summary(run, "--resume", "--steps", str(STEPS))
+    longer = summary(run, "resume", "--steps", str(STEPS))
     assert longer["history_sha256"] == uninterrupted["history_sha256"]
     assert longer["calls"] == uninterrupted["calls"]
-    again = summary(run, "--resume", "runs/meadow-1", "--mode", "lockstep")
-    assert again["history_sha256"] == uninterrupted["history_sha256"]
-    assert again["usage"] == uninterrupted["usage"]
+    for arguments in (
+        ("resume", "runs/meadow-1", "--mode", "lockstep"),
+        ("resume", "meadow-1"),
+        ("--resume", "meadow-1"),
+        ("meadow.py:make", "--resume"),
+    ):
+        again = summary(run, *arguments)
+        assert again["out"] == "runs/meadow-1"
+        assert again["mode"] == "lockstep"
+        assert again["history_sha256"] == uninterrupted["history_sha256"]
+        assert again["usage"] == uninterrupted["usage"]
 
 
 def test_options_that_were_edited_are_checked(run: Run) -> None:
     summary(run, "meadow.py", "--steps", "2")
     file = Path("runs/meadow-1/run.json")
     file.write_text(file.read_text().replace('"steps": 2', '"steps": "two"'))
-    status, out, err = run("--resume", "runs/meadow-1")
+    status, out, err = run("resume", "runs/meadow-1")
     assert (status, out) == (2, "")
     assert re.fullmatch(r"metropolis: runs/meadow-1/run.json: about: .* `\$.steps`\n", err)
 
@@ -142,14 +154,14 @@ def test_ctrl_c_ends_a_run_and_it_goes_on(run: Run, uninterrupted: dict[str, Any
     assert status == 130
     said = re.fullmatch(
         r"metropolis: interrupted; the run is at step (\d+) of 24; go on with: "
-        r"metropolis run --resume here\n",
+        r"metropolis resume here\n",
         err,
     )
     assert said is not None, err
     assert 8 <= int(said[1]) < STEPS
     assert signal.getsignal(signal.SIGINT) is handler
     assert Path("here/trace.parquet").exists()
-    resumed = summary(run, "--resume", "here", "--quiet")
+    resumed = summary(run, "resume", "here", "--quiet")
     assert resumed["history_sha256"] == uninterrupted["history_sha256"]
     assert resumed["reused"] > 0
 
@@ -166,9 +178,7 @@ def test_a_budget_stops_a_run_and_a_larger_one_lets_it_go_on(
 ) -> None:
     status, out, err = run("meadow.py", *budget, "--out", "here", "--json", "--quiet")
     assert status == 3
-    assert re.fullmatch(
-        r"metropolis: the budget is exhausted: .*metropolis run --resume here\n", err
-    )
+    assert re.fullmatch(r"metropolis: the budget is exhausted: .*metropolis resume here\n", err)
     stopped = json.loads(out)
     assert 0 < stopped["steps"] < STEPS
     journal = Path("here/journal.jsonl").read_text().splitlines()[1:]
@@ -180,10 +190,10 @@ def test_a_budget_stops_a_run_and_a_larger_one_lets_it_go_on(
     else:
         assert prompt * 1000 + output * 2000 <= 5e6
     # the same budget is as exhausted as before
-    status, _, err = run("--resume", "here", "--quiet")
+    status, _, err = run("resume", "here", "--quiet")
     assert (status, "the budget is exhausted" in err) == (3, True)
     assert Path("here/journal.jsonl").read_text().splitlines()[1:] == journal
-    resumed = summary(run, "--resume", "here", "--quiet", *larger)
+    resumed = summary(run, "resume", "here", "--quiet", *larger)
     assert resumed["history_sha256"] == uninterrupted["history_sha256"]
 
 
@@ -192,9 +202,9 @@ def test_a_journal_is_replayed(run: Run, uninterrupted: dict[str, Any]) -> None:
     assert again["history_sha256"] == uninterrupted["history_sha256"]
     status, _, err = run("meadow.py", "--llm", "replay:uninterrupted/journal.jsonl", "--seed", "3")
     assert status == 2
-    assert re.fullmatch(r"metropolis: .* has no answer to .*metropolis run --resume .*\n", err)
+    assert re.fullmatch(r"metropolis: .* has no answer to .*metropolis resume .*\n", err)
     # a run whose model has failed goes on with another
-    resumed = summary(run, "--resume", "--llm", "scripted")
+    resumed = summary(run, "resume", "--llm", "scripted")
     other = summary(run, "meadow.py", "--seed", "3")
     assert resumed["history_sha256"] == other["history_sha256"]
 
@@ -215,13 +225,13 @@ def test_killed_at_any_moment_it_goes_on(run: Run, tmp_path: Path) -> None:
     whole = summary(run, "meadow.py", *options, "--out", "whole")
     size = Path("whole/journal.jsonl").stat().st_size
     draw = Random(size)
-    arguments = ["meadow.py", "--out", "killed", "--checkpoint-minutes", "0.0005", *options]
+    arguments = ["run", "meadow.py", "--out", "killed", "--checkpoint-minutes", "0.0005", *options]
     killed = 0
     for moment in sorted(draw.randrange(size) for _ in range(3)):
         killed += _kill_at(moment, arguments, tmp_path)
-        arguments = ["--resume", "killed"]
+        arguments = ["resume", "killed"]
     assert killed
-    resumed = summary(run, "--resume", "killed", "--quiet")
+    resumed = summary(run, "resume", "killed", "--quiet")
     assert resumed["history_sha256"] == whole["history_sha256"]
     assert resumed["usage"] == whole["usage"]
 
@@ -229,7 +239,7 @@ def test_killed_at_any_moment_it_goes_on(run: Run, tmp_path: Path) -> None:
 def _kill_at(journal_bytes: int, arguments: list[str], folder: Path) -> bool:
     """Run, and kill -9 once the journal is as long as that; whether it was in time."""
     process = subprocess.Popen(
-        [sys.executable, "-c", "from metropolis.cli import main; main()", "run", *arguments],
+        [sys.executable, "-c", "from metropolis.cli import main; main()", *arguments],
         cwd=folder,
         env={"PYTHONPATH": str(ROOT), "PATH": ""},
         stdout=subprocess.DEVNULL,
@@ -282,12 +292,14 @@ def test_a_dead_llm_ends_the_run_at_once(run: Run) -> None:
         (("meadow.py", "--requests-per-minute", "5"), "no server is asked here"),
         (("meadow.py", "--out", "uninterrupted"), "exists already"),
         (("meadow.py", "--out", "meadow.py"), "is a file"),
+        (("resume",), "there is no run in"),
         (("--resume",), "there is no run in"),
         (("meadow.py", "--resume"), "there is no run of meadow in"),
-        (("--resume", "nowhere"), "nowhere: holds no run to resume"),
+        (("resume", "nowhere"), "nowhere: holds no run ("),
+        (("resume", "uninterrupted", "--seed", "5"), "No such option '--seed'"),
         (("--resume", "uninterrupted", "--seed", "5"), "its seed is 0, and 5 would be another run"),
         (("--resume", "uninterrupted", "--agents", "5"), "its agents is 6, and 5 would be"),
-        (("--resume", "uninterrupted", "--steps", "5"), "24 already; it cannot end at 5\n"),
+        (("resume", "uninterrupted", "--steps", "5"), "24 already; it cannot end at 5\n"),
         (("--resume", "uninterrupted", "--out", "there"), "leave out --out"),
         (("minimal", "--resume", "uninterrupted"), "and minimal would be another run"),
     ],

@@ -1,0 +1,137 @@
+"""A run from the command line, to its end or until it is stopped, whichever command begins it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from metropolis.cli.run_options import RunOptions, new_folder, options_of
+from metropolis.cli.run_report import print_summary, story_line, summary_of, write_json
+from metropolis.llm.base import Backend
+from metropolis.progress import progress_bar
+from metropolis.runtime.result import INTERRUPTED
+from metropolis.runtime.simulation import Simulation
+from metropolis.sim.virtual import VirtualInstances
+from metropolis.types import MetropolisError, Step
+from metropolis.world.scenario import Scenario
+
+FINISHED, STATUS_BUDGET, STATUS_INTERRUPTED = 0, 3, 130
+
+
+def go_on(folder: Path, changed: Mapping[str, Any], *, as_json: bool, quiet: bool) -> int:
+    """Go on with the run in `folder`, with the options `changed`; returns the exit status."""
+    options = options_of(folder, changed)
+    return go(options, options.scenario(), folder, resume=True, as_json=as_json, quiet=quiet)
+
+
+def go(
+    options: RunOptions,
+    scenario: Scenario,
+    out: Path | None,
+    *,
+    resume: bool,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Run `scenario`, tell its story and its summary; returns the exit status."""
+    steps = options.last_step(scenario)
+    backend = options.backend(scenario)
+    if not isinstance(backend, VirtualInstances):
+        asyncio.run(_check(options.backend(scenario)))  # before there is a folder
+    folder = out or new_folder(options.world)
+    simulation = Simulation(
+        scenario.world,
+        scenario.agents,
+        options.client(backend),
+        mode=options.mode,
+        rule=options.rule,
+        seed=options.seed,
+        out=folder,
+        resume=resume,
+        checkpoint_wall_s=options.checkpoint_minutes * 60,
+        store=options.store,
+        workers=options.workers,
+        ray_address=options.ray_address,
+        lease_s=options.lease,
+        keep_text=options.keep_text,
+        about=asdict(options) | {"agents": len(scenario.agents)},
+    )
+    try:
+        _live(simulation, scenario, steps, story_to_stderr=as_json, quiet=quiet)
+    except MetropolisError as error:
+        if steps < simulation.first_step:
+            raise
+        stands = _stands(simulation.result().steps, steps, folder)
+        raise MetropolisError(f"{error}; {stands}") from error
+    summary = summary_of(simulation.result(), scenario, steps, options, folder)
+    (write_json if as_json else print_summary)(summary)
+    if simulation.stopped is None:
+        return FINISHED
+    stands = _stands(summary.steps, steps, folder)
+    click.echo(f"metropolis: {simulation.stopped}; {stands}", err=True)
+    return STATUS_INTERRUPTED if simulation.stopped == INTERRUPTED else STATUS_BUDGET
+
+
+def on_command_line(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the options `given` that the user has written there."""
+    context = click.get_current_context()
+    return {
+        name: value
+        for name, value in given.items()
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+
+
+async def _check(backend: Backend) -> None:
+    try:
+        await backend.check()
+    finally:
+        await backend.close()
+
+
+def _live(
+    simulation: Simulation,
+    scenario: Scenario,
+    steps: Step,
+    *,
+    story_to_stderr: bool,
+    quiet: bool,
+) -> None:
+    agents = len(scenario.agents)
+    left = max(0, steps - simulation.first_step)
+    with (
+        progress_bar(left * agents, "agent-steps", quiet=quiet) as (advance, _),
+        ended_by_ctrl_c(simulation.interrupt),
+    ):
+        for record in simulation.steps(steps):
+            advance(agents)
+            for sentence in () if quiet else scenario.story(record):
+                click.echo(story_line(scenario.world, record.step, sentence), err=story_to_stderr)
+
+
+@contextmanager
+def ended_by_ctrl_c(finish: Callable[[], None]) -> Iterator[None]:
+    """The first Ctrl-C calls `finish`, a second one ends everything at once."""
+
+    def end(_signal: int, _frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, before)
+        finish()
+
+    before = signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _stands(step: Step, steps: Step, folder: Path) -> str:
+    return f"the run is at step {step} of {steps}; go on with: metropolis resume {folder}"
