@@ -172,6 +172,11 @@ void bind_controller(py::module_& m) {
   py::class_<Controller>(m, "Controller")
       .def("start", start)
       .def("commit", commit, "agents"_a, "positions"_a)
+      .def("blocked_by",
+           [](const Controller& controller) {
+             const std::vector<AgentId> edges = controller.blocked_by();
+             return Array<AgentId>(static_cast<py::ssize_t>(edges.size()), edges.data());
+           })
       .def_property_readonly("floor", &Controller::floor)
       .def("validate", &Controller::validate);
   m.def(

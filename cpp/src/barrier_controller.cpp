@@ -49,6 +49,10 @@ class BarrierController final : public Controller {
     dispatch(out);
   }
 
+  std::vector<AgentId> blocked_by() const override {
+    return std::vector<AgentId>(everybody_.size(), NOBODY);
+  }
+
   Step floor() const override { return everybody_.empty() ? target_ : step_; }
 
   void validate() const override {

@@ -49,8 +49,8 @@ class GraphController final : public Controller {
     ++population_[static_cast<std::size_t>(agent.step)];
     settle_floor();
     if (agent.step < target_) settle(agents[0], out);
-    AgentId waiter = std::exchange(agent.first_waiter, NONE);
-    while (waiter != NONE) {
+    AgentId waiter = std::exchange(agent.first_waiter, NOBODY);
+    while (waiter != NOBODY) {
       const AgentId following = at(waiter).next_waiter;
       settle(waiter, out);
       waiter = following;
@@ -58,11 +58,20 @@ class GraphController final : public Controller {
     sort_clusters(out, first);
   }
 
+  std::vector<AgentId> blocked_by() const override {
+    std::vector<AgentId> edges(agents_.size(), NOBODY);
+    for (std::size_t i = 0; i < edges.size(); ++i) {
+      const bool waits = !agents_[i].running && agents_[i].step < target_;
+      if (waits) edges[i] = blocker(static_cast<AgentId>(i));
+    }
+    return edges;
+  }
+
   Step floor() const override { return floor_; }
 
   void validate() const override {
     for (AgentId agent = 0; agent < static_cast<AgentId>(agents_.size()); ++agent) {
-      const bool unblocked = at(agent).step < target_ && blocker(agent) == NONE;
+      const bool unblocked = at(agent).step < target_ && blocker(agent) == NOBODY;
       if (unblocked != at(agent).running && population_[0] < static_cast<AgentId>(agents_.size())) {
         throw std::logic_error("agent " + std::to_string(agent) +
                                (unblocked ? " could run but does not" : " runs but is blocked"));
@@ -71,18 +80,17 @@ class GraphController final : public Controller {
   }
 
  private:
-  static constexpr AgentId NONE = -1;
   struct Agent {
     Step step = 0;
-    AgentId first_waiter = NONE;
-    AgentId next_waiter = NONE;
+    AgentId first_waiter = NOBODY;
+    AgentId next_waiter = NOBODY;
     bool running = false;
   };
 
   Agent& at(AgentId agent) { return agents_[static_cast<std::size_t>(agent)]; }
   const Agent& at(AgentId agent) const { return agents_[static_cast<std::size_t>(agent)]; }
 
-  // A partner that has yet to commit a step before the agent's, or NONE.
+  // A partner that has yet to commit a step before the agent's, or NOBODY.
   AgentId blocker(AgentId agent) const {
     const Step step = at(agent).step;
     for (Step listed = std::max(0, step - 1); listed <= step; ++listed) {
@@ -93,12 +101,12 @@ class GraphController final : public Controller {
         if (at(partner).step < step) return partner;
       }
     }
-    return NONE;
+    return NOBODY;
   }
 
   void settle(AgentId agent, Dispatches& out) {
     const AgentId partner = blocker(agent);
-    if (partner != NONE) {
+    if (partner != NOBODY) {
       at(agent).next_waiter = std::exchange(at(partner).first_waiter, agent);
       return;
     }

@@ -6,6 +6,22 @@
 namespace metropolis {
 
 template <class M>
+std::vector<AgentId> SpatialController<M>::blocked_by() const {
+  std::vector<AgentId> edges(agents_.size(), NOBODY);
+  for (std::size_t i = 0; i < edges.size(); ++i) {
+    std::uint32_t id = internal_[i];
+    // Who has become clear since knows of another member that was not.
+    while (agents_[id].state == CLEAR) id = links_[id].next;
+    if (id != internal_[i]) {
+      edges[i] = links_[id].external;
+    } else if (agents_[id].state == BLOCKED) {
+      edges[i] = links_[agents_[id].critical].external;
+    }
+  }
+  return edges;
+}
+
+template <class M>
 void SpatialController<M>::validate() const {
   const auto name = [&](std::uint32_t id) {
     return "agent " + std::to_string(links_[id].external);

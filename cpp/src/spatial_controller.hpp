@@ -115,6 +115,8 @@ class SpatialController final : public Controller {
     sort_clusters(out, first);
   }
 
+  std::vector<AgentId> blocked_by() const override;
+
   Step floor() const override { return agents_.empty() ? target_ : floor_; }
 
   void validate() const override;
@@ -133,7 +135,8 @@ class SpatialController final : public Controller {
   };
   struct Links {
     std::uint32_t first_waiter = NONE;
-    std::uint32_t next = NONE;  // blocked: the next waiter; running: the next of its cluster
+    // Blocked: the next waiter; running: the next of its cluster; clear: a member that was not so.
+    std::uint32_t next = NONE;
     AgentId external = 0;
   };
 
@@ -322,27 +325,31 @@ class SpatialController final : public Controller {
   void dispatch_cluster(std::uint32_t id, Dispatches& out) {
     gathered_.assign(1, id);
     agents_[id].state = GATHERED;
-    bool clear = true;
-    for (std::size_t i = 0; i < gathered_.size() && clear; ++i) {
+    std::uint32_t awaited = NONE;  // a member that is not clear
+    for (std::size_t i = 0; i < gathered_.size() && awaited == NONE; ++i) {
       const Agent& agent = agents_[gathered_[i]];
       const auto matters = [&](Step step, double distance) {
-        return clear && step <= agent.step && distance <= rule_.couple_radius + TOLERANCE;
+        return awaited == NONE && step <= agent.step && distance <= rule_.couple_radius + TOLERANCE;
       };
       const auto visit = [&](std::uint32_t other) {
         Agent& b = agents_[other];
         if (b.step != agent.step || b.state == RUNNING || b.state == GATHERED) return;
         if (!coupled(agent, b)) return;
-        clear &= b.state == CLEAR;
-        if (clear) {
+        if (b.state == CLEAR) {
           b.state = GATHERED;
           gathered_.push_back(other);
+        } else {
+          awaited = other;
         }
       };
       const double radius = rule_.couple_radius + TOLERANCE;
       grid_.search(agents_, agent.position, radius, matters, visit);
     }
-    if (clear) return dispatch(gathered_, out);
-    for (const std::uint32_t member : gathered_) agents_[member].state = CLEAR;
+    if (awaited == NONE) return dispatch(gathered_, out);
+    for (const std::uint32_t member : gathered_) {
+      agents_[member].state = CLEAR;
+      links_[member].next = awaited;
+    }
   }
 
   void dispatch(std::span<const std::uint32_t> members, Dispatches& out) {

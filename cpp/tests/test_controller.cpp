@@ -8,12 +8,31 @@ using namespace metropolis;
 
 namespace {
 
+struct Running {
+  std::vector<AgentId> agents;
+};
+
+// Nobody who runs waits, and whoever follows the edges of one that waits comes to one that runs.
+void check_edges(const Controller& controller, const std::vector<Running>& running) {
+  const std::vector<AgentId> edges = controller.blocked_by();
+  std::vector<bool> runs(edges.size());
+  for (const Running& cluster : running) {
+    for (const AgentId agent : cluster.agents) runs[static_cast<std::size_t>(agent)] = true;
+  }
+  for (std::size_t agent = 0; agent < edges.size(); ++agent) {
+    if (edges[agent] == NOBODY) continue;
+    CHECK(!runs[agent]);
+    std::size_t at = agent;
+    for (std::size_t i = 0; i < edges.size() && edges[at] != NOBODY; ++i) {
+      at = static_cast<std::size_t>(edges[at]);
+    }
+    CHECK(runs[at]);
+  }
+}
+
 // Runs walkers to the end in a random order, validating after every commit; returns the commits.
 int run(Controller& controller, std::vector<Position> at, unsigned seed) {
   std::mt19937 random(seed);
-  struct Running {
-    std::vector<AgentId> agents;
-  };
   std::vector<Running> running;
   const auto begin = [&](const Dispatches& out) {
     for (const auto& cluster : out.clusters) {
@@ -21,6 +40,7 @@ int run(Controller& controller, std::vector<Position> at, unsigned seed) {
       running.push_back({{members.begin(), members.end()}});
     }
     controller.validate();
+    check_edges(controller, running);
   };
   Dispatches out;
   controller.start(out);
@@ -121,6 +141,7 @@ TEST_CASE("dependencies are followed before and after the step at which they are
   controller->commit(second, here, out);
   CHECK(out.clusters.empty());
   controller->validate();
+  CHECK(controller->blocked_by() == std::vector<AgentId>{NOBODY, 0});
   controller->commit(first, here, out);
   CHECK(out.clusters.size() == 2);
 }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 import click
 import msgspec
@@ -12,7 +13,7 @@ from rich.table import Table
 
 from metropolis.store.base import Inspection, Queued, Server
 from metropolis.store.opening import FORMS, address_from_environment, open_server
-from metropolis.types import AgentId, MetropolisError
+from metropolis.types import MetropolisError
 
 LISTED_MAX = 12
 """Items of a list that are shown; the rest is counted."""
@@ -87,8 +88,9 @@ def _described(about: Inspection) -> Iterable[tuple[str, str]]:
     info = about.info
     yield "world", f"{info.world}, seed {info.seed}, {len(info.agents):,} agents, {info.metric}"
     yield "floor", f"{about.floor:,} of {info.last_step:,}; kept from {about.released:,} on"
-    yield "steps", _listed(f"{count:,} at {step:,}" for step, count in about.agents_at.items())
-    yield "blocked", _listed(_edges(info.agents, about.blocked_by))
+    agents_at = sorted(Counter(about.steps).items())
+    yield "steps", _listed(f"{count:,} at {step:,}" for step, count in agents_at)
+    yield "blocked", _listed(_edges(about))
     yield "ready", _listed(_clusters(info.agents, about.ready))
     yield "claimed", _listed(_clusters(info.agents, about.claimed))
     yield "to be read", f"{about.acknowledgements:,} acknowledgements"
@@ -100,8 +102,14 @@ def _described(about: Inspection) -> Iterable[tuple[str, str]]:
         yield "warning", warning
 
 
-def _edges(names: Sequence[str], blocked: Mapping[AgentId, AgentId]) -> Iterable[str]:
-    return (f"{names[agent]} by {names[by]}" for agent, by in blocked.items())
+def _edges(about: Inspection) -> Iterable[str]:
+    """Who waits for whom; at an equal step a member of its cluster, which is blocked."""
+    for agent, other in about.blocked_by.items():
+        here, there = about.steps[agent], about.steps[other]
+        blocker = f"by {about.info.agents[other]} at {there:,}"
+        companion = f"with {about.info.agents[other]}"
+        waiting = f"{about.info.agents[agent]} at {here:,}"
+        yield f"{waiting} {companion if here == there else blocker}"
 
 
 def _clusters(names: Sequence[str], queued: Iterable[Queued]) -> Iterable[str]:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from metropolis.types import Commit, Dispatch, Step
+
+NOBODY = -1
+"""In place of an agent, in `Controller.blocked_by`."""
 
 
 class InvariantError(AssertionError):
@@ -28,6 +34,15 @@ class Controller(Protocol):
 
         Raises MetropolisError on an agent that is not running, members that are not exactly a
         dispatched cluster, and a move no agent can make.
+        """
+
+    def blocked_by(self) -> npt.NDArray[np.int32]:
+        """(agents,): whom each waits for, NOBODY for those that run or have finished.
+
+        Of the agents that block it, at an earlier step as a rule, one is named. Who is blocked by
+        nobody, but coupled with others that are, shows one of these: a member of its own cluster,
+        at its own step. So whoever goes from agent to agent comes to one that runs. Takes time in
+        proportion to the agents.
         """
 
     @property

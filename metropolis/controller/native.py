@@ -107,6 +107,10 @@ class NativeController:
         ready, self._ready = sorted(self._ready), []
         return [Dispatch(*cluster) for cluster in ready]
 
+    def blocked_by(self) -> npt.NDArray[np.int32]:
+        """See `Controller.blocked_by`."""
+        return self._core.blocked_by()
+
     @property
     def floor(self) -> Step:
         """See `Controller.floor`."""

@@ -11,7 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from metropolis.controller.base import InvariantError
+import numpy as np
+import numpy.typing as npt
+
+from metropolis.controller.base import NOBODY, InvariantError
 from metropolis.rules.metrics import Metric
 from metropolis.rules.rules import Rule
 from metropolis.types import AgentId, Commit, Dispatch, MetropolisError, Position, Step
@@ -61,6 +64,16 @@ class ReferenceController:
                 self._at[agent] = position
                 self._step[agent] += 1
         return self._dispatch_ready()
+
+    def blocked_by(self) -> npt.NDArray[np.int32]:
+        """See `Controller.blocked_by`."""
+        edges = np.full(len(self._step), NOBODY, np.int32)
+        for cluster in self._clusters():
+            blockers = {a: b for a in cluster if (b := self._blocker(a)) is not None}
+            companion = next(iter(blockers))
+            for a in cluster:
+                edges[a] = blockers.get(a, companion)
+        return edges
 
     @property
     def floor(self) -> Step:
@@ -141,11 +154,14 @@ class ReferenceController:
             yield tuple(sorted(cluster))
 
     def _is_ready(self, cluster: tuple[AgentId, ...]) -> bool:
-        return not any(
-            self.blocked(a, b) or (b in self._running and self.coupled(a, b))
-            for a in cluster
-            for b in range(len(self._step))
-        )
+        return all(self._blocker(a) is None for a in cluster)
+
+    def _blocker(self, a: AgentId) -> AgentId | None:
+        """The first agent that a waiting one must wait for."""
+        for b in range(len(self._step)):
+            if self.blocked(a, b) or (b in self._running and self.coupled(a, b)):
+                return b
+        return None
 
     def _check(self, commit: Commit) -> None:
         check_shape(commit)

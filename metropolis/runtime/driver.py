@@ -12,7 +12,9 @@ import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 
-from metropolis.controller.base import Controller
+import numpy as np
+
+from metropolis.controller.base import NOBODY, Controller
 from metropolis.runtime.crew import Crew
 from metropolis.runtime.engine import OnCommit, alone
 from metropolis.runtime.recorder import Recorder
@@ -43,6 +45,8 @@ class Driver:
         """The floor that the store was told."""
         self.newest_step = max(self.nodes.steps)
         """The greatest step that somebody is known to have come to."""
+        self._blocked_by = np.full(len(names), NOBODY, np.int32)
+        """As the store was told, of every agent."""
         self._held = ExitStack()
         self._released_wall_s = self._heard_wall_s = time.monotonic()
         self.failure: BaseException | None = None
@@ -57,7 +61,10 @@ class Driver:
         """Go on from `nodes`, where `controller` stands; to be awaited once."""
         self._controller, self._recorder, self._on_commit = controller, recorder, on_commit
         self._held.enter_context(Pulse(self._lease_s, self._renew))
-        if self._store.inspect().released != recorder.next_step:
+        stands = self._store.inspect()
+        for agent, blocker in stands.blocked_by.items():  # what the last driver has told
+            self._blocked_by[agent] = blocker
+        if stands.released != recorder.next_step:
             self.end(StoreError("another driver has gone on with the run; resume it once more"))
             return
         for known in self._kept():
@@ -155,15 +162,25 @@ class Driver:
             places = tuple(self._positions[agent] for agent in outcome.agents)
             commits.append(Commit(outcome.agents, places))
             self._on_commit(outcome)
-        ready, before = self._controller.handle(commits), self._told
-        if ready or self._controller.floor != before:
-            self._dispatch(ready)
+        self._dispatch(self._controller.handle(commits))
 
     def _dispatch(self, ready: list[Dispatch]) -> None:
+        """Tell the store what can be run, who waits for whom, and the floor: what has changed."""
         self._heard_wall_s = time.monotonic()
         self._at_work |= {(one.step, one.agents[0]): one for one in ready}
-        self._told = self._controller.floor
-        patiently(self._store.dispatch, self._fence, ready, {}, self._told)
+        edges, floor = self._changed_edges(), self._controller.floor
+        if ready or edges or floor != self._told:
+            self._told = floor
+            patiently(self._store.dispatch, self._fence, ready, edges, floor)
+
+    def _changed_edges(self) -> dict[AgentId, AgentId | None]:
+        before, self._blocked_by = self._blocked_by, self._controller.blocked_by()
+        changed = np.flatnonzero(self._blocked_by != before)
+        blockers = self._blocked_by[changed].tolist()
+        return {
+            agent: None if blocker == NOBODY else blocker
+            for agent, blocker in zip(changed.tolist(), blockers, strict=True)
+        }
 
     def _renew(self) -> None:
         """In the thread of the pulse."""

@@ -135,9 +135,10 @@ class Inspection:
     """As the controller has told last."""
     released: Step
     """What lies below this step is dropped."""
-    agents_at: Mapping[Step, int]
-    """Step -> how many agents are there."""
+    steps: Sequence[Step]
+    """Of every agent, by id."""
     blocked_by: Mapping[AgentId, AgentId]
+    """As the controller has told last; at an agent of the same step, one waits with it."""
     ready: Sequence[Queued]
     claimed: Sequence[Queued]
     acknowledgements: int

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from threading import Condition
 from typing import Any
@@ -307,7 +306,7 @@ class MemoryStore(Store):
                 self.info(),
                 run.floor,
                 run.released,
-                dict(sorted(Counter(run.steps.values()).items())),
+                [run.steps[agent] for agent in sorted(run.steps)],
                 dict(sorted(run.blocked.items())),
                 ready,
                 claimed,

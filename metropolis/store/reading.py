@@ -1,9 +1,8 @@
-"""How a run in Redis stands, for people; read piece by piece while it goes on."""
+"""How a run in Redis stands, for people; while it goes on."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from metropolis.store.base import Inspection, Queued, RunInfo
 from metropolis.store.connect import Client, warnings
@@ -12,43 +11,52 @@ from metropolis.types import AgentId, Step
 
 
 def inspection_of(client: Client, prefix: str, info: RunInfo) -> Inspection:
-    """The keys are those of redis.py."""
-    state = {name.decode(): value.decode() for name, value in _hash(client, prefix, "state")}
-    seconds, microseconds = client.time()
+    """The keys are those of redis.py; all but the memory is of one moment."""
+    names = "state", "steps", "blocked", "clusters", "claims", "counts"
+    with client.pipeline(transaction=True) as asked:
+        for name in names:
+            asked.hgetall(f"{prefix}{name}")
+        asked.zrange(f"{prefix}leases", 0, -1, withscores=True)
+        asked.zcard(f"{prefix}acked")
+        asked.time()
+        *hashes, leases, acknowledgements, (seconds, microseconds) = asked.execute()
+    state, steps, blocked, clusters, claims, counts = map(_decoded, hashes)
     now_ms = seconds * 1000 + microseconds // 1000
-    ready, claimed = _queues(client, prefix, now_ms)
-    steps = Counter(int(step) for _, step in _hash(client, prefix, "steps"))
-    blocked = {int(agent): int(by) for agent, by in _hash(client, prefix, "blocked")}
+    until_ms = {name.decode(): end for name, end in leases}
+    ready, claimed = _queues(clusters, claims, until_ms, now_ms)
     return Inspection(
         info,
         int(state["floor"]),
         int(state["released"]),
-        dict(sorted(steps.items())),
-        dict(sorted(blocked.items())),
+        [int(steps[agent]) for agent in sorted(steps, key=int)],
+        {int(agent): int(blocked[agent]) for agent in sorted(blocked, key=int)},
         ready,
         claimed,
-        client.zcard(f"{prefix}acked"),
+        acknowledgements,
         sum(client.memory_usage(key, samples=0) or 0 for key in keys_of(client, prefix)),
         state.get("holder"),
         max(0, int(state.get("until_ms", 0)) - now_ms) / 1000,
-        {name.decode(): int(value) for name, value in _hash(client, prefix, "counts")},
+        {name: int(value) for name, value in counts.items()},
         warnings(client.info("persistence")),
     )
 
 
-def _hash(client: Client, prefix: str, name: str) -> Iterator[tuple[bytes, bytes]]:
-    yield from client.hgetall(f"{prefix}{name}").items()
+def _decoded(found: Mapping[bytes, bytes]) -> dict[str, str]:
+    return {name.decode(): value.decode() for name, value in found.items()}
 
 
-def _queues(client: Client, prefix: str, now_ms: int) -> tuple[list[Queued], list[Queued]]:
-    leases = dict(client.zrange(f"{prefix}leases", 0, -1, withscores=True))
-    workers = dict(_hash(client, prefix, "claims"))
+def _queues(
+    clusters: Mapping[str, str],
+    claims: Mapping[str, str],
+    until_ms: Mapping[str, float],
+    now_ms: int,
+) -> tuple[list[Queued], list[Queued]]:
     ready, claimed = [], []
-    for name, text in _hash(client, prefix, "clusters"):
-        cluster = cluster_of(text.decode())
-        if name in workers:
-            worker = workers[name].decode().partition(" ")[2]
-            left_s = max(0.0, leases.get(name, 0) - now_ms) / 1000
+    for name, text in clusters.items():
+        cluster = cluster_of(text)
+        if name in claims:
+            worker = claims[name].partition(" ")[2]
+            left_s = max(0.0, until_ms.get(name, 0) - now_ms) / 1000
             claimed.append(Queued(cluster.step, cluster.agents, worker, left_s))
         else:
             ready.append(Queued(cluster.step, cluster.agents))

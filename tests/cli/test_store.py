@@ -34,7 +34,7 @@ def test_ls_inspect_and_rm(
             dispatch(store, fence, 0, agent)
         assert commit(store, claimed(store))
         claimed(store, "worker 7")
-        store.dispatch(fence, [], {4: 1}, 0)
+        store.dispatch(fence, [], {0: 1, 4: 3}, 0)
         status, listed = run(monkeypatch, capsys, "ls")
         assert status == 0
         assert all(word in listed for word in ("tuesday", "line", "10,000", "me"))
@@ -42,7 +42,7 @@ def test_ls_inspect_and_rm(
         assert status == 0
         for line in (
             "steps       4 at 0; 1 at 1",
-            "blocked     a4 by a1",
+            "blocked     a0 at 1 by a1 at 0; a4 at 0 with a3",
             "ready       step 0: a2",
             "claimed     step 0: a1 by worker 7 for",
             "to be read  1 acknowledgements",
@@ -51,7 +51,7 @@ def test_ls_inspect_and_rm(
         ):
             assert line in said
         _, said = run(monkeypatch, capsys, "inspect", "tuesday", "--json")
-        assert json.loads(said)["agents_at"] == {"0": 4, "1": 1}
+        assert json.loads(said)["steps"] == [1, 0, 0, 0, 0]
         _, said = run(monkeypatch, capsys, "ls", "--json")
         assert list(json.loads(said)) == ["tuesday"]
         assert run(monkeypatch, capsys, "rm", "tuesday")[0] == 2

@@ -15,6 +15,7 @@ from metropolis.controller.native import NativeController, mined_controller
 from metropolis.controller.reference import ReferenceController
 from metropolis.rules.rules import Rule, conservative, lockstep, versioned
 from metropolis.types import Commit
+from tests.controller.edges import check_edges
 from tests.controller.worlds import (
     History,
     Plain,
@@ -142,6 +143,9 @@ def test_a_controller_goes_on_from_steps_and_positions(seed: int) -> None:
         assert controller.start() == in_order
         assert controller.floor == whole.floor
         controller.validate()
+    at_work = {agent for dispatch in running for agent in dispatch.agents}
+    gone = {agent for agent in range(len(at)) if steps[agent] == world.steps}
+    check_edges([whole, *again], at_work, gone)
     while running:
         cluster = running.pop(random.randrange(len(running)))
         commit = Commit(cluster.agents, tuple(at[agent] for agent in cluster.agents))

@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from metropolis.controller.base import NOBODY
 from metropolis.controller.native import NativeController, mined_controller
 from metropolis.controller.reference import ReferenceController
 from metropolis.rules.metrics import CHEBYSHEV, PLANE_METRICS, Geodesic, Metric
 from metropolis.rules.rules import Rule, conservative, lockstep, unordered, versioned
 from metropolis.types import Commit, Dispatch, Position
+from tests.controller.edges import check_edges
 
 SEEDS = st.integers(0, 2**40)
 
@@ -33,7 +35,7 @@ def drive(
     start = (rule, metric, velocity, starts, steps)
     reference = ReferenceController(*start, check_moves=check_moves)
     native = NativeController.of_rule(*start, check_moves=check_moves)
-    at = list(starts)
+    at, commits = list(starts), [0] * len(starts)
     pace = [random.choice([0.05, 1, 1, 1, 5]) for _ in starts]
     running: list[Dispatch] = reference.start()
     assert native.start() == running
@@ -44,12 +46,16 @@ def drive(
         dispatch = running.pop(random.choices(range(len(running)), weights)[0])
         for agent in dispatch.agents:
             at[agent] = walk(agent, at[agent])
+            commits[agent] += 1
         commit = Commit(dispatch.agents, tuple(at[agent] for agent in dispatch.agents))
         commands = reference.handle([commit])
         assert native.handle([commit]) == commands
         assert native.floor == reference.floor
         native.validate()
         running += commands
+        at_work = {agent for dispatch in running for agent in dispatch.agents}
+        gone = {agent for agent in range(len(at)) if commits[agent] == steps}
+        check_edges([reference, native], at_work, gone)
     reference.validate()
     assert reference.finished
     assert native.finished
@@ -143,12 +149,23 @@ def test_a_crowd_is_one_cluster_and_a_desert_is_many() -> None:
 
 
 @pytest.mark.parametrize("make", [ReferenceController, NativeController.of_rule])
+def test_who_waits_with_a_companion_shows_it(make) -> None:
+    """Agents 0 and 1 are coupled at step 1, and agent 2 blocks 1 only."""
+    controller = make(conservative(4, 1), CHEBYSHEV, 1, [(0, 0), (5, 0), (11, 0)], 9)
+    assert controller.start() == [Dispatch(0, (0, 1)), Dispatch(0, (2,))]
+    assert controller.blocked_by().tolist() == [NOBODY] * 3
+    assert controller.handle([Commit((0, 1), ((0, 0), (5, 0)))]) == []
+    assert controller.blocked_by().tolist() == [1, 2, NOBODY]
+
+
+@pytest.mark.parametrize("make", [ReferenceController, NativeController.of_rule])
 @pytest.mark.parametrize("rule", [conservative(4, 1), lockstep(), unordered()])
 def test_no_agents_and_no_steps(make, rule: Rule) -> None:
     for starts, steps in (([], 5), ([(0, 0)], 0)):
         controller = make(rule, CHEBYSHEV, 1, starts, steps)
         assert controller.start() == []
         assert controller.finished
+        assert controller.blocked_by().tolist() == [NOBODY] * len(starts)
         controller.validate()
 
 
@@ -174,6 +191,7 @@ def test_mined_dependencies_synchronise_before_and_after() -> None:
     assert [d.agents for d in controller.start()] == [(0,), (1,), (2,)]
     assert controller.handle([Commit((2,), place)]) == [Dispatch(1, (2,))]
     assert controller.handle([Commit((0,), place)]) == []
+    assert controller.blocked_by().tolist() == [1, NOBODY, NOBODY]
     assert controller.handle([Commit((1,), place)]) == [Dispatch(1, (0,)), Dispatch(1, (1,))]
     assert controller.handle([Commit((1,), place)]) == []
     assert controller.handle([Commit((0,), place)]) == [Dispatch(2, (0,)), Dispatch(2, (1,))]

@@ -27,6 +27,7 @@ from metropolis.rules.metrics import (
     Metric,
 )
 from metropolis.types import Commit, Dispatch, Position
+from tests.controller.edges import check_edges
 
 Tile = tuple[int, int]
 History = dict[tuple[int, int], tuple[int, Position]]
@@ -258,6 +259,9 @@ def execute(
             running.append((dispatch, outcome))
         for controller in controllers:
             controller.validate()
+        at_work = {agent for dispatch, _ in running for agent in dispatch.agents}
+        last = {agent for step, agent in history if step == world.steps - 1}
+        check_edges(controllers, at_work, last)
 
     begin([controller.start() for controller in controllers])
     while running:

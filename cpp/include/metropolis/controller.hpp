@@ -29,6 +29,8 @@ struct Dispatches {
   }
 };
 
+inline constexpr AgentId NOBODY = -1;
+
 class Controller {
  public:
   virtual ~Controller() = default;
@@ -41,6 +43,10 @@ class Controller {
   // Throws std::invalid_argument on an agent that is not running.
   virtual void commit(std::span<const AgentId> agents, std::span<const Position> positions,
                       Dispatches& out) = 0;
+
+  // Whom each agent waits for, NOBODY where it runs or has finished; to be asked after start().
+  // metropolis/controller/base.py says what an agent shows that waits with a companion.
+  virtual std::vector<AgentId> blocked_by() const = 0;
 
   // The smallest step any agent still has to run; the target step when all have finished.
   virtual Step floor() const = 0;

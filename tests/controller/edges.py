@@ -1,0 +1,42 @@
+"""Whether what a controller tells of who waits for whom is so."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from metropolis.controller.base import NOBODY, Controller
+from metropolis.controller.reference import ReferenceController
+
+
+def check_edges(
+    controllers: Sequence[Controller], running: Collection[int], finished: Collection[int]
+) -> None:
+    """Exactly those who wait show somebody, and whoever goes on from there comes to a runner.
+
+    Where the first is the reference it tells, moreover, whether they wait for them in truth.
+    """
+    for controller in controllers:
+        edges = controller.blocked_by().tolist()
+        for agent, other in enumerate(edges):
+            assert (other == NOBODY) == (agent in running or agent in finished), (agent, edges)
+            for _ in edges:
+                if other == NOBODY or other in running:
+                    break
+                other = edges[other]
+            assert other == NOBODY or other in running, edges
+        if isinstance(controllers[0], ReferenceController):
+            _check_reasons(controllers[0], edges)
+
+
+def _check_reasons(reference: ReferenceController, edges: list[int]) -> None:
+    def blocks(b: int, a: int) -> bool:
+        return reference.blocked(a, b) or (edges[b] == NOBODY and reference.coupled(a, b))
+
+    for cluster in reference._clusters():
+        for a in cluster:
+            b = edges[a]
+            if any(blocks(other, a) for other in range(len(edges))):
+                assert blocks(b, a), (a, b)
+            else:
+                assert b in cluster, (a, b, cluster)
+                assert blocks(edges[b], b), (a, b, edges[b])
