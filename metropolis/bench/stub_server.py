@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import log
+from pathlib import Path
 from random import Random
 
 import click
@@ -32,13 +35,14 @@ def latency_s(seed: int, question: str, mean_s: float) -> float:
 
 
 @contextmanager
-def stub_server(mean_s: float, seed: int) -> Iterator[str]:
+def stub_server(mean_s: float, seed: int, log_file: Path | None = None) -> Iterator[str]:
     """The URL of a server in a process of its own."""
     serve = "from metropolis.bench.stub_server import command; command()"
+    options = ["--mean-ms", str(mean_s * 1000), "--seed", str(seed)]
+    if log_file is not None:
+        options += ["--log", str(log_file)]
     process = subprocess.Popen(
-        [sys.executable, "-c", serve, "--mean-ms", str(mean_s * 1000), "--seed", str(seed)],
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-c", serve, *options], stdout=subprocess.PIPE, text=True
     )
     try:
         assert process.stdout is not None
@@ -52,16 +56,26 @@ def stub_server(mean_s: float, seed: int) -> Iterator[str]:
 @click.option("--mean-ms", type=click.FloatRange(min=0), default=0.0, show_default=True)
 @click.option("--seed", default=0, show_default=True)
 @click.option("--port", default=0, help="[default: a free one]")
-def command(mean_ms: float, seed: int, port: int) -> None:
+@click.option(
+    "--log",
+    "log_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Add a line here whenever something is asked or answered: which, the time in monotonic "
+    "seconds, the sampling seed of the request. Answers then differ from request to request.",
+)
+def command(mean_ms: float, seed: int, port: int, log_file: Path | None) -> None:
     """Serve chats with lognormal latency until stopped; prints the URL."""
-    asyncio.run(_serve(mean_ms / 1000, seed, port))
+    asyncio.run(_serve(mean_ms / 1000, seed, port, log_file))
 
 
-async def _serve(mean_s: float, seed: int, port: int) -> None:
+async def _serve(mean_s: float, seed: int, port: int, log_file: Path | None) -> None:
     listening = socket.create_server(("127.0.0.1", port), backlog=4096)
+    note = None if log_file is None else os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     click.echo(f"http://127.0.0.1:{listening.getsockname()[1]}")
     server = await asyncio.get_running_loop().create_server(
-        lambda: _Connection(mean_s, seed), sock=listening, backlog=4096
+        lambda: _Connection(mean_s, seed) if note is None else _Logged(mean_s, seed, note),
+        sock=listening,
+        backlog=4096,
     )
     await server.serve_forever()
 
@@ -102,6 +116,44 @@ class _Connection(asyncio.Protocol):
             self._write(CHAT)
 
 
+class _Logged(_Connection):
+    """Answers as its seed and the request's have it, and writes down when."""
+
+    def __init__(self, mean_s: float, seed: int, log_file: int) -> None:
+        super().__init__(mean_s, seed)
+        self._file = log_file
+
+    def _answer(self, body: bytes) -> None:
+        if not body:
+            super()._answer(body)
+            return
+        key = json.loads(body)["seed"]
+        self._note(ASKED, key)
+        self._loop.call_later(latency_s(self._seed, f"{key}", self._mean_s), self._reply, key)
+
+    def _reply(self, key: int) -> None:
+        words = Random(f"{self._seed} {key}").choices(WORDS, k=3)
+        self._write(_chat(" ".join(words)))
+        self._note(ANSWERED, key)
+
+    def _note(self, what: str, key: int) -> None:
+        os.write(self._file, f"{what} {time.monotonic():.6f} {key}\n".encode())
+
+
+def _chat(text: str) -> bytes:
+    message = {"role": "assistant", "content": text}
+    return _response(
+        {
+            "id": "answer",
+            "object": "chat.completion",
+            "created": 0,
+            "model": MODEL,
+            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 12, "completion_tokens": 6, "total_tokens": 18},
+        }
+    )
+
+
 def _response(content: object) -> bytes:
     body = json.dumps(content).encode()
     head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
@@ -110,19 +162,6 @@ def _response(content: object) -> bytes:
 
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 MODELS = _response({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
-CHAT = _response(
-    {
-        "id": "answer",
-        "object": "chat.completion",
-        "created": 0,
-        "model": MODEL,
-        "choices": [
-            {
-                "index": 0,
-                "message": {"role": "assistant", "content": "I stay where I am."},
-                "finish_reason": "stop",
-            }
-        ],
-        "usage": {"prompt_tokens": 12, "completion_tokens": 6, "total_tokens": 18},
-    }
-)
+CHAT = _chat("I stay where I am.")
+ASKED, ANSWERED = "asked", "answered"
+WORDS = ("north", "south", "sun", "rain", "wind", "snow", "hail", "fog", "stay", "go")

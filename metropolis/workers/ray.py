@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 import uuid
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
@@ -23,6 +23,7 @@ from ray.exceptions import RayError, RayTaskError
 from metropolis.store.server import RedisServer
 from metropolis.types import MetropolisError
 from metropolis.workers.job import Job
+from metropolis.workers.sources import Sources, sources_of
 
 STOP_S = 5.0
 """How long an actor may take to give back what it is at."""
@@ -43,6 +44,7 @@ class RayCrew:
             _init(count, address)
         self._url, self._run = url, run
         self._count = count or max(1, int(ray.cluster_resources().get("CPU", 1)))
+        self._sources = sources_of({type(job.world), *map(type, job.agents)})
         self._shared = ray.put(_pickled(job.shipped(self._count)))
 
     def start(self) -> Sequence[Coroutine[Any, Any, None]]:
@@ -51,7 +53,8 @@ class RayCrew:
             max_restarts=-1, max_task_retries=-1, num_cpus=0, scheduling_strategy="SPREAD"
         )
         actors = [remote.remote() for _ in range(self._count)]
-        return [_follow(actor, [self._shared], self._url, self._run) for actor in actors]
+        told = [self._shared], self._sources, self._url, self._run
+        return [_follow(actor, *told) for actor in actors]
 
     def close(self) -> None:
         """End the cluster if it was begun here."""
@@ -60,7 +63,10 @@ class RayCrew:
 
 
 class _Actor:
-    async def run(self, shared: list[Any], url: str, run: str) -> None:
+    async def run(
+        self, shared: list[Any], sources: Mapping[str, tuple[str, bool]], url: str, run: str
+    ) -> None:
+        sys.meta_path.insert(0, Sources(sources))
         job: Job = ray.cloudpickle.loads(await shared[0])
         with RedisServer(url) as server:
             worker = job.worker(uuid.uuid4().hex, server.store(run))
@@ -93,6 +99,7 @@ def _init(count: int | None, address: str | None) -> None:
     local = {"num_cpus": count or os.cpu_count() or 1}
     options: dict[str, Any] = {"address": address} if address else local
     options |= {"include_dashboard": False, "log_to_driver": False}
+    ray._private.worker.print_to_stdstream = _say  # of a lost node it tells on standard output
     try:
         ray.init(logging_level=logging.ERROR, **options)
     except (ConnectionError, ValueError, RuntimeError) as error:
@@ -100,8 +107,14 @@ def _init(count: int | None, address: str | None) -> None:
         raise MetropolisError(f"Ray at {where} cannot be used: {error}") from error
 
 
+def _say(told: Any, ignore_prefix: bool) -> None:  # noqa: ARG001
+    """What Ray has to tell; standard output belongs to the run."""
+    for line in "\n".join(told["lines"]).splitlines()[:1]:
+        sys.stderr.write(f"metropolis: Ray says: {line}\n")
+
+
 def _pickled(job: Job) -> bytes:
-    """World and agents by value if their module cannot be imported elsewhere."""
+    """What is defined in no file of its own goes by value."""
     for kind in {type(job.world), *map(type, job.agents)}:
         name = kind.__module__
         if name == "__main__" or find_spec(name) is None:

@@ -1,0 +1,103 @@
+"""`metropolis bench recovery`: `kill -9`, again and again, and whether anybody can tell.
+
+A run by two workers on Ray, in a store of its own, asks a stand-in for a model. At moments drawn
+from a seed somebody is killed: a worker, the controller (the process of `metropolis run`), the
+store, or a node of Ray. What has to be brought back is brought back, with `metropolis run --resume`
+where it is the controller. When a run has ended it must be the uninterrupted one: equal history, no
+agent-step committed twice, no answer bought twice unless a kill found the call in flight.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from metropolis.bench.recovery.plan import VICTIMS, draw_kills
+from metropolis.bench.recovery.stage import Stage, summary_file
+from metropolis.bench.recovery.victim import MEAN_S, Ended, Run
+from metropolis.bench.stub_server import stub_server
+from metropolis.progress import progress_bar
+
+
+def campaign(folder: Path, kills: int, seed: int) -> list[Ended]:
+    """All runs that it takes, in order. `folder` is empty, and its path short."""
+    left, runs = draw_kills(kills, seed), list[Ended]()
+    with progress_bar(kills, "kills") as (advance, describe), Stage(folder, seed) as stage:
+        out = folder / "whole"
+        with stub_server(MEAN_S, seed) as url:
+            stage.begin(out, url, "--mode", "lockstep").wait()
+        whole = json.loads(summary_file(out).read_text())
+        while left:
+            describe(f"run {len(runs) + 1}")
+            runs.append(Run(stage, len(runs)).carry_out(left, whole, advance))
+            if runs[-1].flaws and not runs[-1].kills:  # it would go on like this for ever
+                break
+    return runs
+
+
+@click.command("recovery")
+@click.option("--kills", type=click.IntRange(1, 1_000_000), default=20, show_default=True)
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print an object.")
+def command(kills: int, seed: int, as_json: bool) -> int:
+    """Kill parts of runs at random moments, and compare how they end; some 8 s per kill.
+
+    The calls are real, over HTTP to a stand-in on this machine; its latencies are drawn. The kills
+    are those of the seed. Exit status: 0 all is as if there had been none, 1 it is not.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="mr-", dir="/tmp"))  # sockets want a short path
+    runs = campaign(folder, kills, seed)
+    right = not any(run.flaws for run in runs)
+    if as_json:
+        click.echo(json.dumps(_summary(runs, seed), indent=2))
+    else:
+        _print(runs, seed)
+    if right:
+        shutil.rmtree(folder)
+    else:
+        click.echo(f"metropolis: what the runs have left is in {folder}", err=True)
+    return 0 if right else 1
+
+
+def _summary(runs: Sequence[Ended], seed: int) -> dict[str, object]:
+    return {
+        "seed": seed,
+        "kills": sum(len(run.kills) for run in runs),
+        "survived": sum(len(run.kills) for run in runs if not run.flaws),
+        "victims": _by_victim(runs),
+        "bought": sum(run.purchases.bought for run in runs),
+        "unique": sum(run.purchases.unique for run in runs),
+        "in_flight": sum(run.purchases.in_flight for run in runs),
+        "beyond": sum(run.purchases.beyond for run in runs),
+        "wall_s": sum(run.wall_s for run in runs),
+        "runs": [asdict(run) for run in runs],
+    }
+
+
+def _by_victim(runs: Sequence[Ended]) -> dict[str, dict[str, int]]:
+    kills = Counter(kill for run in runs for kill in run.kills)
+    survived = Counter(kill for run in runs if not run.flaws for kill in run.kills)
+    return {victim: {"kills": kills[victim], "survived": survived[victim]} for victim in VICTIMS}
+
+
+def _print(runs: Sequence[Ended], seed: int) -> None:
+    click.echo(f"{'victim':<12}{'kills':>8}{'survived':>10}")
+    for victim, of in _by_victim(runs).items():
+        click.echo(f"{victim:<12}{of['kills']:>8}{of['survived']:>10}")
+    bought = sum(run.purchases.bought for run in runs)
+    twice = bought - sum(run.purchases.unique for run in runs)
+    click.echo(
+        f"\n{len(runs)} runs, {sum(run.started for run in runs)} starts; {bought:,} answers "
+        f"bought, {twice} of them again: {sum(run.purchases.in_flight for run in runs)} calls were "
+        f"in flight when kills began, {sum(run.purchases.beyond for run in runs)} were not"
+    )
+    for number, run in enumerate(runs):
+        for flaw in run.flaws:
+            click.echo(f"run {number} of seed {seed}, after {', '.join(run.kills)}: {flaw}")

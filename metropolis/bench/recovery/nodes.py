@@ -1,0 +1,106 @@
+"""A Ray of two nodes on this machine, which ends with this process."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from metropolis.bench.recovery.processes import actors_below, alive, below, raylet_below
+from metropolis.types import MetropolisError
+
+START_S = 90.0
+STOP_S = 15.0
+STORE_BYTES = 80_000_000
+"""Of each node's object store: Ray's least is 75 MB, and a run keeps its world there."""
+
+
+def ray_environment() -> dict[str, str]:
+    """What every process of one Ray has in its environment."""
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
+
+
+class Nodes:
+    """A head, and a second node that may be killed."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        """Ray's files are in `folder`, whose path must be short."""
+        self._folder, self._environment = folder, {**os.environ, **environment}
+        with socket.create_server(("", 0)) as free:
+            port = free.getsockname()[1]
+        head = ["--head", f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false"]
+        self._head, log = self._start("head", *head)
+        try:
+            where = re.search(r"Local node IP: (\S+)", log)
+            assert where is not None, log
+            self.address = f"{where[1]}:{port}"
+            self._second, _ = self._start("second", f"--address={self.address}")
+        except BaseException:
+            _end(self._head)
+            raise
+
+    def actors(self) -> list[int]:
+        """The processes of our workers on both nodes."""
+        return sorted([*actors_below(self._head.pid), *actors_below(self._second.pid)])
+
+    def kill_second(self) -> list[int]:
+        """`kill -9` of the second node; the processes that end with it sooner or later."""
+        pids = [*below(self._second.pid)]
+        raylet = raylet_below(self._second.pid)
+        assert raylet is not None
+        os.kill(raylet, signal.SIGKILL)
+        return pids
+
+    def restart_second(self) -> None:
+        """Another node in its place, as soon as all of it has ended."""
+        _end(self._second)
+        self._second, _ = self._start("second", f"--address={self.address}")
+
+    def close(self) -> None:
+        """End both."""
+        _end(self._second)
+        _end(self._head)
+
+    def _start(self, name: str, *options: str) -> tuple[subprocess.Popen[bytes], str]:
+        """The process, and what it has said, as soon as the node is up."""
+        log = self._folder / f"{name}.log"
+        command = [sys.executable, "-c", "from ray.scripts.scripts import main; main()", "start"]
+        always = ("--block", "--num-cpus=1", f"--object-store-memory={STORE_BYTES}")
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                [*command, *always, "--disable-usage-stats", *options],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=self._environment,
+                start_new_session=True,
+            )
+        deadline_s = time.monotonic() + START_S
+        while "runtime started" not in (said := log.read_text(errors="replace")):
+            if process.poll() is not None or time.monotonic() > deadline_s:
+                _end(process)
+                raise MetropolisError(f"a node of Ray did not start: {said.strip()[-500:]}")
+            time.sleep(0.05)
+        return process, said
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """It ends what it has started; what is left of that after a while is killed."""
+    pids = [*below(process.pid)]
+    process.terminate()
+    try:
+        process.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    deadline_s = time.monotonic() + STOP_S
+    while (left := [pid for pid in pids if alive(pid)]) and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,75 @@
+"""What the runs of a campaign need around them: a store, a Ray, and how a run is started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from metropolis.bench.recovery import world
+from metropolis.bench.recovery.nodes import Nodes, ray_environment
+from metropolis.store.embedded import EmbeddedServer
+
+LEASE_S = 2.0
+METROPOLIS = [sys.executable, "-c", "from metropolis.cli import main; main()"]
+
+
+class Stage:
+    """A store that writes with every commit, and two nodes of Ray; `with` ends them."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        """Everything is in `folder`, whose path must be short."""
+        self.folder, self.seed = folder, seed
+        token = ray_environment()
+        self._environment = {**os.environ, **token}
+        (folder / "ray").mkdir()
+        self.server = EmbeddedServer(folder / "store")
+        try:
+            self.nodes = Nodes(folder / "ray", token)
+        except BaseException:
+            self.server.close()
+            raise
+
+    def __enter__(self) -> Stage:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.nodes.close()
+        self.server.close()
+
+    def begin(self, out: Path, llm: str, *options: str) -> subprocess.Popen[bytes]:
+        """The process of a new run in `out`."""
+        about = [world.__file__, "--llm", f"vllm:{llm}", "--out", str(out)]
+        return self._start(out, *about, "--seed", str(self.seed), *options)
+
+    def begin_stored(self, out: Path, llm: str, on_cluster: bool) -> subprocess.Popen[bytes]:
+        """A run in the store, by two workers on Ray."""
+        where = ["--ray-address", self.nodes.address] if on_cluster else []
+        store = ["--store", self.server.url, "--lease", f"{LEASE_S:g}", "--workers", "ray:2"]
+        return self.begin(out, llm, *store, *where)
+
+    def resume(self, out: Path) -> subprocess.Popen[bytes]:
+        """The process that goes on with the run in `out`."""
+        return self._start(out, "--resume", str(out))
+
+    def _start(self, out: Path, *options: str) -> subprocess.Popen[bytes]:
+        with summary_file(out).open("wb") as said, errors_file(out).open("wb") as errors:
+            return subprocess.Popen(
+                [*METROPOLIS, "run", *options, "--quiet", "--json"],
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=errors,
+                env=self._environment,
+                start_new_session=True,
+            )
+
+
+def summary_file(out: Path) -> Path:
+    """Where the summary of the run in `out` is."""
+    return out.with_suffix(".json")
+
+
+def errors_file(out: Path) -> Path:
+    """Where what it has complained of is, since it was started last."""
+    return out.with_suffix(".err")

@@ -1,0 +1,219 @@
+"""A run that is killed until it ends, and what is wrong with it then."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+from metropolis.bench.recovery.plan import Kill, on_cluster
+from metropolis.bench.recovery.processes import actors_below, alive, below, raylet_below
+from metropolis.bench.recovery.purchases import Purchases, Struck, purchases_of
+from metropolis.bench.recovery.stage import Stage, errors_file, summary_file
+from metropolis.bench.stub_server import stub_server
+
+MEAN_S = 0.02
+"""Of the stand-in's latencies."""
+PATIENCE_S = 120.0
+"""A run that nobody has killed for so long ought to have ended."""
+POLL_S = 0.01
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A run that was killed, as it ended."""
+
+    on_cluster: bool
+    kills: list[str]
+    started: int
+    """Processes it took."""
+    wall_s: float
+    purchases: Purchases
+    flaws: list[str]
+    """Each a sentence; none: it is the uninterrupted run."""
+
+
+@dataclass
+class Run:
+    """The run of that number, from its beginning to its end."""
+
+    stage: Stage
+    number: int
+    started: int = 0
+    struck: list[Struck] = field(default_factory=list)
+    flaws: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.out = self.stage.folder / f"run-{self.number}"
+        self.on_cluster = on_cluster(self.stage.seed, self.number)
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def carry_out(
+        self, left: list[Kill], whole: Mapping[str, Any], progress: Callable[[int], None]
+    ) -> Ended:
+        """Kill it as `left` has it until it ends; takes those kills off `left`."""
+        began_s, log = time.monotonic(), self.out.with_suffix(".log")
+        with stub_server(MEAN_S, self.stage.seed, log) as url:
+            self._url = url
+            try:
+                self._until_its_end(left, progress)
+            finally:
+                self._end()
+        wall_s = time.monotonic() - began_s
+        purchases = purchases_of(log, self.struck)
+        if not self.flaws:
+            self._compare(whole, purchases)
+        kills = [struck.victim for struck in self.struck]
+        return Ended(self.on_cluster, kills, self.started, wall_s, purchases, self.flaws)
+
+    # --- how it goes on
+
+    def _until_its_end(self, left: list[Kill], progress: Callable[[int], None]) -> None:
+        self._start()
+        quiet_since_s = time.monotonic()
+        while not self.flaws:
+            status = self._wait(left[0].pause_s if left else PATIENCE_S)
+            if status == 0:
+                return
+            if status is not None:
+                self._stopped(status)
+                self._start()
+            elif time.monotonic() - quiet_since_s > PATIENCE_S:
+                self.flaws.append(f"it had not ended {PATIENCE_S:g} s after the last kill")
+            elif left and self._strike(left[0]):
+                left.pop(0)
+                quiet_since_s = time.monotonic()
+                progress(1)
+
+    def _start(self) -> None:
+        """Begin it, or go on with it."""
+        self.started += 1
+        if (self.out / "run.json").exists():
+            self._child = self.stage.resume(self.out)
+        else:  # not yet, or killed before there was a run
+            shutil.rmtree(self.out, ignore_errors=True)
+            self._child = self.stage.begin_stored(self.out, self._url, self.on_cluster)
+
+    def _wait(self, pause_s: float) -> int | None:
+        """The status with which it has ended; None: it goes on after `pause_s`."""
+        deadline_s = time.monotonic() + pause_s
+        assert self._child is not None
+        while (status := self._child.poll()) is None and time.monotonic() < deadline_s:
+            self._bury()
+            time.sleep(POLL_S)
+        return status
+
+    def _bury(self) -> None:
+        """Write down when kills have had their whole effect."""
+        for struck in self.struck:
+            if struck.ended_s == inf and not any(map(alive, struck.pids)):
+                struck.ended_s = time.monotonic()
+
+    def _stopped(self, status: int) -> None:
+        """It has ended by itself, which it may when its own Ray was killed under it."""
+        if not self.struck or self.struck[-1].victim != "node" or self.on_cluster:
+            said = errors_file(self.out).read_text(errors="replace").strip().splitlines()
+            self.flaws.append(f"it stopped with status {status}: {said[-1] if said else ''}")
+
+    def _end(self) -> None:
+        """Whatever is left of it."""
+        assert self._child is not None
+        left = [] if self._child.poll() is not None else [*below(self._child.pid)]
+        self._child.kill()
+        self._child.wait()
+        deadline_s = time.monotonic() + 10.0
+        while time.monotonic() < deadline_s and any(s.ended_s == inf for s in self.struck):
+            self._bury()
+            time.sleep(POLL_S)
+        for struck in self.struck:
+            left += [pid for pid in struck.pids if struck.ended_s == inf and alive(pid)]
+        if any(struck.ended_s == inf for struck in self.struck):
+            self.flaws.append(f"kills have left processes behind: {sorted(left)}")
+        for pid in filter(alive, left):
+            os.kill(pid, signal.SIGKILL)
+
+    # --- kills
+
+    def _strike(self, kill: Kill) -> bool:
+        """Whether there was somebody to be killed."""
+        assert self._child is not None
+        began_s = time.monotonic()
+        pids: list[int] = []
+        match kill.victim:
+            case "worker":
+                actors = self._actors()
+                if not actors:
+                    return self._none_yet()
+                pids = [actors[int(kill.which * len(actors))]]
+                os.kill(pids[0], signal.SIGKILL)
+            case "controller":
+                pids = [*below(self._child.pid), *(self._actors() if self.on_cluster else ())]
+                self._child.kill()
+                self._child.wait()
+                self._start()
+            case "store":
+                os.kill(self.stage.server.pid, signal.SIGKILL)
+                time.sleep(kill.away_s)
+                self.stage.server.restart()
+            case "node" if self.on_cluster:
+                pids = self.stage.nodes.kill_second()
+                time.sleep(kill.away_s)
+                self.stage.nodes.restart_second()
+            case "node":
+                raylet = raylet_below(self._child.pid)
+                if raylet is None:
+                    return self._none_yet()
+                pids = [raylet, *actors_below(self._child.pid)]
+                os.kill(raylet, signal.SIGKILL)
+        self.struck.append(Struck(kill.victim, began_s, pids))
+        self._bury()
+        return True
+
+    def _none_yet(self) -> bool:
+        time.sleep(POLL_S)
+        return False
+
+    def _actors(self) -> list[int]:
+        if self.on_cluster:
+            return self.stage.nodes.actors()
+        assert self._child is not None
+        return actors_below(self._child.pid)
+
+    # --- what has become of it
+
+    def _compare(self, whole: Mapping[str, Any], purchases: Purchases) -> None:
+        """Write down how it differs from the `whole` one, which nobody has killed."""
+        try:
+            found = json.loads(summary_file(self.out).read_text())
+        except ValueError as error:
+            self.flaws.append(f"{summary_file(self.out)}: is not the summary alone ({error})")
+            return
+        self.flaws += [
+            f"{name} is {found[name]}, and without kills {whole[name]}"
+            for name in ("history_sha256", "steps", "calls")
+            if found[name] != whole[name]
+        ]
+        lines = (self.out / "history.jsonl").read_text().splitlines()
+        if [json.loads(line)["step"] for line in lines] != list(range(whole["steps"])):
+            self.flaws.append("history.jsonl does not tell of every step once")
+        name = json.loads((self.out / "store.json").read_text())["run"]
+        committed = self.stage.server.store(name).inspect().counts["agent_steps"]
+        if committed != whole["agents"] * whole["steps"]:
+            self.flaws.append(
+                f"{committed} agent-steps were committed, and there are "
+                f"{whole['agents'] * whole['steps']}"
+            )
+        if purchases.unique != whole["calls"]:
+            self.flaws.append(f"{purchases.unique} requests were made, not {whole['calls']}")
+        if purchases.beyond:
+            self.flaws.append(
+                f"{purchases.beyond} answers were bought twice that no kill found in flight"
+            )
+        self.stage.server.remove(name)

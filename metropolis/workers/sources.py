@@ -1,0 +1,68 @@
+"""Authors' own modules, sent along to processes that cannot import them.
+
+What is installed is there already; what stands in a file beside no package is not.
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from collections.abc import Iterable, Mapping
+from importlib.abc import InspectLoader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_loader
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+_INSTALLED = [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
+
+
+class Sources(MetaPathFinder, InspectLoader):
+    """Modules that are imported from their sources: name -> (source, whether it is a package)."""
+
+    def __init__(self, modules: Mapping[str, tuple[str, bool]]) -> None:
+        self._modules = modules
+
+    def find_spec(self, fullname: str, *_about: Any) -> ModuleSpec | None:
+        """See MetaPathFinder."""
+        return spec_from_loader(fullname, self) if fullname in self._modules else None
+
+    def get_source(self, fullname: str) -> str:
+        """See InspectLoader."""
+        return self._modules[fullname][0]
+
+    def is_package(self, fullname: str) -> bool:
+        """See InspectLoader."""
+        return self._modules[fullname][1]
+
+
+def sources_of(kinds: Iterable[type]) -> dict[str, tuple[str, bool]]:
+    """The modules of `kinds` that are not installed, and all loaded ones from their folders."""
+    folders = {
+        folder
+        for kind in kinds
+        if kind.__module__ != "__main__"
+        and (folder := _folder_of(kind.__module__.partition(".")[0])) is not None
+    }
+    found = {}
+    for name, module in list(sys.modules.items()):
+        if name != "__main__" and _folder_of(name.partition(".")[0]) in folders:
+            file = _file_of(module)
+            if file is not None:
+                found[name] = file.read_text("utf-8"), hasattr(module, "__path__")
+    return found
+
+
+def _folder_of(top: str) -> Path | None:
+    """Where the module or package `top` stands; None: it is installed, or nowhere."""
+    module = sys.modules.get(top)
+    file = None if module is None else _file_of(module)
+    if file is None or top == "metropolis" or any(map(file.is_relative_to, _INSTALLED)):
+        return None
+    return file.parent.parent if hasattr(module, "__path__") else file.parent
+
+
+def _file_of(module: ModuleType) -> Path | None:
+    file = getattr(module, "__file__", None)
+    return Path(file) if file and file.endswith(".py") else None
