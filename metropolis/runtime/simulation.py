@@ -297,6 +297,7 @@ class Simulation:
             self._recorder.commit(outcome)
             here.commit(outcome.step, outcome.agents)
 
+        loop.run_until_complete(self.client.check())  # which finds the model's name for workers
         engine: Engine | Driver
         source: Source = here
         if self._stored is None:
@@ -314,7 +315,6 @@ class Simulation:
         self._wake = lambda: loop.call_soon_threadsafe(engine.end, Interrupted(INTERRUPTED))
         self.client.on_exhausted = engine.end  # whatever agents do with the error
         try:
-            loop.run_until_complete(self.client.check())
             if isinstance(engine, Engine):
                 loop.call_soon(engine.start)
             else:

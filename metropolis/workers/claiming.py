@@ -163,6 +163,8 @@ class ClaimingWorker:
 
     def _lose(self, opened: _Open) -> None:
         """Drop what somebody else does; nothing happens when it is committed already."""
+        if opened not in self._open:  # the answer was late: its agents may be at their next step
+            return
         opened.lost = True
         opened.task.cancel()
         for agent in opened.claim.agents:  # a plain one may go on in its thread, to no effect

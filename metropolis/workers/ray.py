@@ -99,7 +99,8 @@ def _init(count: int | None, address: str | None) -> None:
     local = {"num_cpus": count or os.cpu_count() or 1}
     options: dict[str, Any] = {"address": address} if address else local
     options |= {"include_dashboard": False, "log_to_driver": False}
-    ray._private.worker.print_to_stdstream = _say  # of a lost node it tells on standard output
+    # Of a lost node it would tell on standard output.
+    ray._private.worker.print_to_stdstream = _say  # type: ignore[assignment]
     try:
         ray.init(logging_level=logging.ERROR, **options)
     except (ConnectionError, ValueError, RuntimeError) as error:

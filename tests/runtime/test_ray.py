@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 
 from metropolis.llm.backends.scripted import Scripted
+from metropolis.llm.base import Completion, Request
 from metropolis.llm.client import Client
 from metropolis.runtime.result import RunResult
 from metropolis.runtime.simulation import Simulation
 from metropolis.store.embedded import EmbeddedServer
 from metropolis.types import MetropolisError
 from metropolis.world.scenario import make_scenario
+from metropolis.worlds import minimal
 from tests.runtime import killable
 from tests.runtime.walkers import Meadow, Walker, author
 
@@ -120,3 +122,37 @@ def test_what_cannot_be_shipped_is_refused(shared: EmbeddedServer) -> None:
     world.lock = Lock()  # type: ignore[attr-defined]
     with pytest.raises(MetropolisError, match="cannot be sent to workers"):
         Simulation(world, agents, store=shared.url, workers="ray:1").run(5)
+
+
+class Named(Scripted):
+    """Knows its model only after it was asked, like a server's."""
+
+    asked = False
+
+    async def check(self) -> None:
+        self.asked = True
+
+    async def complete(self, request: Request) -> Completion:
+        assert self.asked
+        return await super().complete(request)
+
+
+def test_workers_know_what_the_check_has_found(shared: EmbeddedServer) -> None:
+    world = Meadow(3)
+    agents = [Walker(name) for name in world.names]
+    Simulation(world, agents, Named(author), store=shared.url, workers="ray:1").run(5)
+
+
+def test_a_world_in_a_file_of_its_own(tmp_path: Path, shared: EmbeddedServer) -> None:
+    """Neither file nor what it imports can be imported by workers."""
+    beside = f"beside_{tmp_path.name}"  # imported once by this process
+    (tmp_path / f"{beside}.py").write_text("WORDS = 'Pass it on'\n")
+    lines = Path(minimal.__file__).read_text().replace('f"Pass this', 'f"{WORDS}: this')
+    (tmp_path / "own_world.py").write_text(f"from {beside} import WORDS\n{lines}")
+    digests = set()
+    for how in ({"store": "memory"}, {"store": shared.url, "workers": "ray:1"}):
+        scenario = make_scenario(str(tmp_path / "own_world.py"), agents=5, seed=2)
+        llm = Client(Scripted(scenario.author))
+        result = Simulation(scenario.world, scenario.agents, llm, seed=2, **how).run(10)  # type: ignore[arg-type]
+        digests.add(result.history_sha256)
+    assert len(digests) == 1

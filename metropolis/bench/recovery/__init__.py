@@ -31,7 +31,7 @@ def campaign(folder: Path, kills: int, seed: int) -> list[Ended]:
     left, runs = draw_kills(kills, seed), list[Ended]()
     with progress_bar(kills, "kills") as (advance, describe), Stage(folder, seed) as stage:
         out = folder / "whole"
-        with stub_server(MEAN_S, seed) as url:
+        with stub_server(MEAN_S, seed, folder / "whole.log") as url:
             stage.begin(out, url, "--mode", "lockstep").wait()
         whole = json.loads(summary_file(out).read_text())
         while left:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from threading import Thread
 
 from metropolis.bench.recovery.processes import actors_below, alive, below, raylet_below
 from metropolis.types import MetropolisError
@@ -34,6 +35,7 @@ class Nodes:
         self._folder, self._environment = folder, {**os.environ, **environment}
         with socket.create_server(("", 0)) as free:
             port = free.getsockname()[1]
+        self._replacing: Thread | None = None
         head = ["--head", f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false"]
         self._head, log = self._start("head", *head)
         try:
@@ -49,21 +51,32 @@ class Nodes:
         """The processes of our workers on both nodes."""
         return sorted([*actors_below(self._head.pid), *actors_below(self._second.pid)])
 
-    def kill_second(self) -> list[int]:
-        """`kill -9` of the second node; the processes that end with it sooner or later."""
-        pids = [*below(self._second.pid)]
+    def kill_second(self, away_s: float) -> list[int]:
+        """`kill -9` of the second node; the workers' processes that end with it.
+
+        After `away_s` another node takes its place, which is waited for the next time.
+        """
+        self._settle()
+        pids = actors_below(self._second.pid)
         raylet = raylet_below(self._second.pid)
         assert raylet is not None
         os.kill(raylet, signal.SIGKILL)
+        self._replacing = Thread(target=self._replace, args=[away_s])
+        self._replacing.start()
         return pids
 
-    def restart_second(self) -> None:
-        """Another node in its place, as soon as all of it has ended."""
+    def _replace(self, away_s: float) -> None:
+        time.sleep(away_s)
         _end(self._second)
         self._second, _ = self._start("second", f"--address={self.address}")
 
+    def _settle(self) -> None:
+        if self._replacing is not None:
+            self._replacing.join()
+
     def close(self) -> None:
         """End both."""
+        self._settle()
         _end(self._second)
         _end(self._head)
 

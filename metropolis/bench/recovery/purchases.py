@@ -21,9 +21,9 @@ class Struck:
     victim: str
     began_s: float
     pids: list[int]
-    """Whose end it brings."""
+    """Of the workers whose end it brings."""
     ended_s: float = inf
-    """When all of them had ended, and what stayed away was back."""
+    """When all of them had ended, and the store was back."""
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,10 @@ MEAN_S = 0.02
 PATIENCE_S = 120.0
 """A run that nobody has killed for so long ought to have ended."""
 POLL_S = 0.01
+DYING_S = 10.0
+"""How long workers may outlive what they worked for."""
+AGAIN_S = 0.1
+"""Until somebody is looked for again who was not there to be killed."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +81,10 @@ class Run:
 
     def _until_its_end(self, left: list[Kill], progress: Callable[[int], None]) -> None:
         self._start()
-        quiet_since_s = time.monotonic()
+        quiet_since_s, missed = time.monotonic(), False
         while not self.flaws:
-            status = self._wait(left[0].pause_s if left else PATIENCE_S)
+            pause_s = left[0].pause_s if left else PATIENCE_S
+            status = self._wait(AGAIN_S if missed else pause_s)
             if status == 0:
                 return
             if status is not None:
@@ -87,7 +92,7 @@ class Run:
                 self._start()
             elif time.monotonic() - quiet_since_s > PATIENCE_S:
                 self.flaws.append(f"it had not ended {PATIENCE_S:g} s after the last kill")
-            elif left and self._strike(left[0]):
+            elif left and not (missed := not self._strike(left[0])):
                 left.pop(0)
                 quiet_since_s = time.monotonic()
                 progress(1)
@@ -128,14 +133,15 @@ class Run:
         left = [] if self._child.poll() is not None else [*below(self._child.pid)]
         self._child.kill()
         self._child.wait()
-        deadline_s = time.monotonic() + 10.0
-        while time.monotonic() < deadline_s and any(s.ended_s == inf for s in self.struck):
+        deadline_s = time.monotonic() + DYING_S
+        while any(s.ended_s == inf for s in self.struck) and time.monotonic() < deadline_s:
             self._bury()
             time.sleep(POLL_S)
         for struck in self.struck:
-            left += [pid for pid in struck.pids if struck.ended_s == inf and alive(pid)]
-        if any(struck.ended_s == inf for struck in self.struck):
-            self.flaws.append(f"kills have left processes behind: {sorted(left)}")
+            if struck.ended_s == inf:
+                alone = [pid for pid in struck.pids if alive(pid)]
+                self.flaws.append(f"the kill of a {struck.victim} has left workers: {alone}")
+                left += alone
         for pid in filter(alive, left):
             os.kill(pid, signal.SIGKILL)
 
@@ -148,13 +154,12 @@ class Run:
         pids: list[int] = []
         match kill.victim:
             case "worker":
-                actors = self._actors()
-                if not actors:
-                    return self._none_yet()
+                if not (actors := self._actors()):
+                    return False
                 pids = [actors[int(kill.which * len(actors))]]
                 os.kill(pids[0], signal.SIGKILL)
             case "controller":
-                pids = [*below(self._child.pid), *(self._actors() if self.on_cluster else ())]
+                pids = self._actors()
                 self._child.kill()
                 self._child.wait()
                 self._start()
@@ -163,22 +168,16 @@ class Run:
                 time.sleep(kill.away_s)
                 self.stage.server.restart()
             case "node" if self.on_cluster:
-                pids = self.stage.nodes.kill_second()
-                time.sleep(kill.away_s)
-                self.stage.nodes.restart_second()
+                pids = self.stage.nodes.kill_second(kill.away_s)
             case "node":
                 raylet = raylet_below(self._child.pid)
                 if raylet is None:
-                    return self._none_yet()
-                pids = [raylet, *actors_below(self._child.pid)]
+                    return False
+                pids = self._actors()
                 os.kill(raylet, signal.SIGKILL)
         self.struck.append(Struck(kill.victim, began_s, pids))
         self._bury()
         return True
-
-    def _none_yet(self) -> bool:
-        time.sleep(POLL_S)
-        return False
 
     def _actors(self) -> list[int]:
         if self.on_cluster:

@@ -1,0 +1,70 @@
+"""Workers whose store is slow or wrong about leases: what they commit is still the truth."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from metropolis.llm.backends.scripted import Scripted
+from metropolis.llm.base import Completion, Request
+from metropolis.llm.client import Client
+from metropolis.runtime.result import RunResult
+from metropolis.runtime.simulation import Simulation
+from metropolis.store.base import Claim
+from metropolis.store.embedded import EmbeddedServer
+from metropolis.store.redis import RedisStore
+from metropolis.workers import leases
+from tests.runtime.walkers import Meadow, Walker, author, choose
+
+STEPS = 60
+
+
+class Slow(Scripted):
+    def __init__(self) -> None:
+        super().__init__(author)
+
+    async def complete(self, request: Request) -> Completion:
+        await asyncio.sleep(0.005)
+        return await super().complete(request)
+
+
+class Rebinding(Walker):
+    """Makes a new memory of what was and what is; copies of it share nothing."""
+
+    async def proceed(self, observation: Any, llm: Any) -> Any:
+        said = await llm.chat(f"{observation} {self.memory[-3:]}", function="think", max_tokens=40)
+        self.memory = [*self.memory, said.text]
+        return choose(self, observation)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedServer]:
+    with EmbeddedServer() as server:
+        assert isinstance(server, EmbeddedServer)
+        yield server
+
+
+def run(seed: int, **how: str) -> RunResult:
+    world = Meadow(6, side=9, joint=1)
+    agents = [Rebinding(name) for name in world.names]
+    return Simulation(world, agents, Client(Slow()), seed=seed, lease_s=1.0, **how).run(STEPS)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_late_answer_about_a_lease_harms_no_later_step(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    extend = RedisStore.extend
+
+    def late(store: RedisStore, claim: Claim, lease_s: float) -> bool:
+        held = extend(store, claim, lease_s)
+        time.sleep(0.015)
+        return held
+
+    monkeypatch.setattr(RedisStore, "extend", late)
+    monkeypatch.setattr(leases, "BEATS", 400)
+    assert run(seed, store=server.url).history_sha256 == run(seed).history_sha256
