@@ -21,6 +21,8 @@ PARTS = (
     "world",
     "trace",
     "llm",
+    "policy",
+    "dispatch",
     "store",
     "controller",
     "sim",

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from metropolis._core import simulate
-from metropolis.bench import fidelity, instances
+from metropolis.bench import fidelity, instances, kairos
 from metropolis.sim.profiles import load_profile
 from metropolis.types import MetropolisError
 
@@ -139,3 +139,20 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
             fidelity.read_run(path)
     with pytest.raises(MetropolisError, match="No such file"):
         fidelity.read_run(tmp_path / "none.csv")
+
+
+def test_kairos_is_measured_beside_its_baselines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kairos, "LOADS", (1.0, 1.3))
+    result = CliRunner().invoke(kairos.command, ["--json", "--programs", "100"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.output)
+    rows = {(row["application"], row["load"], row["system"]): row for row in found["simulated"]}
+    assert len(rows) == 4 * len(kairos.LOADS) * len(kairos.SYSTEMS)
+    for row in rows.values():
+        assert 0 < row["average_ms"] <= row["tails_ms"]["99"] * 1.01
+        assert 0 <= row["queueing_share"] < 1
+        blind = row["system"] in ("Parrot", "no priority")
+        assert row["accuracy"] == 0.5 if blind else row["accuracy"] > 0.5, row
+    table = CliRunner().invoke(kairos.command, ["--programs", "40"], terminal_width=80)
+    assert "Kairos' average is" in table.output
+    assert "all simulated" in table.output

@@ -1,0 +1,198 @@
+"""`metropolis bench kairos`: Kairos beside Parrot and Ayo, ours (simulated) beside the paper's.
+
+Kairos §7: program-level token latency of three applications and of all together, over loads, with
+ablations and the accuracy of the order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import click
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from metropolis.dispatch.base import Fleet
+from metropolis.policy.base import Policy
+from metropolis.policy.kairos.accuracy import ordering_accuracy
+from metropolis.policy.named import DISPATCHERS, POLICIES, named
+from metropolis.progress import progress_bar
+from metropolis.sim.profiles import load_entry
+from metropolis.sim.serving import Served, Serving
+from metropolis.trace.generate.agentic import APPLICATIONS, CO_LOCATED, workload
+
+SYSTEMS = {
+    "Parrot": ("fcfs", "round_robin"),
+    "Ayo": ("topology", "round_robin"),
+    "Kairos": ("kairos", "kairos"),
+    "no priority": ("fcfs", "kairos"),
+    "no packing": ("kairos", "round_robin"),
+}
+"""Policy and dispatcher (§7.1); the last two are Kairos without one of its halves (§7.6)."""
+LOADS = (0.7, 0.9, 1.0, 1.1, 1.3)
+"""Of the rate at which the instances are just busy, see `busy_rate_per_s`."""
+TAILS = (90, 95, 99)
+# §7.2, §7.3: how much lower Kairos' average latency is, in per cent
+PAPER = {
+    "each": {"Parrot": (17.8, 28.4), "Ayo": (5.8, 10.8)},
+    CO_LOCATED: {"Parrot": (45.1, 72.8), "Ayo": (6.1, 37.9)},
+}
+PAPER_ACCURACY = {"Kairos": 0.835, "Ayo": 0.759, "Parrot": 0.5}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One system under one load; latencies in ms per output token."""
+
+    application: str
+    load: float
+    programs_per_s: float
+    system: str
+    average_ms: float
+    tails_ms: dict[int, float]
+    queueing_share: float
+    """Of the calls' time from arrival to answer, on average over the run."""
+    preemptions: int
+    accuracy: float
+
+
+def measure(
+    application: str, load: float, programs: int, fleet: Fleet, profile: str, seed: int
+) -> list[Measured]:
+    """Every system before the same arrivals."""
+    per_s = load * busy_rate_per_s(application, fleet, seed)
+    arriving = workload(application, programs, per_s, seed)
+    measured = []
+    for system, (policy_name, dispatcher_name) in SYSTEMS.items():
+        policy: Policy = named(POLICIES, policy_name)()
+        dispatcher = named(DISPATCHERS, dispatcher_name)(fleet)
+        served = Serving(arriving, load_entry(profile).profile, policy, dispatcher).run()
+        measured.append(_summed(application, load, per_s, system, served, policy))
+    return measured
+
+
+def _summed(
+    application: str, load: float, per_s: float, system: str, served: Served, policy: Policy
+) -> Measured:
+    latencies_ms = np.array([1000 * one.latency_s_per_token for one in served.programs])
+    queueing_s = sum(e.started_s - e.request.arrived_s for e in served.executions)
+    whole_s = sum(e.completed_s - e.request.arrived_s for e in served.executions)
+    return Measured(
+        application,
+        load,
+        per_s,
+        system,
+        float(latencies_ms.mean()),
+        {tail: float(np.percentile(latencies_ms, tail)) for tail in TAILS},
+        queueing_s / whole_s,
+        served.preemptions,
+        ordering_accuracy(served.executions, policy),
+    )
+
+
+def busy_rate_per_s(application: str, fleet: Fleet, seed: int) -> float:
+    """Programs a second whose answers keep all KV memory in use, from a sample of them.
+
+    A request holds its prompt and, on average, half of its answer while that grows.
+    """
+    sample = workload(application, 500, 1.0, seed)
+    held_token_s = [
+        sum(
+            (call.prompt_tokens + call.output_tokens / 2) * call.output_tokens / fleet.tokens_per_s
+            for call in program.calls
+        )
+        for program in sample
+    ]
+    return fleet.instances * fleet.capacity_tokens / float(np.mean(held_token_s))
+
+
+def lower_by(measured: Sequence[Measured], than: str) -> dict[tuple[str, float], float]:
+    """(application, load) -> how much lower Kairos' average is, in per cent."""
+    average = {(one.application, one.load, one.system): one.average_ms for one in measured}
+    return {
+        (application, load): 100 * (1 - average[application, load, "Kairos"] / theirs)
+        for (application, load, system), theirs in average.items()
+        if system == than
+    }
+
+
+@click.command("kairos")
+@click.option("--programs", type=click.IntRange(20, 1_000_000), default=2000, show_default=True)
+@click.option("--instances", type=click.IntRange(1, 1000), default=4, show_default=True)
+@click.option("--profile", default="llama-3-8b/l4", show_default=True)
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print an object.")
+def command(programs: int, instances: int, profile: str, seed: int, as_json: bool) -> None:
+    """Serve agentic programs in virtual time, ordered and placed by Kairos and by its baselines.
+
+    Everything is simulated: instances, and programs whose lengths are estimates.
+    """
+    fleet = fleet_of(profile, instances)
+    applications = [*APPLICATIONS, CO_LOCATED]
+    measured: list[Measured] = []
+    with progress_bar(len(applications) * len(LOADS), "loads") as (advance, describe):
+        for application in applications:
+            for load in LOADS:
+                describe(f"{application}, load {load:g}")
+                measured += measure(application, load, programs, fleet, profile, seed)
+                advance(1)
+    if as_json:
+        found = {"profile": profile, "instances": instances, "seed": seed, "programs": programs}
+        rows = [asdict(one) for one in measured]
+        paper = {"lower_by_per_cent": PAPER, "accuracy": PAPER_ACCURACY}
+        click.echo(json.dumps(found | {"simulated": rows, "paper": paper}, indent=2))
+        return
+    _print(measured, Console())
+    click.echo(
+        f"{programs} programs on {instances} x {profile}; all simulated, lengths are estimates"
+    )
+
+
+def fleet_of(profile: str, instances: int) -> Fleet:
+    """Engines of a profile; an answer grows as it does when half of the sequences decode."""
+    engine = load_entry(profile).profile
+    together = engine.max_sequences / 2
+    iteration_ms = (
+        max(engine.w_ms, engine.g_ms * together + engine.h_ms)
+        + engine.b_ms * together
+        + engine.k_ms * engine.kv_capacity_tokens
+    )
+    return Fleet(instances, engine.kv_capacity_tokens, 1000 / iteration_ms)
+
+
+def _print(measured: Sequence[Measured], console: Console) -> None:
+    table = Table(box=box.SIMPLE_HEAD, title="Latency, ms per output token of a program")
+    for name in ("", "load", "queueing", "system", "average", *(f"P{tail}" for tail in TAILS)):
+        table.add_column(name, justify="left" if name in ("", "system") else "right", no_wrap=True)
+    table.add_column("preempted", justify="right")
+    table.add_column("in order", justify="right")
+    for one in measured:
+        table.add_row(
+            one.application,
+            f"{one.load:g}",
+            f"{one.queueing_share:.0%}",
+            one.system,
+            f"{one.average_ms:.0f}",
+            *(f"{one.tails_ms[tail]:.0f}" for tail in TAILS),
+            f"{one.preemptions}",
+            f"{one.accuracy:.1%}",
+        )
+    console.print(table)
+    for baseline in ("Parrot", "Ayo"):
+        lower = lower_by(measured, baseline)
+        for application in dict.fromkeys(one.application for one in measured):
+            ours = [percent for (name, _), percent in lower.items() if name == application]
+            low, high = PAPER["each" if application in APPLICATIONS else application][baseline]
+            console.print(
+                f"{application}: Kairos' average is {min(ours):.1f} to {max(ours):.1f} % lower "
+                f"than {baseline}'s (paper: {low} to {high} %)"
+            )
+    for system, paper in PAPER_ACCURACY.items():
+        right = [one.accuracy for one in measured if one.system == system]
+        console.print(
+            f"{system}: {np.mean(right):.1%} of pairs in the right order (paper: {paper:.1%})"
+        )

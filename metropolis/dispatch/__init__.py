@@ -1,0 +1,1 @@
+"""Dispatchers: which instance takes a request, in virtual time and before real engines."""

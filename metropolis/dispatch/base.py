@@ -1,0 +1,36 @@
+"""The interface of dispatchers: this file is its specification."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from metropolis.policy.base import Execution, QueuedRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The engines, which are all alike."""
+
+    instances: int
+    capacity_tokens: int
+    """KV cache of one."""
+    tokens_per_s: float
+    """How fast one answer grows in a full batch, as profiled."""
+
+
+class Dispatcher(ABC):
+    """Places requests on the engines of a fleet; called as policies are."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+
+    @abstractmethod
+    def place(self, request: QueuedRequest, now_s: float) -> int | None:
+        """The instance that takes `request` now; None: it waits, and so do all behind it."""
+
+    def completed(self, execution: Execution) -> None:  # noqa: B027 -- not all care
+        """A request has been answered."""
+
+    def preempted(self, instance: int, now_s: float) -> None:  # noqa: B027 -- not all care
+        """`instance` has run out of memory and put a request back."""

@@ -1,0 +1,104 @@
+"""What every policy and dispatcher has to keep, for authors of plug-ins: the conformance suite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from random import Random
+
+from metropolis.dispatch.base import Dispatcher, Fleet
+from metropolis.policy.base import RANK_BITS, Execution, Policy, QueuedRequest
+
+PROGRAMS = 60
+FLEET = Fleet(instances=3, capacity_tokens=4000, tokens_per_s=20.0)
+
+
+class BrokenPluginError(AssertionError):
+    """A plug-in that does not keep its interface."""
+
+
+def check_policy(make: Callable[[], Policy], seed: int = 0) -> None:
+    """Raise BrokenPluginError where the policies that `make` makes break the interface.
+
+    Random chains of requests are answered; then and in between everybody is ranked. Stages left
+    are told.
+    """
+    policy, twin = make(), make()
+    waiting: list[QueuedRequest] = []
+    for execution, is_last in _executions(seed):
+        waiting.append(execution.request)
+        for each in (policy, twin):
+            version = each.version
+            each.arrived(execution.request)
+            each.completed(execution)
+            if is_last:
+                each.program_ended(execution.request.program)
+            _require(each.version >= version, "version must not fall")
+        version = policy.version
+        ranks = [policy.rank(request) for request in waiting]
+        _require(all(type(rank) is int for rank in ranks), "a rank must be an int")
+        fits = all(0 <= rank <= 1 << RANK_BITS for rank in ranks)
+        _require(fits, f"a rank must lie between 0 and 2 ** {RANK_BITS}")
+        again = [policy.rank(request) for request in waiting]
+        same = version == policy.version and ranks == again
+        _require(same, "rank must be a function of the request and the version")
+        theirs = [twin.rank(request) for request in waiting]
+        _require(ranks == theirs, "what two were told alike they must rank alike")
+
+
+def check_dispatcher(make: Callable[[Fleet], Dispatcher], seed: int = 0) -> None:
+    """Raise BrokenPluginError where the dispatchers that `make` makes break the interface."""
+    dispatcher = make(FLEET)
+    _require(dispatcher.fleet == FLEET, "fleet must be the one it was made for")
+    draw, now_s = Random(f"{seed} dispatch"), 0.0
+    placed: list[tuple[QueuedRequest, int, float]] = []
+    for execution, _ in _executions(seed):
+        request = execution.request
+        now_s += draw.expovariate(1.0)
+        while (instance := dispatcher.place(request, now_s)) is None:
+            _require(bool(placed), "a request must not wait while nothing is at work")
+            now_s += draw.expovariate(1.0)
+            _answer(dispatcher, placed.pop(draw.randrange(len(placed))), now_s)
+        _require(instance in range(FLEET.instances), f"{instance!r} is no instance")
+        placed.append((request, instance, now_s))
+        if draw.random() < 0.1:
+            dispatcher.preempted(instance, now_s)
+    while placed:
+        now_s += 1.0
+        _answer(dispatcher, placed.pop(draw.randrange(len(placed))), now_s)
+
+
+def _answer(dispatcher: Dispatcher, one: tuple[QueuedRequest, int, float], now_s: float) -> None:
+    request, instance, started_s = one
+    dispatcher.completed(Execution(request, instance, started_s, now_s, 10))
+
+
+def _executions(seed: int) -> Iterator[tuple[Execution, bool]]:
+    """Chains of up to four requests, and which are a chain's last."""
+    draw, number = Random(seed), 0
+    for program in range(PROGRAMS):
+        began_s = now_s = 10.0 * program
+        length = draw.randint(1, 4)
+        for stage in range(length):
+            request = QueuedRequest(
+                number,
+                f"program {program}",
+                f"function {draw.randrange(3)} {stage}",
+                draw.randint(1, 2000),
+                now_s,
+                began_s,
+                upstream=None if stage == 0 else f"function {stage - 1}",
+                step=draw.randrange(100),
+                stages_left=length - stage,
+            )
+            number += 1
+            completed_s = now_s + draw.expovariate(0.2)
+            yield (
+                Execution(request, 0, now_s, completed_s, draw.randint(1, 500)),
+                (stage == length - 1),
+            )
+            now_s = completed_s
+
+
+def _require(is_kept: bool, rule: str) -> None:
+    if not is_kept:
+        raise BrokenPluginError(rule)

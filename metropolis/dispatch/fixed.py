@@ -1,0 +1,38 @@
+"""Dispatchers that look at no request."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from metropolis.dispatch.base import Dispatcher, Fleet
+from metropolis.policy.base import Execution, QueuedRequest
+
+
+class InTurn(Dispatcher):
+    """One instance after the other."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        super().__init__(fleet)
+        self._count = count()
+
+    def place(self, request: QueuedRequest, now_s: float) -> int:  # noqa: ARG002
+        """See Dispatcher."""
+        return next(self._count) % self.fleet.instances
+
+
+class LeastUsed(Dispatcher):
+    """The instance that is at the fewest requests."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        super().__init__(fleet)
+        self._at_work = [0] * fleet.instances
+
+    def place(self, request: QueuedRequest, now_s: float) -> int:  # noqa: ARG002
+        """See Dispatcher."""
+        chosen = min(range(self.fleet.instances), key=self._at_work.__getitem__)
+        self._at_work[chosen] += 1
+        return chosen
+
+    def completed(self, execution: Execution) -> None:
+        """See Dispatcher."""
+        self._at_work[execution.instance] -= 1

@@ -1,0 +1,80 @@
+"""Kairos' packing: requests where their memory fits in all the time they will take (§6)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+import numpy.typing as npt
+
+from metropolis.dispatch.base import Dispatcher, Fleet
+from metropolis.policy.base import Execution, QueuedRequest
+from metropolis.policy.kairos.latency import Latencies
+
+SLOT_S = 0.5
+SLOTS = 1024
+"""Of the future; what takes longer is believed to end there."""
+UNKNOWN_S = 10.0
+"""How long a function is expected to take of which nothing is known."""
+
+NEVER = np.iinfo(np.int64).max
+
+Slots = npt.NDArray[np.int64]
+
+
+class TimeSlots(Dispatcher):
+    """Expects every request to take what its function takes most often, and to grow as it decodes.
+
+    The future is cut into slots of SLOT_S; a request is held back when it would exceed some
+    instance's memory in any of them, on every instance. Of those that can take it the one with the
+    lowest peak does. An instance that had to preempt takes nothing until a request leaves it.
+    """
+
+    def __init__(self, fleet: Fleet) -> None:
+        super().__init__(fleet)
+        self._used: Slots = np.zeros((fleet.instances, SLOTS), np.int64)
+        self._first = 0
+        """The slot at column 0."""
+        self._latencies: dict[str, Latencies] = defaultdict(Latencies)
+        self._placed: dict[int, tuple[int, int, Slots]] = {}
+        self._full: set[int] = set()
+
+    def place(self, request: QueuedRequest, now_s: float) -> int | None:
+        """See Dispatcher."""
+        if len(self._full) == self.fleet.instances:
+            return None
+        self._pass(now_s)
+        known = self._latencies[request.function].densest_s
+        lasts_s = UNKNOWN_S if known is None else known
+        slots = min(SLOTS, int(lasts_s / SLOT_S) + 1)
+        grown = self.fleet.tokens_per_s * SLOT_S * np.arange(1, slots + 1)
+        needed = request.prompt_tokens + grown.astype(np.int64)
+        highest = np.maximum((self._used[:, :slots] + needed).max(axis=1), self._used.max(axis=1))
+        highest[list(self._full)] = NEVER
+        chosen = int(highest.argmin())
+        if highest[chosen] > self.fleet.capacity_tokens and self._used[chosen].any():
+            return None
+        self._used[chosen, :slots] += needed
+        self._placed[request.id] = chosen, self._first, needed
+        return chosen
+
+    def completed(self, execution: Execution) -> None:
+        """What it was expected to use from now on is free."""
+        self._latencies[execution.request.function].add(execution.latency_s)
+        self._pass(execution.completed_s)
+        instance, first, needed = self._placed.pop(execution.request.id)
+        left = needed[self._first - first :]
+        self._used[instance, : len(left)] -= left
+        self._full.discard(instance)
+
+    def preempted(self, instance: int, now_s: float) -> None:  # noqa: ARG002
+        """See Dispatcher."""
+        self._full.add(instance)
+
+    def _pass(self, now_s: float) -> None:
+        """Slots that are over."""
+        over = int(now_s / SLOT_S) - self._first
+        if over > 0:
+            self._first += over
+            self._used = np.roll(self._used, -over, axis=1) if over < SLOTS else self._used * 0
+            self._used[:, max(0, SLOTS - over) :] = 0

@@ -1,0 +1,76 @@
+"""The interface of policies: this file is its specification.
+
+A policy sees what is known of a request when it arrives, never how long its answer will be, and
+learns from executions that are over. The same objects order the requests of simulated instances and
+of real engines; times are those of whoever calls.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+RANK_BITS = 62
+"""A rank is an integer of so many bits, so that engines take it as a priority."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedRequest:
+    """A request as it arrives at its stage of a program."""
+
+    id: int
+    """Unique; ties are broken by it."""
+    program: str
+    """Whose request it is: all with the same program belong to one task (Kairos: message id)."""
+    function: str
+    """What it is for (Kairos: agent name)."""
+    prompt_tokens: int
+    arrived_s: float
+    program_arrived_s: float
+    """When the program's first request arrived."""
+    upstream: str | None = None
+    """The function whose answer led to it; None: it begins the program."""
+    step: int = 0
+    """Of the simulation it belongs to."""
+    stages_left: int | None = None
+    """Stages of the program from here on, this one included; None: nobody has said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """A request that has been answered."""
+
+    request: QueuedRequest
+    instance: int
+    started_s: float
+    """When an engine took it up: what lies before is queueing."""
+    completed_s: float
+    output_tokens: int
+
+    @property
+    def latency_s(self) -> float:
+        """Without queueing."""
+        return self.completed_s - self.started_s
+
+
+class Policy(ABC):
+    """Orders requests; every method is called from one thread, in the order of time."""
+
+    version = 0
+    """Grows whenever the rank of a request that waits already may have changed."""
+
+    @abstractmethod
+    def rank(self, request: QueuedRequest) -> int:
+        """Smaller goes first, from 0 up to 2 ** RANK_BITS; ties go by arrival, then by id.
+
+        A function of `request` and `version`.
+        """
+
+    def arrived(self, request: QueuedRequest) -> None:  # noqa: B027 -- not all care
+        """`request` waits from now on."""
+
+    def completed(self, execution: Execution) -> None:  # noqa: B027 -- not all care
+        """A request has been answered."""
+
+    def program_ended(self, program: str) -> None:  # noqa: B027 -- not all care
+        """Nothing more will come of `program`."""

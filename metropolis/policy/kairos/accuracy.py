@@ -1,0 +1,33 @@
+"""How often a policy's order is that of the remaining latencies (Kairos §7.4)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from metropolis.policy.base import Execution, Policy
+from metropolis.policy.kairos.workflow import call_graph, remaining_s
+
+SAMPLE = 2000
+"""So many of the last executions are compared, each with each."""
+
+
+def ordering_accuracy(executions: Sequence[Execution], policy: Policy) -> float:
+    """The share of pairs of requests of different functions that `policy` orders as it should.
+
+    The one with less latency remaining in its program goes first; a tie of ranks is right half of
+    the time, as who came first says nothing.
+    """
+    programs: dict[str, list[Execution]] = defaultdict(list)
+    for execution in executions:
+        programs[execution.request.program].append(execution)
+    left = [pair for found in programs.values() for pair in remaining_s(call_graph(found))]
+    left = left[-SAMPLE:]
+    ranks = np.array([policy.rank(execution.request) for execution, _ in left])
+    left_s = np.array([seconds for _, seconds in left])
+    functions = np.array([execution.request.function for execution, _ in left])
+    counted = (functions[:, None] != functions) & (left_s[:, None] < left_s)
+    right = (ranks[:, None] < ranks) + 0.5 * (ranks[:, None] == ranks)
+    return float(right[counted].mean()) if counted.any() else 1.0

@@ -1,0 +1,61 @@
+"""The latencies of a function, and when enough of them are known (Kairos §4.3)."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+import numpy.typing as npt
+
+FIRST = 8
+KEPT = 512
+LEVELS = 64
+CONVERGED = 0.1
+"""Of the mean: how far the distribution may move while its sample doubles."""
+
+Quantiles = npt.NDArray[np.float64]
+_AT = (np.arange(LEVELS) + 0.5) / LEVELS
+
+
+class Latencies:
+    """The latest KEPT samples; the distribution is looked at whenever there are twice as many,
+    and later whenever all are new: load and users change.
+    """
+
+    def __init__(self) -> None:
+        self._samples: deque[float] = deque(maxlen=KEPT)
+        self._count, self._due = 0, FIRST
+        self.quantiles: Quantiles | None = None
+        """(LEVELS,): at the middles of equal shares, as of the last look; None: none yet."""
+        self.converged = False
+        """Whether the last two looks saw nearly the same."""
+
+    def add(self, latency_s: float) -> bool:
+        """Another sample; True when `quantiles` are new."""
+        self._samples.append(latency_s)
+        self._count += 1
+        if self._count < self._due:
+            return False
+        self._due = min(2 * self._count, self._count + KEPT)
+        before, self.quantiles = self.quantiles, np.quantile(self._samples, _AT)
+        self.converged = before is not None and (
+            wasserstein(before, self.quantiles) <= CONVERGED * float(self.quantiles.mean())
+        )
+        return True
+
+    @property
+    def densest_s(self) -> float | None:
+        """Where the density peaks: the middle of the shortest stretch that holds a quarter of all.
+
+        None before the first look.
+        """
+        if self.quantiles is None:
+            return None
+        wide = LEVELS // 4
+        begin = int(np.argmin(self.quantiles[wide:] - self.quantiles[:-wide]))
+        return float(self.quantiles[begin : begin + wide + 1].mean())
+
+
+def wasserstein(p: Quantiles, q: Quantiles) -> float:
+    """The distance of two distributions on a line, from their quantiles."""
+    return float(np.abs(p - q).mean())

@@ -1,0 +1,42 @@
+"""The requests that wait, in the order of a policy."""
+
+from __future__ import annotations
+
+import heapq
+
+from metropolis.policy.base import Policy, QueuedRequest
+
+_Item = tuple[int, float, int, QueuedRequest]
+
+
+class RequestQueue:
+    """A heap that is made anew when the policy has changed its mind."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy, self._version = policy, policy.version
+        self._heap: list[_Item] = []
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def push(self, request: QueuedRequest) -> None:
+        """`request` waits."""
+        self._policy.arrived(request)
+        heapq.heappush(self._heap, self._item(request))
+
+    def first(self) -> QueuedRequest:
+        """Who goes next."""
+        if self._version != self._policy.version:
+            self._version = self._policy.version
+            self._heap = [self._item(item[3]) for item in self._heap]
+            heapq.heapify(self._heap)
+        return self._heap[0][3]
+
+    def pop(self) -> QueuedRequest:
+        """Who goes next, who waits no more."""
+        first = self.first()
+        heapq.heappop(self._heap)
+        return first
+
+    def _item(self, request: QueuedRequest) -> _Item:
+        return self._policy.rank(request), request.arrived_s, request.id, request

@@ -1,0 +1,151 @@
+"""Programs served in virtual time: a policy orders, a dispatcher places, instances answer.
+
+What a dispatcher does not place waits in the policy's order, and so does, in the engines, what
+their memory does not admit yet: ranks go there as priorities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from metropolis._core import Completion, InstancePool, Profile, Request
+from metropolis.dispatch.base import Dispatcher
+from metropolis.policy.base import Execution, Policy, QueuedRequest
+from metropolis.policy.queue import RequestQueue
+from metropolis.trace.programs import Program, by_arrival
+
+
+@dataclass(frozen=True, slots=True)
+class ServedProgram:
+    """A program from its arrival to its last answer."""
+
+    program: Program
+    ended_sim_s: float
+    queueing_sim_s: float
+    """Of all its calls together: from arrival to an engine's taking it up."""
+
+    @property
+    def latency_s_per_token(self) -> float:
+        """The program-level token latency: response time over tokens generated (Kairos §7.1)."""
+        return (self.ended_sim_s - self.program.arrival_s) / self.program.output_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """All of it."""
+
+    programs: list[ServedProgram]
+    executions: list[Execution]
+    preemptions: int
+
+
+@dataclass(slots=True)
+class _Running:
+    program: Program
+    open_parents: list[int]
+    left: int
+    queueing_sim_s: float = 0.0
+
+
+class Serving:
+    """One run; `advance` is called for every program that has ended."""
+
+    def __init__(
+        self,
+        programs: Sequence[Program],
+        profile: Profile,
+        policy: Policy,
+        dispatcher: Dispatcher,
+        advance: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._profile, self._policy, self._dispatcher = profile, policy, dispatcher
+        self._advance = advance
+        self._queue = RequestQueue(policy)
+        self._pools = [InstancePool(profile) for _ in range(dispatcher.fleet.instances)]
+        self._preemptions = [0] * len(self._pools)
+        self._coming = by_arrival(programs)[::-1]
+        self._running: dict[str, _Running] = {}
+        self._calls: list[tuple[QueuedRequest, int]] = []
+        """By the id of the request: it, and which call of its program it is."""
+        self._ended: list[ServedProgram] = []
+        self._executions: list[Execution] = []
+
+    def run(self) -> Served:
+        """Until the last program has ended."""
+        while self._coming or self._running:
+            now_sim_s = min(pool.next_event_sim_s() for pool in self._pools)
+            if self._coming:
+                now_sim_s = min(now_sim_s, self._coming[-1].arrival_s)
+            for instance, pool in enumerate(self._pools):
+                for completion in pool.advance(now_sim_s):
+                    self._complete(completion, instance)
+                if pool.preemptions() > self._preemptions[instance]:
+                    self._preemptions[instance] = pool.preemptions()
+                    self._dispatcher.preempted(instance, now_sim_s)
+            while self._coming and self._coming[-1].arrival_s <= now_sim_s:
+                self._begin(self._coming.pop())
+            self._dispatch(now_sim_s)
+        return Served(self._ended, self._executions, sum(self._preemptions))
+
+    def _begin(self, program: Program) -> None:
+        calls = program.calls
+        self._running[program.name] = _Running(
+            program, [len(call.parents) for call in calls], len(calls)
+        )
+        for index, call in enumerate(calls):
+            if not call.parents:
+                self._send(program, index, program.arrival_s)
+
+    def _send(self, program: Program, index: int, now_sim_s: float) -> None:
+        call = program.calls[index]
+        request = QueuedRequest(
+            len(self._calls),
+            program.name,
+            call.function,
+            call.prompt_tokens,
+            now_sim_s,
+            program.arrival_s,
+            program.calls[call.parents[-1]].function if call.parents else None,
+            stages_left=call.stages_left,
+        )
+        self._calls.append((request, index))
+        self._queue.push(request)
+
+    def _dispatch(self, now_sim_s: float) -> None:
+        while self._queue:
+            request = self._queue.first()
+            instance = self._dispatcher.place(request, now_sim_s)
+            if instance is None:
+                return
+            self._queue.pop()
+            call = self._running[request.program].program.calls[self._calls[request.id][1]]
+            rank = self._policy.rank(request)
+            tokens = Request(call.prompt_tokens, call.output_tokens, rank)
+            self._pools[instance].submit(request.id, tokens, now_sim_s)
+
+    def _complete(self, completion: Completion, instance: int) -> None:
+        request, index = self._calls[completion.id]
+        running = self._running[request.program]
+        program = running.program
+        now_sim_s = completion.last_token_sim_s
+        alone_s = InstancePool.isolated_sim_s(self._profile, Request(request.prompt_tokens, 1))
+        started_sim_s = max(request.arrived_s, completion.first_token_sim_s - alone_s)
+        execution = Execution(
+            request, instance, started_sim_s, now_sim_s, program.calls[index].output_tokens
+        )
+        self._executions.append(execution)
+        self._policy.completed(execution)
+        self._dispatcher.completed(execution)
+        running.queueing_sim_s += started_sim_s - request.arrived_s
+        running.left -= 1
+        for child, call in enumerate(program.calls):
+            if index in call.parents:
+                running.open_parents[child] -= 1
+                if not running.open_parents[child]:
+                    self._send(program, child, now_sim_s)
+        if not running.left:
+            del self._running[program.name]
+            self._policy.program_ended(program.name)
+            self._ended.append(ServedProgram(program, now_sim_s, running.queueing_sim_s))
+            self._advance(1)

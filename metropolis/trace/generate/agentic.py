@@ -1,0 +1,111 @@
+"""Agentic applications as Kairos runs them (§2.1): their workflows, with lengths of our own.
+
+The paper shows lengths in figures only, without numbers, so the medians below are *estimates*; what
+it says in words holds: the router is terse, the mathematician brief, the humanities long, writers
+longer than researchers, and functions differ by more than their own spread. Arrivals come in
+bursts, as those of the production trace it samples (Patel et al. 2024).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import log
+from random import Random
+
+from metropolis.trace.programs import PlannedCall, Program
+from metropolis.types import MetropolisError
+
+SPREAD = 0.35
+"""Of the logarithm of an answer's length."""
+BURSTINESS = 0.4
+"""Shape of the gamma distributed gaps between arrivals; 1 would be Poisson's, less is burstier."""
+TOKENS_MAX = 2048
+
+TESTER = "QA engineer"
+# function -> (tokens of its instructions, median tokens of its answer)
+LENGTHS = {
+    "router": (180, 8),
+    "math expert": (120, 130),
+    "humanities expert": (120, 420),
+    "researcher": (200, 380),
+    "writer": (220, 620),
+    "product manager": (250, 300),
+    "architect": (300, 420),
+    "project manager": (280, 180),
+    "engineer": (350, 480),
+    TESTER: (320, 140),
+}
+REPAIRS_SHARE, REPAIRS_MAX = 0.35, 4
+
+
+class _Draft:
+    """A program's calls as they are drawn; every one reads what its parents wrote."""
+
+    def __init__(self, draw: Random, task_tokens: int) -> None:
+        self.calls: list[PlannedCall] = []
+        self._draw, self._task_tokens = draw, task_tokens
+
+    def add(self, function: str, stages_left: int, *parents: int) -> int:
+        """Another call; returns its index."""
+        instructions, median = LENGTHS[function]
+        read = sum(self.calls[parent].output_tokens for parent in parents)
+        written = min(TOKENS_MAX, max(1, round(self._draw.lognormvariate(log(median), SPREAD))))
+        prompt = instructions + self._task_tokens + read
+        self.calls.append(PlannedCall(function, prompt, written, parents, stages_left))
+        return len(self.calls) - 1
+
+
+def question_answer(draw: Random) -> list[PlannedCall]:
+    """A router passes a question on to one of two experts (dynamic branching)."""
+    draft = _Draft(draw, draw.randint(40, 120))
+    router = draft.add("router", 2)
+    draft.add(draw.choice(["math expert", "humanities expert"]), 1, router)
+    return draft.calls
+
+
+def report_generate(draw: Random) -> list[PlannedCall]:
+    """A researcher, then a writer (sequential execution)."""
+    draft = _Draft(draw, draw.randint(20, 60))
+    draft.add("writer", 1, draft.add("researcher", 2))
+    return draft.calls
+
+
+def code_generate(draw: Random) -> list[PlannedCall]:
+    """Five roles; what fails the test goes back to the engineer (dynamic feedback)."""
+    draft = _Draft(draw, draw.randint(80, 250))
+    last = draft.add("product manager", 5)
+    for left, role in ((4, "architect"), (3, "project manager"), (2, "engineer"), (1, TESTER)):
+        last = draft.add(role, left, last)
+    for _ in range(REPAIRS_MAX):
+        if draw.random() >= REPAIRS_SHARE:
+            break
+        last = draft.add(TESTER, 1, draft.add("engineer", 2, last))
+    return draft.calls
+
+
+APPLICATIONS: dict[str, Callable[[Random], list[PlannedCall]]] = {
+    "QA": question_answer,
+    "RG": report_generate,
+    "CG": code_generate,
+}
+CO_LOCATED = "co-located"
+
+
+def workload(application: str, programs: int, per_s: float, seed: int) -> list[Program]:
+    """Programs of one application, or of all three in equal shares, `per_s` of them a second.
+
+    Program i is the same at every rate. Raises MetropolisError on an unknown application.
+    """
+    kinds = list(APPLICATIONS) if application == CO_LOCATED else [application]
+    if unknown := set(kinds) - set(APPLICATIONS):
+        raise MetropolisError(
+            f"there is no application {unknown.pop()!r}; there are {', '.join(APPLICATIONS)}"
+        )
+    arrivals, arrival_s = Random(f"{seed} arrivals"), 0.0
+    found = []
+    for number in range(programs):
+        arrival_s += arrivals.gammavariate(BURSTINESS, 1 / BURSTINESS) / per_s
+        draw = Random(f"{seed} {application} {number}")
+        kind = draw.choice(kinds)
+        found.append(Program(f"{kind} {number}", arrival_s, tuple(APPLICATIONS[kind](draw))))
+    return found

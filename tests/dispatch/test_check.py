@@ -1,0 +1,105 @@
+"""The conformance suite: our plug-ins pass it, planted faults do not."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from metropolis.dispatch.base import Dispatcher, Fleet
+from metropolis.dispatch.check import BrokenPluginError, check_dispatcher, check_policy
+from metropolis.policy.base import Policy, QueuedRequest
+from metropolis.policy.named import DISPATCHERS, POLICIES, named, names_of
+
+
+@pytest.mark.parametrize("name", names_of(POLICIES))
+def test_our_policies_keep_the_interface(name: str) -> None:
+    check_policy(named(POLICIES, name))
+
+
+@pytest.mark.parametrize("name", names_of(DISPATCHERS))
+def test_our_dispatchers_keep_the_interface(name: str) -> None:
+    check_dispatcher(named(DISPATCHERS, name))
+
+
+class Negative(Policy):
+    def rank(self, request: QueuedRequest) -> int:
+        return -1
+
+
+class Floating(Policy):
+    def rank(self, request: QueuedRequest) -> int:
+        return 0.5  # type: ignore[return-value]
+
+
+class Restless(Policy):
+    def __init__(self) -> None:
+        self._count = count()
+
+    def rank(self, request: QueuedRequest) -> int:
+        return next(self._count)
+
+
+class Backwards(Policy):
+    def rank(self, request: QueuedRequest) -> int:
+        return 0
+
+    def arrived(self, request: QueuedRequest) -> None:
+        self.version -= 1
+
+
+_MADE = count()
+
+
+class Moody(Policy):
+    def __init__(self) -> None:
+        self._mood = next(_MADE)
+
+    def rank(self, request: QueuedRequest) -> int:
+        return self._mood
+
+
+@pytest.mark.parametrize(
+    ("policy", "rule"),
+    [
+        (Negative, "must lie between"),
+        (Floating, "must be an int"),
+        (Restless, "function of the request and the version"),
+        (Backwards, "version must not fall"),
+        (Moody, "must rank alike"),
+    ],
+)
+def test_a_planted_fault_of_a_policy_is_found(policy: type[Policy], rule: str) -> None:
+    with pytest.raises(BrokenPluginError, match=rule):
+        check_policy(policy)
+
+
+class Elsewhere(Dispatcher):
+    def place(self, request: QueuedRequest, now_s: float) -> int:
+        return self.fleet.instances
+
+
+class Never(Dispatcher):
+    def place(self, request: QueuedRequest, now_s: float) -> None:
+        return None
+
+
+class Another(Dispatcher):
+    def __init__(self, fleet: Fleet) -> None:
+        super().__init__(Fleet(1, 1, 1.0))
+
+    def place(self, request: QueuedRequest, now_s: float) -> int:
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("dispatcher", "rule"),
+    [
+        (Elsewhere, "is no instance"),
+        (Never, "must not wait while nothing is at work"),
+        (Another, "fleet must be"),
+    ],
+)
+def test_a_planted_fault_of_a_dispatcher_is_found(dispatcher: type[Dispatcher], rule: str) -> None:
+    with pytest.raises(BrokenPluginError, match=rule):
+        check_dispatcher(dispatcher)

@@ -1,0 +1,87 @@
+"""Packing into time slots, against the same done slot by slot in plain Python."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metropolis.dispatch.base import Fleet
+from metropolis.dispatch.kairos import SLOT_S, UNKNOWN_S, TimeSlots
+from metropolis.policy.base import Execution, QueuedRequest
+
+FLEET = Fleet(instances=2, capacity_tokens=1000, tokens_per_s=20.0)
+
+
+def request(number: int, prompt_tokens: int) -> QueuedRequest:
+    return QueuedRequest(number, "p", f"function {number}", prompt_tokens, 0.0, 0.0)
+
+
+class Slow:
+    """Every request a Counter of slot -> tokens."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, tuple[int, Counter[int]]] = {}
+
+    def needed(self, prompt_tokens: int, now_s: float) -> Counter[int]:
+        first = int(now_s / SLOT_S)
+        slots = int(UNKNOWN_S / SLOT_S) + 1
+        grown = (int(FLEET.tokens_per_s * SLOT_S * (i + 1)) for i in range(slots))
+        return Counter({first + i: prompt_tokens + more for i, more in enumerate(grown)})
+
+    def peak(self, instance: int, needed: Counter[int], now_s: float) -> int:
+        total = Counter(needed)
+        for where, tokens in self.held.values():
+            if where == instance:
+                total.update(tokens)
+        return max(tokens for slot, tokens in total.items() if slot >= int(now_s / SLOT_S))
+
+    def is_free(self, instance: int, now_s: float) -> bool:
+        now = int(now_s / SLOT_S)
+        return not any(where == instance and max(t) >= now for where, t in self.held.values())
+
+
+@given(st.data())
+def test_a_request_goes_where_the_peak_is_lowest_or_waits(data: st.DataObject) -> None:
+    fast, slow, now_s = TimeSlots(FLEET), Slow(), 0.0
+    for number in range(data.draw(st.integers(1, 25))):
+        now_s += data.draw(st.sampled_from([0.0, 0.3, 2.0, 30.0]))
+        if slow.held and data.draw(st.booleans()):
+            ended = data.draw(st.sampled_from(sorted(slow.held)))
+            instance, _ = slow.held.pop(ended)
+            fast.completed(Execution(request(ended, 1), instance, 0.0, now_s, 1))
+            continue
+        asked = request(number, data.draw(st.integers(1, 1200)))
+        needed = slow.needed(asked.prompt_tokens, now_s)
+        peaks = [slow.peak(i, needed, now_s) for i in range(FLEET.instances)]
+        best = peaks.index(min(peaks))
+        fits = peaks[best] <= FLEET.capacity_tokens or slow.is_free(best, now_s)
+        assert fast.place(asked, now_s) == (best if fits else None)
+        if fits:
+            slow.held[number] = best, needed
+
+
+def test_an_instance_that_preempted_takes_nothing_until_one_has_left() -> None:
+    packing = TimeSlots(FLEET)
+    first = packing.place(request(0, 10), 0.0)
+    assert first == 0
+    packing.preempted(0, 0.1)
+    assert [packing.place(request(n, 10), 0.2) for n in (1, 2, 3)] == [1, 1, 1]
+    packing.preempted(1, 0.3)
+    assert packing.place(request(4, 10), 0.4) is None
+    packing.completed(Execution(request(0, 10), 0, 0.0, 0.5, 5))
+    assert packing.place(request(4, 10), 0.6) == 0
+
+
+def test_what_a_function_takes_is_learned() -> None:
+    packing = TimeSlots(Fleet(1, 1000, 20.0))
+
+    def same(number: int) -> QueuedRequest:
+        return QueuedRequest(number, "p", "plan", 300, 0.0, 0.0)
+
+    for number in range(16):
+        packing.place(same(number), float(number))
+        packing.completed(Execution(same(number), 0, number, number + 0.6, 5))
+    # 300 + 20 tokens each for a second: three fit where unknown ones (300 + 210) would not
+    assert [packing.place(same(n), 100.0) for n in range(20, 24)] == [0, 0, 0, None]

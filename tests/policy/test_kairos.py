@@ -1,0 +1,175 @@
+"""Kairos' parts: workflows from names and times, distributions, and the order of functions."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import wasserstein_distance
+
+from metropolis.policy.base import Execution, QueuedRequest
+from metropolis.policy.kairos.latency import FIRST, LEVELS, Latencies, wasserstein
+from metropolis.policy.kairos.policy import Kairos
+from metropolis.policy.kairos.priority import distance_from_zero, distances, embedded
+from metropolis.policy.kairos.workflow import Stage, call_graph, in_parallel, remaining_s
+
+
+def execution(
+    number: int, function: str, upstream: str | None, started_s: float, completed_s: float
+) -> Execution:
+    request = QueuedRequest(number, "p", function, 1, started_s, 0.0, upstream)
+    return Execution(request, 0, started_s, completed_s, 1)
+
+
+def spans(*told: tuple[str, str | None, float, float]) -> list[Execution]:
+    return [execution(number, *one) for number, one in enumerate(told)]
+
+
+def left_of(executions: list[Execution]) -> dict[str, float]:
+    return {one.request.function: left_s for one, left_s in remaining_s(call_graph(executions))}
+
+
+# The shapes of the paper's figure 11: A leads to B, C and D.
+def test_a_parallel_group_waits_for_its_longest() -> None:
+    shape = spans(("A", None, 0, 1), ("B", "A", 1, 3), ("C", "A", 1, 6), ("D", "A", 2, 4))
+    assert left_of(shape) == {"A": 6, "B": 2, "C": 5, "D": 2}
+
+
+def test_one_after_the_other() -> None:
+    shape = spans(("A", None, 0, 1), ("B", "A", 1, 3), ("C", "A", 3, 6), ("D", "A", 6, 7))
+    assert left_of(shape) == {"A": 7, "B": 6, "C": 4, "D": 1}
+
+
+def test_a_chain() -> None:
+    shape = spans(("A", None, 0, 1), ("B", "A", 1, 3), ("C", "B", 3, 6), ("D", "C", 6, 7))
+    assert left_of(shape) == {"A": 7, "B": 6, "C": 4, "D": 1}
+    graph = call_graph(shape)
+    assert [len(stage.children) for stage in graph] == [1]
+
+
+def test_two_in_parallel_and_one_after_them() -> None:
+    shape = spans(("A", None, 0, 1), ("B", "A", 1, 3), ("C", "A", 2, 6), ("D", "A", 6, 8))
+    assert left_of(shape) == {"A": 7, "B": 4, "C": 6, "D": 2}
+
+
+def test_in_a_loop_each_execution_follows_the_latest_of_its_upstream() -> None:
+    loop = spans(
+        ("code", None, 0, 4), ("test", "code", 4, 5), ("code", "test", 5, 8), ("test", "code", 8, 9)
+    )
+    left = sorted((one.request.function, s) for one, s in remaining_s(call_graph(loop)))
+    assert left == [
+        ("code", 4),
+        ("code", 9),
+        ("test", 1),
+        ("test", 5),
+    ]
+
+
+def test_waiting_for_an_engine_is_not_counted() -> None:
+    waited = spans(("A", None, 0, 1), ("B", "A", 101, 103))
+    assert left_of(waited) == {"A": 3, "B": 2}
+
+
+@st.composite
+def planned(draw: st.DrawFn, depth: int = 3) -> Stage:
+    """A stage with children in groups; times are filled in later."""
+    stage = Stage(execution(0, "", None, 0, 0))
+    if depth and draw(st.booleans()):
+        for _ in range(draw(st.integers(1, 2))):
+            stage.children += [draw(planned(depth - 1)) for _ in range(draw(st.integers(1, 3)))]
+    return stage
+
+
+@given(planned(), st.integers(0, 1 << 20))
+def test_the_workflow_that_ran_is_the_one_that_is_found(tree: Stage, seed: int) -> None:
+    draw, told, expected = Random(seed), [], {}
+
+    def run(
+        stage: Stage, upstream: str | None, begin_s: float
+    ) -> tuple[float, list[tuple[str, float]]]:
+        """When all of it is over; and of every execution below, how long was left then."""
+        name = str(len(told))
+        end_s = begin_s + draw.randint(1, 9)
+        told.append((name, upstream, begin_s, end_s))
+        at_s, parts = end_s, []
+        for group in _halves(stage.children):
+            ends = [run(child, name, at_s) for child in group]
+            parts = [(n, left + max(e for e, _ in ends) - at_s) for n, left in parts]
+            parts += [item for _, below in ends for item in below]
+            at_s = max(e for e, _ in ends)
+        return at_s, [(name, at_s - begin_s), *parts]
+
+    def _halves(children: list[Stage]) -> list[list[Stage]]:
+        middle = len(children) // 2
+        return [group for group in (children[:middle], children[middle:]) if group]
+
+    _, found = run(tree, None, 0.0)
+    expected = dict(found)
+    assert left_of(spans(*told)) == pytest.approx(expected)
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=60))
+def test_distances_are_those_of_scipy(values: list[float]) -> None:
+    at = (np.arange(LEVELS) + 0.5) / LEVELS
+    p, q = np.quantile(values, at), np.quantile([2 * v + 1 for v in values], at)
+    assert wasserstein(p, q) == pytest.approx(wasserstein_distance(p, q))
+    assert distances(np.vstack([p, q]))[0, 1] == pytest.approx(wasserstein(p, q))
+
+
+@given(st.lists(st.floats(0, 1000), min_size=2, max_size=40))
+def test_points_on_a_line_are_found_again(at: list[float]) -> None:
+    places = np.array(at)
+    apart = np.abs(places[:, None] - places)
+    found = embedded(apart)
+    assert np.abs(found[:, None] - found) == pytest.approx(apart, abs=1e-3 * (1 + apart.max()))
+
+
+@given(st.permutations(range(8)), st.floats(0.01, 3))
+def test_functions_that_have_less_left_come_first(order: list[int], spread: float) -> None:
+    shape = np.linspace(0, spread, LEVELS)
+    away = distance_from_zero([shape + 5 * place for place in order])
+    assert list(np.argsort(away)) == list(np.argsort(order))
+
+
+def test_a_distribution_converges_when_doubling_it_changes_little() -> None:
+    latencies, draw = Latencies(), Random(1)
+    looks = [count for count in range(1, 65) if latencies.add(draw.gauss(10, 1))]
+    assert looks == [FIRST, 2 * FIRST, 4 * FIRST, 8 * FIRST]
+    assert latencies.converged
+    for _ in range(64):
+        latencies.add(30.0)
+    assert not latencies.converged
+
+
+def test_the_density_peak_is_where_most_are() -> None:
+    latencies, draw = Latencies(), Random(1)
+    for _ in range(256):
+        latencies.add(draw.gauss(5, 0.1) if draw.random() < 0.6 else draw.uniform(5, 60))
+    assert latencies.densest_s == pytest.approx(5, abs=0.3)
+
+
+def test_the_policy_learns_which_function_has_less_left() -> None:
+    policy = Kairos()
+
+    def waiting(function: str, program_arrived_s: float) -> QueuedRequest:
+        return QueuedRequest(0, "q", function, 1, 50.0, program_arrived_s)
+
+    early, late = waiting("long", 1.0), waiting("short", 2.0)
+    assert policy.rank(early) < policy.rank(late)  # nothing is known: who began first
+    for number in range(2 * FIRST):
+        for function, lasts_s in (("long", 30.0), ("short", 1.0)):
+            program = f"{function} {number}"
+            request = QueuedRequest(number, program, function, 1, 0.0, 0.0)
+            policy.completed(Execution(request, 0, 0.0, lasts_s, 1))
+            policy.program_ended(program)
+    assert policy.version >= 1
+    assert policy.rank(late) < policy.rank(early)
+    assert policy.rank(waiting("short", 1.0)) < policy.rank(late)  # within a function: who began
+
+
+def test_stages_that_touch_are_not_in_parallel() -> None:
+    stages = [Stage(one) for one in spans(("B", "A", 1, 3), ("C", "A", 3, 5), ("D", "A", 4, 6))]
+    assert [len(group) for group in in_parallel(stages)] == [1, 2]

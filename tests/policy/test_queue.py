@@ -1,0 +1,44 @@
+"""A queue hands requests out in its policy's order, however often that changes."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metropolis.policy.base import Policy, QueuedRequest
+from metropolis.policy.queue import RequestQueue
+
+
+class Fickle(Policy):
+    """Ranks by what it was told last."""
+
+    def __init__(self) -> None:
+        self.ranks: dict[int, int] = {}
+
+    def rank(self, request: QueuedRequest) -> int:
+        return self.ranks.get(request.id, 0)
+
+
+def request(number: int, arrived_s: float = 0.0, **about: object) -> QueuedRequest:
+    return QueuedRequest(number, "p", "f", 1, arrived_s, 0.0, **about)  # type: ignore[arg-type]
+
+
+@given(st.data())
+def test_the_smallest_rank_goes_first(data: st.DataObject) -> None:
+    policy = Fickle()
+    queue = RequestQueue(policy)
+    waiting: dict[int, QueuedRequest] = {}
+    for number in range(data.draw(st.integers(1, 30))):
+        match data.draw(st.sampled_from(["push", "push", "pop", "change"])):
+            case "push":
+                policy.ranks[number] = data.draw(st.integers(0, 3))
+                waiting[number] = request(number, data.draw(st.integers(0, 2)))
+                queue.push(waiting[number])
+            case "pop" if waiting:
+                first = min(waiting.values(), key=lambda r: (policy.rank(r), r.arrived_s, r.id))
+                assert queue.pop() is first
+                del waiting[first.id]
+            case "change":
+                policy.ranks = {n: data.draw(st.integers(0, 3)) for n in waiting}
+                policy.version += 1
+        assert len(queue) == len(waiting)

@@ -1,0 +1,90 @@
+"""Programs in virtual time: nothing is lost, parents come first, instances take what they take."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metropolis._core import simulate
+from metropolis.dispatch.base import Fleet
+from metropolis.policy.named import DISPATCHERS, POLICIES, named, names_of
+from metropolis.sim.profiles import load_profile
+from metropolis.sim.serving import Served, Serving
+from metropolis.trace.generate.agentic import APPLICATIONS, CO_LOCATED, workload
+from metropolis.trace.programs import PlannedCall, Program
+from metropolis.types import MetropolisError
+
+PROFILE = load_profile("llama-3-8b/l4")
+
+
+def serve(programs: list[Program], policy: str, dispatcher: str, instances: int = 2) -> Served:
+    fleet = Fleet(instances, PROFILE.kv_capacity_tokens, 12.0)
+    return Serving(
+        programs, PROFILE, named(POLICIES, policy)(), named(DISPATCHERS, dispatcher)(fleet)
+    ).run()
+
+
+@pytest.mark.parametrize("dispatcher", names_of(DISPATCHERS))
+@pytest.mark.parametrize("policy", names_of(POLICIES))
+def test_every_call_is_answered_once_and_after_its_parents(policy: str, dispatcher: str) -> None:
+    programs = workload(CO_LOCATED, 60, 4.0, seed=3)
+    served = serve(programs, policy, dispatcher)
+    assert sorted(one.program.name for one in served.programs) == sorted(p.name for p in programs)
+    assert len(served.executions) == sum(len(program.calls) for program in programs)
+    assert len({execution.request.id for execution in served.executions}) == len(served.executions)
+    for program in programs:
+        mine = [e for e in served.executions if e.request.program == program.name]
+        mine.sort(key=lambda e: e.request.arrived_s)  # every workload here is a chain
+        assert [e.output_tokens for e in mine] == [call.output_tokens for call in program.calls]
+        for before, after in pairwise(mine):
+            assert after.request.arrived_s == before.completed_s <= after.started_s
+            assert after.request.upstream == before.request.function
+        (ended,) = [one.ended_sim_s for one in served.programs if one.program == program]
+        assert ended == mine[-1].completed_s
+
+
+@given(st.lists(st.tuples(st.floats(0, 3), st.integers(1, 900), st.integers(1, 300)), min_size=1))
+def test_single_calls_on_one_instance_take_what_the_instance_takes(
+    calls: list[tuple[float, int, int]],
+) -> None:
+    programs = [
+        Program(str(n), at, (PlannedCall("f", prompt, out),))
+        for n, (at, prompt, out) in enumerate(sorted(calls))
+    ]
+    served = serve(programs, "fcfs", "round_robin", instances=1)
+    found = {one.program.name: one.ended_sim_s for one in served.programs}
+    alone = simulate(PROFILE, *(np.array(column) for column in zip(*sorted(calls), strict=True)))
+    assert [found[p.name] for p in programs] == pytest.approx(alone["last_token_sim_s"].tolist())
+
+
+@pytest.mark.parametrize("application", [*APPLICATIONS, CO_LOCATED])
+def test_a_workload_is_the_same_at_every_rate(application: str) -> None:
+    slow, fast = (workload(application, 40, rate, seed=1) for rate in (1.0, 10.0))
+    assert [program.calls for program in slow] == [program.calls for program in fast]
+    at = [[program.arrival_s for program in found] for found in (slow, fast)]
+    assert at[0] == pytest.approx([10 * arrival_s for arrival_s in at[1]])
+    assert workload(application, 40, 1.0, seed=1) == slow
+    assert workload(application, 40, 1.0, seed=2) != slow
+
+
+def test_arrivals_keep_the_rate_and_come_in_bursts() -> None:
+    gaps = np.diff([program.arrival_s for program in workload("QA", 5000, 2.0, seed=1)])
+    assert gaps.mean() == pytest.approx(0.5, rel=0.1)
+    assert gaps.std() > 1.3 * gaps.mean()  # Poisson's would be equal
+
+
+def test_what_is_no_program_is_refused() -> None:
+    with pytest.raises(MetropolisError, match="call 0: a parent must be an earlier call"):
+        Program("p", 0.0, (PlannedCall("f", 1, 1, (0,)),))
+    with pytest.raises(MetropolisError, match="has no tokens"):
+        Program("p", 0.0, (PlannedCall("f", 1, 0),))
+    with pytest.raises(MetropolisError, match="there is no application 'XY'; there are QA, RG, CG"):
+        workload("XY", 1, 1.0, 0)
+    with pytest.raises(MetropolisError, match="'lifo' is not among the policies: fcfs"):
+        named(POLICIES, "lifo")
+    with pytest.raises(MetropolisError, match="topology needs to know how many stages are left"):
+        serve([Program("p", 0.0, (PlannedCall("f", 1, 1),))], "topology", "round_robin")
