@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Iterable
+from math import isinf
 from typing import Protocol
 
 from metropolis.llm.base import (
@@ -24,9 +25,9 @@ from metropolis.llm.base import (
     TimedOutError,
 )
 from metropolis.llm.journal import Key, key_of
-from metropolis.llm.limits import Gate, Need, Turn
+from metropolis.llm.limits import Gate, Need, RateLimit, Turn
 from metropolis.llm.tokens import expected_tokens, prompt_tokens_at_most
-from metropolis.llm.usage import FREE, Prices, Usage, total
+from metropolis.llm.usage import FREE, Prices, Purchases, Usage, total
 from metropolis.types import MetropolisError
 
 BACKOFF_FIRST_S = 0.5
@@ -108,6 +109,10 @@ class Client:
         self.closed = False
         self.prices = prices or FREE
         self.usage: dict[str, Usage] = {}
+        self.workers = 1
+        """So many clients share the run's budget evenly."""
+        self.exhausted: BudgetExhausted | None = None
+        """Set as soon as the budget cannot pay for a call."""
         self.on_exhausted: Callable[[BudgetExhausted], object] = lambda _: None
         """Told when the budget has run out, before the agent is, which may ignore it."""
         self.gate = Gate(concurrency, requests_per_minute, tokens_per_minute, max_tokens, max_cost)
@@ -125,23 +130,43 @@ class Client:
             self.gate.token_budget.spent += sum(tokens)
             self.gate.cost_budget.spent += self.prices.cost(*tokens)
 
-    def fresh(self, share: int) -> Client:
-        """One like this as it was at first, for one of `share` processes, which share nothing.
+    def has_spent(self, bought: Iterable[Purchases]) -> None:
+        """All that was bought for the run before, here or elsewhere, is paid from the budget."""
+        tokens = [(one.prompt_tokens, one.output_tokens) for one in bought]
+        for budget, spent in (
+            (self.gate.token_budget, sum(map(sum, tokens))),
+            (self.gate.cost_budget, sum(self.prices.cost(*of) for of in tokens)),
+        ):
+            budget.spent = max(budget.spent, spent)  # what the journal holds is among it
 
-        Raises MetropolisError when that could break a limit.
+    def has_bought(self, bought: Purchases) -> None:
+        """Account for what others have bought for this run: calls, tokens and cost."""
+        usage = self.usage.setdefault(bought.function, Usage())
+        usage.calls += bought.calls
+        usage.prompt_tokens += bought.prompt_tokens
+        usage.output_tokens += bought.output_tokens
+        usage.cost += self.prices.cost(bought.prompt_tokens, bought.output_tokens)
+
+    def fresh(self, workers: int) -> Client:
+        """One that has sent nothing yet, for one of `workers` processes, which share nothing.
+
+        Each gets an equal share of what is left of the budgets, of the limits per minute and of the
+        concurrency, at least one call. Raises MetropolisError on a limit that cannot be shared.
         """
-        if self.gate.requests or self.gate.tokens or self._bounds:
-            raise MetropolisError(
-                "budgets and limits per minute hold within one process; with workers in others "
-                "leave them out"
-            )
-        return Client(
+        tokens, cost = self.gate.token_budget, self.gate.cost_budget
+        client = Client(
             self.backend,
-            concurrency=max(1, self.gate.concurrency // share),
+            concurrency=max(1, self.gate.concurrency // workers),
             timeout_s=self.timeout_s,
             retries=self.retries,
+            requests_per_minute=_shared("requests_per_minute", self.gate.requests, workers),
+            tokens_per_minute=_shared("tokens_per_minute", self.gate.tokens, workers),
+            max_tokens=None if isinf(tokens.limit) else int(tokens.left // workers),
+            max_cost=None if isinf(cost.limit) else cost.left / workers,
             prices=self.prices,
         )
+        client.workers = workers
+        return client
 
     @property
     def total(self) -> Usage:
@@ -226,9 +251,9 @@ class Client:
         priority = (int(request.speculative), request.priority)
         turn = await self.gate.enter(priority, need)
         if turn is None:
-            exhausted = BudgetExhausted(self._exhausted(request, need))
-            self.on_exhausted(exhausted)
-            raise exhausted
+            self.exhausted = BudgetExhausted(self._exhausted(request, need))
+            self.on_exhausted(self.exhausted)
+            raise self.exhausted
         time = asyncio.get_running_loop().time
         began = time()
         try:
@@ -302,12 +327,15 @@ class Client:
     def _exhausted(self, request: Request, need: Need) -> str:
         tokens, cost = self.gate.token_budget, self.gate.cost_budget
         if tokens.ends_before(need.tokens_max):
-            left, asked = f"{tokens.limit - tokens.spent:,.0f} tokens", f"{need.tokens_max:,}"
+            left, asked = f"{tokens.left:,.0f} tokens", f"{need.tokens_max:,}"
         else:
-            left, asked = f"{cost.limit - cost.spent:.4f} of the money", f"{need.cost_max:.4f}"
+            left, asked = f"{cost.left:.4f} of the money", f"{need.cost_max:.4f}"
+        if self.workers > 1:
+            left += f" of a worker's share, one of {self.workers},"
+        anew = " to share out the rest anew, or" if self.workers > 1 else ""
         return (
             f"the budget is exhausted: {left} are left, {request.where} could take {asked}; "
-            "resume with a larger budget"
+            f"resume{anew} with a larger budget"
         )
 
     def _waits_too_long(self, error: LLMError) -> bool:
@@ -319,3 +347,14 @@ class Client:
             return  # the gate holds everybody
         pause_s = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2 ** (failed - 1))
         await asyncio.sleep(pause_s * self._jitter.uniform(0.5, 1.0))
+
+
+def _shared(name: str, limit: RateLimit | None, workers: int) -> int | None:
+    """One worker's part of a limit per minute."""
+    if limit is None:
+        return None
+    if limit.limit < workers:
+        raise MetropolisError(
+            f"{name} is {limit.limit} and cannot be shared by {workers} workers; take fewer workers"
+        )
+    return limit.limit // workers

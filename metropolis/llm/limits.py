@@ -68,6 +68,11 @@ class Budget:
     spent: float = 0.0
     reserved: float = 0.0
 
+    @property
+    def left(self) -> float:
+        """What is not spent."""
+        return max(0.0, self.limit - self.spent)
+
     def ends_before(self, amount: float) -> bool:
         """Whether `amount` would not fit even if everything reserved came back."""
         return self.spent + amount > self.limit

@@ -23,6 +23,17 @@ class Prices:
 FREE = Prices(0.0, 0.0)
 
 
+@dataclass(frozen=True, slots=True)
+class Purchases:
+    """The answers that one buyer, a process or so, has got for one function."""
+
+    buyer: str
+    function: str
+    calls: int
+    prompt_tokens: int
+    output_tokens: int
+
+
 @dataclass(slots=True)
 class Usage:
     """The calls of one function, or of all together.

@@ -38,7 +38,7 @@ class RunResult:
     prompt_tokens: int
     output_tokens: int
     usage: Mapping[str, Usage]
-    """By function: what was sent since this start."""
+    """By function: what was sent since this start; of workers on Ray calls, tokens and cost."""
     simulated: bool
     """Whether LLM latency is virtual time."""
     makespan_s: float

@@ -285,7 +285,10 @@ class Simulation:
             lease_s=self._lease_s,
         )
         crew = crew_of(self._workers, self._ray_address, job, stored)
-        return Driver(stored.store, [agent.name for agent in self.agents], self._lease_s, crew)
+        names = [agent.name for agent in self.agents]
+        driver = Driver(stored.store, names, self._lease_s, crew)
+        self.client.has_spent(stored.store.bought())  # by whomever: nobody else buys from now on
+        return driver
 
     # --- how it goes on
 

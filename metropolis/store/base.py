@@ -29,6 +29,7 @@ from typing import Any
 
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
+from metropolis.llm.usage import Purchases
 from metropolis.rules.metrics import Metric
 from metropolis.store.outcome import Outcome
 from metropolis.types import AgentId, Dispatch, MetropolisError, Position, Step
@@ -266,8 +267,11 @@ class Store(ABC):
         """Let the cluster be claimed by others at once; nothing happens when the claim is lost."""
 
     @abstractmethod
-    def keep_answer(self, key: Key, completion: Completion) -> None:
-        """Keep an answer until its agent's step is committed, so that nobody pays for it twice."""
+    def keep_answer(self, key: Key, completion: Completion, buyer: str = "") -> None:
+        """Keep an answer until its agent's step is committed, so that nobody pays for it twice.
+
+        It is among the purchases of `buyer`, a word, for good, and even if the step is committed.
+        """
 
     @abstractmethod
     def commit(self, claim: Claim, outcome: Outcome, minds: Mapping[AgentId, Any]) -> bool:
@@ -279,6 +283,10 @@ class Store(ABC):
         """
 
     # --- readers
+
+    @abstractmethod
+    def bought(self) -> list[Purchases]:
+        """What was bought, by buyer and function; an answer that was kept twice counts twice."""
 
     @abstractmethod
     def inspect(self) -> Inspection:

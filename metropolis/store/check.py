@@ -12,6 +12,7 @@ from typing import Any
 
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
+from metropolis.llm.usage import Purchases
 from metropolis.store.base import (
     Claim,
     FencedOutError,
@@ -270,6 +271,12 @@ def _check_answers(run: _Run) -> None:
     run.store.keep_answer(key, answer)
     run.dispatch((1, (0,)))
     run.require(not run.claim().answers, "keeps the answers of a step that is committed")
+    run.store.keep_answer(key, answer, "somebody")
+    run.require(
+        run.store.bought()
+        == [Purchases("", "plan", 2, 6, 2), Purchases("somebody", "plan", 1, 3, 1)],
+        f"does not count what was bought: {run.store.bought()}",
+    )
 
 
 def _check_world(run: _Run) -> None:

@@ -45,6 +45,7 @@ class Contents:
     ready: set[str] = field(default_factory=set)
     leases: dict[str, Lease] = field(default_factory=dict)
     memo: dict[AgentId, dict[bytes, bytes]] = field(default_factory=lambda: defaultdict(dict))
+    bought: Counter[str] = field(default_factory=Counter)
     acks: dict[int, tuple[Step, bytes]] = field(default_factory=dict)
     acknowledged: int = 0
     kept_step: Step | None = None

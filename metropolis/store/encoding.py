@@ -11,6 +11,7 @@ import msgspec
 
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
+from metropolis.llm.usage import Purchases
 from metropolis.store.base import Claim, RunInfo, Slice, StoreError
 from metropolis.store.cells import Cells
 from metropolis.store.outcome import Outcome, outcome_to_json
@@ -228,3 +229,25 @@ def answers_of(encoded: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[Key, Co
 def info_of(encoded: bytes) -> RunInfo:
     """Decoded."""
     return msgspec.json.decode(encoded, type=RunInfo)
+
+
+def purchase(buyer: str, key: Key, completion: Completion) -> dict[str, int]:
+    """What an answer adds to the sums of what was bought."""
+    took = {
+        "calls": 1,
+        "prompt_tokens": completion.prompt_tokens,
+        "output_tokens": completion.output_tokens,
+    }
+    return {f"{what} {buyer} {key.function}": number for what, number in took.items()}
+
+
+def purchases_of(sums: Mapping[str, int]) -> list[Purchases]:
+    """The reverse, of all sums."""
+    found: dict[tuple[str, str], dict[str, int]] = {}
+    for name, number in sums.items():
+        what, buyer, function = name.split(" ", 2)
+        found.setdefault((buyer, function), {})[what] = number
+    return [
+        Purchases(*whose, of["calls"], of["prompt_tokens"], of["output_tokens"])
+        for whose, of in sorted(found.items())
+    ]

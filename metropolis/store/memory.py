@@ -11,6 +11,7 @@ import msgspec
 
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
+from metropolis.llm.usage import Purchases
 from metropolis.store.base import (
     Acknowledged,
     Claim,
@@ -30,6 +31,8 @@ from metropolis.store.encoding import (
     info_of,
     minds_of,
     position_of,
+    purchase,
+    purchases_of,
     slice_of,
     written_at_first,
     written_by,
@@ -266,11 +269,12 @@ class MemoryStore(Store):
                 run.counts["given_back"] += 1
                 self._changed.notify_all()
 
-    def keep_answer(self, key: Key, completion: Completion) -> None:
+    def keep_answer(self, key: Key, completion: Completion, buyer: str = "") -> None:
         """See Store."""
         encoded = msgspec.json.encode(key), msgspec.json.encode(completion)
         with self._changed:
             run = self._run
+            run.bought.update(purchase(buyer, key, completion))
             if run.steps.get(key.agent) == key.step:
                 run.memo[key.agent][encoded[0]] = encoded[1]
                 run.counts["answers"] += 1
@@ -296,6 +300,11 @@ class MemoryStore(Store):
             return True
 
     # --- readers
+
+    def bought(self) -> list[Purchases]:
+        """See Store."""
+        with self._changed:
+            return purchases_of(self._run.bought)
 
     def inspect(self) -> Inspection:
         """See Store."""

@@ -14,6 +14,7 @@ All keys of a run begin with `metropolis:{RUN}:`; the braces keep them together 
                     it is claimed
     kept            hash: agent -> JSON: its mind as it began kept_step
     memo:AGENT      hash: JSON: Key -> JSON: Completion; answers for the step it is at
+    bought          hash: "calls BUYER FUNCTION", and so prompt_tokens and output_tokens -> sum
     blocked         hash: agent -> the agent it is blocked by
     clusters        hash: id ("step:first agent") -> "step agent agent …", of what is dispatched
     busy            hash: agent -> id of the cluster it is dispatched in
@@ -40,6 +41,7 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -47,6 +49,7 @@ import redis
 
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
+from metropolis.llm.usage import Purchases
 from metropolis.store.base import (
     Acknowledged,
     Claim,
@@ -67,6 +70,8 @@ from metropolis.store.encoding import (
     info_of,
     minds_of,
     position_of,
+    purchase,
+    purchases_of,
     slice_of,
     written_at_first,
     written_by,
@@ -282,10 +287,11 @@ class RedisStore(Store):
         """See Store."""
         self._call("hold", claim.id, _mark(claim), -1)
 
-    def keep_answer(self, key: Key, completion: Completion) -> None:
+    def keep_answer(self, key: Key, completion: Completion, buyer: str = "") -> None:
         """See Store."""
         encoded = msgspec.json.encode(key), msgspec.json.encode(completion)
-        self._call("answer", key.agent, key.step, *encoded)
+        sums = purchase(buyer, key, completion)
+        self._call("answer", key.agent, key.step, *encoded, *chain.from_iterable(sums.items()))
 
     def commit(self, claim: Claim, outcome: Outcome, minds: Mapping[AgentId, Any]) -> bool:
         """See Store."""
@@ -295,6 +301,12 @@ class RedisStore(Store):
         return bool(self._call("commit", *about, *arguments_of(written)))
 
     # --- readers
+
+    def bought(self) -> list[Purchases]:
+        """See Store."""
+        with self._speaking():
+            sums = self._client.hgetall(f"{self._prefix}bought")
+        return purchases_of({name.decode(): int(sum_) for name, sum_ in sums.items()})
 
     def inspect(self) -> Inspection:
         """See Store."""

@@ -16,11 +16,12 @@ from metropolis.workers.leases import patiently
 class StoredAnswers:
     """Knows what has been answered in the steps that are at work here, by whomever it was asked.
 
-    With a `journal` every answer bought here is written there, too, and kept for good.
+    With a `journal` every answer bought here is written there, too, and kept for good. `buyer` is
+    in whose name the store counts them.
     """
 
-    def __init__(self, store: Store, journal: Answers | None = None) -> None:
-        self._store, self._journal = store, journal
+    def __init__(self, store: Store, journal: Answers | None = None, buyer: str = "") -> None:
+        self._store, self._journal, self._buyer = store, journal, buyer
         self._known: dict[AgentId, dict[Key, Completion]] = defaultdict(dict)
         self._at_work: Counter[AgentId] = Counter()
 
@@ -51,7 +52,7 @@ class StoredAnswers:
         """Keep an answer, before its agent sees it."""
         if self._journal is not None:
             self._journal.put(key, completion)
-        patiently(self._store.keep_answer, key, completion)
+        patiently(self._store.keep_answer, key, completion, self._buyer)
         self._known[key.agent][key] = completion
 
     def flush(self) -> None:

@@ -30,11 +30,16 @@ class Job:
     keep_text: bool
     lease_s: float
 
-    def worker(self, name: str, store: Store) -> ClaimingWorker:
-        """Works for the run; `name` is unique. Takes the agents over."""
+    def worker(self, name: str, store: Store, buyer: str = "") -> ClaimingWorker:
+        """Works for the run; `name` is unique. Takes the agents over.
+
+        A client of its own buys in the name of `buyer`, whose earlier workers may have spent some
+        of its budget.
+        """
         answers = self.client.journal
         if not isinstance(answers, StoredAnswers):
-            answers = self.client.journal = StoredAnswers(store, answers)
+            answers = self.client.journal = StoredAnswers(store, answers, buyer)
+            self.client.has_spent(one for one in store.bought() if one.buyer == buyer)
         local = LocalWorker(
             self.world,
             self.agents,
@@ -47,7 +52,7 @@ class Job:
         return ClaimingWorker(name, store, self.world, self.agents, local, answers, self.lease_s)
 
     def shipped(self, share: int) -> Job:
-        """For one of `share` other processes."""
+        """For one of `share` other processes. Raises MetropolisError as `Client.fresh` does."""
         return replace(self, client=self.client.fresh(share))
 
     def _now_s(self) -> float:

@@ -67,6 +67,8 @@ class LocalWorker:
                 for part in apart(state, self._reach, dispatch.step, names)
             ]
         )
+        if self._client.exhausted is not None:  # an agent may have gone on without its answer
+            raise self._client.exhausted
         writes: dict[str, Entity | None] = {}
         actions: dict[str, Any] = {}
         for part, decided in parts:

@@ -20,6 +20,7 @@ import ray
 import ray.cloudpickle
 from ray.exceptions import RayError, RayTaskError
 
+from metropolis.store.base import StoreError
 from metropolis.store.server import RedisServer
 from metropolis.types import MetropolisError
 from metropolis.workers.job import Job
@@ -42,34 +43,44 @@ class RayCrew:
         self._began = not ray.is_initialized()
         if self._began:
             _init(count, address)
-        self._url, self._run = url, run
+        self._job, self._url, self._run = job, url, run
         self._count = count or max(1, int(ray.cluster_resources().get("CPU", 1)))
         self._sources = sources_of({type(job.world), *map(type, job.agents)})
-        self._shared = ray.put(_pickled(job.shipped(self._count)))
+        self._name = uuid.uuid4().hex
 
     def start(self) -> Sequence[Coroutine[Any, Any, None]]:
         """See Crew."""
+        self._shared = ray.put(_pickled(self._job.shipped(self._count)))
         remote = ray.remote(_Actor).options(
             max_restarts=-1, max_task_retries=-1, num_cpus=0, scheduling_strategy="SPREAD"
         )
         actors = [remote.remote() for _ in range(self._count)]
         told = [self._shared], self._sources, self._url, self._run
-        return [_follow(actor, *told) for actor in actors]
+        return [_follow(actor, *told, f"{self._name}:{n}") for n, actor in enumerate(actors)]
 
     def close(self) -> None:
-        """End the cluster if it was begun here."""
+        """Account for what was bought there; end the cluster if it was begun here."""
+        with suppress(StoreError), RedisServer(self._url) as server:  # the account goes with it
+            for bought in server.store(self._run).bought():
+                if bought.buyer.startswith(self._name):
+                    self._job.client.has_bought(bought)
         if self._began:
             ray.shutdown()
 
 
 class _Actor:
     async def run(
-        self, shared: list[Any], sources: Mapping[str, tuple[str, bool]], url: str, run: str
+        self,
+        shared: list[Any],
+        sources: Mapping[str, tuple[str, bool]],
+        url: str,
+        run: str,
+        buyer: str,
     ) -> None:
         sys.meta_path.insert(0, Sources(sources))
         job: Job = ray.cloudpickle.loads(await shared[0])
         with RedisServer(url) as server:
-            worker = job.worker(uuid.uuid4().hex, server.store(run))
+            worker = job.worker(uuid.uuid4().hex, server.store(run), buyer)
             try:
                 await worker.run()
             finally:
