@@ -116,9 +116,6 @@ def test_what_cannot_be_shipped_is_refused(shared: EmbeddedServer) -> None:
     agents = [Walker(name) for name in world.names]
     with pytest.raises(MetropolisError, match="workers on Ray need a store"):
         Simulation(world, agents, workers="ray:1")
-    limited = Client(Scripted(author), max_tokens=10)
-    with pytest.raises(MetropolisError, match="hold within one process"):
-        Simulation(world, agents, limited, store=shared.url, workers="ray:1").run(5)
     world.lock = Lock()  # type: ignore[attr-defined]
     with pytest.raises(MetropolisError, match="cannot be sent to workers"):
         Simulation(world, agents, store=shared.url, workers="ray:1").run(5)
