@@ -16,6 +16,16 @@ from threading import Thread
 from metropolis.bench.recovery.processes import actors_below, alive, below, raylet_below
 from metropolis.types import MetropolisError
 
+WATCH = """
+exec 3<&0
+"$@" 3<&- &
+node=$!
+{ read -r _ <&3; kill $node; } &
+reader=$!
+wait $node
+kill $reader
+"""
+"""Ends the node when a pipe from this process is closed, in whatever way."""
 START_S = 90.0
 STOP_S = 15.0
 STORE_BYTES = 80_000_000
@@ -83,12 +93,13 @@ class Nodes:
     def _start(self, name: str, *options: str) -> tuple[subprocess.Popen[bytes], str]:
         """The process, and what it has said, as soon as the node is up."""
         log = self._folder / f"{name}.log"
+        watch = ["/bin/sh", "-c", WATCH, "ray-node"]
         command = [sys.executable, "-c", "from ray.scripts.scripts import main; main()", "start"]
         always = ("--block", "--num-cpus=1", f"--object-store-memory={STORE_BYTES}")
         with log.open("wb") as file:
             process = subprocess.Popen(
-                [*command, *always, "--disable-usage-stats", *options],
-                stdin=subprocess.DEVNULL,
+                [*watch, *command, *always, "--disable-usage-stats", *options],
+                stdin=subprocess.PIPE,
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 env=self._environment,
@@ -106,9 +117,8 @@ class Nodes:
 def _end(process: subprocess.Popen[bytes]) -> None:
     """It ends what it has started; what is left of that after a while is killed."""
     pids = [*below(process.pid)]
-    process.terminate()
     try:
-        process.wait(STOP_S)
+        process.communicate(timeout=STOP_S)  # closes the pipe
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
