@@ -35,10 +35,12 @@ def latency_s(seed: int, question: str, mean_s: float) -> float:
 
 
 @contextmanager
-def stub_server(mean_s: float, seed: int, log_file: Path | None = None) -> Iterator[str]:
+def stub_server(
+    mean_s: float, seed: int, log_file: Path | None = None, port: int = 0
+) -> Iterator[str]:
     """The URL of a server in a process of its own."""
     serve = "from metropolis.bench.stub_server import command; command()"
-    options = ["--mean-ms", str(mean_s * 1000), "--seed", str(seed)]
+    options = ["--mean-ms", str(mean_s * 1000), "--seed", str(seed), "--port", str(port)]
     if log_file is not None:
         options += ["--log", str(log_file)]
     process = subprocess.Popen(

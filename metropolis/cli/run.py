@@ -12,6 +12,7 @@ import click
 from metropolis.cli.live import FINISHED, ended_by_ctrl_c, go, go_on, on_command_line
 from metropolis.cli.run_options import RunOptions, latest_folder, run_folder, whole_name
 from metropolis.cli.run_report import print_estimate, write_json
+from metropolis.llm.client import PATIENCE_S
 from metropolis.progress import progress_bar
 from metropolis.runtime.estimate import Estimate, estimate_run
 from metropolis.runtime.simulation import LEASE_S, LIVE_MODES, LIVE_RULES
@@ -94,6 +95,13 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
 @click.option("--concurrency", type=_COUNT, default=1024, show_default=True, help="Calls at once.")
 @click.option(
     "--timeout", type=_POSITIVE, default=300, show_default=True, help="Seconds for an answer."
+)
+@click.option(
+    "--patience",
+    type=Amount(0, 1e9),
+    default=PATIENCE_S,
+    show_default=True,
+    help="Seconds to wait for a server that is away in mid-run.",
 )
 @click.option("--requests-per-minute", type=_COUNT, help="As the server's owner allows.")
 @click.option("--tokens-per-minute", type=_COUNT, help="As the server's owner allows.")

@@ -45,6 +45,7 @@ class RunOptions:
     instances: int
     concurrency: int
     timeout: float
+    patience: float
     requests_per_minute: int | None
     tokens_per_minute: int | None
     max_tokens: int | None
@@ -106,6 +107,7 @@ class RunOptions:
             backend,
             concurrency=self.concurrency,
             timeout_s=inf if simulated else self.timeout,  # no virtual second is one of waiting
+            patience_s=self.patience,
             requests_per_minute=self.requests_per_minute,
             tokens_per_minute=self.tokens_per_minute,
             max_tokens=self.max_tokens,

@@ -13,6 +13,7 @@ from metropolis.llm.base import (
     Request,
     TimedOutError,
     UnavailableError,
+    UnreachableError,
 )
 from metropolis.llm.client import Client
 from metropolis.llm.journal import Journal
@@ -36,5 +37,6 @@ __all__ = [
     "Request",
     "TimedOutError",
     "UnavailableError",
+    "UnreachableError",
     "Usage",
 ]

@@ -132,6 +132,10 @@ class UnavailableError(LLMError):
     """The server cannot be reached, or failed (5xx), after all retries."""
 
 
+class UnreachableError(UnavailableError):
+    """Nobody answers at the server's address: it may be away for a while."""
+
+
 class TimedOutError(LLMError):
     """No answer came in time, after all retries."""
 

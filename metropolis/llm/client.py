@@ -23,15 +23,19 @@ from metropolis.llm.base import (
     RateLimitedError,
     Request,
     TimedOutError,
+    UnreachableError,
 )
 from metropolis.llm.journal import Key, key_of
 from metropolis.llm.limits import Gate, Need, RateLimit, Turn
+from metropolis.llm.outage import Outage
 from metropolis.llm.tokens import expected_tokens, prompt_tokens_at_most
 from metropolis.llm.usage import FREE, Prices, Purchases, Usage, total
 from metropolis.types import MetropolisError
 
 BACKOFF_FIRST_S = 0.5
 BACKOFF_MAX_S = 30.0
+PATIENCE_S = 300.0
+OUTAGE_PAUSE_MAX_S = 5.0
 OnPiece = Callable[[str], None]
 
 
@@ -63,6 +67,8 @@ class Client:
         timeout_s: seconds an attempt may take; also the longest Retry-After that is waited for.
         retries: how often a call is sent again after 429, 5xx, a lost connection, a time-out or
             a malformed answer.
+        patience_s: seconds that a server which cannot be reached is waited for, whatever `retries`
+            says; it is told on standard error.
         requests_per_minute, tokens_per_minute: limits kept in any stretch of a minute.
         max_tokens, max_cost: budget of the whole run, what the journal holds included; a call that
             could exceed it raises BudgetExhausted.
@@ -80,6 +86,7 @@ class Client:
         concurrency: int = 1024,
         timeout_s: float = 300.0,
         retries: int = 4,
+        patience_s: float = PATIENCE_S,
         requests_per_minute: int | None = None,
         tokens_per_minute: int | None = None,
         max_tokens: int | None = None,
@@ -95,6 +102,7 @@ class Client:
             ("tokens_per_minute", tokens_per_minute, 1),
             ("max_tokens", max_tokens, 0),
             ("max_cost", max_cost, 0),
+            ("patience_s", patience_s, 0),
         ):
             if value is not None and not value >= least:
                 raise MetropolisError(f"{name} is {value}; it must be at least {least}")
@@ -105,6 +113,7 @@ class Client:
         self.backend = backend
         self.timeout_s = timeout_s
         self.retries = retries
+        self.patience_s = patience_s
         self.journal: Answers | None = None
         self.closed = False
         self.prices = prices or FREE
@@ -118,6 +127,7 @@ class Client:
         self.gate = Gate(concurrency, requests_per_minute, tokens_per_minute, max_tokens, max_cost)
         self._estimates = tokens_per_minute is not None
         self._bounds = max_tokens is not None or max_cost is not None
+        self._outage = Outage(patience_s)
         self._jitter = random.Random(seed)
         if journal is not None:
             self.keep(journal)
@@ -159,6 +169,7 @@ class Client:
             concurrency=max(1, self.gate.concurrency // workers),
             timeout_s=self.timeout_s,
             retries=self.retries,
+            patience_s=self.patience_s,
             requests_per_minute=_shared("requests_per_minute", self.gate.requests, workers),
             tokens_per_minute=_shared("tokens_per_minute", self.gate.tokens, workers),
             max_tokens=None if isinf(tokens.limit) else int(tokens.left // workers),
@@ -225,13 +236,19 @@ class Client:
             assert on_piece is not None
             on_piece(piece)
 
-        failed = 0
+        failed = away = 0
         while True:
             try:
                 return await self._attempt(
                     request, usage, key, None if on_piece is None else count_piece
                 )
             except RETRIED as error:
+                if isinstance(error, UnreachableError) and not pieces:
+                    away += 1
+                    if self._outage.is_waited_out(error, asyncio.get_running_loop().time()):
+                        usage.retries += 1
+                        await self._sleep(away, OUTAGE_PAUSE_MAX_S)
+                        continue
                 failed += 1
                 if failed > self.retries or pieces or self._waits_too_long(error):
                     usage.failures += 1
@@ -275,6 +292,7 @@ class Client:
                 self.gate.hold(error.retry_after_s or 0.0)
             self.gate.leave(turn, 0, 0.0)
             raise
+        self._outage.end(time())
         tokens = completion.prompt_tokens, completion.output_tokens
         cost = self.prices.cost(*tokens)
         self.gate.leave(turn, sum(tokens), cost, counted=True)
@@ -345,7 +363,10 @@ class Client:
     async def _pause(self, error: LLMError, failed: int) -> None:
         if isinstance(error, RateLimitedError) and error.retry_after_s is not None:
             return  # the gate holds everybody
-        pause_s = min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2 ** (failed - 1))
+        await self._sleep(failed, BACKOFF_MAX_S)
+
+    async def _sleep(self, failed: int, most_s: float) -> None:
+        pause_s = min(most_s, BACKOFF_FIRST_S * 2.0 ** min(failed - 1, 30))
         await asyncio.sleep(pause_s * self._jitter.uniform(0.5, 1.0))
 
 

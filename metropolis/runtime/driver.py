@@ -36,7 +36,7 @@ class Driver:
         self._crew = crew
         self._store, self._names, self._lease_s = store, names, lease_s
         self._fence = _taken(store, lease_s)
-        self.nodes: Nodes = store.nodes()
+        self.nodes: Nodes = patiently(store.nodes)
         self._positions: list[Position] = list(self.nodes.positions)
         self._last_id = self.nodes.last_id
         self._at_work: dict[tuple[Step, AgentId], Dispatch] = {}
@@ -61,7 +61,7 @@ class Driver:
         """Go on from `nodes`, where `controller` stands; to be awaited once."""
         self._controller, self._recorder, self._on_commit = controller, recorder, on_commit
         self._held.enter_context(Pulse(self._lease_s, self._renew))
-        stands = self._store.inspect()
+        stands = patiently(self._store.inspect)
         for agent, blocker in stands.blocked_by.items():  # what the last driver has told
             self._blocked_by[agent] = blocker
         if stands.released != recorder.next_step:

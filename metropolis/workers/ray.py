@@ -24,6 +24,7 @@ from metropolis.store.base import StoreError
 from metropolis.store.server import RedisServer
 from metropolis.types import MetropolisError
 from metropolis.workers.job import Job
+from metropolis.workers.leases import patiently
 from metropolis.workers.sources import Sources, sources_of
 
 STOP_S = 5.0
@@ -79,7 +80,7 @@ class _Actor:
     ) -> None:
         sys.meta_path.insert(0, Sources(sources))
         job: Job = ray.cloudpickle.loads(await shared[0])
-        with RedisServer(url) as server:
+        with await asyncio.to_thread(patiently, RedisServer, url) as server:
             worker = job.worker(uuid.uuid4().hex, server.store(run), buyer)
             try:
                 await worker.run()

@@ -5,6 +5,7 @@ What is installed is there already; what stands in a file beside no package is n
 
 from __future__ import annotations
 
+import site
 import sys
 import sysconfig
 from collections.abc import Iterable, Mapping
@@ -15,7 +16,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-_INSTALLED = [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
+_INSTALLED = {
+    *(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    *map(Path, [*site.getsitepackages(), site.getusersitepackages()]),
+}
 
 
 class Sources(MetaPathFinder, InspectLoader):
@@ -58,9 +62,10 @@ def _folder_of(top: str) -> Path | None:
     """Where the module or package `top` stands; None: it is installed, or nowhere."""
     module = sys.modules.get(top)
     file = None if module is None else _file_of(module)
-    if file is None or top == "metropolis" or any(map(file.is_relative_to, _INSTALLED)):
+    if file is None or top == "metropolis":
         return None
-    return file.parent.parent if hasattr(module, "__path__") else file.parent
+    folder = file.parent.parent if hasattr(module, "__path__") else file.parent
+    return None if folder in _INSTALLED else folder
 
 
 def _file_of(module: ModuleType) -> Path | None:

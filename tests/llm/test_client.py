@@ -23,6 +23,7 @@ from metropolis.llm import (
     Request,
     TimedOutError,
     UnavailableError,
+    UnreachableError,
 )
 from metropolis.llm.tokens import approximate_tokens, prompt_tokens_at_most
 from metropolis.types import MetropolisError
@@ -319,3 +320,39 @@ def test_usage_is_kept_by_function() -> None:
 def test_senseless_settings_are_refused(options: dict[str, object], sentence: str) -> None:
     with pytest.raises(MetropolisError, match=sentence):
         Client(Fake(), **options)  # type: ignore[arg-type]
+
+
+def away_until(back_s: float) -> Fake:
+    def answer(_request: Request) -> Completion | Exception:
+        if asyncio.get_running_loop().time() < back_s:
+            return UnreachableError("nobody there")
+        return Completion("here", 1, 1, "stop")
+
+    return Fake(answer, latency_s=lambda r: 0.01)
+
+
+@pytest.mark.parametrize("away_s", [1.0, 60.0, 290.0])
+def test_a_server_that_is_away_is_waited_for(
+    away_s: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = Client(away_until(away_s), retries=0)
+
+    async def ask() -> float:
+        await asyncio.gather(*(client.call(request(agent=i)) for i in range(20)))
+        return asyncio.get_running_loop().time()
+
+    assert away_s <= run_virtually(ask()) <= away_s + 6
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == (0 if away_s < 2 else 2)
+    if said:
+        assert "nobody there; waiting for it, 300 s in all" in said[0]
+        assert "answers again" in said[1]
+
+
+def test_patience_has_an_end() -> None:
+    async def ask() -> float:
+        with pytest.raises(UnreachableError, match="nobody there"):
+            await Client(away_until(1e9), retries=1, patience_s=30).call(request())
+        return asyncio.get_running_loop().time()
+
+    assert 30 <= run_virtually(ask()) <= 40

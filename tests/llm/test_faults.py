@@ -159,7 +159,7 @@ def test_a_dead_address_is_found_out_at_once(connect: Connect) -> None:
             await backend.check()
         assert "secret" not in str(raised.value)
         with pytest.raises(UnavailableError, match=r"plan of agent 3 at step 14.*\(2 attempts\)"):
-            await Client(backend, retries=1).call(chat("a"))
+            await Client(backend, retries=1, patience_s=0).call(chat("a"))
         await backend.close()
 
     asyncio.run(check())

@@ -27,6 +27,7 @@ kill $reader
 """
 """Ends the node when a pipe from this process is closed, in whatever way."""
 START_S = 90.0
+STARTS = 5
 STOP_S = 15.0
 STORE_BYTES = 80_000_000
 """Of each node's object store: Ray's least is 75 MB, and a run keeps its world there."""
@@ -67,6 +68,8 @@ class Nodes:
         After `away_s` another node takes its place, which is waited for the next time.
         """
         self._settle()
+        if self._second.poll() is not None:
+            raise MetropolisError("Ray's second node does not start any more")
         pids = actors_below(self._second.pid)
         raylet = raylet_below(self._second.pid)
         assert raylet is not None
@@ -78,7 +81,13 @@ class Nodes:
     def _replace(self, away_s: float) -> None:
         time.sleep(away_s)
         _end(self._second)
-        self._second, _ = self._start("second", f"--address={self.address}")
+        for left in reversed(range(STARTS)):
+            try:
+                self._second, _ = self._start("second", f"--address={self.address}")
+                return
+            except MetropolisError:  # Ray gives up early on a busy machine
+                if not left:
+                    raise
 
     def _settle(self) -> None:
         if self._replacing is not None:

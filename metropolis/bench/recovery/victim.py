@@ -81,10 +81,11 @@ class Run:
 
     def _until_its_end(self, left: list[Kill], progress: Callable[[int], None]) -> None:
         self._start()
-        quiet_since_s, missed = time.monotonic(), False
+        quiet_since_s = time.monotonic()
         while not self.flaws:
+            there = not left or self._is_there(left[0])
             pause_s = left[0].pause_s if left else PATIENCE_S
-            status = self._wait(AGAIN_S if missed else pause_s)
+            status = self._wait(pause_s if there else AGAIN_S)
             if status == 0:
                 return
             if status is not None:
@@ -92,7 +93,7 @@ class Run:
                 self._start()
             elif time.monotonic() - quiet_since_s > PATIENCE_S:
                 self.flaws.append(f"it had not ended {PATIENCE_S:g} s after the last kill")
-            elif left and not (missed := not self._strike(left[0])):
+            elif left and there and self._strike(left[0]):
                 left.pop(0)
                 quiet_since_s = time.monotonic()
                 progress(1)
@@ -100,6 +101,7 @@ class Run:
     def _start(self) -> None:
         """Begin it, or go on with it."""
         self.started += 1
+        self._may_stop = False
         if (self.out / "run.json").exists():
             self._child = self.stage.resume(self.out)
         else:  # not yet, or killed before there was a run
@@ -122,8 +124,10 @@ class Run:
                 struck.ended_s = time.monotonic()
 
     def _stopped(self, status: int) -> None:
-        """It has ended by itself, which it may when its own Ray was killed under it."""
-        if not self.struck or self.struck[-1].victim != "node" or self.on_cluster:
+        """It has ended by itself, which it may when its own Ray was killed under it, or the store
+        before it had taken the run.
+        """
+        if not self._may_stop:
             said = errors_file(self.out).read_text(errors="replace").strip().splitlines()
             self.flaws.append(f"it stopped with status {status}: {said[-1] if said else ''}")
 
@@ -147,8 +151,15 @@ class Run:
 
     # --- kills
 
+    def _is_there(self, kill: Kill) -> bool:
+        """Whether there is somebody to be killed; the pause before it begins then."""
+        assert self._child is not None
+        if kill.victim == "worker":
+            return bool(self._actors())
+        return kill.victim != "node" or self.on_cluster or raylet_below(self._child.pid) is not None
+
     def _strike(self, kill: Kill) -> bool:
-        """Whether there was somebody to be killed."""
+        """Whether there still was somebody to be killed."""
         assert self._child is not None
         began_s = time.monotonic()
         pids: list[int] = []
@@ -164,6 +175,7 @@ class Run:
                 self._child.wait()
                 self._start()
             case "store":
+                self._may_stop = self._may_stop or not self._is_driven()
                 os.kill(self.stage.server.pid, signal.SIGKILL)
                 time.sleep(kill.away_s)
                 self.stage.server.restart()
@@ -173,11 +185,21 @@ class Run:
                 raylet = raylet_below(self._child.pid)
                 if raylet is None:
                     return False
-                pids = self._actors()
+                pids, self._may_stop = self._actors(), True
                 os.kill(raylet, signal.SIGKILL)
         self.struck.append(Struck(kill.victim, began_s, pids))
         self._bury()
         return True
+
+    def _is_driven(self) -> bool:
+        """Whether the present process has taken the run."""
+        assert self._child is not None
+        if not (self.out / "store.json").exists():
+            return False
+        name = json.loads((self.out / "store.json").read_text())["run"]
+        server = self.stage.server
+        holder = server.store(name).inspect().holder if name in server.runs() else None
+        return holder is not None and holder.split(":")[1] == f"{self._child.pid}"
 
     def _actors(self) -> list[int]:
         if self.on_cluster:

@@ -31,6 +31,7 @@ from metropolis.llm.base import (
     RateLimitedError,
     RefusedError,
     UnavailableError,
+    UnreachableError,
 )
 from metropolis.types import MetropolisError
 
@@ -139,9 +140,8 @@ class JSONServer:
         except BrokenAnswerError:
             raise MalformedError(f"{self.called} broke off its answer to {asked}") from None
         except OSError as error:
-            raise UnavailableError(
-                f"{self.called} cannot be reached for {asked}: {_reason(error)}"
-            ) from None
+            kind = UnreachableError if connection is None else UnavailableError
+            raise kind(f"{self.called} cannot be reached for {asked}: {_reason(error)}") from None
         finally:
             if connection is not None and connection.reusable:
                 self._idle.append(connection)

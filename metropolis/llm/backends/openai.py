@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 from metropolis.llm.backends.compatible import Compatible
 from metropolis.llm.backends.http import CHECK_S, refusal, said
 from metropolis.llm.backends.wire import Counts, completion_of
-from metropolis.llm.base import Completion, LLMError, MalformedError, Request, UnavailableError
+from metropolis.llm.base import (
+    Completion,
+    LLMError,
+    MalformedError,
+    Request,
+    UnavailableError,
+    UnreachableError,
+)
 from metropolis.types import MetropolisError
 
 if TYPE_CHECKING:
@@ -107,7 +114,9 @@ class OpenAIClient(Compatible):
             return refusal(response.status_code, reason, retry_after, str(self), asked)
         if isinstance(error, openai.APIConnectionError):
             cause = error.__cause__ or error
-            return UnavailableError(f"{self} cannot be reached for {asked}: {cause}")
+            nobody = type(cause).__name__ == "ConnectError"  # of the HTTP library that openai uses
+            kind = UnreachableError if nobody else UnavailableError
+            return kind(f"{self} cannot be reached for {asked}: {cause}")
         return MalformedError(f"{self} gave a malformed answer to {asked}: {error}")
 
 

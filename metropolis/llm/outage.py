@@ -1,0 +1,43 @@
+"""A server that cannot be reached, as all calls of one client see it together."""
+
+from __future__ import annotations
+
+import sys
+
+from metropolis.llm.base import UnreachableError
+
+TOLD_S = 2.0
+"""An outage that is over sooner is nobody's concern."""
+
+
+class Outage:
+    """Whether there is one, since when, and whether to wait for its end.
+
+    What lasts is told on standard error, once, and so is its end.
+    """
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self._since_s: float | None = None
+        self._told = False
+
+    def is_waited_out(self, error: UnreachableError, now_s: float) -> bool:
+        """Whether to ask again after `error`; False once it has lasted longer than patience."""
+        if self._since_s is None:
+            self._since_s = now_s
+        lasted_s = now_s - self._since_s
+        waits = lasted_s < self._patience_s
+        if waits and lasted_s >= TOLD_S and not self._told:
+            self._told = True
+            _tell(f"{error}; waiting for it, {self._patience_s:g} s in all")
+        return waits
+
+    def end(self, now_s: float) -> None:
+        """The server has answered."""
+        if self._told and self._since_s is not None:
+            _tell(f"the server answers again, after {now_s - self._since_s:.0f} s")
+        self._since_s, self._told = None, False
+
+
+def _tell(what: str) -> None:
+    sys.stderr.write(f"metropolis: {what}\n")
