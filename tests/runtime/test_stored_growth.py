@@ -1,0 +1,47 @@
+"""Of a whole run nothing in the store grows with steps."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metropolis.llm.backends.scripted import Scripted
+from metropolis.llm.client import Client
+from metropolis.runtime import driver
+from metropolis.runtime.simulation import Simulation
+from metropolis.store.embedded import EmbeddedServer
+from tests.runtime.test_edges import stored
+from tests.runtime.walkers import Meadow, Walker, author
+
+STEPS = 120
+
+
+class Forgetful(Walker):
+    """Remembers no more than it uses."""
+
+    async def proceed(self, observation: Any, llm: Any) -> Any:
+        action = await super().proceed(observation, llm)
+        del self.memory[:-3]
+        self.talks.clear()
+        return action
+
+
+def test_a_whole_run(
+    tmp_path: Path, shared: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "RELEASE_S", 0.0)  # else it is what was done meanwhile
+    world, out = Meadow(8, side=10, joint=1), tmp_path / uuid.uuid4().hex
+    agents = [Forgetful(name) for name in world.names]
+    llm = Client(Scripted(author))
+    sizes = []
+    keys = []
+    for record in Simulation(world, agents, llm, out=out, store=shared.url).steps(STEPS):
+        if record.step % 2 == 0:
+            store = stored(shared, out)
+            sizes.append(store.inspect().memory_bytes)
+            keys.append(shared.client.dbsize())
+    assert max(sizes[40:]) < 1.25 * max(sizes[5:20]), sizes
+    assert max(keys[40:]) <= 1.25 * max(keys[5:20]), keys
