@@ -36,6 +36,7 @@ from metropolis.trace.validate import validate_meta
 from metropolis.types import MetropolisError, Position, Step
 from metropolis.workers.answers import StoredAnswers
 from metropolis.workers.job import Job
+from metropolis.workers.leases import patiently
 from metropolis.workers.local import LocalWorker
 from metropolis.workers.loops import cancel_all, loop_is_running
 from metropolis.world.base import Agent, World
@@ -287,7 +288,7 @@ class Simulation:
         crew = crew_of(self._workers, self._ray_address, job, stored)
         names = [agent.name for agent in self.agents]
         driver = Driver(stored.store, names, self._lease_s, crew)
-        self.client.has_spent(stored.store.bought())  # by whomever: nobody else buys from now on
+        self.client.has_spent(patiently(stored.store.bought))  # nobody else buys from now on
         return driver
 
     # --- how it goes on
