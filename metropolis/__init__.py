@@ -12,6 +12,8 @@ if TYPE_CHECKING:  # the same names as _PUBLIC, which a test compares
     from metropolis.adapters.single import SingleAgentWorld as SingleAgentWorld
     from metropolis.llm.client import Client as Client
     from metropolis.runtime.check_world import check_world as check_world
+    from metropolis.runtime.fork import fork as fork
+    from metropolis.runtime.moment import Moment as Moment
     from metropolis.runtime.simulation import Simulation as Simulation
     from metropolis.types import CausalityError as CausalityError
     from metropolis.types import MetropolisError as MetropolisError
@@ -39,6 +41,7 @@ _PUBLIC = {
     "FreeText": "metropolis.world.spaces",
     "Maybe": "metropolis.world.spaces",
     "MetropolisError": "metropolis.types",
+    "Moment": "metropolis.runtime.moment",
     "Record": "metropolis.world.spaces",
     "Scenario": "metropolis.world.scenario",
     "SingleAgentWorld": "metropolis.adapters.single",
@@ -48,6 +51,7 @@ _PUBLIC = {
     "View": "metropolis.world.view",
     "World": "metropolis.world.base",
     "check_world": "metropolis.runtime.check_world",
+    "fork": "metropolis.runtime.fork",
     "make_scenario": "metropolis.world.scenario",
     "parallel_env": "metropolis.adapters.parallel",
 }

@@ -45,7 +45,7 @@ cli = LazyGroup(
     "metropolis",
     {
         part: f"metropolis.cli.{part}"
-        for part in ("replay", "resume", "run", "serve", "store", "trace", "world")
+        for part in ("diff", "fork", "replay", "resume", "run", "serve", "store", "trace", "world")
     },
     "Run societies of LLM agents out of order.",
 )

@@ -19,6 +19,7 @@ from metropolis.cli.run_report import print_summary, story_line, summary_of, wri
 from metropolis.llm.base import Backend
 from metropolis.progress import progress_bar
 from metropolis.runtime.result import INTERRUPTED
+from metropolis.runtime.run_directory import RunDirectory
 from metropolis.runtime.simulation import Simulation
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.types import MetropolisError, Step
@@ -66,6 +67,8 @@ def go(
         about=asdict(options) | {"agents": len(scenario.agents)},
     )
     try:
+        for record in () if quiet else RunDirectory(folder).records(simulation.first_step):
+            scenario.story(record)  # told before; what it tells next depends on it
         _live(simulation, scenario, steps, story_to_stderr=as_json, quiet=quiet)
     except MetropolisError as error:
         if steps < simulation.first_step:

@@ -19,6 +19,7 @@ from metropolis.cli.run_options import RunOptions
 from metropolis.runtime.estimate import Estimate
 from metropolis.runtime.replay import ReplayResult, Setting, mine, ratio, replay
 from metropolis.runtime.result import RunResult
+from metropolis.runtime.run_directory import Origin, RunDirectory
 from metropolis.sim.profiles import load_profile
 from metropolis.trace.schema import Trace
 from metropolis.types import Step
@@ -86,6 +87,8 @@ class Summary:
     instances: int
     comparison: Sequence[Compared]
     """Always simulated; empty for a run without calls."""
+    lineage: Sequence[Origin]
+    """Of a branch: the run it has left, after those that one has."""
     out: str
     paths: Mapping[str, str]
 
@@ -122,9 +125,16 @@ def summary_of(
         profile=options.profile,
         instances=options.instances,
         comparison=_compare(result, scenario.world, options),
+        lineage=_lineage(folder),
         out=str(folder),
         paths={path.stem: str(path) for path in sorted(folder.iterdir()) if path.is_file()},
     )
+
+
+def _lineage(folder: Path) -> Sequence[Origin]:
+    directory = RunDirectory(folder)
+    directory.read()
+    return directory.lineage
 
 
 def _usage(trace: Trace, options: RunOptions) -> dict[str, Function]:
@@ -184,6 +194,12 @@ def print_summary(run: Summary) -> None:
         f"simulated time), {how}, seed {run.seed}, in {run.wall_s:,.1f} s of real time."
     )
     console.print(f"history_sha256 {run.history_sha256}, equal in every mode\n")
+    for origin in run.lineage:
+        changed = f"; {origin.edit} has changed {', '.join(origin.edited) or 'nothing'}"
+        console.print(
+            f"A branch of {origin.run} from step {origin.step:,} on, seed {origin.seed}"
+            f"{changed if origin.edit else ''}.\n"
+        )
     console.print(_calls_table(run.usage, run.cost))
     where = f"{run.instances} × {run.profile}"
     if run.simulated:
@@ -233,17 +249,29 @@ def print_estimate(found: Estimate) -> None:
     console.print(f"Simulated on {found.instances} × {found.profile}: {times}.")
 
 
-def story_line(world: World, step: Step, sentence: str) -> str:
+def clock(world: World, step: Step) -> str:
+    """The simulated time at which `step` begins."""
+    return (world.start + timedelta(seconds=step * world.step_s)).strftime("%H:%M")
+
+
+def story_line(world: World, step: Step, sentence: str, mark: str = "") -> str:
     """`sentence` after the simulated time at which `step` begins, as wide as the terminal.
 
-    One that begins with spaces belongs to the one before and has no time of its own.
+    One that begins with spaces belongs to the one before and has no time of its own. All lines
+    begin with `mark`.
     """
-    clock = (world.start + timedelta(seconds=step * world.step_s)).strftime("%H:%M")
-    first, indent = f"{clock}  ", " " * 7
+    first, indent = f"{clock(world, step)}  ", " " * 7
     if sentence.startswith(" "):
         first = indent = " " * 9
+    if mark:
+        first, indent = f"{mark} {first}", f"{mark} {indent}"
+    return filled(sentence.strip(), first, indent)
+
+
+def filled(text: str, first: str = "", indent: str = "") -> str:
+    """In lines as wide as the terminal."""
     width = max(WIDTH // 2, get_terminal_size((WIDTH, 0)).columns)
-    return fill(sentence.strip(), width, initial_indent=first, subsequent_indent=indent)
+    return fill(text, width, initial_indent=first, subsequent_indent=indent)
 
 
 def _calls_table(usage: Mapping[str, Function], cost: float | None) -> Table:

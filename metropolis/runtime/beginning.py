@@ -19,13 +19,18 @@ def begin(
 ) -> list[Entity]:
     """Step 0. Raises MetropolisError when it does not fit the agents `names` or the metric."""
     entities = list(world.reset(seed=seed, options=options))
+    check_entities(world, entities, names)
+    return entities
+
+
+def check_entities(world: World, entities: Sequence[Entity], names: Sequence[str]) -> None:
+    """Raise MetropolisError when a run of the agents `names` cannot begin with them."""
     bodies(entities, names)
     for entity in entities:
         if flaw := world.metric.flaw(entity.position):
             raise MetropolisError(
                 f"{entity.name!r} begins at {entity.position}, where nothing can be: {flaw}"
             )
-    return entities
 
 
 def bodies(entities: Sequence[Entity], names: Sequence[str]) -> list[Position]:

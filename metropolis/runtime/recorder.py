@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
@@ -87,8 +87,10 @@ class Recorder:
             yield record
 
     def _record(self, record: StepRecord, calls: Sequence[Call]) -> None:
-        self.history.append(record)
         self.calls_file.append(calls)
+        self.calls_file.flush()
+        self.history.append(record)
+        self.history.flush()  # last: what the history tells of can be forked
         self.positions.append(self._at.copy())
         self.calls += calls
         for name, entity in record.writes.items():
@@ -111,6 +113,15 @@ class Recorder:
         self.calls = list(self.calls_file.kept)
 
 
+def calls_below(step: Step, file: BinaryIO) -> Iterator[tuple[bytes, Call]]:
+    """The calls of the steps below `step`, each with its line."""
+    for line in whole_lines(file):
+        call = _decode(line)
+        if call[0] >= step:
+            return
+        yield line, call
+
+
 class CallsFile:
     """The calls of a run, a line of JSON each, by step; None keeps nothing.
 
@@ -122,10 +133,7 @@ class CallsFile:
         self.kept: list[Call] = []
         if self._file is not None:
             size_bytes = 0
-            for line in whole_lines(self._file):
-                call = _decode(line)
-                if call[0] >= keep:
-                    break
+            for line, call in calls_below(keep, self._file):
                 self.kept.append(call)
                 size_bytes += len(line)
             self._file.seek(size_bytes)

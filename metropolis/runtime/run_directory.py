@@ -12,18 +12,38 @@ trace.parquet    written at the end: for `metropolis replay`
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from metropolis.runtime.checkpoint import Checkpoint, Checkpoints
 from metropolis.runtime.history import record_of, whole_lines
 from metropolis.trace.schema import Float32
 from metropolis.types import MetropolisError, Step
+from metropolis.world.record import StepRecord
 
 FORMAT = "metropolis-run"
 VERSION = 1
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a branch has left another run, and how it differs from there on."""
+
+    run: str
+    """Its folder."""
+    step: Step
+    seed: int
+    """Of all randomness in the branch."""
+    replay_llm: bool
+    """Whether answers of the other run are reused in the branch."""
+    edit: str | None
+    edited: tuple[str, ...]
+    """Whose mind, body or state the edit has changed, by name."""
 
 
 class RunDirectory:
@@ -37,6 +57,8 @@ class RunDirectory:
         self.checkpoints = Checkpoints(root / "checkpoints")
         self.trace = root / "trace.parquet"
         self._run = root / "run.json"
+        self.lineage: tuple[Origin, ...] = ()
+        """Of a branch: the run it has left, after those that one has; known when it was read."""
 
     def open(
         self, resume: bool, world: str, seed: int, about: Mapping[str, Any]
@@ -53,17 +75,22 @@ class RunDirectory:
                     f"{self._run}: holds a run of {found}; going on needs the same as {mine}"
                 )
             return self.checkpoints.newest(self.recorded)
+        self.make()
+        self.describe(world, seed, about)
+        return None
+
+    def make(self) -> None:
+        """Make the folder. Raises MetropolisError when there is something in it."""
         if self.root.exists() and (not self.root.is_dir() or any(self.root.iterdir())):
             raise MetropolisError(
                 f"{self.root}: exists already; resume the run in it, or choose another folder"
             )
         self.root.mkdir(parents=True, exist_ok=True)
-        self.describe(world, seed, about)
-        return None
 
     def describe(self, world: str, seed: int, about: Mapping[str, Any]) -> None:
         """Write down what this is a run of; whole or not at all."""
-        content = {"format": FORMAT, "version": VERSION, "world": world, "seed": seed}
+        content: dict[str, Any] = {"format": FORMAT, "version": VERSION, "world": world}
+        content |= {"seed": seed, "lineage": [asdict(origin) for origin in self.lineage]}
         partial = self._run.with_suffix(".partial")
         partial.write_text(json.dumps(content | {"about": about}, indent=2) + "\n", "utf-8")
         partial.replace(self._run)
@@ -78,6 +105,10 @@ class RunDirectory:
             ) from error
         if not isinstance(found, dict):
             raise MetropolisError(f"{self._run}: should be an object")
+        try:
+            self.lineage = msgspec.convert(found.get("lineage", ()), tuple[Origin, ...])
+        except msgspec.ValidationError as error:
+            raise MetropolisError(f"{self._run}: lineage: {error}") from None
         return found
 
     @property
@@ -88,6 +119,14 @@ class RunDirectory:
         with self.history.open("rb") as file:
             return sum(1 for _ in whole_lines(file))
 
+    def records(self, steps: Step) -> Iterator[StepRecord]:
+        """The first `steps` steps, or as many as the history tells of."""
+        if not self.history.exists():
+            return
+        with self.history.open("rb") as file:
+            for line in islice(whole_lines(file), steps):
+                yield record_of(line)
+
     def positions(self, beginning: Float32, names: Sequence[str], steps: Step) -> list[Float32]:
         """Where everybody stood at the beginning of each of the first `steps` steps.
 
@@ -95,10 +134,9 @@ class RunDirectory:
         """
         ids = {name: i for i, name in enumerate(names)}
         at, positions = beginning.copy(), []
-        with self.history.open("rb") as lines:
-            for line in islice(lines, steps):
-                positions.append(at.copy())
-                for name, entity in record_of(line).writes.items():
-                    if name in ids and entity is not None:
-                        at[ids[name]] = entity.position
+        for record in self.records(steps):
+            positions.append(at.copy())
+            for name, entity in record.writes.items():
+                if name in ids and entity is not None:
+                    at[ids[name]] = entity.position
         return positions

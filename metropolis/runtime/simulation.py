@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -67,8 +67,8 @@ class Simulation:
         seed: of all randomness.
         options: passed to `World.reset`.
         out: a new folder for the run's files; None: everything stays in memory.
-        resume: go on with the run in `out`, from its last checkpoint; answers it has paid for are
-            not bought again.
+        resume: go on with the run in `out`, or begin the branch that `metropolis.fork` has made
+            there, from its last checkpoint; answers it has paid for are not bought again.
         checkpoint_wall_s: how often to write a checkpoint.
         store: where the run is kept: `memory`, `embedded` or the URL of a Redis or Valkey; None:
             in memory, or where the resumed run was before.
@@ -116,12 +116,15 @@ class Simulation:
         self._causality = rule_of(mode, rule, checked_reach(world))
         names = [agent.name for agent in self.agents]
         begun = begin(world, names, seed, options or {})
+        self._drawn_from = seed
         self._directory = None if out is None else RunDirectory(Path(out))
         self._about = about or {}
         self._checkpoint = None
         if self._directory is not None:
             validate_meta(trace_meta(world, names), f"the world {world.name!r}")
             self._checkpoint = self._directory.open(resume, world.name, seed, self._about)
+            for branch in self._directory.lineage[-1:]:
+                self._drawn_from = branch.seed
             if self.client.journal is None:
                 self.client.keep(Journal(self._directory.journal))
         self._stored = stored_run(store, self._directory, resume, self._virtual is not None)
@@ -149,7 +152,7 @@ class Simulation:
                 on_step(record)
         return self.result()
 
-    def steps(self, steps: Step) -> Iterator[StepRecord]:
+    def steps(self, steps: Step) -> Generator[StepRecord, None, None]:
         """The steps below `steps`, each as soon as the floor has passed it.
 
         The world, the agents and the client belong to the run until the iterator ends or is
@@ -252,7 +255,7 @@ class Simulation:
             self.world,
             self.agents,
             self.client,
-            self.seed,
+            self._drawn_from,
             clock=self._now_s,
             keep_text=self._keep_text,
             one_by_one=self.mode == "sequential",
@@ -279,7 +282,7 @@ class Simulation:
             self.world,
             self.agents,
             self.client,
-            self.seed,
+            self._drawn_from,
             stored.began_s,
             one_by_one=self.mode == "sequential",
             keep_text=self._keep_text,

@@ -71,7 +71,10 @@ def make_scenario(name: str, *, agents: int | None = None, seed: int = 0) -> Sce
 def _maker(name: str) -> Callable[..., Any]:
     path, _, function = name.partition(".py:") if ".py:" in name else (name, "", "make")
     if name.endswith(".py") or ".py:" in name:
-        return _maker_in(Path(path.removesuffix(".py") + ".py"), function)
+        file = Path(path.removesuffix(".py") + ".py")
+        return function_in(
+            file, function, "takes agents and seed and returns a metropolis.Scenario"
+        )
     if Path(name).is_dir():
         return _maker_of(Path(name))
     for point in entry_points(group=GROUP, name=name):
@@ -91,7 +94,11 @@ def _maker_of(folder: Path) -> Callable[..., Any]:
     raise MetropolisError(f"{folder} holds no world; a folder with {known} would be one")
 
 
-def _maker_in(path: Path, function: str) -> Callable[..., Any]:
+def function_in(path: Path, function: str, does: str) -> Callable[..., Any]:
+    """The function of that name in the Python file `path`, which `does` so and so.
+
+    Raises MetropolisError when there is none.
+    """
     if not path.is_file():
         raise MetropolisError(f"there is no file {path}; name one with a function {function}")
     spec = spec_from_file_location(path.stem, path)
@@ -101,11 +108,8 @@ def _maker_in(path: Path, function: str) -> Callable[..., Any]:
     sys.modules[path.stem] = module  # the types of agents' fields are looked up there
     sys.path.insert(0, str(path.parent.resolve()))  # what stands beside it may be imported
     spec.loader.exec_module(module)
-    maker = getattr(module, function, None)
-    if not callable(maker):
-        raise MetropolisError(
-            f"{path} has no function {function}; it should have one that takes agents and seed "
-            "and returns a metropolis.Scenario"
-        )
-    found: Callable[..., Any] = maker
-    return found
+    found = getattr(module, function, None)
+    if not callable(found):
+        raise MetropolisError(f"{path} has no function {function}; it should have one that {does}")
+    called: Callable[..., Any] = found
+    return called

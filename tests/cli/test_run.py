@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,62 +15,11 @@ from typing import Any
 import pytest
 
 from metropolis.bench.stub_server import stub_server
-from metropolis.cli import main
 from metropolis.runtime.history import record_of
+from tests.cli.conftest import Run, summary
 
 ROOT = Path(__file__).parent.parent.parent
-WORLD = """
-import signal
-from metropolis import Scenario
-from tests.runtime.walkers import Meadow, Walker, author
-
-def make(*, agents=None, seed=0):
-    world = Meadow(agents or 6, side=9, joint=2)
-    walkers = [Walker(name) for name in world.names]
-    return Scenario(world, walkers, author, story, steps=24)
-
-def story(record):
-    {at_every_step}
-    return [f"{{event.source}} shouts {{event['word']}}" for event in record.events]
-"""
 STEPS = 24
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """`metropolis run …` in a folder of its own with the worlds meadow.py and interrupted.py.
-
-    With `resume` as its first argument, that.
-    """
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    Path("meadow.py").write_text(WORLD.format(at_every_step="pass"))
-    interrupting = "if record.step == 7: signal.raise_signal(signal.SIGINT)"
-    Path("interrupted.py").write_text(WORLD.format(at_every_step=interrupting))
-
-    def running(*arguments: str) -> tuple[int, str, str]:
-        command = () if arguments[:1] == ("resume",) else ("run",)
-        monkeypatch.setattr(sys, "argv", ["metropolis", *command, *arguments])
-        with pytest.raises(SystemExit) as exited:
-            main()
-        said = capsys.readouterr()
-        return int(exited.value.code or 0), said.out, said.err
-
-    return running
-
-
-def summary(run: Run, *arguments: str) -> dict[str, Any]:
-    status, out, _ = run(*arguments, "--json")
-    assert status == 0
-    content: dict[str, Any] = json.loads(out)
-    return content
-
-
-@pytest.fixture
-def uninterrupted(run: Run) -> dict[str, Any]:
-    return summary(run, "meadow.py", "--quiet", "--out", "uninterrupted")
 
 
 def test_every_mode_has_the_same_history_and_says_so(

@@ -1,0 +1,66 @@
+"""`metropolis diff`: what two runs have not in common, in words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+
+from metropolis.cli.run_options import options_of, run_folder
+from metropolis.cli.run_report import clock, filled, story_line
+from metropolis.runtime.comparison import Comparison, compare
+from metropolis.runtime.run_directory import RunDirectory
+from metropolis.types import Step
+from metropolis.world.scenario import Scenario
+
+
+@click.command(name="diff")
+@click.argument("run")
+@click.argument("other")
+@click.option("--json", "as_json", is_flag=True, help="Who differs, from which step on, as JSON.")
+def command(run: str, other: str, as_json: bool) -> None:
+    """Where the histories of RUN and OTHER part, whose lives differ, and what is told of one only.
+
+    Sentences of RUN's story begin with -, of OTHER's with +.
+    """
+    folders = run_folder(run), run_folder(other)
+    found = compare(*folders)
+    if as_json:
+        click.echo(json.dumps(vars(found), indent=2, ensure_ascii=False))
+        return
+    scenarios = [options_of(folder, {}).scenario() for folder in folders]
+    _print(found, scenarios[0])
+    stories = [
+        _story(scenario, folder, found.steps)
+        for scenario, folder in zip(scenarios, folders, strict=True)
+    ]
+    world = scenarios[0].world
+    for step, (one, another) in enumerate(zip(*stories, strict=True)):
+        for mark, told, untold in (("-", one, another), ("+", another, one)):
+            for sentence in told:
+                if sentence not in untold:
+                    click.echo(story_line(world, step, sentence, mark))
+
+
+def _print(found: Comparison, scenario: Scenario) -> None:
+    if found.first is None:
+        click.echo(f"The {found.steps:,} steps that both runs have are equal.")
+        return
+    agents = {agent.name for agent in scenario.agents}
+    differ = sum(name in agents for name in found.since)
+    click.echo(
+        filled(
+            f"Equal up to step {found.first:,} ({clock(scenario.world, found.first)}); of the "
+            f"{found.steps:,} steps of both {found.differing:,} differ, and {differ} of "
+            f"{len(agents)} lives. They part at:"
+        )
+    )
+    for name, step in found.since.items():
+        if name in agents:
+            click.echo(f"  {clock(scenario.world, step)}  {name}")
+
+
+def _story(scenario: Scenario, folder: Path, steps: Step) -> Iterator[Sequence[str]]:
+    return (scenario.story(record) for record in RunDirectory(folder).records(steps))

@@ -1,0 +1,104 @@
+"""`metropolis fork`: a what-if branch from the middle of a run, and on to its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from metropolis.cli.live import go, on_command_line
+from metropolis.cli.resume import later_options
+from metropolis.cli.run_options import new_folder, options_of, run_folder
+from metropolis.runtime.fork import fork
+from metropolis.runtime.moment import Edit
+from metropolis.types import MetropolisError, Step
+from metropolis.world.scenario import function_in
+
+PARAMETERS = [
+    click.Argument(["run"]),
+    click.Option(
+        ["--at"],
+        metavar="STEP",
+        type=click.IntRange(0),
+        required=True,
+        help="The first step of the branch's own.",
+    ),
+    click.Option(
+        ["--edit"],
+        metavar="FILE.py[:FUNCTION]",
+        help="What is different from there on: a function, edit unless said otherwise, that "
+        "changes a metropolis.Moment.",
+    ),
+    click.Option(
+        ["--replay-llm"],
+        is_flag=True,
+        help="Reuse the run's answers as long as agents ask the same.",
+    ),
+    click.Option(
+        ["--seed"],
+        type=click.IntRange(0, 2**63 - 1),
+        help="Of all randomness from there on. [default: as in RUN]",
+    ),
+    click.Option(
+        ["--out"],
+        type=click.Path(path_type=Path, file_okay=False),
+        help="A new folder for the branch's files. [default: runs/WORLD-N]",
+    ),
+]
+
+
+def _fork(
+    run: str,
+    at: Step,
+    edit: str | None,
+    replay_llm: bool,
+    seed: int | None,
+    out: Path | None,
+    as_json: bool,
+    quiet: bool,
+    **given: Any,
+) -> int:
+    """Begin a branch of RUN at STEP, and run it to its end.
+
+    RUN is a run's folder, or its name under runs/: finished, interrupted or under way; it is only
+    read. The branch has its first steps as its past. From there on it differs by what --edit
+    changes, by --seed, by another --llm or --model, or asks anew. Where RUN has no checkpoint, its
+    steps are run again from its own answers. Options left out are those of RUN.
+    """
+    origin = run_folder(run)
+    changed = on_command_line(given)
+    options = options_of(origin, changed)
+    scenario = options.scenario()
+    change = None if edit is None else _edit(edit)
+    if (steps := options.last_step(scenario)) < at:
+        raise MetropolisError(f"the branch begins at step {at}; it cannot end at {steps}")
+    folder = out or new_folder(options.world)
+    try:
+        fork(
+            origin,
+            scenario.world,
+            scenario.agents,
+            at=at,
+            out=folder,
+            edit=change,
+            replay_llm=replay_llm,
+            seed=seed,
+        )
+    except BaseException:
+        if out is None:
+            folder.rmdir()  # nothing has been written there
+        raise
+    return go(options, scenario, folder, resume=True, as_json=as_json, quiet=quiet)
+
+
+def _edit(name: str) -> Edit:
+    path, _, function = name.partition(".py:") if ".py:" in name else (name, "", "edit")
+    return function_in(
+        Path(path.removesuffix(".py") + ".py"), function, "changes a metropolis.Moment"
+    )
+
+
+command = click.Command(
+    "fork", params=[*PARAMETERS, *later_options()], callback=_fork, help=_fork.__doc__
+)

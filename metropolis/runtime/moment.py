@@ -1,0 +1,96 @@
+"""A simulation between two steps, for whoever wants to change it there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from metropolis.runtime.beginning import bodies, check_entities
+from metropolis.runtime.checkpoint import Checkpoint
+from metropolis.types import MetropolisError, Step
+from metropolis.world.base import Agent, World
+from metropolis.world.entities import Entity, Event
+from metropolis.world.saving import restore, save
+
+
+@dataclass
+class Moment:
+    """What an edit may change: all but where bodies are, and who there is."""
+
+    step: Step
+    entities: dict[str, Entity]
+    """By name, as the step sees them; bodies included."""
+    events: list[Event]
+    """What the step perceives: it happened in the step before."""
+    agents: dict[str, Agent]
+    """By name, with what they have in mind."""
+
+
+Edit = Callable[[Moment], object]
+
+
+def edited(
+    checkpoint: Checkpoint, world: World, agents: Sequence[Agent], edit: Edit, seed: int
+) -> tuple[Checkpoint, tuple[str, ...]]:
+    """The checkpoint after `edit`, and whose mind, state or events it has changed.
+
+    Raises MetropolisError when no run can begin with what it has left.
+    """
+    people = {agent.name: agent for agent in deepcopy(list(agents))}
+    for name, agent in people.items():
+        restore(agent, checkpoint.agents[name])
+        agent.begin(seed, checkpoint.step)
+    minds = _minds(people.values())
+    before = {entity.name: entity for entity in checkpoint.entities}
+    moment = Moment(checkpoint.step, dict(before), list(checkpoint.events), dict(people))
+    edit(moment)
+    _check(moment, world, people, checkpoint)
+    minds_now, now = _minds(people.values()), moment.entities
+    names = {name for name in people if minds[name] != minds_now[name]}
+    names |= {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
+    for one, other in ((moment.events, checkpoint.events), (checkpoint.events, moment.events)):
+        names |= {event.source for event in one if event not in other}
+    content = replace(
+        checkpoint,
+        entities=[now[name] for name in sorted(now)],
+        events=moment.events,
+        agents={name: save(agent) for name, agent in people.items()},
+    )
+    return content, tuple(sorted(names))
+
+
+def _minds(agents: Iterable[Agent]) -> dict[str, bytes]:
+    return {agent.name: msgspec.json.encode(save(agent)) for agent in agents}
+
+
+def _check(
+    moment: Moment, world: World, people: Mapping[str, Agent], checkpoint: Checkpoint
+) -> None:
+    for name, entity in moment.entities.items():
+        if not isinstance(entity, Entity) or entity.name != name:
+            raise MetropolisError(
+                f"the edit has put {entity!r:.80} in the place of {name!r}; it should be an Entity "
+                "of that name"
+            )
+    if {name: id(agent) for name, agent in moment.agents.items()} != {
+        name: id(agent) for name, agent in people.items()
+    }:
+        raise MetropolisError("the edit has replaced an agent; it should change the agent's fields")
+    entities, names = list(moment.entities.values()), list(people)
+    check_entities(world, entities, names)
+    stood, stands = bodies(checkpoint.entities, names), bodies(entities, names)
+    for name, was, now in zip(names, stood, stands, strict=True):
+        if was != now:
+            raise MetropolisError(
+                f"the edit has moved {name!r} from {was} to {now}; only steps move agents: change "
+                "where it wants to go"
+            )
+    for event in moment.events:
+        if not isinstance(event, Event) or event.step != moment.step - 1:
+            raise MetropolisError(
+                f"the edit has left the event {event!r:.80}; step {moment.step} perceives Events "
+                f"of step {moment.step - 1}"
+            )

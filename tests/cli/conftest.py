@@ -1,0 +1,65 @@
+"""`metropolis run` and what goes on from there, as its user meets it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metropolis.cli import main
+
+OTHERS = ("resume", "fork", "diff")
+WORLD = """
+import signal
+from metropolis import Scenario
+from tests.runtime.walkers import Meadow, Walker, author
+
+def make(*, agents=None, seed=0):
+    world = Meadow(agents or 6, side=9, joint=2)
+    walkers = [Walker(name) for name in world.names]
+    return Scenario(world, walkers, author, story, steps=24)
+
+def story(record):
+    {at_every_step}
+    return [f"{{event.source}} shouts {{event['word']}}" for event in record.events]
+"""
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """`metropolis run …` in a folder of its own with the worlds meadow.py and interrupted.py.
+
+    Or another of OTHERS, if that is the first argument.
+    """
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    Path("meadow.py").write_text(WORLD.format(at_every_step="pass"))
+    interrupting = "if record.step == 7: signal.raise_signal(signal.SIGINT)"
+    Path("interrupted.py").write_text(WORLD.format(at_every_step=interrupting))
+
+    def running(*arguments: str) -> tuple[int, str, str]:
+        command = () if arguments[:1] and arguments[0] in OTHERS else ("run",)
+        monkeypatch.setattr(sys, "argv", ["metropolis", *command, *arguments])
+        with pytest.raises(SystemExit) as exited:
+            main()
+        said = capsys.readouterr()
+        return int(exited.value.code or 0), said.out, said.err
+
+    return running
+
+
+def summary(run: Run, *arguments: str) -> dict[str, Any]:
+    status, out, _ = run(*arguments, "--json")
+    assert status == 0
+    content: dict[str, Any] = json.loads(out)
+    return content
+
+
+@pytest.fixture
+def uninterrupted(run: Run) -> dict[str, Any]:
+    return summary(run, "meadow.py", "--quiet", "--out", "uninterrupted")

@@ -1,0 +1,115 @@
+"""`metropolis fork` and `metropolis diff` as their user meets them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Run, summary
+
+STEPS = 24
+EDIT = """
+def edit(moment):
+    for agent in moment.agents.values():
+        agent.memory.append("a flood")
+
+def nothing(moment):
+    pass
+
+def wrong(moment):
+    moment.entities.clear()
+"""
+
+
+def test_a_branch_without_a_difference_is_told_as_the_run(
+    run: Run, uninterrupted: dict[str, Any]
+) -> None:
+    whole = run("meadow.py", "--out", "origin")[1]
+    status, out, _ = run("fork", "origin", "--at", "9", "--replay-llm")
+    assert status == 0
+    told, told_again = (
+        [line for line in text.splitlines() if "shouts" in line] for text in (whole, out)
+    )
+    assert 0 < len(told_again) < len(told)
+    assert told[-len(told_again) :] == told_again
+    said = f"A branch of {Path('origin').resolve()} from step 9 on, seed 0."
+    assert said.replace(" ", "") in "".join(out.split())
+    branch = summary(run, "resume", "meadow-1")
+    assert branch["history_sha256"] == uninterrupted["history_sha256"]
+    (origin,) = branch["lineage"]
+    assert (origin["step"], origin["replay_llm"], origin["edit"]) == (9, True, None)
+    assert run("diff", "origin", "meadow-1")[:2] == (
+        0,
+        "The 24 steps that both runs have are equal.\n",
+    )
+
+
+def test_what_if(run: Run, uninterrupted: dict[str, Any]) -> None:
+    Path("whatif.py").write_text(EDIT)
+    how = ("--at", "9", "--edit", "whatif.py", "--seed", "4", "--mode", "lockstep")
+    branch = summary(run, "fork", "uninterrupted", *how, "--replay-llm", "--quiet")
+    assert branch["history_sha256"] != uninterrupted["history_sha256"]
+    assert (branch["mode"], branch["seed"], branch["steps"]) == ("lockstep", 0, STEPS)
+    (origin,) = branch["lineage"]
+    assert (origin["edit"], origin["seed"]) == ("whatif.edit", 4)
+    assert origin["edited"] == [f"w0{n}" for n in range(6)]
+    parted = json.loads(run("diff", "uninterrupted", "meadow-1", "--json")[1])
+    assert parted["steps"] == STEPS
+    assert min(parted["since"].values()) >= 9
+    status, out, _ = run("diff", "uninterrupted", "runs/meadow-1")
+    assert (status, max(map(len, out.splitlines())) <= 80) == (0, True)
+    first = re.match(r"Equal up to step (\d+) \(00:0\d\);", out)
+    assert first is not None
+    assert int(first[1]) == min(parted["since"].values())
+    for mark in "-+":
+        assert re.search(rf"^\{mark} 00:0\d  w0\d shouts", out, re.MULTILINE)
+    again = summary(run, "fork", "meadow-1", "--at", "12", "--replay-llm", "--quiet")
+    assert again["history_sha256"] == branch["history_sha256"]
+    assert [of["step"] for of in again["lineage"]] == [9, 12]
+
+
+def test_an_interrupted_run_is_forked_and_told_on(run: Run, uninterrupted: dict[str, Any]) -> None:
+    assert run("interrupted.py", "--out", "here")[0] == 130
+    recorded = len(Path("here/history.jsonl").read_text().splitlines())
+    branch = summary(run, "fork", "here", "--at", str(recorded), "--out", "there", "--quiet")
+    assert branch["out"] == "there"
+    assert branch["history_sha256"] == uninterrupted["history_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("nowhere", "--at", "3"), "nowhere: holds no run"),
+        (("uninterrupted",), "Missing option '--at'"),
+        (
+            ("uninterrupted", "--at", "25", "--steps", "30"),
+            "it can be forked at 0 to 24, not at 25",
+        ),
+        (("uninterrupted", "--at", "3", "--edit", "no.py"), "there is no file no.py"),
+        (("uninterrupted", "--at", "3", "--edit", "meadow.py"), "has no function edit"),
+        (("uninterrupted", "--at", "3", "--edit", "whatif.py:wrong"), "do not match at 'w00'"),
+        (("uninterrupted", "--at", "3", "--out", "uninterrupted"), "exists already"),
+        (("uninterrupted", "--at", "3", "--agents", "3"), "No such option '--agents'"),
+        (("uninterrupted", "--at", "9", "--steps", "5"), "begins at step 9; it cannot end at 5"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_status_2(
+    run: Run, uninterrupted: dict[str, Any], arguments: tuple[str, ...], sentence: str
+) -> None:
+    Path("whatif.py").write_text(EDIT)
+    status, out, err = run("fork", *arguments)
+    assert (status, out) == (2, ""), err
+    assert re.fullmatch(r"metropolis: [^\n]*\n", err), err
+    assert sentence in err
+    assert not Path("runs").exists() or not list(Path("runs").iterdir())
+
+
+def test_what_cannot_be_compared(run: Run, uninterrupted: dict[str, Any]) -> None:
+    assert run("diff", "uninterrupted", "nowhere")[0] == 2
+    summary(run, "meadow.py", "--steps", "3", "--agents", "4", "--out", "four")
+    status, out, _ = run("diff", "uninterrupted", "four")
+    assert (status, out.startswith("Equal up to step 0")) == (0, True)

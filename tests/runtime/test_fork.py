@@ -1,0 +1,316 @@
+"""Branches: the past of the run they have left, and only so much of a new future as they must."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import metropolis
+from metropolis.llm.backends.scripted import Scripted
+from metropolis.llm.client import Client
+from metropolis.llm.journal import read_journal
+from metropolis.runtime.history import record_of
+from metropolis.runtime.moment import Moment
+from metropolis.runtime.run_directory import RunDirectory
+from metropolis.runtime.simulation import Simulation
+from metropolis.types import MetropolisError
+from metropolis.world.entities import Entity, Event
+from tests.runtime.purchases import Counts
+from tests.runtime.walkers import Meadow, PlainWalker, Walker, author
+
+STEPS = 20
+SEED = 5
+ISLANDS = [(x + far, y) for far in (0, 100) for x in range(6) for y in range(6)]
+
+
+class Counting(Counts, Scripted):
+    """The offline author's answers."""
+
+    def __init__(self) -> None:
+        super().__init__(author)
+
+
+class Town:
+    """A small random world and its agents, made anew for every run."""
+
+    def __init__(self, seed: int, **world: Any) -> None:
+        draw = Random(seed)
+        self.seed, self.kind = seed, draw.choice([Walker, Walker, PlainWalker])
+        self.about = {"walkers": draw.randint(2, 6), "side": draw.randint(6, 12)}
+        self.about |= {"radius": draw.randint(1, 3), "joint": draw.choice([None, 0, 1])} | world
+
+    def parts(self) -> tuple[Meadow, Sequence[Any]]:
+        world = Meadow(**self.about)
+        return world, [self.kind(name) for name in world.names]
+
+    def run(self, out: Path, *, backend: Scripted | None = None, **how: Any) -> Simulation:
+        llm = Client(backend or Counting(), retries=0)
+        return Simulation(*self.parts(), llm, seed=self.seed, out=out, **how)
+
+    def fork(self, run: Path, out: Path, **how: Any) -> None:
+        metropolis.fork(run, *self.parts(), out=out, **how)
+
+
+def lived(town: Town, out: Path, **how: Any) -> str:
+    return town.run(out, **how).run(STEPS).history_sha256
+
+
+def lines(run: Path) -> list[bytes]:
+    return (run / "history.jsonl").read_bytes().splitlines()
+
+
+def files(run: Path) -> dict[str, str]:
+    paths = (path for path in run.rglob("*") if path.is_file())
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+
+def forget(moment: Moment) -> None:
+    """Somebody remembers another word."""
+    walker: Any = moment.agents[min(moment.agents)]
+    walker.memory = ["a flood"]
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 1 << 20), ats=st.lists(st.integers(0, STEPS), min_size=1, max_size=3))
+def test_without_a_difference_it_is_the_run_it_has_left(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, ats: list[int]
+) -> None:
+    """A branch, and a branch of that: the same history, and nothing is bought."""
+    folder, town = tmp_path_factory.mktemp("run"), Town(seed)
+    how = Random(seed).choice([{"checkpoint_wall_s": 0}, {}, {"mode": "lockstep"}])
+    whole = lived(town, folder / "0", **how)
+    for number, at in enumerate(sorted(ats)):
+        before = files(folder / str(number))
+        out, backend = folder / str(number + 1), Counting()
+        town.fork(folder / str(number), out, at=at, replay_llm=True)
+        assert files(folder / str(number)) == before
+        run = town.run(out, backend=backend, resume=True)
+        assert run.first_step == at
+        assert run.run(STEPS).history_sha256 == whole
+        assert not backend.bought
+        assert [line["step"] for line in json.loads((out / "run.json").read_text())["lineage"]] == (
+            sorted(ats)[: number + 1]
+        )
+    calls = [(folder / str(n) / "calls.jsonl").read_bytes().splitlines() for n in (0, len(ats))]
+    assert [json.loads(line)[:2] for line in calls[0]] == [
+        json.loads(line)[:2] for line in calls[1]
+    ]
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 1 << 20), at=st.integers(0, STEPS - 1), leave=st.integers(0, STEPS - 1))
+def test_an_edit_changes_the_future_and_buys_only_what_is_asked_otherwise(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, at: int, leave: int
+) -> None:
+    """Killed and resumed as well, in every mode."""
+    folder, town = tmp_path_factory.mktemp("run"), Town(seed)
+    lived(town, folder / "origin")
+    known, _ = read_journal(folder / "origin" / "journal.jsonl")
+    found = set()
+    for name, modes in (("whole", ["out_of_order"]), ("killed", ["lockstep", "out_of_order"])):
+        out = folder / name
+        town.fork(folder / "origin", out, at=at, edit=forget, replay_llm=True)
+        for mode in modes:
+            backend = Counting()
+            run = town.run(out, backend=backend, mode=mode, resume=True, checkpoint_wall_s=0)
+            steps = run.steps(STEPS)
+            for record in steps:
+                if mode != modes[-1] and record.step >= leave:
+                    break
+            steps.close()
+            assert not known.keys() & backend.bought.keys()
+        assert lines(out)[:at] == lines(folder / "origin")[:at]
+        assert read_journal(out / "journal.jsonl")[0].keys() >= known.keys()
+        found.add(run.result().history_sha256)
+    assert len(found) == 1
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 1 << 20), at=st.integers(0, STEPS - 1))
+def test_who_cannot_know_of_an_edit_lives_on_as_before(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, at: int
+) -> None:
+    """Two islands: the other one's inhabitants do as they did, and nothing of theirs is bought."""
+    folder, town = tmp_path_factory.mktemp("run"), Town(seed, places=ISLANDS, walkers=8)
+    lived(town, folder / "origin")
+    town.fork(folder / "origin", folder / "branch", at=at, edit=forget, replay_llm=True)
+    backend = Counting()
+    town.run(folder / "branch", backend=backend, resume=True).run(STEPS)
+    world, _ = town.parts()
+    bodies = {e.name: e.position for e in world.reset(seed=seed, options={})}
+    side = bodies[world.names[0]][0] < 50
+    far = [name for name in world.names if (bodies[name][0] < 50) != side]
+    ids = {world.names.index(name) for name in far}
+    assert not [key for key in backend.bought if key.agent in ids]
+    for ours, theirs in zip(lines(folder / "branch"), lines(folder / "origin"), strict=True):
+        one, other = record_of(ours), record_of(theirs)
+        for name in far:
+            assert one.actions.get(name) == other.actions.get(name)
+            assert one.writes.get(name) == other.writes.get(name)
+
+
+def test_another_seed_is_another_future_of_the_same_past(tmp_path: Path) -> None:
+    town, at = Town(3, walkers=6), 7
+    whole = lived(town, tmp_path / "origin")
+    found = {}
+    for name, mode, seed in (
+        ("a", "out_of_order", 1),
+        ("b", "lockstep", 1),
+        ("c", "lockstep", 2),
+        ("d", "lockstep", None),
+    ):
+        out = tmp_path / name
+        town.fork(tmp_path / "origin", out, at=at, seed=seed)
+        backend = Counting()
+        found[name] = town.run(out, backend=backend, resume=True, mode=mode).run(STEPS)
+        assert lines(out)[:at] == lines(tmp_path / "origin")[:at]
+        assert min(key.step for key in backend.bought) >= at  # asked anew
+        assert found[name].seed == town.seed
+    assert found["a"].history_sha256 == found["b"].history_sha256
+    assert len({whole, *(found[name].history_sha256 for name in "bc")}) == 3
+    assert found["d"].history_sha256 == whole
+    town.fork(tmp_path / "a", tmp_path / "aa", at=15)  # the branch's seed stays
+    assert lived(town, tmp_path / "aa", resume=True) == found["a"].history_sha256
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_run_under_way_and_one_in_a_store_are_forked(tmp_path: Path, stored: bool) -> None:
+    town = Town(4, walkers=5)
+    whole = lived(town, tmp_path / "memory")
+    origin = town.run(tmp_path / "origin", store="embedded" if stored else None)
+    steps = origin.steps(STEPS)
+    for record in steps:
+        if record.step == 12:
+            town.fork(tmp_path / "origin", tmp_path / "branch", at=10, replay_llm=True)
+    branch = town.run(
+        tmp_path / "branch", resume=True, store=None if stored else "embedded", workers=2
+    )
+    assert origin.result().history_sha256 == whole
+    assert branch.run(STEPS).history_sha256 == whole
+    assert branch.result().trace.positions.shape == origin.result().trace.positions.shape
+
+
+def test_an_answer_that_is_lost_is_named_with_what_can_be_forked(tmp_path: Path) -> None:
+    town = Town(6, walkers=5)
+    whole = lived(town, tmp_path / "origin", mode="lockstep", checkpoint_wall_s=0)
+    kept = RunDirectory(tmp_path / "origin").checkpoints
+    for step in kept.steps():
+        if step not in (4, 16):
+            (kept.folder / f"{step}.json").unlink()
+    journal = tmp_path / "origin" / "journal.jsonl"
+    answers = journal.read_bytes().splitlines(keepends=True)
+    steps = [json.loads(line)["key"]["step"] for line in answers[1:]]
+    gone = next(step for step in steps if step >= 8)
+    journal.write_bytes(
+        b"".join(
+            [answers[0], *(line for line, s in zip(answers[1:], steps, strict=True) if s != gone)]
+        )
+    )
+    said = rf"no answer to 'w0\d' in step {gone}, (think|talk), .* checkpoint: 4, 16"
+    with pytest.raises(MetropolisError, match=said):
+        town.fork(tmp_path / "origin", tmp_path / "branch", at=gone + 1)
+    assert not (tmp_path / "branch").exists()
+    for at in (gone, 16):
+        out = tmp_path / str(at)
+        town.fork(tmp_path / "origin", out, at=at)
+        assert lived(town, out, resume=True) == whole
+
+
+def move(moment: Moment) -> None:
+    body = moment.entities["w00"]
+    moment.entities["w00"] = replace(body, position=(body.position[0] + 1, 0))
+
+
+def add_nowhere(moment: Moment) -> None:
+    moment.entities["stone"] = Entity("rock", (0, 0))
+
+
+def replace_agent(moment: Moment) -> None:
+    moment.agents["w00"] = Walker("w00")
+
+
+def remove_body(moment: Moment) -> None:
+    del moment.entities["w00"]
+
+
+def set_to_nonsense(moment: Moment) -> None:
+    moment.agents["w00"].memory = object()  # type: ignore[attr-defined]
+
+
+def foretell(moment: Moment) -> None:
+    moment.events.append(Event(moment.step, "w00", (0, 0), "shout", {"word": "hey"}))
+
+
+@pytest.mark.parametrize(
+    ("edit", "sentence"),
+    [
+        (move, "the edit has moved 'w00' from"),
+        (add_nowhere, "should be an Entity of that name"),
+        (replace_agent, "has replaced an agent"),
+        (remove_body, "do not match at 'w00'"),
+        (set_to_nonsense, "'w00' .* cannot be saved"),
+        (foretell, "step 5 perceives Events of step 4"),
+    ],
+)
+def test_edits_that_leave_no_world_are_refused(
+    tmp_path: Path, edit: Callable[[Moment], None], sentence: str
+) -> None:
+    town = Town(SEED, walkers=3)
+    lived(town, tmp_path / "origin")
+    with pytest.raises(MetropolisError, match=sentence):
+        town.fork(tmp_path / "origin", tmp_path / "branch", at=5, edit=edit)
+    assert not (tmp_path / "branch").exists()
+
+
+def test_what_an_edit_has_changed_is_written_down(tmp_path: Path) -> None:
+    town = Town(SEED, walkers=3)
+    town.kind = Walker
+    lived(town, tmp_path / "origin")
+
+    def everything(moment: Moment) -> None:
+        forget(moment)
+        del moment.entities["apple0"]
+        moment.entities["apple1"] = replace(moment.entities["apple1"], state={"bites": 2})
+        moment.events.append(Event(4, "w02", (0, 0), "shout", {"word": "fire"}))
+
+    town.fork(tmp_path / "origin", tmp_path / "branch", at=5, edit=everything, seed=9)
+    (origin,) = json.loads((tmp_path / "branch" / "run.json").read_text())["lineage"]
+    assert origin["edit"].endswith("everything")
+    assert origin["edited"] == ["apple0", "apple1", "w00", "w02"]
+    assert (origin["step"], origin["seed"], origin["replay_llm"]) == (5, 9, False)
+    assert Path(origin["run"]) == tmp_path / "origin"
+    run = town.run(tmp_path / "branch", resume=True)
+    record = next(run.steps(STEPS))
+    assert record.step == 5
+    assert not any("apple0" in record_of(line).writes for line in lines(tmp_path / "branch")[5:])
+
+
+def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
+    town = Town(SEED, walkers=3)
+    lived(town, tmp_path / "origin")
+
+    def refused(sentence: str, town: Town = town, **how: Any) -> None:
+        how = {"run": tmp_path / "origin", "out": tmp_path / "branch", "at": 5} | how
+        with pytest.raises(MetropolisError, match=sentence):
+            town.fork(**how)
+
+    refused("tell of 20 steps; it can be forked at 0 to 20, not at 21", at=21)
+    refused("not at -1", at=-1)
+    refused("holds no run", run=tmp_path / "nothing")
+    refused("exists already", out=tmp_path / "origin")
+    changed = Town(SEED, walkers=3, radius=0.5)
+    refused("'w00' asks otherwise in step 0 than it did, so step 5 .*: 20$", changed)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Meadow, "step_from", lambda _world, position, _move: position)
+        refused("step 0 happens otherwise than it did, so step 5 .*: 20$")
+    town.fork(tmp_path / "origin", tmp_path / "first", at=10)
+    refused(r"begins at step 10; fork the run it has left, .*origin, at 5", run=tmp_path / "first")
