@@ -205,7 +205,7 @@ def print_summary(run: Summary) -> None:
     if run.simulated:
         console.print(
             f"\nLLM latency is simulated: on {where} the run would have taken "
-            f"{_seconds(run.makespan_s)} sim_s."
+            f"{_seconds(run.makespan_s)} sim_s{', reused answers aside' if run.reused else ''}."
         )
     else:
         console.print(f"\nThe run took {_seconds(run.makespan_s)} s of wall time.")

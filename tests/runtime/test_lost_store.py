@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+import metropolis
 from metropolis.runtime.checkpoint import Checkpoints
 from metropolis.runtime.result import RunResult
 from metropolis.store.base import StoreError
 from metropolis.store.embedded import EmbeddedServer
+from metropolis.types import MetropolisError
 from tests.runtime.purchases import same
 from tests.runtime.test_stored import STEPS, Counting, simulation
 
@@ -103,3 +105,31 @@ def test_checkpoints_are_those_of_a_run_in_memory(
         if compared.total() > 5:
             return
     raise AssertionError(f"too few steps to compare: {compared}")
+
+
+@pytest.mark.usefixtures("cluster")
+def test_answers_of_workers_on_ray_are_lost_with_it(
+    tmp_path: Path, shared: EmbeddedServer, lived: tuple[RunResult, Checkpoints]
+) -> None:
+    """And are bought again; so are those that a branch would need, but at a checkpoint."""
+    out = tmp_path / "it"
+    run = simulation(Counting(), out=out, store=shared.url, workers="ray:2", checkpoint_wall_s=0)
+    steps = run.steps(STEPS)
+    for record in steps:
+        if record.step > STEPS // 3 and Checkpoints(out / "checkpoints").steps():
+            break
+    steps.close()
+    *earlier, kept = Checkpoints(out / "checkpoints").steps()
+    for step in earlier:
+        (out / "checkpoints" / f"{step}.json").unlink()
+    parts = run.world, simulation(Counting()).agents
+    with pytest.raises(MetropolisError, match=rf"no answer to .* checkpoint: .*\b{kept}\b"):
+        metropolis.fork(out, *parts, at=kept - 1, out=tmp_path / "none")
+    metropolis.fork(out, *parts, at=kept, out=tmp_path / "branch")
+    shared.remove(json.loads((out / "store.json").read_text())["run"])
+    backend = Counting()
+    for folder in (out, tmp_path / "branch"):
+        resumed = simulation(backend, out=folder, resume=True, store="memory")
+        assert resumed.first_step == kept
+        same(resumed.run(STEPS), lived[0])
+    assert set(backend.bought.values()) == {2}
