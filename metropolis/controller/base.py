@@ -39,10 +39,10 @@ class Controller(Protocol):
     def blocked_by(self) -> npt.NDArray[np.int32]:
         """(agents,): whom each waits for, NOBODY for those that run or have finished.
 
-        Of the agents that block it, at an earlier step as a rule, one is named. Who is blocked by
-        nobody, but coupled with others that are, shows one of these: a member of its own cluster,
-        at its own step. So whoever goes from agent to agent comes to one that runs. Takes time in
-        proportion to the agents.
+        To be asked after `start`. Of the agents that block it, at an earlier step as a rule, one
+        is named. Who is blocked by nobody, but coupled with others that are, shows one of these: a
+        member of its own cluster, at its own step. So whoever goes from agent to agent comes to
+        one that runs. Takes time in proportion to the agents.
         """
 
     @property
