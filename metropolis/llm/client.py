@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from math import isinf
 from typing import Protocol
 
@@ -48,8 +48,8 @@ class Answers(Protocol):
     def answers(self) -> Iterable[Completion]:
         """All answers."""
 
-    def put(self, key: Key, completion: Completion) -> None:
-        """Keep an answer."""
+    def put(self, key: Key, completion: Completion) -> Awaitable[None] | None:
+        """Keep an answer; what is returned ends when it is kept. None: it is already."""
 
     def flush(self) -> None:
         """Let what is kept survive a power cut."""
@@ -296,8 +296,6 @@ class Client:
         tokens = completion.prompt_tokens, completion.output_tokens
         cost = self.prices.cost(*tokens)
         self.gate.leave(turn, sum(tokens), cost, counted=True)
-        if key is not None and self.journal is not None:
-            self.journal.put(key, completion)
         latency_s = time() - began
         usage.calls += 1
         usage.prompt_tokens += tokens[0]
@@ -305,6 +303,10 @@ class Client:
         usage.cost += cost
         usage.latency_s += latency_s
         usage.latency_max_s = max(usage.latency_max_s, latency_s)
+        if key is not None and self.journal is not None:
+            kept = self.journal.put(key, completion)
+            if kept is not None:
+                await kept
         return completion
 
     async def _receive(self, request: Request, on_piece: OnPiece) -> Completion:

@@ -20,7 +20,7 @@ from metropolis.runtime.engine import OnCommit, alone
 from metropolis.runtime.recorder import Recorder
 from metropolis.store.base import Acknowledged, Nodes, Store, StoreError, StoreUnavailableError
 from metropolis.types import AgentId, Commit, Dispatch, MetropolisError, Position, Step
-from metropolis.workers.leases import Pulse, patiently
+from metropolis.workers.leases import Pulse, awaited, patiently
 
 WAIT_S = 0.25
 """How long an interrupt may take."""
@@ -35,6 +35,7 @@ class Driver:
         """Takes the lease of the run. Raises StoreError when somebody else holds on to it."""
         self._crew = crew
         self._store, self._names, self._lease_s = store, names, lease_s
+        self._link = store.link()
         self._fence = _taken(store, lease_s)
         self.nodes: Nodes = patiently(store.nodes)
         self._positions: list[Position] = list(self.nodes.positions)
@@ -70,7 +71,7 @@ class Driver:
         for known in self._kept():
             if known.outcome.step >= recorder.next_step:
                 on_commit(known.outcome)
-        self._dispatch(controller.start())
+        await self._dispatch(controller.start())
         for worker in self._crew.start():
             task = asyncio.get_running_loop().create_task(worker)
             task.add_done_callback(self._left)
@@ -90,10 +91,8 @@ class Driver:
             and not self._controller.finished
         ):
             try:
-                self._commit(
-                    await asyncio.to_thread(
-                        patiently, self._store.acknowledgements, self._last_id, WAIT_S
-                    )
+                await self._commit(
+                    await awaited(self._link.acknowledgements, self._last_id, WAIT_S)
                 )
             except MetropolisError as failure:
                 self.end(failure)
@@ -124,6 +123,7 @@ class Driver:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._link.close()
         self._crew.close()
         self._held.close()
         with suppress(StoreError):  # then it runs out
@@ -144,10 +144,10 @@ class Driver:
                     break
         return found
 
-    def _commit(self, acknowledged: Sequence[Acknowledged]) -> None:
+    async def _commit(self, acknowledged: Sequence[Acknowledged]) -> None:
         if not acknowledged:
             if time.monotonic() - self._heard_wall_s > self._lease_s:  # a server may have lost them
-                self._dispatch(list(self._at_work.values()))
+                await self._dispatch(list(self._at_work.values()))
             return
         self._last_id = acknowledged[-1].id
         self._heard_wall_s = time.monotonic()
@@ -162,16 +162,16 @@ class Driver:
             places = tuple(self._positions[agent] for agent in outcome.agents)
             commits.append(Commit(outcome.agents, places))
             self._on_commit(outcome)
-        self._dispatch(self._controller.handle(commits))
+        await self._dispatch(self._controller.handle(commits))
 
-    def _dispatch(self, ready: list[Dispatch]) -> None:
+    async def _dispatch(self, ready: list[Dispatch]) -> None:
         """Tell the store what can be run, who waits for whom, and the floor: what has changed."""
         self._heard_wall_s = time.monotonic()
         self._at_work |= {(one.step, one.agents[0]): one for one in ready}
         edges, floor = self._changed_edges(), self._controller.floor
         if ready or edges or floor != self._told:
             self._told = floor
-            patiently(self._store.dispatch, self._fence, ready, edges, floor)
+            await awaited(self._link.dispatch, self._fence, ready, edges, floor)
 
     def _changed_edges(self) -> dict[AgentId, AgentId | None]:
         before, self._blocked_by = self._blocked_by, self._controller.blocked_by()

@@ -21,6 +21,7 @@ What is kept grows with the agents and with how far they are apart, not with the
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ from metropolis.rules.metrics import Metric
 from metropolis.store.outcome import Outcome
 from metropolis.types import AgentId, Dispatch, MetropolisError, Position, Step
 from metropolis.world.entities import Entity, Event
+from metropolis.world.parts import Changes, Parts
 from metropolis.world.state import State
 
 
@@ -97,13 +99,15 @@ class Claim:
 
     id: str
     number: int
-    """Unique in the run: tells this claim from an earlier or later one of the same cluster."""
+    """Tells this claim from an earlier or later one of the same cluster; those that were claimed
+    together share it."""
     worker: str
     step: Step
     agents: tuple[AgentId, ...]
     slice: Slice
-    minds: Mapping[AgentId, Any]
-    """Of the members whose mind this worker cannot have: it did not commit their last step."""
+    minds: Mapping[AgentId, Parts]
+    """Of the members whose mind this worker cannot have: it did not commit their last step. In the
+    parts of metropolis.world.parts."""
     answers: Mapping[Key, Completion]
     """What language models have answered the members in this step before."""
 
@@ -244,15 +248,30 @@ class Store(ABC):
     # --- workers
 
     @abstractmethod
+    def claims(
+        self,
+        worker: str,
+        lease_s: float,
+        wait_s: float = 0.0,
+        affinity: Step = 0,
+        *,
+        most: int = 1,
+        own: bool = False,
+    ) -> list[Claim]:
+        """The ready clusters of the lowest steps; none when there are none within `wait_s`.
+
+        Among equals those whose first member this worker ran last come first; with `affinity` even
+        if others are so many steps lower; with `own` no clusters come whose first member another
+        worker ran last. `worker` is unique to a process and claims one call after the other. Claims
+        whose lease has run out are ready again, and nobody's.
+        """
+
     def claim(
         self, worker: str, lease_s: float, wait_s: float = 0.0, affinity: Step = 0
     ) -> Claim | None:
-        """The ready cluster of the lowest step; None when there is none within `wait_s`.
-
-        Among equals one whose members this worker ran last comes first; with `affinity` even if
-        others are so many steps lower. `worker` is unique to a process. Claims whose lease has run
-        out are ready again.
-        """
+        """One of `claims`."""
+        found = self.claims(worker, lease_s, wait_s, affinity)
+        return found[0] if found else None
 
     @abstractmethod
     def minds(self, agents: Iterable[AgentId]) -> dict[AgentId, Any]:
@@ -274,13 +293,19 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def commit(self, claim: Claim, outcome: Outcome, minds: Mapping[AgentId, Any]) -> bool:
-        """All that the cluster did, or nothing; `minds` are those of all members.
+    def commit(self, claim: Claim, outcome: Outcome, minds: Mapping[AgentId, Changes]) -> bool:
+        """All that the cluster did, or nothing; `minds`: what has changed in those of all members.
 
         False when the cluster has been committed by others, claimed by others, or taken out of
         the queue. True again, for a commit whose reply was lost, until a member is claimed anew.
         A claim that has run out still counts as long as nobody else has claimed the cluster.
         """
+
+    # --- from an event loop
+
+    def link(self) -> Link:
+        """The same store for coroutines."""
+        return Link(self)
 
     # --- readers
 
@@ -299,6 +324,51 @@ class Acknowledged:
 
     id: str
     outcome: Outcome
+
+
+class Link:
+    """What workers and controllers ask of a store all the time, for coroutines of one event loop.
+
+    See Store. These ask in threads; a store that can do better overrides them.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def claims(
+        self, worker: str, lease_s: float, wait_s: float, *, most: int, own: bool
+    ) -> list[Claim]:
+        """See Store."""
+        return await asyncio.to_thread(
+            self._store.claims, worker, lease_s, wait_s, most=most, own=own
+        )
+
+    async def keep_answer(self, key: Key, completion: Completion, buyer: str) -> None:
+        """See Store."""
+        await asyncio.to_thread(self._store.keep_answer, key, completion, buyer)
+
+    async def commit(
+        self, claim: Claim, outcome: Outcome, minds: Mapping[AgentId, Changes]
+    ) -> bool:
+        """See Store."""
+        return await asyncio.to_thread(self._store.commit, claim, outcome, minds)
+
+    async def acknowledgements(self, after: str, wait_s: float) -> list[Acknowledged]:
+        """See Store."""
+        return await asyncio.to_thread(self._store.acknowledgements, after, wait_s)
+
+    async def dispatch(
+        self,
+        fence: int,
+        clusters: Sequence[Dispatch],
+        edges: Mapping[AgentId, AgentId | None],
+        floor: Step,
+    ) -> None:
+        """See Store."""
+        await asyncio.to_thread(self._store.dispatch, fence, clusters, edges, floor)
+
+    async def close(self) -> None:
+        """End the connections; they begin anew when something is asked."""
 
 
 class Server(ABC):

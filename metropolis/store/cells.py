@@ -1,11 +1,13 @@
 """Where in space a value lies, so that a cluster is given its surroundings and not the world.
 
-Cells are squares of the plane or nodes of a graph. Whoever commits knows where everything stands,
-so the cells around an agent are computed there, and a store needs no geometry.
+Cells are squares of the plane, wide enough that few are read at a time, or nodes of a graph.
+Whoever commits knows where everything stands, so the cells around an agent are computed there, and
+a store needs no geometry.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import floor, inf, isinf
 
 from metropolis.rules.metrics import Hops
@@ -21,7 +23,9 @@ class Cells:
     def __init__(self, info: RunInfo) -> None:
         self._graph = None if info.graph is None else Hops(info.graph)
         self._radius = inf if info.radius is None else info.radius
-        self._side = max(1.0, self._radius)
+        self._side = max(1.0, 2 * self._radius)
+        self.around_text = lru_cache(maxsize=65_536)(lambda at: " ".join(self.around(at)))
+        """The same as `around`, parted by spaces."""
 
     def of(self, position: Position) -> str:
         """The cell in which `position` lies."""

@@ -24,6 +24,7 @@ from metropolis.store.base import (
 from metropolis.store.outcome import Outcome
 from metropolis.types import AgentId, Dispatch, MetropolisError, Step
 from metropolis.world.entities import AGENT, Entity, Event
+from metropolis.world.parts import parts_of
 
 AGENTS = ("ann", "bob", "cem", "dee")
 INFO = RunInfo("line", 1, AGENTS, 0, 1000, "chebyshev", 2.0)
@@ -87,7 +88,8 @@ class _Run:
         ]
         actions = {AGENTS[agent]: claim.step for agent in claim.agents}
         outcome = Outcome(claim.step, claim.agents, actions, writes, events, {})
-        return self.store.commit(claim, outcome, mind_of(claim))
+        minds = {agent: parts_of(mind) for agent, mind in mind_of(claim).items()}
+        return self.store.commit(claim, outcome, minds)
 
 
 def mind_of(claim: Claim) -> dict[AgentId, Any]:
@@ -182,7 +184,8 @@ def _check_affinity(run: _Run) -> None:
     )
     claim = run.claim("third")
     run.require(
-        claim.minds == {1: {"by": "other", "step": 2}}, "does not send the mind that was committed"
+        claim.minds == {1: parts_of({"by": "other", "step": 2})},
+        "does not send the mind that was committed",
     )
 
 

@@ -12,6 +12,7 @@ from metropolis.store.cells import Cells
 from metropolis.store.encoding import Node, Written, cluster_id
 from metropolis.store.versions import Versions
 from metropolis.types import AgentId, Dispatch, Step
+from metropolis.world.parts import applied
 
 CANDIDATES = 32
 """Of so many clusters, the lowest, one is chosen; as in claim.lua."""
@@ -33,6 +34,7 @@ class Contents:
     info: bytes
     cells: Cells
     nodes: dict[AgentId, Node]
+    minds: dict[AgentId, dict[str, bytes]]
     steps: dict[AgentId, Step]
     released: Step
     floor: Step
@@ -49,7 +51,7 @@ class Contents:
     acks: dict[int, tuple[Step, bytes]] = field(default_factory=dict)
     acknowledged: int = 0
     kept_step: Step | None = None
-    kept: dict[AgentId, bytes] = field(default_factory=dict)
+    kept: dict[AgentId, dict[str, bytes]] = field(default_factory=dict)
     claimed: int = 0
     fence: int = 0
     holder: str | None = None
@@ -94,25 +96,37 @@ class Contents:
             self.ready.add(name)
             self.counts["expired"] += 1
 
-    def chosen(self, worker: str, affinity: Step) -> str | None:
-        """The cluster for `worker`, if there is one."""
+    def chosen(self, worker: str, affinity: Step, most: int, own: bool) -> list[str]:
+        """The clusters for `worker`, as many as there are."""
+
+        def is_foreign(name: str) -> bool:
+            _, home = self.homes.get(self.clusters[name].agents[0], (0, None))
+            return home != worker
 
         def cost(name: str) -> tuple[Step, bool, Step, str]:
-            cluster = self.clusters[name]
-            _, home = self.homes.get(cluster.agents[0], (0, None))
-            foreign = home != worker
-            return cluster.step + affinity * foreign, foreign, cluster.step, name
+            step, foreign = self.clusters[name].step, is_foreign(name)
+            return step + affinity * foreign, foreign, step, name
 
-        lowest = nsmallest(CANDIDATES, self.ready, lambda name: (self.clusters[name].step, name))
-        return min(lowest, key=cost, default=None)
+        if own:
+            lowest = [
+                name
+                for name in self.ready
+                if self.clusters[name].agents[0] not in self.homes or not is_foreign(name)
+            ]
+        else:
+            lowest = nsmallest(
+                max(CANDIDATES, most), self.ready, lambda name: (self.clusters[name].step, name)
+            )
+        return nsmallest(most, lowest, cost)
 
-    def take(self, name: str, worker: str, until_s: float) -> Lease:
-        """A new lease of a ready cluster."""
-        self.ready.remove(name)
+    def take(self, names: Sequence[str], worker: str, until_s: float) -> int:
+        """Leases of ready clusters; returns their number."""
         self.claimed += 1
-        self.counts["claims"] += 1
-        self.leases[name] = Lease(self.claimed, worker, until_s)
-        return self.leases[name]
+        for name in names:
+            self.ready.remove(name)
+            self.counts["claims"] += 1
+            self.leases[name] = Lease(self.claimed, worker, until_s)
+        return self.claimed
 
     def holds(self, name: str, number: int) -> bool:
         """Whether the claim is still that one's."""
@@ -127,8 +141,9 @@ class Contents:
             self.nodes[node.agent], self.steps[node.agent] = node, step + 1
             self.homes[node.agent] = number, worker
             self.memo.pop(node.agent, None)
+            self.minds[node.agent] = applied(self.minds[node.agent], node.mind)
             if step + 1 == self.kept_step:
-                self.kept[node.agent] = node.mind
+                self.kept[node.agent] = self.minds[node.agent]
         self.versions.commit(step + 1, written.writes, written.events)
         self.acknowledged += 1
         self.acks[self.acknowledged] = step, written.acknowledgement
@@ -157,10 +172,11 @@ class Contents:
 
     def size_bytes(self) -> int:
         """Of the values kept."""
-        kept = [node.mind + node.place for node in self.nodes.values()]
+        kept = [node.place for node in self.nodes.values()]
+        for minds in (self.minds, self.kept):
+            kept += [body for mind in minds.values() for body in mind.values()]
         kept += [line for _, line in self.acks.values()]
         kept += [answer for memo in self.memo.values() for answer in memo.values()]
-        kept += self.kept.values()
         return sum(map(len, kept)) + self.versions.size_bytes()
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import isfinite
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -23,6 +24,9 @@ from metropolis.world.encoding import (
     event_to_json,
 )
 from metropolis.world.entities import AGENT, Entity, Event
+from metropolis.world.parts import Changes, Parts, parts_of, whole
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,8 @@ class Node:
     """Its position."""
     around: str
     """The cells it may read, parted by spaces."""
-    mind: bytes
+    mind: Changes
+    """What has changed in its mind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,7 @@ class Written:
 
 
 def written_by(
-    cells: Cells, info: RunInfo, claim: Claim, outcome: Outcome, minds: Mapping[AgentId, Any]
+    cells: Cells, info: RunInfo, claim: Claim, outcome: Outcome, minds: Mapping[AgentId, Changes]
 ) -> Written:
     """Raises StoreError on what JSON cannot hold, and where outcome, minds and claim differ."""
     if (outcome.step, outcome.agents) != (claim.step, claim.agents):
@@ -79,7 +84,7 @@ def written_by(
     bodies |= {name: entity.position for name, entity in outcome.writes.items() if entity}
     positions = {agent: bodies[info.agents[agent]] for agent in claim.agents}
     return Written(
-        _nodes(cells, info, positions, minds),
+        _nodes(cells, positions, minds),
         [_write(cells, name, entity) for name, entity in outcome.writes.items()],
         _said(cells, outcome.events),
         _encoded(outcome_to_json, outcome, f"what step {claim.step} of {claim.agents} did"),
@@ -101,8 +106,12 @@ def written_at_first(
         if body is None:
             raise StoreError(f"the agent {name!r} has no body among the entities a run begins with")
         positions[agent] = body.position
+    parts = {
+        agent: _encoded(parts_of, mind, f"the mind of {info.agents[agent]!r}")
+        for agent, mind in minds.items()
+    }
     return Written(
-        _nodes(cells, info, positions, minds),
+        _nodes(cells, positions, parts),
         [_write(cells, name, entity) for name, entity in known.items()],
         _said(cells, events),
         b"",
@@ -110,10 +119,7 @@ def written_at_first(
 
 
 def _nodes(
-    cells: Cells,
-    info: RunInfo,
-    positions: Mapping[AgentId, Position],
-    minds: Mapping[AgentId, Any],
+    cells: Cells, positions: Mapping[AgentId, Position], minds: Mapping[AgentId, Changes]
 ) -> list[Node]:
     if set(minds) != set(positions):
         raise StoreError(f"minds of {sorted(minds)} were given for agents {sorted(positions)}")
@@ -121,8 +127,8 @@ def _nodes(
         Node(
             agent,
             msgspec.json.encode(position),
-            " ".join(cells.around(position)),
-            _encoded(msgspec.json.encode, minds[agent], f"the mind of {info.agents[agent]!r}"),
+            cells.around_text(position),
+            minds[agent],
         )
         for agent, position in positions.items()
     ]
@@ -147,12 +153,11 @@ def _said(cells: Cells, events: Iterable[Event]) -> list[Said]:
     return said
 
 
-def _encoded(encode: Any, value: Any, what: str) -> bytes:
+def _encoded(encode: Callable[[Any], T], value: Any, what: str) -> T:
     try:
-        encoded: bytes = encode(value)
+        return encode(value)
     except (TypeError, ValueError, OverflowError) as error:
         raise StoreError(f"{what} cannot be kept as JSON: {error}") from error
-    return encoded
 
 
 def _check_finite(value: Any, what: str) -> None:
@@ -174,12 +179,14 @@ def slice_of(
     """Of (since, name, body)."""
     return Slice(
         step,
-        [
-            (since, entity_from_json(name, msgspec.json.decode(body)))
-            for since, name, body in versions
-        ],
+        [(since, _entity(name, body)) for since, name, body in versions],
         events_of(lines),
     )
+
+
+@lru_cache(maxsize=4096)  # what does not change is seen again with every step
+def _entity(name: str, body: bytes) -> Entity:
+    return entity_from_json(name, msgspec.json.decode(body))
 
 
 def events_of(lines: Iterable[bytes]) -> list[Event]:
@@ -211,9 +218,9 @@ def cluster_of(text: str) -> Dispatch:
     return Dispatch(step, tuple(agents))
 
 
-def minds_of(encoded: Iterable[tuple[AgentId, bytes]]) -> dict[AgentId, Any]:
+def minds_of(parts: Mapping[AgentId, Parts]) -> dict[AgentId, Any]:
     """Decoded."""
-    return {agent: msgspec.json.decode(mind) for agent, mind in encoded}
+    return {agent: whole(mind) for agent, mind in parts.items()}
 
 
 _key = msgspec.json.Decoder(Key)

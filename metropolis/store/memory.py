@@ -40,6 +40,7 @@ from metropolis.store.encoding import (
 from metropolis.store.outcome import Outcome, outcome_from_json
 from metropolis.types import AgentId, Dispatch, Step
 from metropolis.world.entities import Entity, Event
+from metropolis.world.parts import Changes, applied
 
 
 class MemoryServer(Server):
@@ -105,8 +106,9 @@ class MemoryStore(Store):
         cells, first = Cells(info), info.first_step
         written = written_at_first(cells, info, entities, minds, events)
         nodes = {node.agent: node for node in written.nodes}
+        parts = {agent: applied({}, node.mind) for agent, node in nodes.items()}
         steps = dict.fromkeys(nodes, first)
-        run = Contents(msgspec.json.encode(info), cells, nodes, steps, first, first, first)
+        run = Contents(msgspec.json.encode(info), cells, nodes, parts, steps, first, first, first)
         run.versions.commit(first, written.writes, written.events)
         with self._changed:
             if self._name in self._server.contents:
@@ -204,41 +206,48 @@ class MemoryStore(Store):
         """See Store."""
         with self._changed:
             kept = dict(self._run.kept)
-        return minds_of(kept.items())
+        return minds_of(kept)
 
     # --- workers
 
-    def claim(
-        self, worker: str, lease_s: float, wait_s: float = 0.0, affinity: Step = 0
-    ) -> Claim | None:
+    def claims(
+        self,
+        worker: str,
+        lease_s: float,
+        wait_s: float = 0.0,
+        affinity: Step = 0,
+        *,
+        most: int = 1,
+        own: bool = False,
+    ) -> list[Claim]:
         """See Store."""
         deadline_s = time.monotonic() + wait_s
         with self._changed:
             while True:
                 run, now_s = self._run, time.monotonic()
                 run.expire(now_s)
-                name = run.chosen(worker, affinity)
-                if name is not None:
-                    return self._taken(run, name, worker, now_s + lease_s)
+                names = run.chosen(worker, affinity, most, own)
+                if names:
+                    number = run.take(names, worker, now_s + lease_s)
+                    return [self._taken(run, name, worker, number) for name in names]
                 if now_s >= deadline_s:
-                    return None
+                    return []
                 ends = [deadline_s, *(lease.until_s for lease in run.leases.values())]
                 self._changed.wait(min(ends) - now_s)
 
-    def _taken(self, run: Contents, name: str, worker: str, until_s: float) -> Claim:
-        lease = run.take(name, worker, until_s)
+    def _taken(self, run: Contents, name: str, worker: str, number: int) -> Claim:
         step, agents = run.clusters[name].step, run.clusters[name].agents
         cells = sorted({c for agent in agents for c in run.nodes[agent].around.split(" ")})
         homes = {agent: run.homes.pop(agent, None) for agent in agents}
         foreign = [agent for agent, home in homes.items() if home is None or home[1] != worker]
         return Claim(
             name,
-            lease.number,
+            number,
             worker,
             step,
             agents,
             slice_of(step, run.versions.around(cells, step), run.versions.events(step, cells)),
-            minds_of((agent, run.nodes[agent].mind) for agent in foreign),
+            {agent: run.minds[agent] for agent in foreign},
             dict(
                 answers_of(answer for agent in agents for answer in run.memo.get(agent, {}).items())
             ),
@@ -247,8 +256,8 @@ class MemoryStore(Store):
     def minds(self, agents: Iterable[AgentId]) -> dict[AgentId, Any]:
         """See Store."""
         with self._changed:
-            minds = {agent: self._run.nodes[agent].mind for agent in agents}
-        return minds_of(minds.items())
+            minds = {agent: self._run.minds[agent] for agent in agents}
+        return minds_of(minds)
 
     def extend(self, claim: Claim, lease_s: float) -> bool:
         """See Store."""
@@ -279,7 +288,7 @@ class MemoryStore(Store):
                 run.memo[key.agent][encoded[0]] = encoded[1]
                 run.counts["answers"] += 1
 
-    def commit(self, claim: Claim, outcome: Outcome, minds: Mapping[AgentId, Any]) -> bool:
+    def commit(self, claim: Claim, outcome: Outcome, minds: Mapping[AgentId, Changes]) -> bool:
         """See Store."""
         with self._changed:
             info, cells = self.info(), self._run.cells

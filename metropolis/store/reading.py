@@ -12,7 +12,7 @@ from metropolis.types import AgentId, Step
 
 def inspection_of(client: Client, prefix: str, info: RunInfo) -> Inspection:
     """The keys are those of redis.py; all but the memory is of one moment."""
-    names = "state", "steps", "blocked", "clusters", "claims", "counts"
+    names = "state", "nodes", "blocked", "clusters", "claims", "counts"
     with client.pipeline(transaction=True) as asked:
         for name in names:
             asked.hgetall(f"{prefix}{name}")
@@ -20,7 +20,7 @@ def inspection_of(client: Client, prefix: str, info: RunInfo) -> Inspection:
         asked.zcard(f"{prefix}acked")
         asked.time()
         *hashes, leases, acknowledgements, (seconds, microseconds) = asked.execute()
-    state, steps, blocked, clusters, claims, counts = map(_decoded, hashes)
+    state, nodes, blocked, clusters, claims, counts = map(_decoded, hashes)
     now_ms = seconds * 1000 + microseconds // 1000
     until_ms = {name.decode(): end for name, end in leases}
     ready, claimed = _queues(clusters, claims, until_ms, now_ms)
@@ -28,7 +28,7 @@ def inspection_of(client: Client, prefix: str, info: RunInfo) -> Inspection:
         info,
         int(state["floor"]),
         int(state["released"]),
-        [int(steps[agent]) for agent in sorted(steps, key=int)],
+        [int(nodes[agent].partition("\n")[0]) for agent in sorted(nodes, key=int)],
         {int(agent): int(blocked[agent]) for agent in sorted(blocked, key=int)},
         ready,
         claimed,

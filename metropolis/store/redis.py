@@ -6,28 +6,29 @@ All keys of a run begin with `metropolis:{RUN}:`; the braces keep them together 
     state           hash: fence, holder, until_ms (the controller's lease); floor, released,
                     newest (the greatest step of any agent), kept_step, mark (of its beginning)
     counts          hash: what has happened how often
-    steps           hash: agent -> step
-    places          hash: agent -> JSON: its position
-    around          hash: agent -> the cells it may read, parted by spaces
-    minds           hash: agent -> JSON: its mind as it begins its step
+    nodes           hash: agent -> step, place as JSON, the cells it may read parted by spaces; a
+                    line each
+    mind:AGENT      hash: name -> JSON: a part of its mind as it begins its step
     homes           hash: agent -> "number worker" of the claim that committed it last; not while
                     it is claimed
-    kept            hash: agent -> JSON: its mind as it began kept_step
+    kept:AGENT      hash: its mind, as mind:AGENT, as it began kept_step
     memo:AGENT      hash: JSON: Key -> JSON: Completion; answers for the step it is at
     bought          hash: "calls BUYER FUNCTION", and so prompt_tokens and output_tokens -> sum
     blocked         hash: agent -> the agent it is blocked by
     clusters        hash: id ("step:first agent") -> "step agent agent …", of what is dispatched
     busy            hash: agent -> id of the cluster it is dispatched in
     ready           sorted set: id by step
-    tokens          list: one for every ready cluster, for waiting workers
+    tokens          list: one for every ready cluster that no worker ran last, for who waits
+    tokens:WORKER   list: one when clusters are ready that this worker ran last
     claims          hash: id -> "number worker"
-    numbers         hash: number of a claim -> id
+    lasts           hash: worker -> "number id id …" of its last call
     leases          sorted set: id by the time (ms) at which the claim runs out
     acks            stream: outcome -> JSON: Outcome
     acked           sorted set: entry of acks by step
-    sinces          hash: entity -> the steps since which its versions are seen, ascending
-    bodies          hash: "since entity" -> cell, newline, JSON: the entity; no JSON: it is gone
-    cell:CELL       hash: entity -> how many versions of it lie there
+    sinces          hash: entity -> "since@cell since@cell …": since when each version is seen, and
+                    where it lies; no cell: it is gone
+    bodies          hash: "since entity" -> JSON: the entity; empty: it is gone
+    cell:CELL       set: the entities of which a version lies there
     stale           sorted set: entity by the step below which something of it can be dropped
     events:STEP     hash: cell -> lines of JSON: what STEP perceives there
 
@@ -37,12 +38,9 @@ again when its reply was lost: redis-py does so after a timeout.
 
 from __future__ import annotations
 
-import secrets
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import redis
@@ -50,49 +48,42 @@ import redis
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
 from metropolis.llm.usage import Purchases
+from metropolis.store import calls
 from metropolis.store.base import (
     Acknowledged,
     Claim,
     FencedOutError,
     Inspection,
+    Link,
     Nodes,
     RunInfo,
     Store,
     StoreError,
 )
+from metropolis.store.calls import mark_of, ms, number_of_call
 from metropolis.store.cells import Cells
 from metropolis.store.connect import Client, shown, speaking
 from metropolis.store.encoding import (
-    cluster_id,
+    Written,
     cluster_of,
-    cluster_text,
     events_of,
     info_of,
     minds_of,
     position_of,
-    purchase,
     purchases_of,
     slice_of,
     written_at_first,
     written_by,
 )
-from metropolis.store.outcome import Outcome, outcome_from_json
+from metropolis.store.outcome import Outcome
 from metropolis.store.reading import inspection_of
-from metropolis.store.replies import (
-    arguments_of,
-    claim_of,
-    entries_of,
-    lines_of,
-    order_of,
-    pairs_of,
-    versions_of,
-)
+from metropolis.store.replies import arguments_of, lines_of, pairs_of, versions_of
 from metropolis.store.scripts import call
 from metropolis.types import AgentId, Dispatch, Step
 from metropolis.world.entities import Entity, Event
+from metropolis.world.parts import Changes
 
-WAIT_S = 1.0
-"""A wait asks anew so often; well below the timeout of connections."""
+T = TypeVar("T")
 
 
 def prefix_of(run: str) -> str:
@@ -106,14 +97,16 @@ class RedisStore(Store):
     """See Store."""
 
     def __init__(self, client: Client, url: str, run: str) -> None:
-        self._client, self._url, self._name = client, url, run
-        self._prefix = prefix_of(run)
+        self._client, self.url, self._name = client, url, run
+        self.prefix = prefix_of(run)
+        self.shown = f"{shown(url)}: the run {run!r}"
         self._known: tuple[RunInfo, Cells] | None = None
 
     @contextmanager
-    def _speaking(self) -> Iterator[None]:
-        where = shown(self._url)
-        with speaking(self._url):
+    def speaking(self) -> Iterator[None]:
+        """Turn what the server refuses into StoreErrors."""
+        where = shown(self.url)
+        with speaking(self.url):
             try:
                 yield
             except redis.ResponseError as error:
@@ -133,15 +126,29 @@ class RedisStore(Store):
                 raise
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        with self._speaking():
-            return call(self._client, name, self._prefix, *arguments)
+        with self.speaking():
+            return call(self._client, name, self.prefix, *arguments)
+
+    def _do(self, said: calls.Call[T]) -> T:
+        reply = None
+        try:
+            while True:
+                command = said.send(reply)
+                if isinstance(command, calls.Script):
+                    reply = self._call(command.name, *command.arguments)
+                else:
+                    with self.speaking():
+                        reply = self._client.execute_command(*command.arguments)
+        except StopIteration as end:
+            found: T = end.value
+            return found
 
     def _run(self) -> tuple[RunInfo, Cells]:
         if self._known is None:
-            with self._speaking():
-                encoded = self._client.get(f"{self._prefix}info")
+            with self.speaking():
+                encoded = self._client.get(f"{self.prefix}info")
             if encoded is None:
-                raise StoreError(f"{shown(self._url)}: there is no run {self._name!r}")
+                raise StoreError(f"{shown(self.url)}: there is no run {self._name!r}")
             info = info_of(encoded)
             self._known = info, Cells(info)
         return self._known
@@ -158,9 +165,9 @@ class RedisStore(Store):
         """See Store."""
         written = written_at_first(Cells(info), info, entities, minds, events)
         content = msgspec.json.encode(info), info.first_step, *arguments_of(written)
-        if not self._call("begin", _number(), *content):
+        if not self._call("begin", number_of_call(), *content):
             raise StoreError(
-                f"{shown(self._url)}: the run {self._name!r} exists; resume or remove it"
+                f"{shown(self.url)}: the run {self._name!r} exists; resume or remove it"
             )
 
     def info(self) -> RunInfo:
@@ -171,11 +178,11 @@ class RedisStore(Store):
 
     def take_lease(self, holder: str, ttl_s: float) -> int:
         """See Store."""
-        return int(self._call("lease", "take", holder, _ms(ttl_s)))
+        return int(self._call("lease", "take", holder, ms(ttl_s)))
 
     def renew_lease(self, fence: int, ttl_s: float) -> None:
         """See Store."""
-        self._call("lease", "renew", fence, _ms(ttl_s))
+        self._call("lease", "renew", fence, ms(ttl_s))
 
     def release_lease(self, fence: int) -> None:
         """See Store."""
@@ -189,47 +196,21 @@ class RedisStore(Store):
         floor: Step,
     ) -> None:
         """See Store."""
-        arguments: list[Any] = [fence, floor, len(clusters)]
-        for cluster in clusters:
-            arguments += cluster_id(cluster), cluster_text(cluster)
-        arguments.append(len(edges))
-        for agent, blocker in edges.items():
-            arguments += agent, "" if blocker is None else blocker
-        self._call("dispatch", *arguments)
+        self._do(calls.dispatch(fence, clusters, edges, floor))
 
     def acknowledgements(self, after: str, wait_s: float, most: int = 1000) -> list[Acknowledged]:
         """See Store."""
-        deadline_s = time.monotonic() + wait_s
-        stream = f"{self._prefix}acks"
-        while True:
-            left_s = min(deadline_s - time.monotonic(), WAIT_S)
-            block = ("BLOCK", max(1, _ms(left_s))) if left_s > 0 else ()
-            with self._speaking():
-                found = self._client.execute_command(
-                    "XREAD", "COUNT", most, *block, "STREAMS", stream, after
-                )
-            entries = entries_of(found)
-            if entries:
-                return [Acknowledged(i.decode(), outcome_from_json(line)) for i, line in entries]
-            if left_s > 0 and time.monotonic() < deadline_s:
-                continue
-            if order_of(after) > order_of(self._call("nodes", 1)[0].decode()):
-                raise StoreError(
-                    f"{shown(self._url)}: the run {self._name!r} knows of no "
-                    f"acknowledgement {after}; the server has lost its newest commits"
-                )
-            return []
+        return self._do(calls.acknowledgements(self.prefix, self.shown, after, wait_s, most))
 
     def nodes(self) -> Nodes:
         """See Store."""
-        last, steps, places = self._call("nodes", 0)
-        by_agent = {int(agent): int(step) for agent, step in pairs_of(steps)}
-        place_of = {int(agent): place for agent, place in pairs_of(places)}
-        agents = sorted(by_agent)
+        last, found = self._call("nodes", 0)
+        lines = {int(agent): node.split(b"\n") for agent, node in pairs_of(found)}
+        nodes = [lines[agent] for agent in sorted(lines)]
         return Nodes(
             last.decode(),
-            [by_agent[agent] for agent in agents],
-            [position_of(place_of[agent]) for agent in agents],
+            [int(step) for step, _, _ in nodes],
+            [position_of(place) for _, place, _ in nodes],
         )
 
     def world(self, step: Step) -> tuple[list[Entity], list[Event]]:
@@ -248,81 +229,78 @@ class RedisStore(Store):
 
     def kept_minds(self) -> dict[AgentId, Any]:
         """See Store."""
-        with self._speaking():
-            kept = self._client.hgetall(f"{self._prefix}kept")
-        return minds_of((int(agent), mind) for agent, mind in kept.items())
+        return self._minds("kept")
 
     # --- workers
 
-    def claim(
-        self, worker: str, lease_s: float, wait_s: float = 0.0, affinity: Step = 0
-    ) -> Claim | None:
+    def claims(
+        self,
+        worker: str,
+        lease_s: float,
+        wait_s: float = 0.0,
+        affinity: Step = 0,
+        *,
+        most: int = 1,
+        own: bool = False,
+    ) -> list[Claim]:
         """See Store."""
-        deadline_s = time.monotonic() + wait_s
-        number, token = _number(), None
-        while True:
-            has_token = int(token is not None)
-            found = self._call("claim", number, worker, _ms(lease_s), affinity, has_token)
-            if isinstance(found, list):
-                return claim_of(number, worker, found)
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0:
-                return None
-            waits = [left_s, WAIT_S] if found < 0 else [left_s, WAIT_S, found / 1000]
-            with self._speaking():
-                token = self._client.blpop([f"{self._prefix}tokens"], max(0.001, min(waits)))
+        return self._do(calls.claims(self.prefix, worker, lease_s, wait_s, affinity, most, own))
 
     def minds(self, agents: Iterable[AgentId]) -> dict[AgentId, Any]:
         """See Store."""
-        wanted = list(agents)
-        with self._speaking():
-            found = self._client.hmget(f"{self._prefix}minds", wanted) if wanted else []
-        return minds_of(zip(wanted, found, strict=True))
+        return self._minds("mind", agents)
+
+    def _minds(self, kind: str, agents: Iterable[AgentId] | None = None) -> dict[AgentId, Any]:
+        wanted = list(range(len(self.info().agents)) if agents is None else agents)
+        with self.speaking(), self._client.pipeline(transaction=True) as together:
+            for agent in wanted:
+                together.hgetall(f"{self.prefix}{kind}:{agent}")
+            found = together.execute()
+        return minds_of(
+            {
+                agent: {name.decode(): body for name, body in parts.items()}
+                for agent, parts in zip(wanted, found, strict=True)
+                if parts
+            }
+        )
 
     def extend(self, claim: Claim, lease_s: float) -> bool:
         """See Store."""
-        return bool(self._call("hold", claim.id, _mark(claim), _ms(lease_s)))
+        return bool(self._call("hold", claim.id, mark_of(claim), ms(lease_s)))
 
     def give_back(self, claim: Claim) -> None:
         """See Store."""
-        self._call("hold", claim.id, _mark(claim), -1)
+        self._call("hold", claim.id, mark_of(claim), -1)
 
     def keep_answer(self, key: Key, completion: Completion, buyer: str = "") -> None:
         """See Store."""
-        encoded = msgspec.json.encode(key), msgspec.json.encode(completion)
-        sums = purchase(buyer, key, completion)
-        self._call("answer", key.agent, key.step, *encoded, *chain.from_iterable(sums.items()))
+        self._do(calls.keep_answer(key, completion, buyer))
 
-    def commit(self, claim: Claim, outcome: Outcome, minds: Mapping[AgentId, Any]) -> bool:
+    def commit(self, claim: Claim, outcome: Outcome, minds: Mapping[AgentId, Changes]) -> bool:
         """See Store."""
+        return self._do(calls.commit(claim, self.written(claim, outcome, minds)))
+
+    def written(self, claim: Claim, outcome: Outcome, minds: Mapping[AgentId, Changes]) -> Written:
+        """What a commit writes."""
         info, cells = self._run()
-        written = written_by(cells, info, claim, outcome, minds)
-        about = claim.id, cluster_text(claim), _mark(claim), written.acknowledgement
-        return bool(self._call("commit", *about, *arguments_of(written)))
+        return written_by(cells, info, claim, outcome, minds)
+
+    def link(self) -> Link:
+        """See Store."""
+        from metropolis.store.link import RedisLink
+
+        return RedisLink(self)
 
     # --- readers
 
     def bought(self) -> list[Purchases]:
         """See Store."""
-        with self._speaking():
-            sums = self._client.hgetall(f"{self._prefix}bought")
+        with self.speaking():
+            sums = self._client.hgetall(f"{self.prefix}bought")
         return purchases_of({name.decode(): int(sum_) for name, sum_ in sums.items()})
 
     def inspect(self) -> Inspection:
         """See Store."""
         info, _ = self._run()
-        with self._speaking():
-            return inspection_of(self._client, self._prefix, info)
-
-
-def _ms(seconds: float) -> int:
-    return round(seconds * 1000)
-
-
-def _number() -> int:
-    """Tells a call from all others, so that it can be sent again when its reply was lost."""
-    return secrets.randbits(53)
-
-
-def _mark(claim: Claim) -> str:
-    return f"{claim.number} {claim.worker}"
+        with self.speaking():
+            return inspection_of(self._client, self.prefix, info)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from metropolis.store.base import Claim
@@ -10,7 +10,6 @@ from metropolis.store.encoding import (
     Written,
     answers_of,
     cluster_of,
-    minds_of,
     slice_of,
 )
 from metropolis.types import Step
@@ -20,7 +19,14 @@ def arguments_of(written: Written) -> Iterator[Any]:
     """A commit's nodes, versions and events, as common.lua takes them."""
     yield len(written.nodes)
     for node in written.nodes:
-        yield from (node.agent, node.place, node.around, node.mind)
+        yield from (node.agent, node.place, node.around)
+        changed = [part for part in node.mind.items() if part[1] is not None]
+        gone = [name for name, body in node.mind.items() if body is None]
+        yield len(changed)
+        for name, body in changed:
+            yield from (name, body)
+        yield len(gone)
+        yield from gone
     yield len(written.writes)
     for write in written.writes:
         yield from (write.name, write.cell, write.body)
@@ -30,7 +36,7 @@ def arguments_of(written: Written) -> Iterator[Any]:
 
 
 def claim_of(number: int, worker: str, reply: Sequence[Any]) -> Claim:
-    """What claim.lua returned."""
+    """One of the claims that claim.lua returned."""
     name, text, versions, events, minds, answers = reply
     cluster = cluster_of(text.decode())
     return Claim(
@@ -40,7 +46,7 @@ def claim_of(number: int, worker: str, reply: Sequence[Any]) -> Claim:
         cluster.step,
         cluster.agents,
         slice_of(cluster.step, versions_of(versions), lines_of(events)),
-        minds_of((int(agent), mind) for agent, mind in pairs_of(minds)),
+        {int(agent): parts_in(mind) for agent, mind in pairs_of(minds)},
         dict(answers_of(pairs_of(answers))),
     )
 
@@ -50,10 +56,14 @@ def pairs_of(flat: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
     return zip(flat[::2], flat[1::2], strict=True)
 
 
+def parts_in(flat: Sequence[bytes]) -> dict[str, bytes]:
+    """The parts of a mind."""
+    return {name.decode(): body for name, body in pairs_of(flat)}
+
+
 def versions_of(flat: Sequence[bytes]) -> Iterator[tuple[Step, str, bytes]]:
-    """(since, name, body) of what is there, from since, name, "cell\\nbody", ..."""
-    for since, name, content in zip(flat[::3], flat[1::3], flat[2::3], strict=True):
-        body = content.partition(b"\n")[2]
+    """(since, name, body) of what is there; an empty body: it is gone."""
+    for since, name, body in zip(flat[::3], flat[1::3], flat[2::3], strict=True):
         if body:
             yield int(since), name.decode(), body
 
@@ -65,11 +75,15 @@ def lines_of(several: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def entries_of(reply: Sequence[Any] | None) -> list[tuple[bytes, bytes]]:
-    """(id, outcome) of what XREAD found in one stream."""
+    """(id, outcome) of what XREAD found in one stream; a client may have made a dict of fields."""
     if not reply:
         return []
     ((_, entries),) = reply
-    return [(entry, fields[b"outcome"]) for entry, fields in entries]
+    return [(entry, _fields(fields)[b"outcome"]) for entry, fields in entries]
+
+
+def _fields(fields: Any) -> Mapping[bytes, bytes]:
+    return dict(pairs_of(fields)) if isinstance(fields, list) else fields
 
 
 def order_of(entry: str) -> tuple[int, int]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 
 from metropolis.llm.base import Completion
 from metropolis.llm.client import Answers
 from metropolis.llm.journal import Key
 from metropolis.store.base import Store
 from metropolis.types import AgentId
-from metropolis.workers.leases import patiently
+from metropolis.workers.leases import awaited
 
 
 class StoredAnswers:
@@ -21,7 +21,7 @@ class StoredAnswers:
     """
 
     def __init__(self, store: Store, journal: Answers | None = None, buyer: str = "") -> None:
-        self._store, self._journal, self._buyer = store, journal, buyer
+        self.link, self._journal, self._buyer = store.link(), journal, buyer
         self._known: dict[AgentId, dict[Key, Completion]] = defaultdict(dict)
         self._at_work: Counter[AgentId] = Counter()
 
@@ -48,11 +48,14 @@ class StoredAnswers:
         """All answers of the run that are known here."""
         return () if self._journal is None else self._journal.answers()
 
-    def put(self, key: Key, completion: Completion) -> None:
+    def put(self, key: Key, completion: Completion) -> Awaitable[None]:
         """Keep an answer, before its agent sees it."""
         if self._journal is not None:
             self._journal.put(key, completion)
-        patiently(self._store.keep_answer, key, completion, self._buyer)
+        return self._keep(key, completion)
+
+    async def _keep(self, key: Key, completion: Completion) -> None:
+        await awaited(self.link.keep_answer, key, completion, self._buyer)
         self._known[key.agent][key] = completion
 
     def flush(self) -> None:

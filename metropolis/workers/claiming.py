@@ -9,28 +9,27 @@ store tells with each claim whose mind that is not so of.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import partial
 
 from metropolis.store.base import Claim, Store, StoreError
 from metropolis.types import Dispatch, MetropolisError
 from metropolis.workers.answers import StoredAnswers
-from metropolis.workers.leases import Pulse, patiently
+from metropolis.workers.leases import Pulse, awaited
 from metropolis.workers.local import LocalWorker
+from metropolis.workers.minds import Minds
 from metropolis.world.base import Agent, World
-from metropolis.world.saving import restore, save
-
-T = TypeVar("T")
 
 CLAIMS_MAX = 256
+CLAIMS_AT_ONCE = 32
+OTHERS_AT_ONCE = 4
+"""Of clusters that others ran last: their minds have to move."""
 WAIT_S = 0.25
-"""How long a worker that ends may wait for the claim it has asked for last."""
-_THREADS = 4
-"""Calls to the store at once."""
+"""How long others' clusters are left to them, and how long a worker that ends may wait."""
+IDLE_WAIT_S = 0.02
+"""The same for a worker that has nothing else to do."""
 
 
 @dataclass(eq=False)
@@ -65,9 +64,10 @@ class ClaimingWorker:
         self.name = name
         self._store, self._world, self._agents = store, world, agents
         self._local, self._answers, self._lease_s = local, answers, lease_s
-        self._free = asyncio.Semaphore(claims_max)
+        self._link, self._claims_max = answers.link, claims_max
+        self._minds = Minds(agents)
         self._open: set[_Open] = set()
-        self._threads = ThreadPoolExecutor(_THREADS)
+        self._room = asyncio.Event()
         self._ending = False
 
     async def run(self) -> None:
@@ -77,56 +77,72 @@ class ClaimingWorker:
             with Pulse(self._lease_s, self._renew):
                 async with asyncio.TaskGroup() as group:
                     while True:
-                        await self._free.acquire()
                         await self._begin(group)
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
         finally:
-            self._threads.shutdown(wait=False)
             self._local.close()
+            await self._link.close()
 
     async def _begin(self, group: asyncio.TaskGroup) -> None:
-        """The next cluster, if there is one soon."""
-        asked = self._loop.run_in_executor(
-            self._threads, patiently, self._store.claim, self.name, self._lease_s, WAIT_S
+        """The next clusters, if there are any soon: one's own, or else some that others leave."""
+        while len(self._open) >= self._claims_max:
+            self._room.clear()
+            await self._room.wait()
+        wait_s = WAIT_S if self._open else IDLE_WAIT_S
+        if not await self._claim(group, wait_s, CLAIMS_AT_ONCE, own=True):
+            await self._claim(group, 0.0, OTHERS_AT_ONCE, own=False)
+
+    async def _claim(
+        self, group: asyncio.TaskGroup, wait_s: float, most: int, own: bool
+    ) -> list[Claim]:
+        most = min(most, self._claims_max - len(self._open)) or 1
+        asked = asyncio.ensure_future(
+            awaited(self._link.claims, self.name, self._lease_s, wait_s, most=most, own=own)
         )
         try:
-            claim = await asyncio.shield(asked)
+            claims = await asyncio.shield(asked)
         except asyncio.CancelledError:
             self._ending = True
-            if (claim := await asked) is not None:
+            for claim in await asked:
                 self._give_back(claim)
             raise
-        if claim is None:
-            self._free.release()
-            return
-        await self._leave(claim)
-        opened = _Open(claim, group.create_task(self._work(claim)))
-        self._open.add(opened)
-        self._answers.take(claim.agents, claim.answers)
-        opened.task.add_done_callback(lambda _: self._finish(opened))
+        for number, claim in enumerate(claims):
+            try:
+                await self._leave(claim)
+            except asyncio.CancelledError:
+                self._ending = True
+                for left in claims[number:]:
+                    self._give_back(left)
+                raise
+            opened = _Open(claim, group.create_task(self._work(claim)))
+            self._open.add(opened)
+            self._answers.take(claim.agents, claim.answers)
+            opened.task.add_done_callback(partial(self._finish, opened))
+        return claims
 
-    def _finish(self, opened: _Open) -> None:
+    def _finish(self, opened: _Open, _: asyncio.Task[None]) -> None:
         self._open.discard(opened)
         self._answers.forget(opened.claim.agents)
-        self._free.release()
+        self._room.set()
 
     async def _leave(self, claim: Claim) -> None:
         """Stop what still runs for members of `claim`: those claims have run out."""
         members = set(claim.agents)
-        earlier = [opened for opened in self._open if members & set(opened.claim.agents)]
+        earlier = [opened for opened in self._open if not members.isdisjoint(opened.claim.agents)]
+        if not earlier:
+            return
         for opened in earlier:
             self._lose(opened)
         await asyncio.gather(*(opened.task for opened in earlier), return_exceptions=True)
 
     async def _work(self, claim: Claim) -> None:
         try:
-            for agent, mind in claim.minds.items():
-                restore(self._agents[agent], mind)
+            self._minds.take(claim.minds)
             state = claim.slice.state(self._world.metric, self._world.perception_radius)
             outcome = await self._local.run(Dispatch(claim.step, claim.agents), state)
-            minds = {agent: save(self._agents[agent]) for agent in claim.agents}
-            await self._in_thread(lambda: self._store.commit(claim, outcome, minds))
+            minds = {agent: self._minds.changes(agent) for agent in claim.agents}
+            await awaited(self._link.commit, claim, outcome, minds)
         except asyncio.CancelledError:
             self._give_back(claim)
             if self._is_ours(claim):
@@ -169,6 +185,3 @@ class ClaimingWorker:
         opened.task.cancel()
         for agent in opened.claim.agents:  # a plain one may go on in its thread, to no effect
             self._agents[agent] = copy(self._agents[agent])
-
-    async def _in_thread(self, call: Callable[[], T]) -> T:
-        return await self._loop.run_in_executor(self._threads, patiently, call)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from threading import Event, Thread
 from typing import ParamSpec, TypeVar
 
@@ -38,6 +39,18 @@ class Pulse:
     def _run(self) -> None:
         while not self._ended.wait(self._every_s):
             self._beat()
+
+
+async def awaited(call: Callable[P, Awaitable[T]], *arguments: P.args, **options: P.kwargs) -> T:
+    """The same as `patiently`, for coroutines."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return await call(*arguments, **options)
+        except StoreUnavailableError:
+            if time.monotonic() > deadline_s:
+                raise
+            await asyncio.sleep(PAUSE_S)
 
 
 def patiently(call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, get_type_hints
@@ -12,14 +14,32 @@ import numpy as np
 
 from metropolis.types import MetropolisError
 from metropolis.world.base import Agent
+from metropolis.world.parts import parts_of
 
 
 def save(agent: Agent) -> Any:
     """What `restore` needs, made of what JSON knows. Raises MetropolisError when it cannot be."""
-    try:
-        saved = agent.save() if hasattr(agent, "save") else _builtins(agent)
+    with _saving(agent):
+        if hasattr(agent, "save"):
+            saved = agent.save()
+        else:
+            saved = msgspec.to_builtins(_state(agent), str_keys=True, enc_hook=_encode)
         json.dumps(saved, allow_nan=False, ensure_ascii=False).encode()  # to find what cannot be
         return saved
+
+
+def save_parts(agent: Agent) -> dict[str, bytes]:
+    """The same as JSON, in parts. Raises MetropolisError when it cannot be."""
+    if hasattr(agent, "save"):
+        return parts_of(save(agent))
+    with _saving(agent):
+        return parts_of(_state(agent), _encode)
+
+
+@contextmanager
+def _saving(agent: Agent) -> Iterator[None]:
+    try:
+        yield
     except (TypeError, ValueError, OverflowError) as error:
         raise MetropolisError(
             f"the agent {agent.name!r} ({type(agent).__name__}) cannot be saved ({error}); its "
@@ -27,12 +47,8 @@ def save(agent: Agent) -> Any:
         ) from error
 
 
-def _builtins(agent: Agent) -> Any:
-    return msgspec.to_builtins(
-        {name: getattr(agent, name) for name in _fields(type(agent), agent.name)},
-        str_keys=True,
-        enc_hook=_encode,
-    )
+def _state(agent: Agent) -> dict[str, Any]:
+    return {name: getattr(agent, name) for name in _fields(type(agent), agent.name)}
 
 
 def restore(agent: Agent, saved: Any) -> None:

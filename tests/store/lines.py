@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from metropolis.store.base import Claim, RunInfo, Store
 from metropolis.store.outcome import Outcome
 from metropolis.types import Dispatch
 from metropolis.world.entities import AGENT, Entity, Event
+from metropolis.world.parts import parts_of
 
 LEASE_S = 600.0
 
@@ -17,7 +16,7 @@ def begin(store: Store, agents: int) -> int:
     names = tuple(f"a{i}" for i in range(agents))
     info = RunInfo("line", 1, names, 0, 10_000, "chebyshev", 2.0)
     bodies = [Entity(name, (10 * i, 0), AGENT) for i, name in enumerate(names)]
-    store.begin(info, bodies, dict.fromkeys(range(agents)))
+    store.begin(info, bodies, {i: {"step": 0, "load": ""} for i in range(agents)})
     return store.take_lease("test", 0)
 
 
@@ -45,5 +44,6 @@ def commit(store: Store, claim: Claim, load: str = "") -> bool:
     return store.commit(claim, outcome_of(claim, load), minds_of(claim, load))
 
 
-def minds_of(claim: Claim, load: str = "") -> dict[int, Any]:
-    return {agent: {"step": claim.step + 1, "load": load} for agent in claim.agents}
+def minds_of(claim: Claim, load: str = "") -> dict[int, dict[str, bytes]]:
+    mind = {"step": claim.step + 1, "load": load}
+    return {agent: parts_of(mind) for agent in claim.agents}

@@ -22,6 +22,7 @@ from metropolis.store.base import Claim, FencedOutError, RunInfo, Server
 from metropolis.store.outcome import Outcome
 from metropolis.types import Dispatch
 from metropolis.world.entities import AGENT, Entity
+from metropolis.world.parts import parts_of, whole
 
 COUNT = 4
 NAMES = tuple("abcd")
@@ -134,7 +135,7 @@ class Interleavings(RuleBasedStateMachine):
         assert cluster.agents == claim.agents
         assert cluster.step == min(other.step for other in ready)
         for agent, mind in claim.minds.items():
-            assert mind == self.model.minds[agent]
+            assert whole(mind) == self.model.minds[agent]
         for agent in set(claim.agents) - set(claim.minds):
             assert self.model.minds[agent] == [worker, claim.step]
         known = {key.digest for key in claim.answers}
@@ -169,8 +170,8 @@ class Interleavings(RuleBasedStateMachine):
         }
         return Outcome(claim.step, claim.agents, {"number": claim.number}, writes, [], {})
 
-    def minds(self, claim: Claim) -> dict[int, object]:
-        return {agent: [claim.worker, claim.step + 1] for agent in claim.agents}
+    def minds(self, claim: Claim) -> dict[int, dict[str, bytes]]:
+        return {agent: parts_of([claim.worker, claim.step + 1]) for agent in claim.agents}
 
     @precondition(lambda self: self.claims)
     @rule(which=st.integers(0, 1000), gives_back=st.booleans())

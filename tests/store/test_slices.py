@@ -85,7 +85,7 @@ class Walk:
         outcome = Outcome(claim.step, claim.agents, {}, writes, events, {})
         self.state.commit(claim.step, writes, events, floor)
         self.known = sorted({*self.known, *writes})
-        assert self.store.commit(claim, outcome, dict.fromkeys(claim.agents))
+        assert self.store.commit(claim, outcome, {agent: {} for agent in claim.agents})
 
     def compare(self, piece: Slice, members: list[str]) -> None:
         cut = piece.state(self.metric, self.reach.perception_radius)
@@ -142,5 +142,5 @@ def test_a_slice_is_no_more_than_the_surroundings(server: Server) -> None:
     store.dispatch(store.take_lease("me", 0), [Dispatch(0, (0,))], {}, 0)
     claim = store.claim("me", 60)
     assert claim is not None
-    assert 26 <= len(claim.slice.versions) <= 1 + 8 * 8
+    assert 26 <= len(claim.slice.versions) <= 1 + 12 * 12
     server.remove(run)

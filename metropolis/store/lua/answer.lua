@@ -1,17 +1,17 @@
 -- Keep an answer while its agent is at its step, and add it to what was bought. ARGV: agent, step,
 -- key, completion; three times a sum and what it grows by.
 
-local refused = refusal()
-if refused then
-  return refused
-end
 local agent, step, key, completion = take(), take(), take(), take()
-for _ = 1, 3 do
-  redis.call('HINCRBY', run .. 'bought', take(), take())
+local node = call('HGET', run .. 'nodes', agent)
+if not node then
+  return refusal() or 0
 end
-if redis.call('HGET', run .. 'steps', agent) ~= step then
+for _ = 1, 3 do
+  call('HINCRBY', run .. 'bought', take(), take())
+end
+if step_of(node) ~= step then
   return 0
 end
-redis.call('HSET', run .. 'memo:' .. agent, key, completion)
+call('HSET', run .. 'memo:' .. agent, key, completion)
 count('answers')
 return 1

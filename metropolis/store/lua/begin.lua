@@ -2,14 +2,14 @@
 -- was begun with this mark: the call is sent again when its reply was lost.
 
 local mark = take()
-if redis.call('EXISTS', run .. 'info') == 1 then
+if call('EXISTS', run .. 'info') == 1 then
   return state('mark') == mark and 1 or 0
 end
-redis.call('SET', run .. 'info', take())
+call('SET', run .. 'info', take())
 local step = take()
-redis.call('HSET', run .. 'state', 'mark', mark)
-redis.call('HSET', run .. 'state', 'fence', 0, 'floor', step, 'released', step, 'newest', step)
-write_nodes(step)
+call('HSET', run .. 'state', 'mark', mark)
+call('HSET', run .. 'state', 'fence', 0, 'floor', step, 'released', step, 'newest', step)
+write_nodes(step, false)
 write_versions(step)
 write_events(step)
 return 1

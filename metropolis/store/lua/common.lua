@@ -1,8 +1,10 @@
 -- Before every script. KEYS[1] is the prefix of the run's keys, whose schema stands in redis.py;
--- the arguments are taken one after the other. A script checks everything before it writes.
+-- the arguments are taken one after the other. A script checks everything before it writes, and
+-- calls Redis as seldom as it can: a call costs about a microsecond, with every one of a run's steps.
 
 local run = KEYS[1]
 local taken = 0
+local call = redis.call
 
 local function take()
   taken = taken + 1
@@ -14,21 +16,22 @@ local function take_number()
 end
 
 local function now_ms()
-  local time = redis.call('TIME')
+  local time = call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
 local function state(field)
-  return redis.call('HGET', run .. 'state', field)
+  return call('HGET', run .. 'state', field)
 end
 
 local function count(what, by)
-  redis.call('HINCRBY', run .. 'counts', what, by or 1)
+  call('HINCRBY', run .. 'counts', what, by or 1)
 end
 
--- Why the script must not go on: no run, or another controller's; `fence` is optional.
-local function refusal(fence)
-  local current = state('fence')
+-- Why the script must not go on: no run, or another controller's; `fence` is optional, `current` is
+-- given by who has read it.
+local function refusal(fence, current)
+  current = current or state('fence')
   if not current then
     return redis.error_reply('NORUN')
   end
@@ -45,12 +48,23 @@ local function words(text)
   return found
 end
 
--- HMGET of any number of fields: `unpack` has a limit.
+-- A command with any number of arguments: `unpack` has a limit. They go out `width` by `width`.
+local function all(command, key, arguments, width)
+  local most = 4000 - 4000 % (width or 1)
+  for first = 1, #arguments, most do
+    call(command, key, unpack(arguments, first, math.min(first + most - 1, #arguments)))
+  end
+end
+
+-- HMGET of any number of fields.
 local function get_all(hash, fields)
+  if #fields <= 4000 then
+    return fields[1] and call('HMGET', hash, unpack(fields)) or {}
+  end
   local found = {}
   for first = 1, #fields, 4000 do
     local last = math.min(first + 3999, #fields)
-    local part = redis.call('HMGET', hash, unpack(fields, first, last))
+    local part = call('HMGET', hash, unpack(fields, first, last))
     for i = 1, #part do
       found[first + i - 1] = part[i]
     end
@@ -58,60 +72,85 @@ local function get_all(hash, fields)
   return found
 end
 
--- End the claim of a cluster, if it is claimed.
-local function end_claim(id)
-  local claim = redis.call('HGET', run .. 'claims', id)
-  if claim then
-    redis.call('HDEL', run .. 'claims', id)
-    redis.call('HDEL', run .. 'numbers', string.match(claim, '^%d+'))
-    redis.call('ZREM', run .. 'leases', id)
+local function step_of(id)
+  return string.match(id, '^%d+')
+end
+
+local function worker_of(home)
+  return home and string.match(home, '^%d+ (.*)$')
+end
+
+-- A ready cluster that is nobody's, and a token for who waits for one.
+local function make_ready(id)
+  call('ZADD', run .. 'ready', step_of(id), id)
+  call('RPUSH', run .. 'tokens', 1)
+end
+
+-- Take a cluster out of the queues; `members` are those it was dispatched with.
+local function withdraw(id, members)
+  all('HDEL', run .. 'busy', members)
+  call('HDEL', run .. 'clusters', id)
+  if call('HDEL', run .. 'claims', id) == 1 then
+    call('ZREM', run .. 'leases', id)
+  else
+    call('ZREM', run .. 'ready', id)
   end
 end
 
--- Take a cluster out of the queues.
-local function withdraw(id)
-  local text = redis.call('HGET', run .. 'clusters', id)
-  if text then
-    local members = words(text)
-    for i = 2, #members do
-      redis.call('HDEL', run .. 'busy', members[i])
-    end
-  end
-  redis.call('HDEL', run .. 'clusters', id)
-  end_claim(id)
-  redis.call('ZREM', run .. 'ready', id)
-end
-
--- Agents and what they are about to read and to be: number, then agent, place, around, mind.
-local function write_nodes(step)
-  local kept = state('kept_step') == step
+-- Agents and what they are about to read and to be: number, then agent, place, around, number of
+-- changed parts of its mind, name, part, ..., number of parts that are gone, name, ...
+local function write_nodes(step, kept)
+  local nodes, memos = {}, {}
   for _ = 1, take_number() do
     local agent = take()
-    redis.call('HSET', run .. 'steps', agent, step)
-    redis.call('HSET', run .. 'places', agent, take())
-    redis.call('HSET', run .. 'around', agent, take())
-    local mind = take()
-    redis.call('HSET', run .. 'minds', agent, mind)
-    if kept then
-      redis.call('HSET', run .. 'kept', agent, mind)
+    nodes[#nodes + 1] = agent
+    nodes[#nodes + 1] = step .. '\n' .. take() .. '\n' .. take()
+    memos[#memos + 1] = run .. 'memo:' .. agent
+    local mind, changed, gone = run .. 'mind:' .. agent, {}, {}
+    for i = 1, 2 * take_number() do
+      changed[i] = take()
     end
-    redis.call('DEL', run .. 'memo:' .. agent)
+    for i = 1, take_number() do
+      gone[i] = take()
+    end
+    all('HSET', mind, changed, 2)
+    all('HDEL', mind, gone)
+    if kept then
+      call('COPY', mind, run .. 'kept:' .. agent, 'REPLACE')
+    end
+  end
+  all('HSET', run .. 'nodes', nodes, 2)
+  for first = 1, #memos, 4000 do
+    call('DEL', unpack(memos, first, math.min(first + 3999, #memos)))
   end
 end
 
 -- Versions seen from step `since` on: number, then name, cell, body ('' when it is gone).
 local function write_versions(since)
-  for _ = 1, take_number() do
-    local name, cell, body = take(), take(), take()
-    local before = redis.call('HGET', run .. 'sinces', name)
-    redis.call('HSET', run .. 'sinces', name, before and (before .. ' ' .. since) or since)
-    redis.call('HSET', run .. 'bodies', since .. ' ' .. name, cell .. '\n' .. body)
-    if before or body == '' then
-      redis.call('ZADD', run .. 'stale', 'NX', since, name)
+  local names, cells, bodies, lists, stale = {}, {}, {}, {}, {}
+  for i = 1, take_number() do
+    names[i], cells[i] = take(), take()
+    bodies[2 * i - 1], bodies[2 * i] = since .. ' ' .. names[i], take()
+  end
+  if not names[1] then
+    return
+  end
+  for i, before in ipairs(get_all(run .. 'sinces', names)) do
+    local name, version = names[i], since .. '@' .. cells[i]
+    lists[2 * i - 1], lists[2 * i] = name, before and (before .. ' ' .. version) or version
+    if before or bodies[2 * i] == '' then
+      stale[#stale + 1] = since
+      stale[#stale + 1] = name
     end
-    if body ~= '' then
-      redis.call('HINCRBY', run .. 'cell:' .. cell, name, 1)
+    local last = before and string.match(before, '@(%S*)$')
+    if bodies[2 * i] ~= '' and last ~= cells[i] then
+      call('SADD', run .. 'cell:' .. cells[i], name)
     end
+  end
+  all('HSET', run .. 'bodies', bodies, 2)
+  all('HSET', run .. 'sinces', lists, 2)
+  for first = 1, #stale, 4000 do
+    call('ZADD', run .. 'stale', 'NX', unpack(stale, first, math.min(first + 3999, #stale)))
   end
 end
 
@@ -120,32 +159,28 @@ local function write_events(step)
   local events = run .. 'events:' .. step
   for _ = 1, take_number() do
     local cell, line = take(), take()
-    local before = redis.call('HGET', events, cell)
-    redis.call('HSET', events, cell, before and (before .. '\n' .. line) or line)
+    local before = call('HGET', events, cell)
+    call('HSET', events, cell, before and (before .. '\n' .. line) or line)
   end
 end
 
--- What `step` sees of `names`, as a flat list of since, name, "cell\nbody".
+-- What `step` sees of `names`, as a flat list of since, name, body.
 local function seen(names, step)
-  local sinces = get_all(run .. 'sinces', names)
   local fields, found = {}, {}
-  for i = 1, #names do
+  for i, sinces in ipairs(get_all(run .. 'sinces', names)) do
     local newest
-    for since in string.gmatch(sinces[i] or '', '%d+') do
+    for since in string.gmatch(sinces or '', '(%d+)@') do
       if tonumber(since) <= step then
         newest = since
       end
     end
     if newest then
       fields[#fields + 1] = newest .. ' ' .. names[i]
-      found[#found + 1] = newest
-      found[#found + 1] = names[i]
-      found[#found + 1] = false
+      found[3 * #fields - 2], found[3 * #fields - 1] = newest, names[i]
     end
   end
-  local bodies = get_all(run .. 'bodies', fields)
-  for i = 1, #fields do
-    found[3 * i] = bodies[i]
+  for i, body in ipairs(get_all(run .. 'bodies', fields)) do
+    found[3 * i] = body
   end
   return found
 end

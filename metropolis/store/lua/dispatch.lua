@@ -1,57 +1,113 @@
 -- Let clusters be claimed. ARGV: fence, floor; number, then id, text; number, then agent, blocker
 -- ('' when there is none).
 
+local TOKEN_MS = 60000
+
 local refused = refusal(take())
 if refused then
   return refused
 end
 local floor = take()
+local ids, texts, members_of, everybody = {}, {}, {}, {}
+for i = 1, take_number() do
+  ids[i], texts[i] = take(), take()
+  members_of[i] = words(texts[i])
+  for j = 2, #members_of[i] do
+    everybody[#everybody + 1] = members_of[i][j]
+  end
+end
+local steps, busy, known = {}, {}, {}
+for i, node in ipairs(get_all(run .. 'nodes', everybody)) do
+  steps[everybody[i]] = step_of(node)
+end
+for i, id in ipairs(get_all(run .. 'busy', everybody)) do
+  busy[everybody[i]] = id
+end
+for i, text in ipairs(get_all(run .. 'clusters', ids)) do
+  known[ids[i]] = text
+end
+
 local fresh = {}
-for _ = 1, take_number() do
-  local id, text = take(), take()
-  local members = words(text)
-  local step = table.remove(members, 1)
-  local due, past = 0, 0
-  for _, at in ipairs(get_all(run .. 'steps', members)) do
-    if at == step then
+for i, text in ipairs(texts) do
+  local members = members_of[i]
+  local step, due, past = table.remove(members, 1), 0, 0
+  for _, agent in ipairs(members) do
+    if steps[agent] == step then
       due = due + 1
-    elseif tonumber(at) > tonumber(step) then
+    elseif tonumber(steps[agent]) > tonumber(step) then
       past = past + 1
     end
   end
-  local known = redis.call('HGET', run .. 'clusters', id)
-  if past < #members and known ~= text then
+  if past < #members and known[ids[i]] ~= text then
     if due < #members then
       return redis.error_reply('APART ' .. text)
     end
-    fresh[#fresh + 1] = { id = id, text = text, step = step, members = members }
+    fresh[#fresh + 1] = i
   end
 end
-for _, cluster in ipairs(fresh) do
-  if redis.call('HEXISTS', run .. 'clusters', cluster.id) == 1 then
-    withdraw(cluster.id)
+
+local function leave(id)
+  local members = words(known[id] or call('HGET', run .. 'clusters', id))
+  table.remove(members, 1)
+  withdraw(id, members)
+  for _, agent in ipairs(members) do
+    busy[agent] = nil
   end
-  for _, agent in ipairs(cluster.members) do
-    local before = redis.call('HGET', run .. 'busy', agent)
-    if before then
-      withdraw(before)
+  known[id] = nil
+end
+
+local clusters, dispatched, ready, firsts = {}, {}, {}, {}
+for _, i in ipairs(fresh) do
+  local id, members = ids[i], members_of[i]
+  if known[id] then
+    leave(id)
+  end
+  for _, agent in ipairs(members) do
+    if busy[agent] then
+      leave(busy[agent])
     end
-    redis.call('HSET', run .. 'busy', agent, cluster.id)
+    dispatched[#dispatched + 1] = agent
+    dispatched[#dispatched + 1] = id
   end
-  redis.call('HSET', run .. 'clusters', cluster.id, cluster.text)
-  redis.call('ZADD', run .. 'ready', cluster.step, cluster.id)
-  redis.call('RPUSH', run .. 'tokens', 1)
+  clusters[#clusters + 1] = id
+  clusters[#clusters + 1] = texts[i]
+  ready[#ready + 1] = step_of(id)
+  ready[#ready + 1] = id
+  firsts[#firsts + 1] = members[1]
 end
-if #fresh > 0 then
+if fresh[1] then
+  all('HSET', run .. 'busy', dispatched, 2)
+  all('HSET', run .. 'clusters', clusters, 2)
+  all('ZADD', run .. 'ready', ready, 2)
   count('dispatched', #fresh)
+  local homeless, woken = {}, {}
+  for i = 1, #firsts do
+    homeless[i] = 1
+  end
+  for _, home in ipairs(get_all(run .. 'homes', firsts)) do
+    local worker = worker_of(home)
+    if worker then
+      homeless[#homeless] = nil
+      if not woken[worker] then
+        woken[worker] = true
+        call('RPUSH', run .. 'tokens:' .. worker, 1)
+        call('PEXPIRE', run .. 'tokens:' .. worker, TOKEN_MS) -- it may be dead
+      end
+    end
+  end
+  all('RPUSH', run .. 'tokens', homeless)
 end
+local blocked, free = {}, {}
 for _ = 1, take_number() do
   local agent, blocker = take(), take()
   if blocker == '' then
-    redis.call('HDEL', run .. 'blocked', agent)
+    free[#free + 1] = agent
   else
-    redis.call('HSET', run .. 'blocked', agent, blocker)
+    blocked[#blocked + 1] = agent
+    blocked[#blocked + 1] = blocker
   end
 end
-redis.call('HSET', run .. 'state', 'floor', floor)
+all('HDEL', run .. 'blocked', free)
+all('HSET', run .. 'blocked', blocked, 2)
+call('HSET', run .. 'state', 'floor', floor)
 return #fresh

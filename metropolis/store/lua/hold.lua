@@ -6,15 +6,15 @@ if refused then
   return refused
 end
 local id, claim, lease = take(), take(), take_number()
-if redis.call('HGET', run .. 'claims', id) ~= claim then
+if call('HGET', run .. 'claims', id) ~= claim then
   return 0
 end
 if lease >= 0 then
-  redis.call('ZADD', run .. 'leases', now_ms() + lease, id)
+  call('ZADD', run .. 'leases', now_ms() + lease, id)
 else
-  end_claim(id)
-  redis.call('ZADD', run .. 'ready', string.match(id, '^%d+'), id)
-  redis.call('RPUSH', run .. 'tokens', 1)
+  call('HDEL', run .. 'claims', id)
+  call('ZREM', run .. 'leases', id)
+  make_ready(id)
   count('given_back')
 end
 return 1

@@ -5,10 +5,12 @@ if refused then
   return refused
 end
 local step = take()
-redis.call('DEL', run .. 'kept')
+for agent = 0, call('HLEN', run .. 'nodes') - 1 do
+  call('DEL', run .. 'kept:' .. string.format('%d', agent))
+end
 if tonumber(step) <= tonumber(state('newest')) then
-  redis.call('HDEL', run .. 'state', 'kept_step')
+  call('HDEL', run .. 'state', 'kept_step')
   return 0
 end
-redis.call('HSET', run .. 'state', 'kept_step', step)
+call('HSET', run .. 'state', 'kept_step', step)
 return 1

@@ -10,8 +10,8 @@ if refused then
   return refused
 end
 if what == 'release' then
-  redis.call('HSET', run .. 'state', 'until_ms', 0)
-  return redis.call('HINCRBY', run .. 'state', 'fence', 1)
+  call('HSET', run .. 'state', 'until_ms', 0)
+  return call('HINCRBY', run .. 'state', 'fence', 1)
 end
 local now = now_ms()
 if what == 'take' then
@@ -19,8 +19,8 @@ if what == 'take' then
   if holder and holder ~= who and tonumber(state('until_ms')) > now then
     return redis.error_reply('HELD ' .. holder)
   end
-  redis.call('HSET', run .. 'state', 'holder', who)
-  redis.call('HINCRBY', run .. 'state', 'fence', 1)
+  call('HSET', run .. 'state', 'holder', who)
+  call('HINCRBY', run .. 'state', 'fence', 1)
 end
-redis.call('HSET', run .. 'state', 'until_ms', now + take_number())
+call('HSET', run .. 'state', 'until_ms', now + take_number())
 return tonumber(state('fence'))

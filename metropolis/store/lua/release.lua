@@ -10,43 +10,51 @@ local below, before = take_number(), tonumber(state('released'))
 if below <= before then
   return 0
 end
-for _, entry in ipairs(redis.call('ZRANGEBYSCORE', run .. 'acked', '-inf', '(' .. below)) do
-  redis.call('XDEL', run .. 'acks', entry)
-  redis.call('ZREM', run .. 'acked', entry)
-end
+local entries = call('ZRANGEBYSCORE', run .. 'acked', '-inf', '(' .. below)
+all('XDEL', run .. 'acks', entries)
+call('ZREMRANGEBYSCORE', run .. 'acked', '-inf', '(' .. below)
 for step = before, below - 1 do
-  redis.call('DEL', run .. 'events:' .. string.format('%d', step))
+  call('DEL', run .. 'events:' .. string.format('%d', step))
 end
 
-local function forget(since, name)
-  local field = since .. ' ' .. name
-  local cell, body = string.match(redis.call('HGET', run .. 'bodies', field), '^([^\n]*)\n(.*)$')
-  redis.call('HDEL', run .. 'bodies', field)
-  if body ~= '' and redis.call('HINCRBY', run .. 'cell:' .. cell, name, -1) == 0 then
-    redis.call('HDEL', run .. 'cell:' .. cell, name)
+local names = call('ZRANGEBYSCORE', run .. 'stale', '-inf', below)
+local bodies, lists, gone, later = {}, {}, {}, {}
+call('ZREMRANGEBYSCORE', run .. 'stale', '-inf', below)
+for i, text in ipairs(get_all(run .. 'sinces', names)) do
+  local name, versions, left = names[i], words(text), {}
+  local first = 1
+  while versions[first + 1] and tonumber(string.match(versions[first + 1], '^%d+')) <= below do
+    first = first + 1
   end
-  return body
-end
-
-for _, name in ipairs(redis.call('ZRANGEBYSCORE', run .. 'stale', '-inf', below)) do
-  local sinces = words(redis.call('HGET', run .. 'sinces', name))
-  while sinces[2] and tonumber(sinces[2]) <= below do
-    forget(table.remove(sinces, 1), name)
+  for j = first, #versions do
+    left[#left + 1] = versions[j]
   end
-  if sinces[2] then
-    redis.call('ZADD', run .. 'stale', sinces[2], name)
-  else
-    redis.call('ZREM', run .. 'stale', name)
-    local body = redis.call('HGET', run .. 'bodies', sinces[1] .. ' ' .. name)
-    if string.sub(body, -1) == '\n' then
-      forget(sinces[1], name)
-      redis.call('HDEL', run .. 'sinces', name)
-      sinces = {}
+  if left[2] then
+    later[#later + 1] = string.match(left[2], '^%d+')
+    later[#later + 1] = name
+  elseif string.sub(left[1], -1) == '@' then -- no cell: it is gone
+    left, first = {}, #versions + 1
+    gone[#gone + 1] = name
+  end
+  local remain = {}
+  for _, version in ipairs(left) do
+    remain[string.match(version, '@(.*)$')] = true
+  end
+  for j = 1, first - 1 do
+    local since, cell = string.match(versions[j], '^(%d+)@(.*)$')
+    bodies[#bodies + 1] = since .. ' ' .. name
+    if cell ~= '' and not remain[cell] then
+      call('SREM', run .. 'cell:' .. cell, name)
     end
   end
-  if sinces[1] then
-    redis.call('HSET', run .. 'sinces', name, table.concat(sinces, ' '))
+  if left[1] then
+    lists[#lists + 1] = name
+    lists[#lists + 1] = table.concat(left, ' ')
   end
 end
-redis.call('HSET', run .. 'state', 'released', below)
+all('HDEL', run .. 'bodies', bodies)
+all('HDEL', run .. 'sinces', gone)
+all('HSET', run .. 'sinces', lists, 2)
+all('ZADD', run .. 'stale', later, 2)
+call('HSET', run .. 'state', 'released', below)
 return 1

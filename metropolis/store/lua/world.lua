@@ -6,6 +6,6 @@ if refused then
   return refused
 end
 local step = take()
-local names = redis.call('HKEYS', run .. 'sinces')
+local names = call('HKEYS', run .. 'sinces')
 table.sort(names)
-return { seen(names, tonumber(step)), redis.call('HVALS', run .. 'events:' .. step) }
+return { seen(names, tonumber(step)), call('HVALS', run .. 'events:' .. step) }

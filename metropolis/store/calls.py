@@ -1,0 +1,138 @@
+"""What is said to Redis by those who speak with it all the time, whether they wait for the replies
+in a thread or on an event loop: each call is a generator that yields commands and is sent replies.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, TypeVar
+
+import msgspec
+
+from metropolis.llm.base import Completion
+from metropolis.llm.journal import Key
+from metropolis.store.base import Acknowledged, Claim, StoreError
+from metropolis.store.encoding import Written, cluster_id, cluster_text, purchase
+from metropolis.store.outcome import outcome_from_json
+from metropolis.store.replies import arguments_of, claim_of, entries_of, order_of
+from metropolis.types import AgentId, Dispatch, Step
+
+WAIT_S = 1.0
+"""A wait asks anew so often; well below the timeout of connections."""
+OTHERS_S = 0.02
+"""The same of a wait for clusters that other workers are told of."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """To run a script."""
+
+    name: str
+    arguments: Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A command that may block its connection."""
+
+    arguments: Sequence[Any]
+
+
+Call = Generator[Script | Waiting, Any, T]
+
+
+def claims(
+    prefix: str,
+    worker: str,
+    lease_s: float,
+    wait_s: float,
+    affinity: Step,
+    most: int,
+    own: bool,
+) -> Call[list[Claim]]:
+    """See Store."""
+    deadline_s = time.monotonic() + wait_s
+    number = number_of_call()
+    while True:
+        found = yield Script("claim", (number, worker, ms(lease_s), affinity, most, int(own)))
+        if isinstance(found, list):
+            return [claim_of(number, worker, one) for one in found]
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0:
+            return []
+        waits = [left_s, WAIT_S if own else OTHERS_S]
+        if found >= 0:
+            waits.append(found / 1000)
+        tokens = f"{prefix}tokens:{worker}", f"{prefix}tokens"
+        yield Waiting(("BLPOP", *tokens, max(0.001, min(waits))))
+
+
+def keep_answer(key: Key, completion: Completion, buyer: str) -> Call[None]:
+    """See Store."""
+    encoded = msgspec.json.encode(key), msgspec.json.encode(completion)
+    sums = chain.from_iterable(purchase(buyer, key, completion).items())
+    yield Script("answer", (key.agent, key.step, *encoded, *sums))
+
+
+def commit(claim: Claim, written: Written) -> Call[bool]:
+    """See Store."""
+    about = claim.id, cluster_text(claim), mark_of(claim), written.acknowledgement
+    found = yield Script("commit", (*about, *arguments_of(written)))
+    return bool(found)
+
+
+def acknowledgements(
+    prefix: str, run: str, after: str, wait_s: float, most: int
+) -> Call[list[Acknowledged]]:
+    """See Store."""
+    deadline_s = time.monotonic() + wait_s
+    while True:
+        left_s = min(deadline_s - time.monotonic(), WAIT_S)
+        block = ("BLOCK", max(1, ms(left_s))) if left_s > 0 else ()
+        found = yield Waiting(("XREAD", "COUNT", most, *block, "STREAMS", f"{prefix}acks", after))
+        if entries := entries_of(found):
+            return [Acknowledged(i.decode(), outcome_from_json(line)) for i, line in entries]
+        if left_s > 0 and time.monotonic() < deadline_s:
+            continue
+        last = yield Script("nodes", (1,))
+        if order_of(after) > order_of(last[0].decode()):
+            raise StoreError(
+                f"{run} knows of no acknowledgement {after}; the server has lost its newest commits"
+            )
+        return []
+
+
+def dispatch(
+    fence: int,
+    clusters: Sequence[Dispatch],
+    edges: Mapping[AgentId, AgentId | None],
+    floor: Step,
+) -> Call[None]:
+    """See Store."""
+    arguments: list[Any] = [fence, floor, len(clusters)]
+    for cluster in clusters:
+        arguments += cluster_id(cluster), cluster_text(cluster)
+    arguments.append(len(edges))
+    for agent, blocker in edges.items():
+        arguments += agent, "" if blocker is None else blocker
+    yield Script("dispatch", arguments)
+
+
+def ms(seconds: float) -> int:
+    """Milliseconds."""
+    return round(seconds * 1000)
+
+
+def number_of_call() -> int:
+    """Tells a call from all others, so that it can be sent again when its reply was lost."""
+    return secrets.randbits(53)
+
+
+def mark_of(claim: Claim) -> str:
+    """What tells it from all others, as scripts take it."""
+    return f"{claim.number} {claim.worker}"

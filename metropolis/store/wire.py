@@ -1,0 +1,117 @@
+"""One connection to Redis for the coroutines of an event loop.
+
+Whatever is asked before the loop turns goes out together, and replies come in the order of the
+commands: many calls cost one trip, and one write of the server's append-only file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from contextlib import suppress
+from typing import Any
+
+import redis
+from hiredis import pack_command
+from redis.asyncio import ConnectionPool
+
+from metropolis.store.connect import PASSWORD, TIMEOUT_S
+
+_WATCH_S = 1.0
+"""How often the server's silence is looked at."""
+CLOSE_S = 1.0
+Reply = asyncio.Future[Any]
+
+
+class Wire:
+    """Opens with the first command; after a failure with the next one."""
+
+    def __init__(self, url: str) -> None:
+        options: dict[str, Any] = {"protocol": 2, "socket_connect_timeout": TIMEOUT_S}
+        if os.environ.get(PASSWORD):
+            options["password"] = os.environ[PASSWORD]
+        self._pool: Any = ConnectionPool.from_url(url, socket_timeout=None, **options)
+        self._asked: list[tuple[tuple[Any, ...], Reply]] = []
+        self._sent: deque[Reply] = deque()
+        self._more = asyncio.Event()
+        self._serving: asyncio.Task[None] | None = None
+
+    async def ask(self, *command: Any) -> Any:
+        """The reply to `command`; raises what redis-py does."""
+        loop = asyncio.get_running_loop()
+        reply: Reply = loop.create_future()
+        self._asked.append((command, reply))
+        self._more.set()
+        if self._serving is None:
+            self._serving = loop.create_task(self._serve())
+        return await reply
+
+    async def close(self) -> None:
+        """End the connection, after what has been asked."""
+        if self._serving is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await asyncio.gather(
+                        *self._sent, *(reply for _, reply in self._asked), return_exceptions=True
+                    )
+            self._serving.cancel()
+            await asyncio.gather(self._serving, return_exceptions=True)
+
+    async def _serve(self) -> None:
+        """Until the connection ends; then all fail that wait for a reply."""
+        connection = self._pool.make_connection()
+        failure: Exception = redis.ConnectionError("the connection was closed")
+        parts: list[asyncio.Task[None]] = []
+        try:
+            await connection.connect()
+            turns = self._send(connection), self._receive(connection), self._watch()
+            parts += [asyncio.ensure_future(turn) for turn in turns]
+            await asyncio.gather(*parts)
+        except (redis.RedisError, OSError) as error:
+            failure = error
+        finally:
+            for part in parts:
+                part.cancel()
+            self._serving = None
+            waiting = [*self._sent, *(reply for _, reply in self._asked)]
+            self._sent.clear()
+            self._asked.clear()
+            for reply in waiting:
+                if not reply.done():
+                    reply.set_exception(failure)
+            await connection.disconnect(nowait=True)
+
+    async def _send(self, connection: Any) -> None:
+        while True:
+            await self._more.wait()
+            self._more.clear()
+            asked, self._asked = self._asked, []
+            self._sent += [reply for _, reply in asked]
+            packed = b"".join([pack_command(command) for command, _ in asked])
+            await connection.send_packed_command(packed, check_health=False)
+
+    async def _receive(self, connection: Any) -> None:
+        while True:
+            try:
+                reply = await connection.read_response(disable_decoding=True)
+            except redis.ResponseError as refused:
+                reply = refused
+            asked = self._sent.popleft()
+            if asked.cancelled():
+                continue
+            if isinstance(reply, Exception):
+                asked.set_exception(reply)
+            else:
+                asked.set_result(reply)
+
+    async def _watch(self) -> None:
+        """Raises TimeoutError when a reply does not come."""
+        oldest, silent_s = None, 0.0
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            first = self._sent[0] if self._sent else None
+            silent_s = silent_s + _WATCH_S if first is oldest is not None else 0.0
+            oldest = first
+            if silent_s > TIMEOUT_S:
+                raise redis.TimeoutError(f"the server has said nothing for {TIMEOUT_S:g} s")
