@@ -206,7 +206,8 @@ class Store(ABC):
         """Let `clusters` be claimed; `edges` tells who is blocked by whom now, None: by nobody.
 
         Clusters that are dispatched or committed already are left alone. A cluster takes its
-        members out of any other that they were dispatched in, so the last controller counts.
+        members out of any other that they were dispatched in before, so the last controller counts;
+        nobody is in two of `clusters`.
         Raises ValueError, and changes nothing, when some members are at the cluster's step and
         others are not.
         """

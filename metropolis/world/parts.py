@@ -9,7 +9,7 @@ body is JSON.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from typing import Any
@@ -99,13 +99,12 @@ def _items(value: Any) -> Mapping[str, Any]:
     """What a mapping of texts or a dataclass holds; empty for all else."""
     if type(value) is dict:
         return value if all(type(key) is str for key in value) else {}
-    kind: Hashable = type(value)
-    names = _names(kind)
+    names = _names(value.__class__)
     return {name: getattr(value, name) for name in names}
 
 
 @cache
-def _names(kind: Hashable) -> tuple[str, ...]:
+def _names(kind: type) -> tuple[str, ...]:
     if not is_dataclass(kind):
         return ()
     return tuple(field.name for field in fields(kind))

@@ -1,0 +1,188 @@
+"""`metropolis bench store`: what a store costs, beside the run in memory and two peers.
+
+Speed: agents who make one call a step of a model that answers at once. Share: the same with 100 ms
+a call, once by agents who never meet (nobody waits for anybody), once with all in one cluster (what
+the store does is on everybody's way). Trips: what a worker's claim and commit take, there and back.
+All ways in turn, over and over; medians.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from statistics import median, quantiles
+from typing import Any
+
+import click
+
+from metropolis.bench.overhead import SEED, Posts
+from metropolis.bench.store.ways import Load, Stretch, Way, counted_steps, servers, stretch, ways
+from metropolis.progress import progress_bar
+from metropolis.store.base import RunInfo, StoreError
+from metropolis.store.embedded import EmbeddedServer
+from metropolis.store.outcome import Outcome
+from metropolis.types import Dispatch, MetropolisError
+
+AGENT_STEPS = 6000
+"""Of a run that measures speed."""
+LATENCY_S = 0.1
+LATE_AGENTS, LATE_STEPS = 25, 40
+"""Of a run that measures the share."""
+TRIPS = 4000
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Of one way; medians over the repetitions."""
+
+    agents: int
+    way: str
+    agent_steps_per_s: float
+    cpu_us_per_agent_step: float
+    """Of all processes together."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """Of one way, with calls of LATENCY_S; medians over the repetitions."""
+
+    agents: int
+    way: str
+    together: bool
+    outside: float
+    """Of the wall time what is not an agent's waiting for its model."""
+
+
+@dataclass(frozen=True)
+class Trips:
+    """A worker's, of clusters of one agent; microseconds."""
+
+    agents: int
+    store: str
+    claim_p50_us: float
+    claim_p99_us: float
+    commit_p50_us: float
+    commit_p99_us: float
+
+
+def measured(every: Mapping[str, Way], load: Load, repetitions: int) -> dict[str, list[Stretch]]:
+    """All ways in turn, over and over."""
+    found: dict[str, list[Stretch]] = {name: [] for name in every}
+    for _ in range(repetitions):
+        for name, way in every.items():
+            gc.collect()  # nobody looks for the garbage of the one before
+            found[name].append(stretch(load, way(load)))
+    return found
+
+
+def speeds(every: Mapping[str, Way], agents: int, repetitions: int) -> list[Speed]:
+    """With a model that takes no time."""
+    load = Load(agents, max(10, AGENT_STEPS // agents))
+    counted = agents * counted_steps(load)
+    return [
+        Speed(
+            agents,
+            name,
+            counted / median(one.wall_s for one in runs),
+            median(one.cpu_s for one in runs) * 1e6 / counted,
+        )
+        for name, runs in measured(every, load, repetitions).items()
+    ]
+
+
+def shares(every: Mapping[str, Way], together: bool, repetitions: int) -> list[Share]:
+    """With a model that takes LATENCY_S."""
+    load = Load(LATE_AGENTS, LATE_STEPS, LATENCY_S, together)
+    ideal_s = counted_steps(load) * LATENCY_S
+    return [
+        Share(load.agents, name, together, 1 - ideal_s / median(one.wall_s for one in runs))
+        for name, runs in measured(every, load, repetitions).items()
+    ]
+
+
+async def trips(server: EmbeddedServer, name: str, agents: int) -> Trips:
+    """Agent after agent, everybody's mind changed in one part of 200 bytes."""
+    run = f"bench-{agents}"
+    store, world = server.store(run), Posts(agents)
+    bodies = world.reset(seed=SEED, options={})
+    info = RunInfo("posts", SEED, tuple(world.posts), 0, 1 << 20, "chebyshev", 1.0)
+    store.begin(info, bodies, dict.fromkeys(range(agents)))
+    fence = store.take_lease("bench", 600.0)
+    link = store.link()
+    claim_us, commit_us = [], []
+    for step in range(max(2, TRIPS // agents)):
+        await link.dispatch(fence, [Dispatch(step, (i,)) for i in range(agents)], {}, step)
+        for _ in range(agents):
+            began_s = time.perf_counter()
+            (claim,) = await link.claims("bench", 600.0, 0.0, most=1, own=False)
+            claimed_s = time.perf_counter()
+            (agent,) = claim.agents
+            outcome = Outcome(step, claim.agents, {}, {world.posts[agent]: bodies[agent]}, [], {})
+            minds = {agent: {"[]": json.dumps(f"{step:200}").encode()}}
+            if not await link.commit(claim, outcome, minds):
+                raise StoreError(f"the store refuses step {step} of agent {agent}")
+            claim_us.append((claimed_s - began_s) * 1e6)
+            commit_us.append((time.perf_counter() - claimed_s) * 1e6)
+        store.release(fence, step)
+    store.release_lease(fence)
+    await link.close()
+    server.remove(run)
+    late = [quantiles(taken[agents:], n=100) for taken in (claim_us, commit_us)]
+    return Trips(agents, name, late[0][49], late[0][98], late[1][49], late[1][98])
+
+
+@click.command("store")
+@click.option("--agents", default="25,100,1000", show_default=True, help="How many, by commas.")
+@click.option("--repetitions", type=click.IntRange(1, 100), default=3, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print an object.")
+def command(agents: str, repetitions: int, as_json: bool) -> None:
+    """Measure what a store costs, beside the run in memory, asyncio and multiprocessing.
+
+    Takes some minutes. The model is a stand-in that answers at once, or after 100 ms.
+    """
+    try:
+        counts = [int(count) for count in agents.split(",")]
+        if min(counts) < 1:
+            raise ValueError
+    except ValueError:
+        raise MetropolisError(f"--agents is {agents!r}; it should be as 25,1000") from None
+    found: dict[str, list[Any]] = {"speed": [], "share": [], "trips": []}
+    with (
+        servers() as running,
+        progress_bar(2 * len(counts) + 2, "parts") as (advance, describe),
+    ):
+        every = ways(**running)
+        for count in counts:
+            describe(f"{count} agents")
+            found["speed"] += speeds(every, count, repetitions)
+            advance(1)
+            for name, server in running.items():
+                found["trips"].append(asyncio.run(trips(server, name, count)))
+            advance(1)
+        for together in (False, True):
+            describe(f"{LATENCY_S * 1000:g} ms a call")
+            found["share"] += shares(every, together, repetitions)
+            advance(1)
+    if as_json:
+        click.echo(json.dumps({part: [*map(asdict, rows)] for part, rows in found.items()}))
+        return
+    for speed in found["speed"]:
+        click.echo(
+            f"{speed.agents:5} agents  {speed.way:<22} {speed.agent_steps_per_s:9,.0f} "
+            f"agent-steps/s  CPU {speed.cpu_us_per_agent_step:6,.0f} us each"
+        )
+    for one in found["trips"]:
+        click.echo(
+            f"{one.agents:5} agents  {one.store:<22} claim {one.claim_p50_us:.0f} us, "
+            f"p99 {one.claim_p99_us:.0f}; commit {one.commit_p50_us:.0f} us, "
+            f"p99 {one.commit_p99_us:.0f}"
+        )
+    for share in found["share"]:
+        click.echo(
+            f"{share.agents:5} agents  {share.way:<22} {share.outside:6.1%} of the time outside "
+            f"the model, {'all in one cluster' if share.together else 'nobody meets'}"
+        )

@@ -1,0 +1,171 @@
+"""Ways to run the same agents: the engine with its stores, and two peers without any.
+
+Agents make one call a step of a stand-in for a model. The peers have no store, no history and no
+causality: a lock-step loop of asyncio, and a pool of processes with a barrier after every step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from metropolis.bench.overhead import SEED, Posts, Sentry, question_of
+from metropolis.bench.store.processes import cpu_s
+from metropolis.llm.backends.scripted import Scripted
+from metropolis.llm.base import Completion, Request
+from metropolis.runtime.simulation import Simulation
+from metropolis.store.embedded import EmbeddedServer
+from metropolis.world.entities import Entity
+
+WORKERS = 2
+WARM_SHARE = 0.2
+"""Of the steps, which pass before the clock is started: processes begin, connections open."""
+
+
+class Stand(Scripted):
+    """A model whose every answer takes `latency_s`."""
+
+    def __init__(self, latency_s: float) -> None:
+        super().__init__(_author)
+        self._latency_s = latency_s
+
+    async def complete(self, request: Request) -> Completion:
+        """An answer, in time."""
+        if self._latency_s:
+            await asyncio.sleep(self._latency_s)
+        return await super().complete(request)
+
+
+def _author(request: Request, draw: Any) -> str:  # noqa: ARG001
+    return "Nothing."
+
+
+class Crowd(Posts):
+    """Everybody stands at the same post, so that all of them are one cluster."""
+
+    name = "crowd"
+
+    def reset(self, *, seed: int, options: Mapping[str, Any]) -> Sequence[Entity]:  # noqa: ARG002
+        """All at one place."""
+        return [Entity(name, (0.0, 0.0), "agent") for name in self.posts]
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is asked of everybody."""
+
+    agents: int
+    steps: int
+    latency_s: float = 0.0
+    together: bool = False
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """What a run took after its beginning."""
+
+    wall_s: float
+    cpu_s: float
+    """Of all its processes."""
+
+
+Ticks = Iterator[object]
+"""One item for every step, when all have passed it."""
+
+
+def stretch(load: Load, steps: Ticks) -> Stretch:
+    """Without the first steps."""
+    warm = max(1, int(load.steps * WARM_SHARE))
+    wall_s = used_s = 0.0
+    for number, _ in enumerate(steps, start=1):
+        if number == warm:
+            wall_s, used_s = time.perf_counter(), cpu_s()
+        if number == load.steps:
+            wall_s, used_s = time.perf_counter() - wall_s, cpu_s() - used_s
+    return Stretch(wall_s, used_s)
+
+
+def counted_steps(load: Load) -> int:
+    """Those that `stretch` measures."""
+    return load.steps - max(1, int(load.steps * WARM_SHARE))
+
+
+# --- the ways
+
+
+def in_a_store(load: Load, store: str, workers: int | str) -> Ticks:
+    """The engine."""
+    world = (Crowd if load.together else Posts)(load.agents)
+    agents = [Sentry(name) for name in world.posts]
+    simulation = Simulation(
+        world, agents, Stand(load.latency_s), seed=SEED, store=store, workers=workers
+    )
+    yield from simulation.steps(load.steps)
+
+
+def in_asyncio(load: Load) -> Ticks:
+    """A lock-step loop."""
+
+    async def one(name: str, step: int) -> str:
+        question = question_of(name, step)
+        if load.latency_s:
+            await asyncio.sleep(load.latency_s)
+        return f"{question} Nothing."
+
+    loop = asyncio.new_event_loop()
+    names = [f"agent {i}" for i in range(load.agents)]
+
+    async def everybody(step: int) -> list[str]:
+        return await asyncio.gather(*(one(name, step) for name in names))
+
+    for step in range(load.steps):
+        yield loop.run_until_complete(everybody(step))
+    loop.close()
+
+
+def in_processes(load: Load) -> Ticks:
+    """A pool, and a barrier after every step."""
+    many = WORKERS if not load.latency_s else load.agents  # else their waiting would not overlap
+    with multiprocessing.get_context("spawn").Pool(many) as pool:
+        for step in range(load.steps):
+            asked = [(f"agent {i}", step, load.latency_s) for i in range(load.agents)]
+            yield pool.starmap(_asked, asked)
+
+
+def _asked(name: str, step: int, latency_s: float) -> str:
+    if latency_s:
+        time.sleep(latency_s)
+    return f"{question_of(name, step)} Nothing."
+
+
+Way = Callable[[Load], Ticks]
+
+
+@contextmanager
+def servers() -> Iterator[dict[str, EmbeddedServer]]:
+    """They write their files with every commit. Without a Redis here, Valkey takes its place."""
+    with tempfile.TemporaryDirectory() as folder:
+        embedded = EmbeddedServer(Path(folder) / "embedded")
+        redis = EmbeddedServer(Path(folder) / "redis", binary=shutil.which("redis-server"))
+        with embedded, redis:
+            yield {"embedded": embedded, "redis": redis}
+
+
+def ways(embedded: EmbeddedServer, redis: EmbeddedServer) -> dict[str, Way]:
+    """All there are."""
+    return {
+        "plain asyncio": in_asyncio,
+        "plain multiprocessing": in_processes,
+        "memory": lambda load: in_a_store(load, "memory", 1),
+        "embedded": lambda load: in_a_store(load, embedded.url, 1),
+        "redis+local": lambda load: in_a_store(load, redis.url, 1),
+        f"redis+ray:{WORKERS}": lambda load: in_a_store(load, redis.url, f"ray:{WORKERS}"),
+    }

@@ -1,0 +1,70 @@
+"""Parts are the whole, and changes lead from one to the other."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metropolis.world.parts import CHUNK, applied, changes, parts_of, whole
+
+SCALARS = st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3)
+PLAIN = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.lists(SCALARS, min_size=CHUNK - 1, max_size=3 * CHUNK)
+        | st.dictionaries(st.text(max_size=3), inner, max_size=4)
+    ),
+    max_leaves=60,
+)
+
+
+@dataclass
+class Memory:
+    nodes: list[int] = field(default_factory=list)
+    _hidden: int = 1
+
+
+@given(PLAIN)
+def test_parts_make_the_whole(value: Any) -> None:
+    again = whole(dict(sorted(parts_of(value).items())))
+    assert json.dumps(again) == json.dumps(value)  # the order of keys included
+
+
+@given(PLAIN, PLAIN)
+def test_changes_lead_from_one_to_the_other(before: Any, now: Any) -> None:
+    old, new = parts_of(before), parts_of(now)
+    assert applied(old, changes(old, new)) == new
+    assert changes(new, new) == {}
+
+
+@given(st.integers(0, 20 * CHUNK), st.data())
+def test_what_changes_is_sent_and_little_else(count: int, data: st.DataObject) -> None:
+    memory = {"name": "ann", "memory": Memory(list(range(count))), "age": 3}
+    before = parts_of(memory)
+    if count and data.draw(st.booleans()):
+        memory["memory"].nodes[data.draw(st.integers(0, count - 1))] += 1
+    else:
+        memory["memory"].nodes.append(-1)
+    changed = changes(before, parts_of(memory))
+    if count not in (CHUNK, CHUNK - 1):  # where the list becomes long
+        assert len(changed) == 1
+    assert sum(len(body or b"") for body in changed.values()) < 10 * (CHUNK + 3)
+
+
+def test_dataclasses_are_as_json_has_them() -> None:
+    value = {"memory": Memory(list(range(100)))}
+    assert whole(parts_of(value)) == msgspec.json.decode(msgspec.json.encode(value))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "\ud800", {(1, 2): 3}, object()])
+@pytest.mark.parametrize("long", [False, True])
+def test_what_json_cannot_hold_is_refused(value: Any, long: bool) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        parts_of({"a": [value] * (2 * CHUNK if long else 1)})
