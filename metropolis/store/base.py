@@ -21,7 +21,6 @@ What is kept grows with the agents and with how far they are apart, not with the
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +31,7 @@ from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
 from metropolis.llm.usage import Purchases
 from metropolis.rules.metrics import Metric
+from metropolis.store.link import Link
 from metropolis.store.outcome import Outcome
 from metropolis.types import AgentId, Dispatch, MetropolisError, Position, Step
 from metropolis.world.entities import Entity, Event
@@ -325,51 +325,6 @@ class Acknowledged:
 
     id: str
     outcome: Outcome
-
-
-class Link:
-    """What workers and controllers ask of a store all the time, for coroutines of one event loop.
-
-    See Store. These ask in threads; a store that can do better overrides them.
-    """
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    async def claims(
-        self, worker: str, lease_s: float, wait_s: float, *, most: int, own: bool
-    ) -> list[Claim]:
-        """See Store."""
-        return await asyncio.to_thread(
-            self._store.claims, worker, lease_s, wait_s, most=most, own=own
-        )
-
-    async def keep_answer(self, key: Key, completion: Completion, buyer: str) -> None:
-        """See Store."""
-        await asyncio.to_thread(self._store.keep_answer, key, completion, buyer)
-
-    async def commit(
-        self, claim: Claim, outcome: Outcome, minds: Mapping[AgentId, Changes]
-    ) -> bool:
-        """See Store."""
-        return await asyncio.to_thread(self._store.commit, claim, outcome, minds)
-
-    async def acknowledgements(self, after: str, wait_s: float) -> list[Acknowledged]:
-        """See Store."""
-        return await asyncio.to_thread(self._store.acknowledgements, after, wait_s)
-
-    async def dispatch(
-        self,
-        fence: int,
-        clusters: Sequence[Dispatch],
-        edges: Mapping[AgentId, AgentId | None],
-        floor: Step,
-    ) -> None:
-        """See Store."""
-        await asyncio.to_thread(self._store.dispatch, fence, clusters, edges, floor)
-
-    async def close(self) -> None:
-        """End the connections; they begin anew when something is asked."""
 
 
 class Server(ABC):

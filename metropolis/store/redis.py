@@ -54,7 +54,6 @@ from metropolis.store.base import (
     Claim,
     FencedOutError,
     Inspection,
-    Link,
     Nodes,
     RunInfo,
     Store,
@@ -75,6 +74,7 @@ from metropolis.store.encoding import (
     written_at_first,
     written_by,
 )
+from metropolis.store.link import Link
 from metropolis.store.outcome import Outcome
 from metropolis.store.reading import inspection_of
 from metropolis.store.replies import arguments_of, lines_of, pairs_of, versions_of
@@ -287,7 +287,7 @@ class RedisStore(Store):
 
     def link(self) -> Link:
         """See Store."""
-        from metropolis.store.link import RedisLink
+        from metropolis.store.redis_link import RedisLink
 
         return RedisLink(self)
 

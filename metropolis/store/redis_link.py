@@ -1,0 +1,96 @@
+"""The store in Redis from an event loop: nothing waits in a thread, and calls share trips."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import redis
+
+from metropolis.llm.base import Completion
+from metropolis.llm.journal import Key
+from metropolis.store import calls
+from metropolis.store.base import Acknowledged, Claim
+from metropolis.store.link import Link
+from metropolis.store.outcome import Outcome
+from metropolis.store.scripts import script
+from metropolis.store.wire import Wire
+from metropolis.types import AgentId, Dispatch, Step
+from metropolis.world.parts import Changes
+
+if TYPE_CHECKING:
+    from metropolis.store.redis import RedisStore
+
+T = TypeVar("T")
+MOST = 1000
+"""Acknowledgements at a time."""
+
+
+class RedisLink(Link):
+    """See Link."""
+
+    def __init__(self, store: RedisStore) -> None:
+        super().__init__(store)
+        self._redis = store
+        self._wire, self._waits = Wire(store.url), Wire(store.url)
+
+    async def claims(
+        self, worker: str, lease_s: float, wait_s: float, *, most: int, own: bool
+    ) -> list[Claim]:
+        """See Store."""
+        prefix = self._redis.prefix
+        return await self._do(calls.claims(prefix, worker, lease_s, wait_s, 0, most, own))
+
+    async def keep_answer(self, key: Key, completion: Completion, buyer: str) -> None:
+        """See Store."""
+        await self._do(calls.keep_answer(key, completion, buyer))
+
+    async def commit(
+        self, claim: Claim, outcome: Outcome, minds: Mapping[AgentId, Changes]
+    ) -> bool:
+        """See Store."""
+        return await self._do(calls.commit(claim, self._redis.written(claim, outcome, minds)))
+
+    async def acknowledgements(self, after: str, wait_s: float) -> list[Acknowledged]:
+        """See Store."""
+        about = self._redis.prefix, self._redis.shown
+        return await self._do(calls.acknowledgements(*about, after, wait_s, MOST))
+
+    async def dispatch(
+        self,
+        fence: int,
+        clusters: Sequence[Dispatch],
+        edges: Mapping[AgentId, AgentId | None],
+        floor: Step,
+    ) -> None:
+        """See Store."""
+        await self._do(calls.dispatch(fence, clusters, edges, floor))
+
+    async def close(self) -> None:
+        """See Link."""
+        await self._wire.close()
+        await self._waits.close()
+
+    async def _do(self, said: calls.Call[T]) -> T:
+        reply = None
+        try:
+            while True:
+                command = said.send(reply)
+                if isinstance(command, calls.Script):
+                    reply = await self._run(command)
+                else:
+                    reply = await self._waits.ask(*command.arguments)
+        except redis.RedisError:
+            with self._redis.speaking():
+                raise
+        except StopIteration as end:
+            found: T = end.value
+            return found
+
+    async def _run(self, command: calls.Script) -> object:
+        text, digest = script(command.name)
+        arguments = 1, self._redis.prefix, *command.arguments
+        try:
+            return await self._wire.ask("EVALSHA", digest, *arguments)
+        except redis.exceptions.NoScriptError:
+            return await self._wire.ask("EVAL", text, *arguments)
