@@ -20,7 +20,7 @@ import ray
 import ray.cloudpickle
 from ray.exceptions import RayError, RayTaskError
 
-from metropolis.store.base import StoreError
+from metropolis.store.base import StoreError, StoreUnavailableError
 from metropolis.store.server import RedisServer
 from metropolis.types import MetropolisError
 from metropolis.workers.job import Job
@@ -89,18 +89,25 @@ class _Actor:
 
 
 async def _follow(actor: Any, *told: Any) -> None:
-    """Until cancelled; Ray starts the actor again when its process has died."""
-    task = actor.run.remote(*told)
+    """Until cancelled; Ray starts the actor again when its process has died.
+
+    A store that cannot be reached from there is waited for: the driver knows whether it is gone.
+    """
     try:
-        await task
+        while True:
+            task = actor.run.remote(*told)
+            try:
+                await task
+            except RayTaskError as error:
+                cause = _cause(error)
+                if not isinstance(cause, StoreUnavailableError):
+                    raise cause from None
     except asyncio.CancelledError:
         ray.cancel(task)
         with suppress(RayError, TimeoutError):
             async with asyncio.timeout(STOP_S):
                 await task
         raise
-    except RayTaskError as error:
-        raise _cause(error) from None
     except RayError as error:
         raise MetropolisError(f"a worker on Ray is gone for good: {error}") from error
     finally:

@@ -1,4 +1,7 @@
-"""A run in a store, to be killed: python -m tests.runtime.killable OUT STORE STEPS."""
+"""A run in a store, to be killed:
+
+python -m tests.runtime.killable OUT STORE STEPS [WORKERS [RAY_ADDRESS]]
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,9 @@ class Logged(Scripted):
         return completion
 
 
-def simulation(out: Path, store: str | None, workers: int | str = 1) -> Simulation:
+def simulation(
+    out: Path, store: str | None, workers: int | str = 1, ray_address: str | None = None
+) -> Simulation:
     """Of six walkers; goes on with the run in `out` if there is one."""
     world = Meadow(6, side=9, joint=1)
     return Simulation(
@@ -46,10 +51,11 @@ def simulation(out: Path, store: str | None, workers: int | str = 1) -> Simulati
         resume=(out / "run.json").exists(),
         store=store,
         workers=workers,
+        ray_address=ray_address,
         lease_s=LEASE_S,
     )
 
 
 if __name__ == "__main__":
-    folder, address, steps = sys.argv[1:]
-    simulation(Path(folder), address).run(int(steps))
+    folder, address, steps, *rest = sys.argv[1:]
+    sys.stdout.write(simulation(Path(folder), address, *rest).run(int(steps)).history_sha256)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
@@ -11,14 +12,18 @@ from threading import Lock
 from typing import Any
 
 import pytest
+import ray
+from ray.exceptions import RayTaskError
 
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Completion, Request
 from metropolis.llm.client import Client
 from metropolis.runtime.result import RunResult
 from metropolis.runtime.simulation import Simulation
+from metropolis.store.base import StoreError, StoreUnavailableError
 from metropolis.store.embedded import EmbeddedServer
 from metropolis.types import MetropolisError
+from metropolis.workers.ray import _follow
 from metropolis.world.scenario import make_scenario
 from metropolis.worlds import minimal
 from tests.runtime import killable
@@ -153,3 +158,26 @@ def test_a_world_in_a_file_of_its_own(tmp_path: Path, shared: EmbeddedServer) ->
         result = Simulation(scenario.world, scenario.agents, llm, seed=2, **how).run(10)  # type: ignore[arg-type]
         digests.add(result.history_sha256)
     assert len(digests) == 1
+
+
+def test_a_store_that_only_one_node_cannot_reach_ends_no_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only the driver, with its own patience, knows whether the store is gone."""
+    failures = [StoreUnavailableError("not from here"), StoreError("refused")]
+
+    class Actor:
+        @property
+        def run(self) -> Actor:
+            return self
+
+        def remote(self) -> asyncio.Future[None]:
+            task: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            failure = failures.pop(0)
+            task.set_exception(RayTaskError("run", "where it was", failure))
+            return task
+
+    monkeypatch.setattr(ray, "kill", lambda actor: None)
+    with pytest.raises(StoreError, match="refused"):
+        asyncio.run(_follow(Actor()))
+    assert not failures

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
 
@@ -38,29 +39,53 @@ def ray_environment() -> dict[str, str]:
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a node runs: `inside` begins its command, a network namespace's for instance."""
+
+    inside: tuple[str, ...] = ()
+    address: str | None = None
+    """None: as Ray finds it."""
+
+    @property
+    def options(self) -> list[str]:
+        """Of `ray start`."""
+        return [] if self.address is None else [f"--node-ip-address={self.address}"]
+
+
+HERE = Place()
+
+
 class Nodes:
     """A head, and a second node that may be killed."""
 
-    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+    def __init__(
+        self, folder: Path, environment: dict[str, str], head: Place = HERE, second: Place = HERE
+    ) -> None:
         """Ray's files are in `folder`, whose path must be short."""
+        self._place = second
         self._folder, self._environment = folder, {**os.environ, **environment}
         with socket.create_server(("", 0)) as free:
             port = free.getsockname()[1]
         self._replacing: Thread | None = None
-        head = ["--head", f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false"]
-        self._head, log = self._start("head", *head)
+        options = [f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false"]
+        self._head, log = self._start("head", head, "--head", *options)
         try:
             where = re.search(r"Local node IP: (\S+)", log)
             assert where is not None, log
             self.address = f"{where[1]}:{port}"
-            self._second, _ = self._start("second", f"--address={self.address}")
+            self._second, _ = self._start("second", second, f"--address={self.address}")
         except BaseException:
             _end(self._head)
             raise
 
     def actors(self) -> list[int]:
         """The processes of our workers on both nodes."""
-        return sorted([*actors_below(self._head.pid), *actors_below(self._second.pid)])
+        return sorted([*actors_below(self._head.pid), *self.actors_on_second()])
+
+    def actors_on_second(self) -> list[int]:
+        """The processes of our workers there."""
+        return actors_below(self._second.pid)
 
     def kill_second(self, away_s: float) -> list[int]:
         """`kill -9` of the second node; the workers' processes that end with it.
@@ -83,7 +108,7 @@ class Nodes:
         _end(self._second)
         for left in reversed(range(STARTS)):
             try:
-                self._second, _ = self._start("second", f"--address={self.address}")
+                self._second, _ = self._start("second", self._place, f"--address={self.address}")
                 return
             except MetropolisError:  # Ray gives up early on a busy machine
                 if not left:
@@ -99,15 +124,15 @@ class Nodes:
         _end(self._second)
         _end(self._head)
 
-    def _start(self, name: str, *options: str) -> tuple[subprocess.Popen[bytes], str]:
+    def _start(self, name: str, place: Place, *options: str) -> tuple[subprocess.Popen[bytes], str]:
         """The process, and what it has said, as soon as the node is up."""
         log = self._folder / f"{name}.log"
-        watch = ["/bin/sh", "-c", WATCH, "ray-node"]
+        watch = ["/bin/sh", "-c", WATCH, "ray-node", *place.inside]
         command = [sys.executable, "-c", "from ray.scripts.scripts import main; main()", "start"]
         always = ("--block", "--num-cpus=1", f"--object-store-memory={STORE_BYTES}")
         with log.open("wb") as file:
             process = subprocess.Popen(
-                [*watch, *command, *always, "--disable-usage-stats", *options],
+                [*watch, *command, *always, "--disable-usage-stats", *place.options, *options],
                 stdin=subprocess.PIPE,
                 stdout=file,
                 stderr=subprocess.STDOUT,

@@ -1,0 +1,62 @@
+"""The recovery bench: what it draws, what it calls bought twice, and a short campaign."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from math import inf
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from metropolis.bench import recovery
+from metropolis.bench.recovery import world
+from metropolis.bench.recovery.plan import VICTIMS, draw_kills
+from metropolis.bench.recovery.purchases import LAG_S, Purchases, Struck, purchases_of
+from metropolis.runtime.check_world import check_world
+
+
+def test_kills_are_a_function_of_the_seed() -> None:
+    kills = draw_kills(200, 3)
+    assert kills == draw_kills(200, 3) != draw_kills(200, 4)
+    assert Counter(kill.victim for kill in kills) == dict.fromkeys(VICTIMS, 50)
+
+
+def test_its_world_keeps_causality() -> None:
+    check_world(world.make)
+
+
+@pytest.mark.parametrize(
+    ("began_s", "ended_s", "beyond"),
+    [
+        (10.5, 10.5, 0),  # asked, not answered
+        (11.0 + LAG_S / 2, inf, 0),  # answered, perhaps not kept
+        (9.0, 10.0 - LAG_S / 2, 0),  # sent, not received
+        (12.0, 13.0, 1),  # kept long since
+        (5.0, 6.0, 1),  # over when it was asked
+    ],
+)
+def test_only_what_a_kill_has_found_in_flight_may_be_bought_twice(
+    tmp_path: Path, began_s: float, ended_s: float, beyond: int
+) -> None:
+    log = tmp_path / "log"
+    lines = ["asked 10 7", "asked 10.2 8", "answered 10.3 8", "answered 11 7"]
+    log.write_text("\n".join([*lines, "asked 20 7", "answered 21 7"]))
+    found = purchases_of(log, [Struck("worker", began_s, [], ended_s)])
+    in_flight = int(began_s == 10.5)
+    assert found == Purchases(bought=3, unique=2, in_flight=in_flight, beyond=beyond)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("seed", [1, 2])
+def test_nobody_can_tell_that_there_were_kills(seed: int) -> None:
+    found = CliRunner().invoke(
+        recovery.command, ["--kills", "12", "--seed", f"{seed}", "--json"], standalone_mode=False
+    )
+    assert found.return_value == 0, found.output
+    summary = json.loads(found.stdout)
+    assert summary["survived"] == summary["kills"] == 12
+    assert {victim: of["kills"] for victim, of in summary["victims"].items()} == dict.fromkeys(
+        VICTIMS, 3
+    )
