@@ -10,8 +10,10 @@ import click
 from metropolis.cli.live import go, on_command_line
 from metropolis.cli.resume import later_options
 from metropolis.cli.run_options import new_folder, options_of, run_folder
+from metropolis.progress import progress_bar
 from metropolis.runtime.fork import fork
 from metropolis.runtime.moment import Edit
+from metropolis.runtime.run_directory import RunDirectory
 from metropolis.types import MetropolisError, Step
 from metropolis.world.scenario import function_in
 
@@ -74,20 +76,24 @@ def _fork(
     if (steps := options.last_step(scenario)) < at:
         raise MetropolisError(f"the branch begins at step {at}; it cannot end at {steps}")
     folder = out or new_folder(options.world)
+    kept = [step for step in RunDirectory(origin).checkpoints.steps() if step <= at]
     try:
-        fork(
-            origin,
-            scenario.world,
-            scenario.agents,
-            at=at,
-            out=folder,
-            edit=change,
-            replay_llm=replay_llm,
-            seed=seed,
-        )
+        with progress_bar(at - max(kept, default=0), "steps", quiet=quiet) as (advance, describe):
+            describe("running again")
+            fork(
+                origin,
+                scenario.world,
+                scenario.agents,
+                at=at,
+                out=folder,
+                edit=change,
+                replay_llm=replay_llm,
+                seed=seed,
+                on_step=lambda _: advance(1),
+            )
     except BaseException:
-        if out is None:
-            folder.rmdir()  # nothing has been written there
+        if out is None and not any(folder.iterdir()):
+            folder.rmdir()
         raise
     return go(options, scenario, folder, resume=True, as_json=as_json, quiet=quiet)
 

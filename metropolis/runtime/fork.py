@@ -8,7 +8,7 @@ own answers only, and compared with its history. RUN is only read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from copy import deepcopy
 from dataclasses import replace
@@ -31,6 +31,7 @@ from metropolis.runtime.run_directory import Origin, RunDirectory
 from metropolis.runtime.simulation import Simulation
 from metropolis.types import MetropolisError, Step
 from metropolis.world.base import Agent, World
+from metropolis.world.record import StepRecord
 from metropolis.world.saving import save
 
 
@@ -45,6 +46,7 @@ def fork(
     replay_llm: bool = False,
     seed: int | None = None,
     options: Mapping[str, Any] | None = None,
+    on_step: Callable[[StepRecord], object] | None = None,
 ) -> None:
     """Begin a branch in the new folder `out`; `Simulation(…, out=out, resume=True)` runs it.
 
@@ -56,6 +58,7 @@ def fork(
         replay_llm: reuse the run's answers beyond `at` while what is asked stays equal.
         seed: of all randomness from there on, of sampling, too; None: as in the run.
         options: as passed to the run's `World.reset`.
+        on_step: told of every step that is run again.
 
     Raises MetropolisError when the run has not come so far, when what it did cannot be done again
     from its own answers, and when the edit leaves something that no world can begin with.
@@ -64,7 +67,7 @@ def fork(
     about = origin.read()
     lineage = origin.lineage
     _check(origin, about, world, at)
-    checkpoint = _checkpoint(origin, about, world, agents, at, options or {})
+    checkpoint = _checkpoint(origin, about, world, agents, at, options or {}, on_step)
     changed: tuple[str, ...] = ()
     seed_before: int = lineage[-1].seed if lineage else about["seed"]
     if edit is not None:
@@ -133,6 +136,7 @@ def _checkpoint(
     agents: Sequence[Agent],
     at: Step,
     options: Mapping[str, Any],
+    on_step: Callable[[StepRecord], object] | None,
 ) -> Checkpoint:
     """The checkpoint of step `at`, as `origin` passed it."""
     start = origin.checkpoints.newest(at)
@@ -159,7 +163,7 @@ def _checkpoint(
             resume=True,
         )
         try:
-            _run_again(simulation, origin, at)
+            _run_again(simulation, origin, at, on_step or (lambda _: None))
         except Exception as error:
             if answers.missing is None and not isinstance(error, _OtherwiseError):
                 raise
@@ -192,12 +196,18 @@ class _Recorded(Replay):
         return any((key.agent, key.step, key.function) == place for key in self._answers)
 
 
-def _run_again(simulation: Simulation, origin: RunDirectory, at: Step) -> None:
+def _run_again(
+    simulation: Simulation,
+    origin: RunDirectory,
+    at: Step,
+    on_step: Callable[[StepRecord], object],
+) -> None:
     with origin.history.open("rb") as file, closing(simulation.steps(at)) as steps:
         lines = islice(whole_lines(file), simulation.first_step, at)
         for record, line in zip(steps, lines, strict=True):
             if line_of(record) + b"\n" != line:
                 raise _OtherwiseError(f"step {record.step} happens otherwise than it did")
+            on_step(record)
 
 
 def _why(

@@ -91,7 +91,11 @@ def test_without_a_difference_it_is_the_run_it_has_left(
     for number, at in enumerate(sorted(ats)):
         before = files(folder / str(number))
         out, backend = folder / str(number + 1), Counting()
-        town.fork(folder / str(number), out, at=at, replay_llm=True)
+        kept = RunDirectory(folder / str(number)).checkpoints.newest(at)
+        again: list[int] = []
+        told = {"on_step": lambda record, again=again: again.append(record.step)}
+        town.fork(folder / str(number), out, at=at, replay_llm=True, **told)
+        assert again == list(range(kept.step if kept else 0, at))
         assert files(folder / str(number)) == before
         run = town.run(out, backend=backend, resume=True)
         assert run.first_step == at
