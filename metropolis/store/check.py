@@ -28,6 +28,7 @@ from metropolis.world.parts import parts_of
 
 AGENTS = ("ann", "bob", "cem", "dee")
 INFO = RunInfo("line", 1, AGENTS, 0, 1000, "chebyshev", 2.0)
+FIRST_MIND = {"by": None, "step": 0}
 LEASE_S = 600.0
 
 
@@ -121,7 +122,7 @@ def check_store(server: Server) -> None:
 
 def _begin(run: _Run) -> None:
     bodies = [Entity(name, (10 * i, 0), AGENT, {"at": 0}) for i, name in enumerate(AGENTS)]
-    minds = {agent: {"by": None, "step": 0} for agent in range(len(AGENTS))}
+    minds = dict.fromkeys(range(len(AGENTS)), FIRST_MIND)
     run.store.begin(INFO, [*bodies, Entity("well", (2, 2))], minds, [Event(-1, "ann", (0, 0), "x")])
     run.refuses(StoreError, "begins a run twice", lambda: run.store.begin(INFO, bodies, minds))
     run.require(run.store.info() == INFO, "forgets what a run is")
@@ -187,6 +188,40 @@ def _check_affinity(run: _Run) -> None:
         claim.minds == {1: parts_of({"by": "other", "step": 2})},
         "does not send the mind that was committed",
     )
+
+
+def _check_several(run: _Run) -> None:
+    store = run.store
+    run.dispatch((0, (0,)), (0, (1,)), (0, (2, 3)))
+    three = store.claims("first", LEASE_S, most=5)
+    run.require(
+        [claim.agents for claim in three] == [(0,), (1,), (2, 3)], "does not hand out all at once"
+    )
+    for claim in three:
+        run.require(run.commit(claim), "refuses a commit that is due")
+    run.dispatch((1, (0,)), (1, (1,)), (1, (2,)))
+    some = store.claims("first", LEASE_S, most=2, own=True)
+    run.require([claim.agents for claim in some] == [(0,), (1,)], "hands out too many")
+    run.require(not store.claims("other", LEASE_S, own=True), "hands out what others ran last")
+    run.require(run.commit(some[0]), "refuses a commit that is due")
+    store.give_back(some[1])
+    freed = store.claims("other", LEASE_S, most=5, own=True)
+    run.require([claim.agents for claim in freed] == [(1,)], "keeps what was given back for one")
+    left = store.claims("other", LEASE_S, most=5)
+    run.require([claim.agents for claim in left] == [(2,)], "hands out nothing that others ran")
+    run.require(set(left[0].minds) == {2}, "does not send the mind of what others ran last")
+
+
+def _check_minds(run: _Run) -> None:
+    run.dispatch((0, (0,)))
+    claim = run.claim()
+    run.require(claim.minds == {0: parts_of(FIRST_MIND)}, "does not send the mind it began with")
+    outcome = Outcome(0, (0,), {}, {}, [], {})
+    changed: dict[str, bytes | None] = {'[[0,"by"]]': None, '[[1,"step"]]': b"1", '[[2,"x"]]': b"2"}
+    run.require(run.store.commit(claim, outcome, {0: changed}), "refuses a commit that is due")
+    run.require(run.store.minds([0]) == {0: {"step": 1, "x": 2}}, "does not change minds in part")
+    run.dispatch((1, (0,)))
+    run.require(not run.claim().minds, "sends a mind to the worker that has committed it")
 
 
 def _check_slice(run: _Run) -> None:
@@ -342,6 +377,8 @@ CHECKS = (
     _check_fencing,
     _check_order,
     _check_affinity,
+    _check_several,
+    _check_minds,
     _check_slice,
     _check_commits,
     _check_acknowledgements,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import msgspec
@@ -75,32 +75,39 @@ def _take_apart(
         for first in range(0, len(value), CHUNK):
             found[f"{prefix}{first}]"] = _encoded(value[first : first + CHUNK], encoder)
         return
-    items = _items(value)
-    if items and (at_top or any(map(_is_long, items.values()))):
-        for position, (key, item) in enumerate(items.items()):
-            below = f"{prefix}[{position},{json.dumps(key)}]"
-            if _is_long(item):
-                _take_apart(f"{below},", item, found, encoder, at_top=False)
-            else:
-                found[f"{below}]"] = _encoded(item, encoder)
-        return
-    found[f"{prefix.rstrip(',')}]"] = _encoded(value, encoder)
+    items = _items(value) if at_top or _is_long(value) else {}
+    for position, (key, item) in enumerate(items.items()):
+        below = prefix + _segment(position, key)
+        if _is_long(item):
+            _take_apart(f"{below},", item, found, encoder, at_top=False)
+        else:
+            found[f"{below}]"] = _encoded(item, encoder)
+    if not items:
+        found[f"{prefix.rstrip(',')}]"] = _encoded(value, encoder)
+
+
+@lru_cache(maxsize=4096)
+def _segment(position: int, key: str) -> str:
+    return f"[{position},{json.dumps(key)}]"
 
 
 def _is_long(value: Any) -> bool:
-    if type(value) in _SHORT:
+    """Whether there is a long list in it."""
+    kind = type(value)
+    if kind in _SHORT:
         return False
-    if type(value) is list:
+    if kind is list:
         return len(value) > CHUNK
-    return any(map(_is_long, _items(value).values()))
+    if kind is dict:
+        return any(map(_is_long, value.values()))
+    return any(_is_long(getattr(value, name)) for name in _names(value.__class__))
 
 
 def _items(value: Any) -> Mapping[str, Any]:
     """What a mapping of texts or a dataclass holds; empty for all else."""
     if type(value) is dict:
         return value if all(type(key) is str for key in value) else {}
-    names = _names(value.__class__)
-    return {name: getattr(value, name) for name in names}
+    return {name: getattr(value, name) for name in _names(value.__class__)}
 
 
 @cache
@@ -112,7 +119,7 @@ def _names(kind: type) -> tuple[str, ...]:
 
 def _encoded(value: Any, encoder: msgspec.json.Encoder) -> bytes:
     body = encoder.encode(value)
-    if b"null" in body:  # which may have been NaN or infinity
+    if b"null" in body and value is not None:  # which may have been NaN or infinity
         plain = msgspec.to_builtins(value, str_keys=True, enc_hook=encoder.enc_hook)
         json.dumps(plain, allow_nan=False)
     return body

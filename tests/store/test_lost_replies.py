@@ -51,3 +51,19 @@ def test_lost_replies(shared: EmbeddedServer) -> None:
     with pytest.raises(FencedOutError):
         store.renew_lease(fence, 1)
     shared.remove(run)
+
+
+@pytest.mark.usefixtures("every_reply_is_lost_once")
+def test_several_claims_whose_reply_is_lost(shared: EmbeddedServer) -> None:
+    """Those that were claimed together come again together, less what others have by then."""
+    run = uuid.uuid4().hex
+    store = shared.store(run)
+    fence = begin(store, 5)
+    for agent in range(5):
+        dispatch(store, fence, 0, agent)
+    claims = store.claims("test", LEASE_S, most=3)
+    assert [claim.agents for claim in claims] == [(0,), (1,), (2,)]
+    assert len(store.claims("other", LEASE_S, most=5)) == 2
+    assert all(commit(store, claim) for claim in claims)
+    assert store.inspect().counts["claims"] == 5
+    shared.remove(run)

@@ -1,0 +1,160 @@
+"""The store in Redis from an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from metropolis.llm.base import Completion
+from metropolis.llm.journal import Key
+from metropolis.store import calls, wire
+from metropolis.store.base import FencedOutError, Server, Store, StoreError, StoreUnavailableError
+from metropolis.store.embedded import EmbeddedServer
+from metropolis.store.redis import RedisStore
+from metropolis.store.wire import Wire
+from metropolis.types import Dispatch
+from tests.store.conftest import KINDS
+from tests.store.lines import LEASE_S, begin, dispatch, minds_of, outcome_of
+
+ANSWER = Completion("yes", 1, 1, "stop")
+
+
+@pytest.fixture
+def run(server: Server) -> Iterator[tuple[Store, int]]:
+    name = uuid.uuid4().hex
+    store = server.store(name)
+    yield store, begin(store, 8)
+    server.remove(name)
+
+
+def test_a_link_does_what_its_store_does(run: tuple[Store, int]) -> None:
+    store, fence = run
+
+    async def steps() -> None:
+        link = store.link()
+        last = "0"
+        for step in range(3):
+            clusters = [Dispatch(step, (agent,)) for agent in range(8)]
+            await link.dispatch(fence, clusters, {0: 1}, step)
+            claims = await link.claims("test", LEASE_S, 1.0, most=8, own=True)
+            assert [claim.agents for claim in claims] == [(agent,) for agent in range(8)]
+            keys = [Key(agent, step, "plan", "digest", 0) for agent in range(8)]
+            await asyncio.gather(*(link.keep_answer(key, ANSWER, "me") for key in keys))
+            committed = await asyncio.gather(
+                *(link.commit(claim, outcome_of(claim), minds_of(claim)) for claim in claims)
+            )
+            assert committed == [True] * 8
+            found = await link.acknowledgements(last, 1.0)
+            assert [one.outcome.agents for one in found] == [claim.agents for claim in claims]
+            last = found[-1].id
+        assert await link.claims("test", LEASE_S, 0.01, most=8, own=True) == []
+        assert await link.acknowledgements(last, 0.01) == []
+        with pytest.raises(StoreError, match="knows of no acknowledgement"):
+            await link.acknowledgements(f"9{last}", 0.0)
+        with pytest.raises(FencedOutError):
+            await link.dispatch(fence - 1, [], {}, 0)
+        await link.close()
+
+    asyncio.run(steps())
+    about = store.inspect()
+    assert list(about.steps) == [3] * 8
+    assert about.counts["answers"] == 24
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_who_waits_is_told(
+    server_of: Callable[[str], Server], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of clusters that are nobody's, and of those that one ran last; else it would ask anew."""
+    monkeypatch.setattr(calls, "WAIT_S", 60.0)
+    server = server_of(kind)
+    name = uuid.uuid4().hex
+    store = server.store(name)
+    fence = begin(store, 1)
+
+    async def told(step: int) -> None:
+        link = store.link()
+        waiting = asyncio.ensure_future(link.claims("test", LEASE_S, 60.0, most=8, own=True))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        await link.dispatch(fence, [Dispatch(step, (0,))], {}, step)
+        async with asyncio.timeout(30):
+            (claim,) = await waiting
+        assert await link.commit(claim, outcome_of(claim), minds_of(claim))
+        await link.close()
+
+    for step in range(3):
+        asyncio.run(told(step))
+    server.remove(name)
+
+
+def test_what_is_asked_at_the_same_moment_goes_out_together(
+    shared: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+    pack = wire.pack_command
+
+    async def ask() -> None:
+        together = Wire(shared.url)
+        await together.ask("PING")
+        monkeypatch.setattr(wire, "pack_command", lambda c: (sent.append(len(c)), pack(c))[1])
+        reads = shared.client.info("stats")["total_reads_processed"]
+        found = await asyncio.gather(*(together.ask("ECHO", str(i)) for i in range(50)))
+        assert found == [str(i).encode() for i in range(50)]
+        # the two INFOs are reads as well
+        assert shared.client.info("stats")["total_reads_processed"] - reads <= 3
+        await together.close()
+
+    asyncio.run(ask())
+    assert len(sent) == 50
+
+
+def test_a_server_that_ends_and_comes_back(tmp_path: Path) -> None:
+    with EmbeddedServer(tmp_path) as server:
+        store = server.store("run")
+        fence = begin(store, 2)
+
+        async def steps() -> None:
+            link = store.link()
+            dispatch(store, fence, 0, 0)
+            (claim,) = await link.claims("test", LEASE_S, 1.0, most=1, own=True)
+            waiting = asyncio.ensure_future(link.claims("test", LEASE_S, 30.0, most=1, own=True))
+            await asyncio.sleep(0.05)
+            await asyncio.to_thread(server.restart)
+            with pytest.raises(StoreUnavailableError):
+                await waiting
+            try:
+                committed = await link.commit(claim, outcome_of(claim), minds_of(claim))
+            except StoreUnavailableError:  # the connection was found broken only now
+                committed = await link.commit(claim, outcome_of(claim), minds_of(claim))
+            assert committed
+            await link.close()
+
+        asyncio.run(steps())
+
+
+def test_a_server_that_is_silent_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "TIMEOUT_S", 0.1)
+    monkeypatch.setattr(wire, "_WATCH_S", 0.05)
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answers the handshake and nothing else."""
+        while data := await reader.read(1 << 16):
+            if b"CLIENT" in data or b"SELECT" in data:
+                writer.write(b"+OK\r\n" * data.count(b"*"))
+
+    async def ask() -> None:
+        path = str(tmp_path / "socket")
+        async with await asyncio.start_unix_server(silent, path):
+            link = RedisStore(None, f"unix://{path}", "run").link()
+            with pytest.raises(StoreUnavailableError):
+                await link.dispatch(1, [], {}, 0)
+            await link.close()
+
+    asyncio.run(ask())
