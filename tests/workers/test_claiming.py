@@ -18,9 +18,9 @@ from metropolis.store.base import Claim
 from metropolis.store.embedded import EmbeddedServer
 from metropolis.store.redis import RedisStore
 from metropolis.workers import leases
-from tests.runtime.walkers import Meadow, Walker, author, choose
+from tests.runtime.walkers import Meadow, PlainWalker, Walker, author, choose
 
-STEPS = 60
+STEPS = 30
 
 
 class Slow(Scripted):
@@ -48,10 +48,10 @@ def server() -> Iterator[EmbeddedServer]:
         yield server
 
 
-def run(seed: int, **how: str) -> RunResult:
+def run(seed: int, agent: Any = Rebinding, lease_s: float = 1.0, **how: Any) -> RunResult:
     world = Meadow(6, side=9, joint=1)
-    agents = [Rebinding(name) for name in world.names]
-    return Simulation(world, agents, Client(Slow()), seed=seed, lease_s=1.0, **how).run(STEPS)  # type: ignore[arg-type]
+    agents = [agent(name) for name in world.names]
+    return Simulation(world, agents, Client(Slow()), seed=seed, lease_s=lease_s, **how).run(STEPS)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -68,3 +68,18 @@ def test_a_late_answer_about_a_lease_harms_no_later_step(
     monkeypatch.setattr(RedisStore, "extend", late)
     monkeypatch.setattr(leases, "BEATS", 400)
     assert run(seed, store=server.url).history_sha256 == run(seed).history_sha256
+
+
+@pytest.mark.parametrize("agent", [Rebinding, PlainWalker])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_leases_that_run_out_under_living_workers_cost_time_only(
+    monkeypatch: pytest.MonkeyPatch, agent: Any, workers: int
+) -> None:
+    monkeypatch.setattr(leases, "BEATS", 0.25)  # too late, always
+    expected = run(7, agent)
+    with EmbeddedServer() as server:
+        found = run(7, agent, lease_s=0.005, store=server.url, workers=workers)
+        counts = server.store(server.runs()[0]).inspect().counts
+    assert found.history_sha256 == expected.history_sha256
+    assert counts["expired"] > 0
+    assert counts["agent_steps"] == 6 * STEPS
