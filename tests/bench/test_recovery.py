@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from functools import partial
 from math import inf
 from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
 from click.testing import CliRunner
@@ -14,6 +16,7 @@ from metropolis.bench import recovery
 from metropolis.bench.recovery import world
 from metropolis.bench.recovery.plan import VICTIMS, draw_kills
 from metropolis.bench.recovery.purchases import LAG_S, Purchases, Struck, purchases_of
+from metropolis.bench.recovery.victim import Ended
 from metropolis.runtime.check_world import check_world
 
 
@@ -60,3 +63,24 @@ def test_nobody_can_tell_that_there_were_kills(seed: int) -> None:
     assert {victim: of["kills"] for victim, of in summary["victims"].items()} == dict.fromkeys(
         VICTIMS, 3
     )
+
+
+@pytest.mark.parametrize("flaws", [[], ["history_sha256 is a, and without kills b"]])
+def test_the_command_tells_of_every_flaw(monkeypatch: pytest.MonkeyPatch, flaws: list[str]) -> None:
+    bought = Purchases(bought=12, unique=10, in_flight=4, beyond=0)
+    runs = [
+        Ended(True, ["worker", "store"], 1, 2.0, bought, []),
+        Ended(False, ["node"], 2, 3.0, bought, flaws),
+    ]
+    monkeypatch.setattr(recovery, "campaign", lambda *asked: runs)
+    monkeypatch.setattr(recovery.tempfile, "mkdtemp", lambda **where: mkdtemp(dir=tmp_path))
+    call = partial(CliRunner().invoke, recovery.command, standalone_mode=False)
+    printed, found = call(["--seed", "5"]), call(["--seed", "5", "--json"])
+    assert printed.return_value == found.return_value == bool(flaws)
+    summary = json.loads(found.stdout)
+    assert (summary["kills"], summary["survived"]) == (3, 2 if flaws else 3)
+    assert summary["victims"]["node"] == {"kills": 1, "survived": 0 if flaws else 1}
+    assert (summary["bought"], summary["unique"], summary["in_flight"]) == (24, 20, 8)
+    assert "24 answers bought, 4 of them again" in printed.stdout
+    for flaw in flaws:
+        assert f"run 1 of seed 5, after node: {flaw}" in printed.stdout
