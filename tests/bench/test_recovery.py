@@ -66,7 +66,9 @@ def test_nobody_can_tell_that_there_were_kills(seed: int) -> None:
 
 
 @pytest.mark.parametrize("flaws", [[], ["history_sha256 is a, and without kills b"]])
-def test_the_command_tells_of_every_flaw(monkeypatch: pytest.MonkeyPatch, flaws: list[str]) -> None:
+def test_the_command_tells_of_every_flaw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flaws: list[str]
+) -> None:
     bought = Purchases(bought=12, unique=10, in_flight=4, beyond=0)
     runs = [
         Ended(True, ["worker", "store"], 1, 2.0, bought, []),
