@@ -19,14 +19,15 @@ def later_options() -> list[click.Parameter]:
     for option in found:
         assert isinstance(option, click.Option)
         option.show_default = False  # what the run was told before
+        option.help = (option.help or "").partition(" [default")[0]
     return found
 
 
 def _resume(run: str | None, as_json: bool, quiet: bool, **given: Any) -> int:
     """Go on with RUN: a run's folder, or its name under runs/; or with the latest there.
 
-    Nothing is lost and no answer is bought twice, however it ended; the history is equal to the
-    uninterrupted one. Options count from here on; those left out stay as they were. Longer --hours
+    However it ended, the history is equal to the uninterrupted one, and answers that were kept are
+    not bought again. Options count from here on; those left out stay as they were. Longer --hours
     or --steps prolong a run that has come to its end.
     """
     folder = latest_folder(None) if run is None else run_folder(run)

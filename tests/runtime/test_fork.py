@@ -318,3 +318,8 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
         refused("step 0 happens otherwise than it did, so step 5 .*: 20$")
     town.fork(tmp_path / "origin", tmp_path / "first", at=10)
     refused(r"begins at step 10; fork the run it has left, .*origin, at 5", run=tmp_path / "first")
+    run_json = tmp_path / "first" / "run.json"
+    run_json.write_text(run_json.read_text().replace('"step": 10', '"step": "ten"'))
+    refused(r"run.json: lineage: .* `\$\[0\].step`", run=tmp_path / "first")
+    (tmp_path / "origin" / "journal.jsonl").unlink()
+    refused("journal.jsonl: is not there")
