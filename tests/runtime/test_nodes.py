@@ -21,7 +21,7 @@ from metropolis.bench.recovery.nodes import Nodes, Place, ray_environment
 from metropolis.store.embedded import WATCH, EmbeddedServer
 from tests.runtime import killable
 
-STEPS = 500
+STEPS = 1000
 CUT_AT = 30
 LINK = "veth0"
 PASSWORD = "METROPOLIS_STORE_PASSWORD"
