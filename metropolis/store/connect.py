@@ -62,7 +62,9 @@ def connect(url: str) -> Client:
     try:
         with speaking(url):
             about = client.info("everything")
-            cannot = flaw(about)
+        if about.get("loading"):
+            raise StoreUnavailableError(f"{shown(url)}: the server is still reading what it keeps")
+        cannot = flaw(about)
     except BaseException:
         client.close()
         raise

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from metropolis.store.base import StoreError, StoreUnavailableError
 from metropolis.store.check import check_store
@@ -202,3 +203,18 @@ def test_a_server_that_does_not_start(tmp_path: Path) -> None:
     (tmp_path / "appendonlydir").write_text("in the way")
     with pytest.raises(StoreError, match=r"did not start: .*append"):
         EmbeddedServer(tmp_path)
+
+
+def test_a_server_that_still_reads_what_it_keeps_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only INFO is answered meanwhile."""
+    info, loading = redis.Redis.info, [1, 1, *[0] * 100]
+
+    def slow(client: Any, *sections: str) -> Any:
+        return {**info(client, *sections), "loading": loading.pop(0)}
+
+    monkeypatch.setattr(redis.Redis, "info", slow)
+    with EmbeddedServer(tmp_path) as server:
+        assert server.runs() == []
+    assert not [still for still in loading if still]

@@ -18,6 +18,7 @@ from metropolis.bench.recovery.processes import actors_below, alive, below, rayl
 from metropolis.bench.recovery.purchases import Purchases, Struck, purchases_of
 from metropolis.bench.recovery.stage import Stage, errors_file, summary_file
 from metropolis.bench.stub_server import stub_server
+from metropolis.workers.leases import patiently
 
 MEAN_S = 0.02
 """Of the stand-in's latencies."""
@@ -198,7 +199,9 @@ class Run:
             return False
         name = json.loads((self.out / "store.json").read_text())["run"]
         server = self.stage.server
-        holder = server.store(name).inspect().holder if name in server.runs() else None
+        if name not in patiently(server.runs):
+            return False
+        holder = patiently(server.store(name).inspect).holder
         return holder is not None and holder.split(":")[1] == f"{self._child.pid}"
 
     def _actors(self) -> list[int]:
@@ -225,7 +228,7 @@ class Run:
         if [json.loads(line)["step"] for line in lines] != list(range(whole["steps"])):
             self.flaws.append("history.jsonl does not tell of every step once")
         name = json.loads((self.out / "store.json").read_text())["run"]
-        committed = self.stage.server.store(name).inspect().counts["agent_steps"]
+        committed = patiently(self.stage.server.store(name).inspect).counts["agent_steps"]
         if committed != whole["agents"] * whole["steps"]:
             self.flaws.append(
                 f"{committed} agent-steps were committed, and there are "
@@ -237,4 +240,4 @@ class Run:
             self.flaws.append(
                 f"{purchases.beyond} answers were bought twice that no kill found in flight"
             )
-        self.stage.server.remove(name)
+        patiently(self.stage.server.remove, name)
