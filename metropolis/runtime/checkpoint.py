@@ -38,6 +38,8 @@ class Checkpoint:
     events: list[Event]
     agents: Mapping[str, Any]
     """Name -> what `metropolis.world.saving.save` returned."""
+    calls: int | None
+    """How many the steps before have made; None: whatever the file of calls says."""
     now_s: float
     """The run's clock: virtual time if the model is simulated."""
 

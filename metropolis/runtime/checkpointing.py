@@ -128,12 +128,15 @@ class Checkpointer:
         else:
             self._ahead *= 2
 
-    def write(self, now_s: float) -> None:
-        """The floor is at `step`, and so are the run's files; `now_s` is the run's clock."""
+    def write(self, calls: int, now_s: float) -> None:
+        """The floor is at `step`, and so are the run's files, with `calls` calls in them.
+
+        `now_s` is the run's clock.
+        """
         entities, events = self._source.world(self.step)
         at_last = self.step == self._last
         minds = self._source.minds() if at_last else self._source.kept_minds()
         agents = {name: minds[number] for number, name in enumerate(self._names)}
-        self._checkpoints.add(Checkpoint(self.step, entities, events, agents, now_s))
+        self._checkpoints.add(Checkpoint(self.step, entities, events, agents, calls, now_s))
         self.step = self._last
         self._due_wall_s = time.monotonic() + self._every_wall_s

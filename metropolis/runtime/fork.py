@@ -73,8 +73,8 @@ def fork(
     if edit is not None:
         checkpoint, changed = edited(checkpoint, world, agents, edit, seed_before)
     branch.make()
-    checkpoint = replace(checkpoint, now_s=_copy_past(origin, branch, at))
-    branch.checkpoints.add(checkpoint)
+    calls, now_s = _copy_past(origin, branch, at)
+    branch.checkpoints.add(replace(checkpoint, calls=calls, now_s=now_s))
     _copy_answers(origin, branch, inf if replay_llm else at)
     new = Origin(
         str(origin.root.resolve()),
@@ -88,16 +88,17 @@ def fork(
     branch.describe(world.name, about["seed"], about["about"])  # last: now it is a run
 
 
-def _copy_past(origin: RunDirectory, branch: RunDirectory, at: Step) -> float:
-    """Copy what happened below step `at`; returns what the run's clock showed then."""
-    now_s = 0.0
+def _copy_past(origin: RunDirectory, branch: RunDirectory, at: Step) -> tuple[int, float]:
+    """Copy what happened below step `at`; how many calls, and what the run's clock showed then."""
+    calls, now_s = 0, 0.0
     with origin.history.open("rb") as file, branch.history.open("wb") as copied:
         copied.writelines(islice(whole_lines(file), at))
     with origin.calls.open("rb") as file, branch.calls.open("wb") as copied:
         for line, (_, _, call) in calls_below(at, file):
             copied.write(line)
+            calls += 1
             now_s = max(now_s, call.completed or 0.0)
-    return now_s
+    return calls, now_s
 
 
 def _copy_answers(origin: RunDirectory, branch: RunDirectory, below: float) -> None:
@@ -142,7 +143,7 @@ def _checkpoint(
     start = origin.checkpoints.newest(at)
     if start is None:
         begun = begin(world, [agent.name for agent in agents], about["seed"], options)
-        start = Checkpoint(0, begun, [], {agent.name: save(agent) for agent in agents}, 0.0)
+        start = Checkpoint(0, begun, [], {agent.name: save(agent) for agent in agents}, 0, 0.0)
     if start.step == at:
         return start
     with TemporaryDirectory() as scratch:

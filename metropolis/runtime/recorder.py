@@ -21,7 +21,7 @@ from metropolis.runtime.history import HistoryWriter, whole_lines
 from metropolis.store.outcome import Outcome
 from metropolis.trace.schema import Calls, Float32, Trace, TraceMeta
 from metropolis.trace.validate import LIMIT
-from metropolis.types import AgentId, Step
+from metropolis.types import AgentId, MetropolisError, Step
 from metropolis.world.base import World
 from metropolis.world.entities import Entity, Event
 from metropolis.world.record import StepRecord
@@ -126,9 +126,10 @@ class CallsFile:
     """The calls of a run, a line of JSON each, by step; None keeps nothing.
 
     A file that exists is taken up after the calls of its first `keep` steps, the rest is cut off.
+    Raises MetropolisError when these are not `calls` calls, if that is known.
     """
 
-    def __init__(self, path: Path | None = None, keep: Step = 0) -> None:
+    def __init__(self, path: Path | None = None, keep: Step = 0, calls: int | None = None) -> None:
         self._file = path.open("r+b" if keep else "w+b") if path else None
         self.kept: list[Call] = []
         if self._file is not None:
@@ -136,6 +137,11 @@ class CallsFile:
             for line, call in calls_below(keep, self._file):
                 self.kept.append(call)
                 size_bytes += len(line)
+            if calls not in (None, len(self.kept)):
+                raise MetropolisError(
+                    f"{path}: tells of {len(self.kept)} calls before step {keep}; there were "
+                    f"{calls}, so somebody has changed the file"
+                )
             self._file.seek(size_bytes)
             self._file.truncate()
 

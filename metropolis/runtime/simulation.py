@@ -245,7 +245,9 @@ class Simulation:
             np.array(positions, np.float32).reshape(-1, 2),
             self.first_step,
             HistoryWriter(files.history if files else None, self.first_step),
-            CallsFile(files.calls if files else None, self.first_step),
+            CallsFile(
+                files.calls if files else None, self.first_step, known.calls if known else None
+            ),
         )
         if known is not None and files is not None:
             self._recorder.restore(files.positions(self._beginning, names, self.first_step))
@@ -354,7 +356,7 @@ class Simulation:
         self._recorder.flush(durably=True)
         if self.client.journal is not None:
             self.client.journal.flush()
-        checkpointer.write(self._now_s())
+        checkpointer.write(len(self._recorder.calls), self._now_s())
 
     @property
     def _virtual(self) -> VirtualInstances | None:

@@ -60,7 +60,7 @@ class StoredRun:
                 f"those below {step} already; resume from the last checkpoint, in another store "
                 "or with store memory"
             )
-        return Checkpoint(step, entities, events, {}, time.time() - self.began_s)
+        return Checkpoint(step, entities, events, {}, None, time.time() - self.began_s)
 
     def begin(
         self,

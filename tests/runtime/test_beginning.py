@@ -65,7 +65,7 @@ def test_resuming_to_fewer_steps_leaves_the_run_as_it_was(tmp_path: Path) -> Non
     Simulation(world, walkers(world), out=tmp_path, about={"steps": 5}).run(5)
     before = (tmp_path / "run.json").read_bytes()
     run = Simulation(world, walkers(world), out=tmp_path, resume=True, about={"steps": 3})
-    with pytest.raises(MetropolisError, match="at step 5, beyond 3 already"):
+    with pytest.raises(MetropolisError, match="come to step 5 already; it cannot end at 3"):
         run.run(3)
     assert (tmp_path / "run.json").read_bytes() == before
     assert run.run(7).steps == 7
@@ -120,7 +120,7 @@ def test_a_file_of_calls_cut_short_is_told_of(tmp_path: Path) -> None:
     world = Meadow(3)
     Simulation(world, walkers(world), out=tmp_path).run(9)
     (tmp_path / "calls.jsonl").write_bytes(b"")
-    with pytest.raises(MetropolisError, match=r"calls\.jsonl: is 0 bytes long; "):
+    with pytest.raises(MetropolisError, match=r"calls\.jsonl: tells of 0 calls before step 9"):
         Simulation(world, walkers(world), out=tmp_path, resume=True)
 
 
