@@ -27,81 +27,69 @@ LINK = "veth0"
 PASSWORD = "METROPOLIS_STORE_PASSWORD"
 
 
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=30)
-
-
 @dataclass(frozen=True)
-class Network:
-    """Two namespaces and a link between them."""
+class Namespace:
+    """A network of its own, which ends with the last process in it."""
 
-    here: str
-    there: str
-    here_address: str = "10.213.77.1"
-    there_address: str = "10.213.77.2"
+    pid: int
+    address: str
 
-    def cut(self) -> None:
-        ip("-n", self.there, "link", "set", LINK, "down")
+    @property
+    def inside(self) -> tuple[str, ...]:
+        """What a command in it begins with."""
+        return ("nsenter", f"--net=/proc/{self.pid}/ns/net")
 
-
-def inside(namespace: str) -> tuple[str, ...]:
-    return ("ip", "netns", "exec", namespace)
+    def ip(self, *words: str) -> None:
+        subprocess.run([*self.inside, "ip", *words], check=True, capture_output=True, timeout=30)
 
 
 @contextmanager
-def namespace(name: str) -> Iterator[str]:
-    ip("netns", "add", name)
+def namespace(address: str) -> Iterator[Namespace]:
+    """Held by a process that ends when a pipe from this one is closed, in whatever way."""
+    holder = subprocess.Popen(
+        ["unshare", "--net", "cat"], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    found = Namespace(holder.pid, address)
     try:
-        ip("-n", name, "link", "set", "lo", "up")
-        yield name
+        while os.readlink(f"/proc/{holder.pid}/ns/net") == os.readlink("/proc/self/ns/net"):
+            if holder.poll() is not None:
+                pytest.skip("this machine lets nobody make network namespaces")
+            time.sleep(0.01)
+        found.ip("link", "set", "lo", "up")
+        yield found
     finally:
-        ip("netns", "delete", name)
+        holder.communicate()
 
 
 @pytest.fixture
-def network() -> Iterator[Network]:
+def network() -> Iterator[tuple[Namespace, Namespace]]:
+    """Two namespaces and a link between them."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("network namespaces need root, and ip from iproute2")
-    with ExitStack() as made:
-        try:
-            name = f"m{os.getpid()}"
-            here, there = (made.enter_context(namespace(f"{name}{end}")) for end in "ab")
-        except subprocess.CalledProcessError as error:
-            pytest.skip(f"this machine lets nobody make network namespaces: {error.stderr!r}")
-        found = Network(here, there)
-        peer = ("peer", "name", LINK, "netns", there)
-        ip("-n", here, "link", "add", LINK, "type", "veth", *peer)
-        for end, address in ((here, found.here_address), (there, found.there_address)):
-            ip("-n", end, "address", "add", f"{address}/24", "dev", LINK)
-            ip("-n", end, "link", "set", LINK, "up")
-        yield found
+    with namespace("10.213.77.1") as here, namespace("10.213.77.2") as there:
+        peer = ("peer", "name", LINK, "netns", f"{there.pid}")
+        here.ip("link", "add", LINK, "type", "veth", *peer)
+        for end in (here, there):
+            end.ip("address", "add", f"{end.address}/24", "dev", LINK)
+            end.ip("link", "set", LINK, "up")
+        yield here, there
 
 
 @contextmanager
-def store_in(network: Network, folder: Path, password: str) -> Iterator[str]:
+def store_in(where: Namespace, folder: Path, password: str) -> Iterator[str]:
     """The address of a server that both namespaces reach; ends with this process."""
     with EmbeddedServer() as embedded:
         assert isinstance(embedded, EmbeddedServer)
         binary = os.readlink(f"/proc/{embedded.pid}/exe")
-    options = ["--bind", network.here_address, "--port", "7379", "--save", ""]
-    server = [*inside(network.here), binary, *options, "--requirepass", password]
+    options = ["--bind", where.address, "--port", "7379", "--save", "", "--requirepass", password]
     process = subprocess.Popen(
-        [
-            "/bin/sh",
-            "-c",
-            WATCH,
-            "store",
-            *inside(network.here),
-            *server,
-            "--requirepass",
-            password,
-        ],
+        ["/bin/sh", "-c", WATCH, "store", *where.inside, binary, *options],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         env={**os.environ, "SOCKETS": str(folder / "none")},
     )
     try:
-        yield f"redis://{network.here_address}:7379/0"
+        yield f"redis://{where.address}:7379/0"
     finally:
         process.communicate(timeout=30)
 
@@ -112,23 +100,24 @@ def steps_in(out: Path) -> int:
 
 
 def test_a_run_finishes_without_the_node_that_was_cut_off(
-    tmp_path: Path, network: Network, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, network: tuple[Namespace, Namespace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    here, there = network
     monkeypatch.setattr(killable, "LATENCY_S", 0.0)  # of this process, not of the other
     whole = killable.simulation(tmp_path / "whole", "memory").run(STEPS)
     (tmp_path / "bought").unlink()
     out, password = tmp_path / "it", secrets.token_hex(8)
     environment = {**ray_environment(), PASSWORD: password}
     ray = Path(tempfile.mkdtemp(prefix="mr-", dir="/tmp"))  # sockets want a short path
-    command = [*inside(network.here), sys.executable, "-m", "tests.runtime.killable"]
+    command = [*here.inside, sys.executable, "-m", "tests.runtime.killable"]
     with ExitStack() as ended:
         ended.callback(shutil.rmtree, ray, ignore_errors=True)
-        url = ended.enter_context(store_in(network, tmp_path, password))
+        url = ended.enter_context(store_in(here, tmp_path, password))
         nodes = Nodes(
             ray,
             environment,
-            Place(inside(network.here), network.here_address),
-            Place(inside(network.there), network.there_address),
+            Place(here.inside, here.address),
+            Place(there.inside, there.address),
         )
         ended.callback(nodes.close)
         process = subprocess.Popen(
@@ -141,7 +130,7 @@ def test_a_run_finishes_without_the_node_that_was_cut_off(
         while not (steps_in(out) >= CUT_AT and nodes.actors_on_second()):
             assert process.poll() is None
             time.sleep(0.02)
-        network.cut()
+        there.ip("link", "set", LINK, "down")
         cut_at = steps_in(out)
         said, _ = process.communicate(timeout=150)
     assert CUT_AT <= cut_at < STEPS
