@@ -237,7 +237,7 @@ def idle_agent_steps_per_cpu_s(repetitions: int) -> float:
 @click.option("--repetitions", type=click.IntRange(1, 100), default=3, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def command(repetitions: int, as_json: bool) -> None:
-    """Measure CPU time per agent-step and wall time against the ideal; takes two minutes.
+    """Measure CPU time per agent-step and wall time against the ideal; takes four minutes.
 
     The calls are real, over HTTP to a stub server on this machine; its latencies are drawn.
     """
