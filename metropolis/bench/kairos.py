@@ -21,7 +21,7 @@ from metropolis.policy.base import Policy
 from metropolis.policy.kairos.accuracy import ordering_accuracy
 from metropolis.policy.named import DISPATCHERS, POLICIES, named
 from metropolis.progress import progress_bar
-from metropolis.sim.profiles import load_entry
+from metropolis.sim.profiles import Profile, load_profile
 from metropolis.sim.serving import Served, Serving
 from metropolis.trace.generate.agentic import APPLICATIONS, CO_LOCATED, workload
 
@@ -61,16 +61,22 @@ class Measured:
 
 
 def measure(
-    application: str, load: float, programs: int, fleet: Fleet, profile: str, seed: int
+    application: str,
+    load: float,
+    busy_per_s: float,
+    programs: int,
+    fleet: Fleet,
+    profile: Profile,
+    seed: int,
 ) -> list[Measured]:
-    """Every system before the same arrivals."""
-    per_s = load * busy_rate_per_s(application, fleet, seed)
+    """Every system before the same arrivals, `load` times `busy_per_s` a second."""
+    per_s = load * busy_per_s
     arriving = workload(application, programs, per_s, seed)
     measured = []
     for system, (policy_name, dispatcher_name) in SYSTEMS.items():
         policy: Policy = named(POLICIES, policy_name)()
         dispatcher = named(DISPATCHERS, dispatcher_name)(fleet)
-        served = Serving(arriving, load_entry(profile).profile, policy, dispatcher).run()
+        served = Serving(arriving, profile, policy, dispatcher).run()
         measured.append(_summed(application, load, per_s, system, served, policy))
     return measured
 
@@ -131,14 +137,16 @@ def command(programs: int, instances: int, profile: str, seed: int, as_json: boo
 
     Everything is simulated: instances, and programs whose lengths are estimates.
     """
-    fleet = fleet_of(profile, instances)
+    engine = load_profile(profile)
+    fleet = fleet_of(engine, instances)
     applications = [*APPLICATIONS, CO_LOCATED]
     measured: list[Measured] = []
     with progress_bar(len(applications) * len(LOADS), "loads") as (advance, describe):
         for application in applications:
+            busy_per_s = busy_rate_per_s(application, fleet, seed)
             for load in LOADS:
                 describe(f"{application}, load {load:g}")
-                measured += measure(application, load, programs, fleet, profile, seed)
+                measured += measure(application, load, busy_per_s, programs, fleet, engine, seed)
                 advance(1)
     if as_json:
         found = {"profile": profile, "instances": instances, "seed": seed, "programs": programs}
@@ -152,9 +160,8 @@ def command(programs: int, instances: int, profile: str, seed: int, as_json: boo
     )
 
 
-def fleet_of(profile: str, instances: int) -> Fleet:
+def fleet_of(engine: Profile, instances: int) -> Fleet:
     """Engines of a profile; an answer grows as it does when half of the sequences decode."""
-    engine = load_entry(profile).profile
     together = engine.max_sequences / 2
     iteration_ms = (
         max(engine.w_ms, engine.g_ms * together + engine.h_ms)

@@ -61,17 +61,38 @@ def whole_lines(file: BinaryIO) -> Iterator[bytes]:
     return (line for line in file if line.endswith(b"\n"))
 
 
-class HistoryWriter:
+class StepsFile:
+    """A file to which the steps of a run are added in order; None keeps nothing.
+
+    What exists is taken up after its first `keep` steps.
+    """
+
+    def __init__(self, path: Path | None, keep: Step) -> None:
+        self._file: BinaryIO | None = path.open("r+b" if keep else "w+b") if path else None
+
+    def flush(self, *, durably: bool = False) -> None:
+        """Hand the lines to the operating system; `durably`: let them survive a power cut."""
+        if self._file is not None:
+            self._file.flush()
+            if durably:
+                os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+
+class HistoryWriter(StepsFile):
     """Takes the steps in order; keeps the digest, and the lines in a file if there is one.
 
     A file that exists is taken up after its first `keep` steps, the rest is cut off.
     """
 
     def __init__(self, path: Path | None = None, keep: Step = 0) -> None:
+        super().__init__(path, keep)
         self._digest = hashlib.sha256()
-        self._file: BinaryIO | None = None
-        if path is not None:
-            self._file = path.open("r+b" if keep else "w+b")
+        if self._file is not None:
             kept = b"".join(islice(whole_lines(self._file), keep))
             self._digest.update(kept)
             self._file.seek(len(kept))
@@ -88,15 +109,3 @@ class HistoryWriter:
     def sha256(self) -> str:
         """The digest of the steps so far."""
         return self._digest.hexdigest()
-
-    def flush(self, *, durably: bool = False) -> None:
-        """Hand the lines to the operating system; `durably`: let them survive a power cut."""
-        if self._file is not None:
-            self._file.flush()
-            if durably:
-                os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file.close()

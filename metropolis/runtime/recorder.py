@@ -5,7 +5,6 @@ Clusters commit out of order; a step is recorded when the floor has passed it.
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ import numpy as np
 
 from metropolis.llm.agent import CallRecord
 from metropolis.rules.metrics import Hops
-from metropolis.runtime.history import HistoryWriter, whole_lines
+from metropolis.runtime.history import HistoryWriter, StepsFile, whole_lines
 from metropolis.store.outcome import Outcome
 from metropolis.trace.schema import Calls, Float32, Trace, TraceMeta
 from metropolis.trace.validate import LIMIT
@@ -122,7 +121,7 @@ def calls_below(step: Step, file: BinaryIO) -> Iterator[tuple[bytes, Call]]:
         yield line, call
 
 
-class CallsFile:
+class CallsFile(StepsFile):
     """The calls of a run, a line of JSON each, by step; None keeps nothing.
 
     A file that exists is taken up after the calls of its first `keep` steps, the rest is cut off.
@@ -130,7 +129,7 @@ class CallsFile:
     """
 
     def __init__(self, path: Path | None = None, keep: Step = 0, calls: int | None = None) -> None:
-        self._file = path.open("r+b" if keep else "w+b") if path else None
+        super().__init__(path, keep)
         self.kept: list[Call] = []
         if self._file is not None:
             size_bytes = 0
@@ -150,18 +149,6 @@ class CallsFile:
         if self._file is None:
             return
         self._file.write(b"".join(msgspec.json.encode(call) + b"\n" for call in calls))
-
-    def flush(self, *, durably: bool = False) -> None:
-        """Hand the lines to the operating system; `durably`: let them survive a power cut."""
-        if self._file is not None:
-            self._file.flush()
-            if durably:
-                os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file.close()
 
 
 def trace_of(
