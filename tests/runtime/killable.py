@@ -18,23 +18,30 @@ from tests.runtime.walkers import Meadow, Walker, author
 
 SEED = 5
 LATENCY_S = 0.01
+SLOW_S = 0.25
+"""Instead, while there is a file called slow."""
 LEASE_S = 0.6
 
 
 class Logged(Scripted):
-    """Takes its time, and writes down what was bought of it, one line a call."""
+    """Takes its time, and writes down what was bought of it, one line a call, and by which process."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(author)
         self._path = path
 
     async def complete(self, request: Request) -> Completion:
-        await asyncio.sleep(LATENCY_S)
+        await asyncio.sleep(SLOW_S if self._path.with_name("slow").exists() else LATENCY_S)
         completion = await super().complete(request)
-        log = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        os.write(log, f"{request.agent} {request.step} {request.digest}\n".encode())
-        os.close(log)
+        _append(self._path, f"{request.agent} {request.step} {request.digest}\n")
+        _append(self._path.with_name("buyers"), f"{os.getpid()}\n")
         return completion
+
+
+def _append(path: Path, line: str) -> None:
+    log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(log, line.encode())
+    os.close(log)
 
 
 def simulation(
