@@ -24,13 +24,21 @@ class Dispatcher(ABC):
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
+        self.closed: set[int] = set()
+        """Instances that take nothing now, lost or at their bound: whoever calls keeps the set."""
 
     @abstractmethod
     def place(self, request: QueuedRequest, now_s: float) -> int | None:
-        """The instance that takes `request` now; None: it waits, and so do all behind it."""
+        """The instance that takes `request` now; None: it waits, and so do all behind it.
+
+        Never one that is closed.
+        """
 
     def completed(self, execution: Execution) -> None:  # noqa: B027 -- not all care
         """A request has been answered."""
+
+    def withdrawn(self, request: QueuedRequest, instance: int, now_s: float) -> None:  # noqa: B027 -- not all care
+        """`request`, placed on `instance`, has left it unanswered; it may be placed anew."""
 
     def preempted(self, instance: int, now_s: float) -> None:  # noqa: B027 -- not all care
         """`instance` has run out of memory and put a request back."""

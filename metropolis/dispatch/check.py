@@ -54,11 +54,14 @@ def check_dispatcher(make: Callable[[Fleet], Dispatcher], seed: int = 0) -> None
     for execution, _ in _executions(seed):
         request = execution.request
         now_s += draw.expovariate(1.0)
+        closed = draw.sample(range(FLEET.instances), draw.randrange(FLEET.instances))
+        dispatcher.closed = set(closed)
         while (instance := dispatcher.place(request, now_s)) is None:
             _require(bool(placed), "a request must not wait while nothing is at work")
             now_s += draw.expovariate(1.0)
             _answer(dispatcher, placed.pop(draw.randrange(len(placed))), now_s)
         _require(instance in range(FLEET.instances), f"{instance!r} is no instance")
+        _require(instance not in dispatcher.closed, f"instance {instance} is closed")
         placed.append((request, instance, now_s))
         if draw.random() < 0.1:
             dispatcher.preempted(instance, now_s)
@@ -68,8 +71,12 @@ def check_dispatcher(make: Callable[[Fleet], Dispatcher], seed: int = 0) -> None
 
 
 def _answer(dispatcher: Dispatcher, one: tuple[QueuedRequest, int, float], now_s: float) -> None:
+    """End it: nine of ten have been answered."""
     request, instance, started_s = one
-    dispatcher.completed(Execution(request, instance, started_s, now_s, 10))
+    if request.id % 10:
+        dispatcher.completed(Execution(request, instance, started_s, now_s, 10))
+    else:
+        dispatcher.withdrawn(request, instance, now_s)
 
 
 def _executions(seed: int) -> Iterator[tuple[Execution, bool]]:

@@ -15,9 +15,15 @@ class InTurn(Dispatcher):
         super().__init__(fleet)
         self._count = count()
 
-    def place(self, request: QueuedRequest, now_s: float) -> int:  # noqa: ARG002
+    def place(self, request: QueuedRequest, now_s: float) -> int | None:  # noqa: ARG002
         """See Dispatcher."""
-        return next(self._count) % self.fleet.instances
+        if len(self.closed) == self.fleet.instances:
+            return None
+        return next(
+            turn % self.fleet.instances
+            for turn in self._count
+            if turn % self.fleet.instances not in self.closed
+        )
 
 
 class LeastUsed(Dispatcher):
@@ -27,12 +33,19 @@ class LeastUsed(Dispatcher):
         super().__init__(fleet)
         self._at_work = [0] * fleet.instances
 
-    def place(self, request: QueuedRequest, now_s: float) -> int:  # noqa: ARG002
+    def place(self, request: QueuedRequest, now_s: float) -> int | None:  # noqa: ARG002
         """See Dispatcher."""
-        chosen = min(range(self.fleet.instances), key=self._at_work.__getitem__)
+        if len(self.closed) == self.fleet.instances:
+            return None
+        instances = (each for each in range(self.fleet.instances) if each not in self.closed)
+        chosen = min(instances, key=self._at_work.__getitem__)
         self._at_work[chosen] += 1
         return chosen
 
     def completed(self, execution: Execution) -> None:
         """See Dispatcher."""
         self._at_work[execution.instance] -= 1
+
+    def withdrawn(self, request: QueuedRequest, instance: int, now_s: float) -> None:  # noqa: ARG002
+        """See Dispatcher."""
+        self._at_work[instance] -= 1

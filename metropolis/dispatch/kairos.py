@@ -41,7 +41,8 @@ class TimeSlots(Dispatcher):
 
     def place(self, request: QueuedRequest, now_s: float) -> int | None:
         """See Dispatcher."""
-        if len(self._full) == self.fleet.instances:
+        closed = self._full | self.closed
+        if len(closed) == self.fleet.instances:
             return None
         self._pass(now_s)
         known = self._latencies[request.function].densest_s
@@ -50,7 +51,7 @@ class TimeSlots(Dispatcher):
         grown = self.fleet.tokens_per_s * SLOT_S * np.arange(1, slots + 1)
         needed = request.prompt_tokens + grown.astype(np.int64)
         highest = np.maximum((self._used[:, :slots] + needed).max(axis=1), self._used.max(axis=1))
-        highest[list(self._full)] = NEVER
+        highest[list(closed)] = NEVER
         chosen = int(highest.argmin())
         if highest[chosen] > self.fleet.capacity_tokens and self._used[chosen].any():
             return None
@@ -61,15 +62,22 @@ class TimeSlots(Dispatcher):
     def completed(self, execution: Execution) -> None:
         """What it was expected to use from now on is free."""
         self._latencies[execution.request.function].add(execution.latency_s)
-        self._pass(execution.completed_s)
-        instance, first, needed = self._placed.pop(execution.request.id)
-        left = needed[self._first - first :]
-        self._used[instance, : len(left)] -= left
-        self._full.discard(instance)
+        self._free(execution.request, execution.completed_s)
+
+    def withdrawn(self, request: QueuedRequest, instance: int, now_s: float) -> None:  # noqa: ARG002
+        """Nothing is learned from it."""
+        self._free(request, now_s)
 
     def preempted(self, instance: int, now_s: float) -> None:  # noqa: ARG002
         """See Dispatcher."""
         self._full.add(instance)
+
+    def _free(self, request: QueuedRequest, now_s: float) -> None:
+        self._pass(now_s)
+        instance, first, needed = self._placed.pop(request.id)
+        left = needed[self._first - first :]
+        self._used[instance, : len(left)] -= left
+        self._full.discard(instance)
 
     def _pass(self, now_s: float) -> None:
         """Slots that are over."""

@@ -84,6 +84,11 @@ class Never(Dispatcher):
         return None
 
 
+class Anywhere(Dispatcher):
+    def place(self, request: QueuedRequest, now_s: float) -> int:
+        return request.id % self.fleet.instances
+
+
 class Another(Dispatcher):
     def __init__(self, fleet: Fleet) -> None:
         super().__init__(Fleet(1, 1, 1.0))
@@ -97,6 +102,7 @@ class Another(Dispatcher):
     [
         (Elsewhere, "is no instance"),
         (Never, "must not wait while nothing is at work"),
+        (Anywhere, "is closed"),
         (Another, "fleet must be"),
     ],
 )
