@@ -1,18 +1,14 @@
-"""Programs served in virtual time: a policy orders, a dispatcher places, instances answer.
-
-What a dispatcher does not place waits in the policy's order, and so does, in the engines, what
-their memory does not admit yet: ranks go there as priorities.
-"""
+"""Programs served in virtual time: a policy orders, a dispatcher places, instances answer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from metropolis._core import Completion, InstancePool, Profile, Request
+from metropolis._core import Profile
 from metropolis.dispatch.base import Dispatcher
 from metropolis.policy.base import Execution, Policy, QueuedRequest
-from metropolis.policy.queue import RequestQueue
+from metropolis.sim.engines import Engines
 from metropolis.trace.programs import Program, by_arrival
 
 
@@ -59,34 +55,27 @@ class Serving:
         dispatcher: Dispatcher,
         advance: Callable[[int], None] = lambda _: None,
     ) -> None:
-        self._profile, self._policy, self._dispatcher = profile, policy, dispatcher
-        self._advance = advance
-        self._queue = RequestQueue(policy)
-        self._pools = [InstancePool(profile) for _ in range(dispatcher.fleet.instances)]
-        self._preemptions = [0] * len(self._pools)
+        self._policy, self._advance = policy, advance
+        self._engines = Engines(profile, policy, dispatcher)
         self._coming = by_arrival(programs)[::-1]
         self._running: dict[str, _Running] = {}
-        self._calls: list[tuple[QueuedRequest, int]] = []
-        """By the id of the request: it, and which call of its program it is."""
+        self._calls: list[int] = []
+        """By the id of the request: which call of its program it is."""
         self._ended: list[ServedProgram] = []
         self._executions: list[Execution] = []
 
     def run(self) -> Served:
         """Until the last program has ended."""
         while self._coming or self._running:
-            now_sim_s = min(pool.next_event_sim_s() for pool in self._pools)
+            now_sim_s = self._engines.next_event_sim_s()
             if self._coming:
                 now_sim_s = min(now_sim_s, self._coming[-1].arrival_s)
-            for instance, pool in enumerate(self._pools):
-                for completion in pool.advance(now_sim_s):
-                    self._complete(completion, instance)
-                if pool.preemptions() > self._preemptions[instance]:
-                    self._preemptions[instance] = pool.preemptions()
-                    self._dispatcher.preempted(instance, now_sim_s)
+            for execution in self._engines.advance(now_sim_s):
+                self._complete(execution)
             while self._coming and self._coming[-1].arrival_s <= now_sim_s:
                 self._begin(self._coming.pop())
-            self._dispatch(now_sim_s)
-        return Served(self._ended, self._executions, sum(self._preemptions))
+            self._engines.dispatch(now_sim_s)
+        return Served(self._ended, self._executions, self._engines.preemptions)
 
     def _begin(self, program: Program) -> None:
         calls = program.calls
@@ -109,35 +98,15 @@ class Serving:
             program.calls[call.parents[-1]].function if call.parents else None,
             stages_left=call.stages_left,
         )
-        self._calls.append((request, index))
-        self._queue.push(request)
+        self._calls.append(index)
+        self._engines.send(request, call.output_tokens)
 
-    def _dispatch(self, now_sim_s: float) -> None:
-        while self._queue:
-            request = self._queue.first()
-            instance = self._dispatcher.place(request, now_sim_s)
-            if instance is None:
-                return
-            self._queue.pop()
-            call = self._running[request.program].program.calls[self._calls[request.id][1]]
-            rank = self._policy.rank(request)
-            tokens = Request(call.prompt_tokens, call.output_tokens, rank)
-            self._pools[instance].submit(request.id, tokens, now_sim_s)
-
-    def _complete(self, completion: Completion, instance: int) -> None:
-        request, index = self._calls[completion.id]
-        running = self._running[request.program]
+    def _complete(self, execution: Execution) -> None:
+        request, now_sim_s = execution.request, execution.completed_s
+        index, running = self._calls[request.id], self._running[request.program]
         program = running.program
-        now_sim_s = completion.last_token_sim_s
-        alone_s = InstancePool.isolated_sim_s(self._profile, Request(request.prompt_tokens, 1))
-        started_sim_s = max(request.arrived_s, completion.first_token_sim_s - alone_s)
-        execution = Execution(
-            request, instance, started_sim_s, now_sim_s, program.calls[index].output_tokens
-        )
         self._executions.append(execution)
-        self._policy.completed(execution)
-        self._dispatcher.completed(execution)
-        running.queueing_sim_s += started_sim_s - request.arrived_s
+        running.queueing_sim_s += execution.started_s - request.arrived_s
         running.left -= 1
         for child, call in enumerate(program.calls):
             if index in call.parents:
