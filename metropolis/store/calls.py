@@ -18,13 +18,15 @@ from metropolis.llm.journal import Key
 from metropolis.store.base import Acknowledged, Claim, StoreError
 from metropolis.store.encoding import Written, cluster_id, cluster_text, purchase
 from metropolis.store.outcome import outcome_from_json
-from metropolis.store.replies import arguments_of, claim_of, entries_of, order_of
+from metropolis.store.replies import arguments_of, claims_of, entries_of, order_of
 from metropolis.types import AgentId, Dispatch, Step
 
 WAIT_S = 1.0
 """A wait asks anew so often; well below the timeout of connections."""
 OTHERS_S = 0.02
 """The same of a wait for clusters that other workers are told of."""
+INBOX_MOST = 1 << 30
+"""All that is in a list."""
 T = TypeVar("T")
 
 
@@ -59,17 +61,22 @@ def claims(
     deadline_s = time.monotonic() + wait_s
     number = number_of_call()
     while True:
-        found = yield Script("claim", (number, worker, ms(lease_s), affinity, most, int(own)))
+        left_s = min(deadline_s - time.monotonic(), WAIT_S if own else OTHERS_S)
+        asked = number, worker, ms(lease_s), affinity, most, int(own), max(0, ms(left_s))
+        found = yield Script("claim", asked)
         if isinstance(found, list):
-            return [claim_of(number, worker, one) for one in found]
-        left_s = deadline_s - time.monotonic()
-        if left_s <= 0:
-            return []
-        waits = [left_s, WAIT_S if own else OTHERS_S]
+            return claims_of(worker, found)
+        left_s = min(left_s, deadline_s - time.monotonic())
         if found >= 0:
-            waits.append(found / 1000)
-        tokens = f"{prefix}tokens:{worker}", f"{prefix}tokens"
-        yield Waiting(("BLPOP", *tokens, max(0.001, min(waits))))
+            left_s = min(left_s, found / 1000)
+        if wait_s <= 0 or deadline_s <= time.monotonic():
+            return []
+        places = f"{prefix}inbox:{worker}", f"{prefix}tokens"
+        popped = yield Waiting(
+            ("BLMPOP", max(0.001, left_s), 2, *places, "LEFT", "COUNT", INBOX_MOST)
+        )
+        if popped is not None and popped[0].decode() == places[0]:
+            return claims_of(worker, popped[1])
 
 
 def keep_answer(key: Key, completion: Completion, buyer: str) -> Call[None]:

@@ -19,7 +19,9 @@ All keys of a run begin with `metropolis:{RUN}:`; the braces keep them together 
     busy            hash: agent -> id of the cluster it is dispatched in
     ready           sorted set: id by step
     tokens          list: one for every ready cluster that no worker ran last, for who waits
-    tokens:WORKER   list: one when clusters are ready that this worker ran last
+    asking          hash: worker -> "until (ms) number lease (ms) most", of its call that waits
+    inbox:WORKER    list: what was dispatched meanwhile and is claimed for that call, as claiming.lua
+                    describes it
     claims          hash: id -> "number worker"
     lasts           hash: worker -> "number id id …" of its last call
     leases          sorted set: id by the time (ms) at which the claim runs out

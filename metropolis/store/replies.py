@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from metropolis.store.base import Claim
@@ -35,20 +36,31 @@ def arguments_of(written: Written) -> Iterator[Any]:
         yield from (said.cell, said.line)
 
 
-def claim_of(number: int, worker: str, reply: Sequence[Any]) -> Claim:
-    """One of the claims that claim.lua returned."""
-    name, text, versions, events, minds, answers = reply
-    cluster = cluster_of(text.decode())
+def claims_of(worker: str, reply: Iterable[bytes]) -> list[Claim]:
+    """The claims that `described` of claiming.lua tells of."""
+    values = iter(reply)
+    number, many = int(next(values)), int(next(values))
+    return [_claim_of(number, worker, values) for _ in range(many)]
+
+
+def _claim_of(number: int, worker: str, values: Iterator[bytes]) -> Claim:
+    name, cluster = next(values).decode(), cluster_of(next(values).decode())
+    versions, events = _several(values), _several(values)
+    minds = {int(next(values)): parts_in(_several(values)) for _ in range(int(next(values)))}
     return Claim(
-        name.decode(),
+        name,
         number,
         worker,
         cluster.step,
         cluster.agents,
         slice_of(cluster.step, versions_of(versions), lines_of(events)),
-        {int(agent): parts_in(mind) for agent, mind in pairs_of(minds)},
-        dict(answers_of(pairs_of(answers))),
+        minds,
+        dict(answers_of(pairs_of(_several(values)))),
     )
+
+
+def _several(values: Iterator[bytes]) -> list[bytes]:
+    return [*islice(values, int(next(values)))]
 
 
 def pairs_of(flat: Sequence[Any]) -> Iterator[tuple[Any, Any]]:

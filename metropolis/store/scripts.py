@@ -1,4 +1,6 @@
-"""The scripts of the store in Redis, each one atomic act: common.lua, then a file of its own."""
+"""The scripts of the store in Redis, each one atomic act: common.lua, then a file of its own; what
+hands clusters to workers has claiming.lua before it.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,9 @@ import redis
 from metropolis.store.connect import Client
 
 
+_CLAIMING = "claim", "dispatch"
+
+
 @cache
 def script(name: str) -> tuple[bytes, str]:
     """The text of a script, and its SHA-1, by which the server knows it.
@@ -20,9 +25,10 @@ def script(name: str) -> tuple[bytes, str]:
     its second half, when memory is full.
     """
     folder = files("metropolis.store") / "lua"
-    common, own = ((folder / f"{part}.lua").read_text() for part in ("common", name))
+    parts = ["common", *(["claiming"] if name in _CLAIMING else []), name]
+    *shared, own = ((folder / f"{part}.lua").read_text() for part in parts)
     flags, own = own.split("\n", 1) if own.startswith("#!") else ("#!lua", own)
-    text = f"{flags}\n{common}\n{own}".encode()
+    text = "\n".join([flags, *shared, own]).encode()
     return text, hashlib.sha1(text, usedforsecurity=False).hexdigest()
 
 

@@ -1,18 +1,18 @@
--- The ready clusters of the lowest steps and all they need. ARGV: number, worker, lease in ms,
--- affinity in steps, how many at most, 1 if none that another worker ran last. Returns of each id,
--- text, versions, events, minds, answers; when nothing is ready, the ms until the next claim runs
--- out (-1: none will). The number that the worker has used last gets the clusters it has got before:
--- its reply was lost.
+-- The ready clusters of the lowest steps. ARGV: number, worker, lease in ms, affinity in steps, how
+-- many at most, 1 if none that another worker ran last, how many ms the worker waits. Returns what
+-- `described` does; when nothing is ready, the ms until the next claim runs out (-1: none will), and
+-- then the worker has asked: what is dispatched that it ran last is claimed for it and put into its
+-- inbox. The number that the worker has used last gets the clusters it has got before: its reply was
+-- lost.
 
 local refused = refusal()
 if refused then
   return refused
 end
 local number, worker, lease, affinity = take(), take(), take_number(), take_number()
-local most, own = take_number(), take() == '1'
-local claim = number .. ' ' .. worker
+local most, own, wait = take_number(), take() == '1', take_number()
+local inbox = run .. 'inbox:' .. worker
 local now = now_ms()
-call('DEL', run .. 'tokens:' .. worker)
 
 local expired = call('ZRANGEBYSCORE', run .. 'leases', '-inf', now)
 for _, id in ipairs(expired) do
@@ -52,83 +52,36 @@ local function choose()
   return chosen
 end
 
-local chosen = {}
 local last = words(call('HGET', run .. 'lasts', worker) or '')
 if last[1] == number then
+  local again = {}
   table.remove(last, 1)
   for i, holder in ipairs(get_all(run .. 'claims', last)) do
-    if holder == claim then
-      chosen[#chosen + 1] = last[i]
+    if holder == number .. ' ' .. worker then
+      again[#again + 1] = last[i]
     end
   end
-end
-if not chosen[1] then
-  chosen = choose()
-  if not chosen[1] then
-    call('DEL', run .. 'tokens')
-    local next = call('ZRANGE', run .. 'leases', 0, 0, 'WITHSCORES')
-    return next[2] and math.max(1, next[2] - now) or -1
+  call('DEL', inbox)
+  if again[1] then
+    return described(number, worker, again)
   end
-  call('ZREM', run .. 'ready', unpack(chosen))
-  local claims, leases = {}, {}
-  for i, id in ipairs(chosen) do
-    claims[2 * i - 1], claims[2 * i] = id, claim
-    leases[2 * i - 1], leases[2 * i] = now + lease, id
+else
+  local found = call('LRANGE', inbox, 0, -1)
+  if found[1] then -- for an earlier call, which did not wait so long
+    call('DEL', inbox)
+    return found
   end
-  call('HSET', run .. 'claims', unpack(claims))
-  call('HSET', run .. 'lasts', worker, number .. ' ' .. table.concat(chosen, ' '))
-  call('ZADD', run .. 'leases', unpack(leases))
-  count('claims', #chosen)
 end
 
-local function about(id, text)
-  local members = words(text)
-  local step = table.remove(members, 1)
-  local names, events = {}, {}
-  local cells, keys, is_known = {}, {}, {}
-  for _, node in ipairs(get_all(run .. 'nodes', members)) do
-    for cell in string.gmatch(string.match(node, '\n([^\n]*)$'), '%S+') do
-      if not is_known[cell] then
-        is_known[cell] = true
-        cells[#cells + 1] = cell
-        keys[#keys + 1] = run .. 'cell:' .. cell
-      end
-    end
-  end
-  if #keys <= 4000 then
-    names = call('SUNION', unpack(keys))
-  else
-    for _, key in ipairs(keys) do
-      for _, name in ipairs(call('SMEMBERS', key)) do
-        if not is_known[key .. name] then
-          is_known[key .. name] = true
-          names[#names + 1] = name
-        end
-      end
-    end
-  end
-  for _, lines in ipairs(get_all(run .. 'events:' .. step, cells)) do
-    if lines then
-      events[#events + 1] = lines
-    end
-  end
-  local minds, answers = {}, {}
-  local homes = get_all(run .. 'homes', members)
-  for i, agent in ipairs(members) do
-    if worker_of(homes[i]) ~= worker then
-      minds[#minds + 1] = agent
-      minds[#minds + 1] = call('HGETALL', run .. 'mind:' .. agent)
-    end
-    for _, part in ipairs(call('HGETALL', run .. 'memo:' .. agent)) do
-      answers[#answers + 1] = part
-    end
-  end
-  all('HDEL', run .. 'homes', members)
-  return { id, text, seen(names, tonumber(step)), events, minds, answers }
+local chosen = choose()
+if chosen[1] then
+  claim_all(number, worker, lease, chosen, now)
+  return described(number, worker, chosen)
 end
-
-local found = {}
-for i, text in ipairs(get_all(run .. 'clusters', chosen)) do
-  found[i] = about(chosen[i], text)
+call('DEL', run .. 'tokens')
+if wait > 0 then
+  local until_ms = string.format('%.0f', now + wait)
+  call('HSET', run .. 'asking', worker, table.concat({ until_ms, number, lease, most }, ' '))
 end
-return found
+local next = call('ZRANGE', run .. 'leases', 0, 0, 'WITHSCORES')
+return next[2] and math.max(1, next[2] - now) or -1

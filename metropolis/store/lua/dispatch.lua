@@ -1,7 +1,5 @@
--- Let clusters be claimed. ARGV: fence, floor; number, then id, text; number, then agent, blocker
--- ('' when there is none).
-
-local TOKEN_MS = 60000
+-- Let clusters be claimed, and claim those whose last worker has asked for more. ARGV: fence, floor;
+-- number, then id, text; number, then agent, blocker ('' when there is none).
 
 local refused = refusal(take())
 if refused then
@@ -80,22 +78,34 @@ if fresh[1] then
   all('HSET', run .. 'clusters', clusters, 2)
   all('ZADD', run .. 'ready', ready, 2)
   count('dispatched', #fresh)
-  local homeless, woken = {}, {}
-  for i = 1, #firsts do
-    homeless[i] = 1
-  end
-  for _, home in ipairs(get_all(run .. 'homes', firsts)) do
+  local homeless, of_worker, workers = {}, {}, {}
+  for i, home in ipairs(get_all(run .. 'homes', firsts)) do
     local worker = worker_of(home)
-    if worker then
-      homeless[#homeless] = nil
-      if not woken[worker] then
-        woken[worker] = true
-        call('RPUSH', run .. 'tokens:' .. worker, 1)
-        call('PEXPIRE', run .. 'tokens:' .. worker, TOKEN_MS) -- it may be dead
-      end
+    if not worker then
+      homeless[#homeless + 1] = 1
+    elseif of_worker[worker] then
+      table.insert(of_worker[worker], clusters[2 * i - 1])
+    else
+      of_worker[worker] = { clusters[2 * i - 1] }
+      workers[#workers + 1] = worker
     end
   end
   all('RPUSH', run .. 'tokens', homeless)
+  local now = now_ms()
+  for i, asked in ipairs(get_all(run .. 'asking', workers)) do
+    local until_ms, number, lease, most = unpack(words(asked or '0'))
+    if tonumber(until_ms) > now then
+      local worker, ids = workers[i], {}
+      for j = 1, math.min(most, #of_worker[workers[i]]) do
+        ids[j] = of_worker[worker][j]
+      end
+      claim_all(number, worker, lease, ids, now)
+      local inbox = run .. 'inbox:' .. worker
+      all('RPUSH', inbox, described(number, worker, ids))
+      call('PEXPIRE', inbox, lease)
+      call('HDEL', run .. 'asking', worker)
+    end
+  end
 end
 local blocked, free = {}, {}
 for _ = 1, take_number() do
