@@ -23,6 +23,7 @@ def check_policy(make: Callable[[], Policy], seed: int = 0) -> None:
     are told.
     """
     policy, twin = make(), make()
+    _require(0 < policy.rank_bits <= RANK_BITS, f"rank_bits must be from 1 to {RANK_BITS}")
     waiting: list[QueuedRequest] = []
     for execution, is_last in _executions(seed):
         waiting.append(execution.request)
@@ -36,8 +37,8 @@ def check_policy(make: Callable[[], Policy], seed: int = 0) -> None:
         version = policy.version
         ranks = [policy.rank(request) for request in waiting]
         _require(all(type(rank) is int for rank in ranks), "a rank must be an int")
-        fits = all(0 <= rank <= 1 << RANK_BITS for rank in ranks)
-        _require(fits, f"a rank must lie between 0 and 2 ** {RANK_BITS}")
+        fits = all(0 <= rank < 1 << policy.rank_bits for rank in ranks)
+        _require(fits, f"a rank must lie between 0 and 2 ** {policy.rank_bits}, below it")
         again = [policy.rank(request) for request in waiting]
         same = version == policy.version and ranks == again
         _require(same, "rank must be a function of the request and the version")

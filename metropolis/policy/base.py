@@ -58,10 +58,13 @@ class Policy(ABC):
 
     version = 0
     """Grows whenever the rank of a request that waits already may have changed."""
+    rank_bits = RANK_BITS
+    """Ranks are below 2 ** rank_bits. With fewer than RANK_BITS it can stand behind another policy
+    (`step+kairos`)."""
 
     @abstractmethod
     def rank(self, request: QueuedRequest) -> int:
-        """Smaller goes first, from 0 up to 2 ** RANK_BITS; ties go by arrival, then by id.
+        """Smaller goes first, from 0 to below 2 ** rank_bits; ties go by arrival, then by id.
 
         A function of `request` and `version`.
         """

@@ -9,21 +9,33 @@ from metropolis.types import MetropolisError
 class Fcfs(Policy):
     """First come, first served, at every stage anew (Parrot, as Kairos §7.1 has it)."""
 
+    rank_bits = 1
+
     def rank(self, request: QueuedRequest) -> int:  # noqa: ARG002
         """All the same."""
         return 0
 
 
 class StepFirst(Policy):
-    """The lowest step first (AI Metropolis §3.5)."""
+    """The lowest step first (AI Metropolis §3.5); `bucket` steps in a row are equal.
+
+    Raises MetropolisError when a bucket holds no step.
+    """
+
+    def __init__(self, bucket: int = 1) -> None:
+        if bucket < 1:
+            raise MetropolisError(f"step: bucket is {bucket}; it should be at least 1")
+        self._bucket = bucket
 
     def rank(self, request: QueuedRequest) -> int:
-        """Its step."""
-        return request.step
+        """Its bucket of steps."""
+        return request.step // self._bucket
 
 
 class Topology(Policy):
     """The fewest remaining stages first (Ayo, as Kairos §7.1 has it)."""
+
+    rank_bits = 16
 
     def rank(self, request: QueuedRequest) -> int:
         """Its remaining stages; raises MetropolisError when nobody has said."""
@@ -32,4 +44,4 @@ class Topology(Policy):
                 f"program {request.program!r}, function {request.function!r}: topology needs to "
                 "know how many stages are left"
             )
-        return request.stages_left
+        return min(request.stages_left, (1 << self.rank_bits) - 1)

@@ -1,14 +1,23 @@
-"""Plug-ins by name: policies and dispatchers, ours and anybody's, through entry points."""
+"""Plug-ins by name: policies and dispatchers, ours and anybody's, through entry points.
+
+A name may carry options: `kairos:window=256`, `plas:quanta_s=1/2/4,beta=4`. They are the parameters
+of the plug-in's class that have a default, whose type the value takes; the items of a tuple stand
+between slashes. Policies may be joined: `step+kairos` is kairos' order within that of steps.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from importlib.metadata import entry_points
+from inspect import Parameter, signature
 from typing import Any
 
+from metropolis.policy.combined import Combined
 from metropolis.types import MetropolisError
 
 POLICIES = "metropolis.policies"
-"""Entry points: name -> a Policy's class, made without arguments."""
+"""Entry points: name -> a Policy's class, made without positional arguments."""
 DISPATCHERS = "metropolis.dispatchers"
 """Entry points: name -> a Dispatcher's class, made for a Fleet."""
 
@@ -18,9 +27,61 @@ def names_of(group: str) -> list[str]:
     return sorted(point.name for point in entry_points(group=group))
 
 
-def named(group: str, name: str) -> Any:
-    """The class behind `name`; raises MetropolisError when there is none."""
+def named(group: str, text: str) -> Callable[..., Any]:
+    """What makes the plug-in that `text` names, with its options.
+
+    Raises MetropolisError when there is none of that name, or it has no such option.
+    """
+    if group == POLICIES and "+" in text:
+        parts = [named(group, part) for part in text.split("+")]
+        return lambda: Combined([make() for make in parts])
+    name, colon, given = text.partition(":")
     for point in entry_points(group=group, name=name):
-        return point.load()
+        make: Callable[..., Any] = point.load()
+        return partial(make, **_options(name, make, given)) if colon else make
     kind = group.rpartition(".")[2]
     raise MetropolisError(f"{name!r} is not among the {kind}: {', '.join(names_of(group))}")
+
+
+def options_of(make: Callable[..., Any]) -> dict[str, Any]:
+    """The options of a plug-in's class and their defaults."""
+    return {
+        parameter.name: parameter.default
+        for parameter in signature(make).parameters.values()
+        if parameter.default is not Parameter.empty
+    }
+
+
+def _options(name: str, make: Callable[..., Any], given: str) -> dict[str, Any]:
+    defaults, found = options_of(make), {}
+    for one in given.split(","):
+        option, equals, value = one.partition("=")
+        if not equals:
+            raise MetropolisError(f"{name}: {one!r} is no option; write {name}:option=value")
+        if option not in defaults:
+            known = ", ".join(defaults) or "none"
+            raise MetropolisError(f"{name} has no option {option!r}; its options: {known}")
+        try:
+            found[option] = _like(defaults[option], value)
+        except ValueError as error:
+            raise MetropolisError(
+                f"{name}: option {option} is {value!r}; write it like {_written(defaults[option])}"
+            ) from error
+    return found
+
+
+def _like(default: Any, value: str) -> Any:
+    """`value` as what `default` is; raises ValueError when it is not written like that."""
+    if isinstance(default, tuple):
+        return tuple(_like(default[0], item) for item in value.split("/"))
+    if isinstance(default, bool):
+        if value not in ("true", "false"):
+            raise ValueError(value)
+        return value == "true"
+    return type(default)(value)
+
+
+def _written(default: Any) -> str:
+    if isinstance(default, tuple):
+        return "/".join(map(_written, default))
+    return str(default).lower() if isinstance(default, bool) else str(default)

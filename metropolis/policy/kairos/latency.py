@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 FIRST = 8
-KEPT = 512
+WINDOW = 512
 LEVELS = 64
 CONVERGED = 0.1
 """Of the mean: how far the distribution may move while its sample doubles."""
@@ -18,12 +18,13 @@ _AT = (np.arange(LEVELS) + 0.5) / LEVELS
 
 
 class Latencies:
-    """The latest KEPT samples; the distribution is looked at whenever there are twice as many,
+    """The latest `window` samples; the distribution is looked at whenever there are twice as many,
     and later whenever all are new: load and users change.
     """
 
-    def __init__(self) -> None:
-        self._samples: deque[float] = deque(maxlen=KEPT)
+    def __init__(self, window: int = WINDOW) -> None:
+        self._samples: deque[float] = deque(maxlen=window)
+        self._window = window
         self._count, self._due = 0, FIRST
         self.quantiles: Quantiles | None = None
         """(LEVELS,): at the middles of equal shares, as of the last look; None: none yet."""
@@ -36,7 +37,7 @@ class Latencies:
         self._count += 1
         if self._count < self._due:
             return False
-        self._due = min(2 * self._count, self._count + KEPT)
+        self._due = min(2 * self._count, self._count + self._window)
         before, self.quantiles = self.quantiles, np.quantile(self._samples, _AT)
         self.converged = before is not None and (
             wasserstein(before, self.quantiles) <= CONVERGED * float(self.quantiles.mean())

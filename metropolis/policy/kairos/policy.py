@@ -7,26 +7,44 @@ from collections import defaultdict
 import numpy as np
 
 from metropolis.policy.base import Execution, Policy, QueuedRequest
-from metropolis.policy.kairos.latency import Latencies
+from metropolis.policy.kairos.latency import FIRST, WINDOW, Latencies
 from metropolis.policy.kairos.priority import distance_from_zero
 from metropolis.policy.kairos.workflow import call_graph, remaining_s
+from metropolis.types import MetropolisError
 
-_START_BITS = 44
-"""The start of a program in ms; above it the place of its function."""
+_START_BITS, _PLACE_BITS = 32, 13
+"""Of a rank: the start of a program in ms since the first, which is enough for 49 days; above it
+the place of its function."""
 
 
 class Kairos(Policy):
-    """Learns while it runs: until a function is known it stands in the middle of the others."""
+    """Learns while it runs: until a function is known it stands in the middle of the others.
 
-    def __init__(self) -> None:
+    `window`: so many of a function's latest executions make its distribution. Raises
+    MetropolisError when they are too few for a first look at it.
+    """
+
+    rank_bits = _START_BITS + _PLACE_BITS
+
+    def __init__(self, window: int = WINDOW) -> None:
+        if window < FIRST:
+            raise MetropolisError(f"kairos: window is {window}; it should be at least {FIRST}")
         self._programs: dict[str, list[Execution]] = defaultdict(list)
-        self._remaining: dict[str, Latencies] = defaultdict(Latencies)
+        self._remaining: dict[str, Latencies] = defaultdict(lambda: Latencies(window))
         self._places: dict[str, int] = {}
+        self._first_s: float | None = None
+        """When the first program of all arrived."""
 
     def rank(self, request: QueuedRequest) -> int:
         """See Policy."""
         place = self._places.get(request.function, len(self._places) // 2)
-        return place << _START_BITS | int(request.program_arrived_s * 1000)
+        start_ms = int((request.program_arrived_s - (self._first_s or 0.0)) * 1000)
+        return _within(place, _PLACE_BITS) << _START_BITS | _within(start_ms, _START_BITS)
+
+    def arrived(self, request: QueuedRequest) -> None:
+        """See Policy."""
+        if self._first_s is None:
+            self._first_s = request.program_arrived_s
 
     def completed(self, execution: Execution) -> None:
         """See Policy."""
@@ -52,3 +70,7 @@ class Kairos(Policy):
         names = list(known)
         self._places = {names[index]: place for place, index in enumerate(order)}
         self.version += 1
+
+
+def _within(number: int, bits: int) -> int:
+    return min(max(number, 0), (1 << bits) - 1)

@@ -1,0 +1,33 @@
+"""A policy and a dispatcher of one's own: this file, and their names in pyproject.toml.
+
+`pip install ./examples/own_policy`, then
+`metropolis bench serving --policies fcfs,short-prompts:patience_s=5 --dispatchers by-function`
+"""
+
+from zlib import crc32
+
+from metropolis.dispatch.base import Dispatcher
+from metropolis.policy.base import Policy, QueuedRequest
+from metropolis.types import MetropolisError
+
+
+class ShortPrompts(Policy):
+    """Short prompts first; a second of an earlier arrival is worth `1000 / patience_s` tokens."""
+
+    def __init__(self, patience_s: float = 60.0) -> None:
+        if patience_s <= 0:
+            raise MetropolisError(f"patience_s is {patience_s}; it should be above 0")
+        self._patience_s = patience_s
+
+    def rank(self, request: QueuedRequest) -> int:
+        """Smaller goes first; what counts is the difference to others'."""
+        return int(request.prompt_tokens + 1000 * request.arrived_s / self._patience_s)
+
+
+class ByFunction(Dispatcher):
+    """All requests of a function to the same instance, where its instructions are cached."""
+
+    def place(self, request: QueuedRequest, now_s: float) -> int | None:  # noqa: ARG002
+        """The instance of its function, or another as long as that is closed."""
+        taking = [one for one in range(self.fleet.instances) if one not in self.closed]
+        return taking[crc32(request.function.encode()) % len(taking)] if taking else None

@@ -1,0 +1,61 @@
+"""Policies in a row: each orders what is equal to those before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from metropolis.policy.base import RANK_BITS, Execution, Policy, QueuedRequest
+from metropolis.types import MetropolisError
+
+
+class Combined(Policy):
+    """The first decides; the second where the first's ranks are equal, and so on.
+
+    For simulations: steps first, so that nobody far ahead keeps those at the floor waiting, then
+    what is learned of functions. The first gets the bits that the others leave; ranks beyond them
+    are all the same. Raises MetropolisError when they leave none.
+    """
+
+    def __init__(self, policies: Sequence[Policy]) -> None:
+        self._policies = policies
+        left = RANK_BITS - sum(policy.rank_bits for policy in policies[1:])
+        if left < 1:
+            raise MetropolisError(
+                f"{'+'.join(type(policy).__name__ for policy in policies)}: the ranks of all but "
+                f"the first take {RANK_BITS - left} bits; fewer than {RANK_BITS} would be right"
+            )
+        self._first_max = (1 << left) - 1
+
+    def rank(self, request: QueuedRequest) -> int:
+        """See Policy."""
+        rank = min(self._policies[0].rank(request), self._first_max)
+        for policy in self._policies[1:]:
+            rank = rank << policy.rank_bits | policy.rank(request)
+        return rank
+
+    def arrived(self, request: QueuedRequest) -> None:
+        """Tell all."""
+        for policy in self._policies:
+            policy.arrived(request)
+        self._follow()
+
+    def withdrawn(self, request: QueuedRequest, now_s: float) -> None:
+        """Tell all."""
+        for policy in self._policies:
+            policy.withdrawn(request, now_s)
+        self._follow()
+
+    def completed(self, execution: Execution) -> None:
+        """Tell all."""
+        for policy in self._policies:
+            policy.completed(execution)
+        self._follow()
+
+    def program_ended(self, program: str) -> None:
+        """Tell all."""
+        for policy in self._policies:
+            policy.program_ended(program)
+        self._follow()
+
+    def _follow(self) -> None:
+        self.version = sum(policy.version for policy in self._policies)

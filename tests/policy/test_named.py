@@ -1,0 +1,133 @@
+"""Plug-ins by name, with options, in a row; the example of a third party, installed for real."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metropolis.dispatch.check import check_policy
+from metropolis.policy.base import RANK_BITS, Policy, QueuedRequest
+from metropolis.policy.combined import Combined
+from metropolis.policy.named import POLICIES, named
+from metropolis.types import MetropolisError
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own_policy"
+
+
+class ByTokens(Policy):
+    rank_bits = 20
+
+    def __init__(
+        self, weight: float = 1.0, is_up: bool = True, lows: tuple[int, ...] = (1, 2)
+    ) -> None:
+        self.told = weight, is_up, lows
+
+    def rank(self, request: QueuedRequest) -> int:
+        return request.prompt_tokens
+
+
+class Wide(ByTokens):
+    rank_bits = RANK_BITS
+
+
+def request(number: int, step: int, tokens: int) -> QueuedRequest:
+    return QueuedRequest(number, "p", "f", tokens, 0.0, 0.0, step=step)
+
+
+@pytest.fixture
+def _ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A distribution with one entry point, as pip would leave it."""
+    folder = tmp_path / "ours-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: ours\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text(f"[{POLICIES}]\nours = {__name__}:ByTokens\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+@pytest.mark.usefixtures("_ours")
+def test_options_take_the_type_of_their_default() -> None:
+    assert named(POLICIES, "ours")().told == (1.0, True, (1, 2))
+    made = named(POLICIES, "ours:weight=3,is_up=false,lows=4/5/6")()
+    assert made.told == (3.0, False, (4, 5, 6))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("ours:heavy=1", "ours has no option 'heavy'; its options: weight, is_up, lows"),
+        ("fcfs:heavy=1", "fcfs has no option 'heavy'; its options: none"),
+        ("ours:weight", "'weight' is no option; write ours:option=value"),
+        ("ours:", "'' is no option; write ours:option=value"),
+        ("ours:weight=x", "option weight is 'x'; write it like 1.0"),
+        ("ours:is_up=1", "option is_up is '1'; write it like true"),
+        ("ours:lows=1/x", "option lows is '1/x'; write it like 1/2"),
+        ("lifo", "'lifo' is not among the policies: fcfs"),
+        ("step+lifo", "'lifo' is not among the policies: fcfs"),
+        ("step:bucket=0", "bucket is 0; it should be at least 1"),
+        ("kairos:window=3", "window is 3; it should be at least 8"),
+    ],
+)
+@pytest.mark.usefixtures("_ours")
+def test_what_is_wrong_is_said(text: str, sentence: str) -> None:
+    with pytest.raises(MetropolisError, match=sentence):
+        named(POLICIES, text)()
+
+
+@given(st.lists(st.tuples(st.integers(0, 99), st.integers(1, 9)), min_size=1), st.integers(1, 9))
+def test_in_a_row_the_second_orders_what_is_equal_to_the_first(
+    told: list[tuple[int, int]], bucket: int
+) -> None:
+    policy = Combined([named(POLICIES, f"step:bucket={bucket}")(), ByTokens()])
+    requests = [request(number, *one) for number, one in enumerate(told)]
+    found = sorted(requests, key=policy.rank)
+    expected = sorted(requests, key=lambda r: (r.step // bucket, r.prompt_tokens))
+    assert found == expected
+    assert all(0 <= policy.rank(one) < 1 << RANK_BITS for one in requests)
+
+
+def test_ranks_beyond_the_bits_are_the_same() -> None:
+    policy = Combined([named(POLICIES, "step")(), ByTokens()])
+    assert policy.rank(request(0, 2**50, 5)) == policy.rank(request(1, 2**60, 5)) < 1 << RANK_BITS
+    with pytest.raises(MetropolisError, match=r"StepFirst\+Wide: .* take 62 bits; fewer than 62"):
+        Combined([named(POLICIES, "step")(), Wide()])
+
+
+@pytest.mark.parametrize("text", ["step+kairos", "step:bucket=4+topology+kairos", "fcfs+step"])
+def test_policies_in_a_row_keep_the_interface(text: str) -> None:
+    if text == "fcfs+step":
+        with pytest.raises(MetropolisError, match="take 62 bits"):
+            check_policy(named(POLICIES, text))
+    else:
+        check_policy(named(POLICIES, text))
+
+
+USE = """
+import json
+from metropolis.dispatch.check import check_dispatcher, check_policy
+from metropolis.policy.named import DISPATCHERS, POLICIES, named, names_of
+check_policy(named(POLICIES, "short-prompts:patience_s=5"))
+check_dispatcher(named(DISPATCHERS, "by-function"))
+print(json.dumps([names_of(POLICIES), names_of(DISPATCHERS)]))
+"""
+
+
+def test_the_example_of_a_third_party(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    shutil.copytree(EXAMPLE, source)
+    install = ["pip", "install", "-q", "--no-deps", "--target", str(target), str(source)]
+    subprocess.run([sys.executable, "-m", *install], check=True)
+    place = {"PYTHONPATH": str(target), "PATH": ""}
+    used = subprocess.run(
+        [sys.executable, "-c", USE], env=place, capture_output=True, text=True, check=False
+    )
+    assert used.returncode == 0, used.stderr
+    policies, dispatchers = json.loads(used.stdout)
+    assert "short-prompts" in policies
+    assert "by-function" in dispatchers
