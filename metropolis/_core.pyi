@@ -129,25 +129,68 @@ class Request:
     def prefix_tokens(self) -> int: ...
 
 class Completion:
+    """A request that has left: with all its tokens, or aborted with those it had."""
+
     @property
     def id(self) -> int: ...
     @property
     def instance(self) -> int: ...
     @property
-    def first_token_sim_s(self) -> float: ...
+    def output_tokens(self) -> int: ...
     @property
-    def last_token_sim_s(self) -> float: ...
+    def first_token_sim_s(self) -> float:
+        """Infinity when it has none."""
+
+    @property
+    def last_token_sim_s(self) -> float:
+        """When it left."""
+
+    @property
+    def aborted(self) -> bool: ...
+
+class InstanceStatus:
+    """An instance at the time its pool has reached."""
+
+    @property
+    def kv_used_blocks(self) -> int:
+        """Held by running sequences."""
+
+    @property
+    def kv_capacity_blocks(self) -> int: ...
+    @property
+    def running(self) -> int: ...
+    @property
+    def waiting(self) -> int: ...
+    @property
+    def preemptions(self) -> int:
+        """So far."""
+
+    @property
+    def prefix_hit_tokens(self) -> int:
+        """Of prompts and recomputed answers, found in the cache so far."""
 
 class InstancePool:
     def __init__(
         self, profile: Profile, instances: int = 1, prefix_reuse: bool = False
     ) -> None: ...
     def submit(self, id: int, request: Request, now_sim_s: float) -> None: ...
+    def abort(self, id: int, now_sim_s: float) -> None:
+        """As an engine's abort; `advance` reports it.
+
+        What waits leaves at once; what runs leaves with its tokens at the end of the iteration
+        under way, complete if that brings its last one. ValueError for a request that is not
+        outstanding or has been aborted before.
+        """
+
     def next_event_sim_s(self) -> float: ...
     def advance(self, until_sim_s: float) -> list[Completion]: ...
     def outstanding(self) -> int: ...
     def busy_sim_s(self, instance: int) -> float: ...
     def preemptions(self) -> int: ...
+    def progress(self, instance: int = 0) -> dict[int, int]:
+        """Requests that run, and how many tokens each has at the time the pool has reached."""
+
+    def status(self, instance: int = 0) -> InstanceStatus: ...
     @staticmethod
     def isolated_sim_s(profile: Profile, request: Request) -> float: ...
 

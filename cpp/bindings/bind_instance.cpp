@@ -104,11 +104,22 @@ void bind_instance(py::module_& m) {
       .def_readonly("prefix_id", &Request::prefix_id)
       .def_readonly("prefix_tokens", &Request::prefix_tokens);
 
-  py::class_<Completion>(m, "Completion", "A request that has all its tokens.")
+  py::class_<Completion>(m, "Completion",
+                         "A request that has left: with all its tokens, or aborted.")
       .def_readonly("id", &Completion::id)
       .def_readonly("instance", &Completion::instance)
+      .def_readonly("output_tokens", &Completion::output_tokens)
       .def_readonly("first_token_sim_s", &Completion::first_token_sim_s)
-      .def_readonly("last_token_sim_s", &Completion::last_token_sim_s);
+      .def_readonly("last_token_sim_s", &Completion::last_token_sim_s)
+      .def_readonly("aborted", &Completion::aborted);
+
+  py::class_<InstanceStatus>(m, "InstanceStatus", "An instance at the time its pool has reached.")
+      .def_readonly("kv_used_blocks", &InstanceStatus::kv_used_blocks)
+      .def_readonly("kv_capacity_blocks", &InstanceStatus::kv_capacity_blocks)
+      .def_readonly("running", &InstanceStatus::running)
+      .def_readonly("waiting", &InstanceStatus::waiting)
+      .def_readonly("preemptions", &InstanceStatus::preemptions)
+      .def_readonly("prefix_hit_tokens", &InstanceStatus::prefix_hit_tokens);
 
   py::class_<InstancePool>(m, "InstancePool",
                            "Data-parallel replicas behind a least-loaded dispatcher.")
@@ -117,6 +128,7 @@ void bind_instance(py::module_& m) {
            }),
            py::arg("profile"), py::arg("instances") = 1, py::arg("prefix_reuse") = false)
       .def("submit", &InstancePool::submit, py::arg("id"), py::arg("request"), py::arg("now_sim_s"))
+      .def("abort", &InstancePool::abort, py::arg("id"), py::arg("now_sim_s"))
       .def("next_event_sim_s", &InstancePool::next_event_sim_s)
       .def(
           "advance",
@@ -129,6 +141,17 @@ void bind_instance(py::module_& m) {
       .def("outstanding", &InstancePool::outstanding)
       .def("busy_sim_s", &InstancePool::busy_sim_s, py::arg("instance"))
       .def("preemptions", &InstancePool::preemptions)
+      .def(
+          "progress",
+          [](const InstancePool& pool, std::int32_t instance) {
+            py::dict output_tokens;
+            for (const Progress& one : pool.progress(instance)) {
+              output_tokens[py::int_(one.id)] = one.output_tokens;
+            }
+            return output_tokens;
+          },
+          py::arg("instance") = 0)
+      .def("status", &InstancePool::status, py::arg("instance") = 0)
       .def_static("isolated_sim_s", &InstancePool::isolated_sim_s, py::arg("profile"),
                   py::arg("request"));
 

@@ -59,11 +59,13 @@ struct InstancePool::Impl {
                                   " KV tokens; an instance holds " +
                                   std::to_string(blocks * profile.block_tokens));
     }
-    if (!(std::isfinite(at_sim_s) && at_sim_s >= now_sim_s)) {
-      throw std::invalid_argument(name + " is submitted at " + std::to_string(at_sim_s) +
-                                  " s, but the pool has reached " + std::to_string(now_sim_s) +
-                                  " s");
-    }
+    check_time(name + " is submitted", at_sim_s);
+  }
+
+  void check_time(const std::string& what, double at_sim_s) const {
+    if (std::isfinite(at_sim_s) && at_sim_s >= now_sim_s) return;
+    throw std::invalid_argument(what + " at " + std::to_string(at_sim_s) +
+                                " s, but the pool has reached " + std::to_string(now_sim_s) + " s");
   }
 
   // Carries out every event up to and including `until_sim_s`, in order of time.
@@ -73,12 +75,17 @@ struct InstancePool::Impl {
       const std::size_t before = unreported.size();
       now_sim_s = next_events.best_value();
       engines[i].step(unreported);
-      next_events.set(i, engines[i].next_event_sim_s());
-      if (unreported.size() == before) continue;
-      loads.set(i, loads[i] - static_cast<std::int64_t>(unreported.size() - before));
-      for (std::size_t k = before; k < unreported.size(); ++k) sort_in(k);
+      settle(i, before);
     }
     if (until_sim_s < kNever) now_sim_s = std::max(now_sim_s, until_sim_s);
+  }
+
+  // After something happened to engine i that may have appended to the first `before` completions.
+  void settle(std::size_t i, std::size_t before) {
+    next_events.set(i, engines[i].next_event_sim_s());
+    if (unreported.size() == before) return;
+    loads.set(i, loads[i] - static_cast<std::int64_t>(unreported.size() - before));
+    for (std::size_t k = before; k < unreported.size(); ++k) sort_in(k);
   }
 
   // Completions of one instant may come from several instances.
@@ -115,6 +122,21 @@ void InstancePool::submit(RequestId id, const Request& request, double now_sim_s
   ++impl_->outstanding;
 }
 
+void InstancePool::abort(RequestId id, double now_sim_s) {
+  const std::string name = "request " + std::to_string(id);
+  impl_->check_time(name + " is aborted", now_sim_s);
+  impl_->pass(now_sim_s);
+  const std::size_t before = impl_->unreported.size();
+  for (std::size_t i = 0; i < impl_->engines.size(); ++i) {
+    if (!impl_->engines[i].abort(id, now_sim_s, impl_->unreported)) continue;
+    impl_->settle(i, before);
+    impl_->pass(now_sim_s);  // the end of the iteration under way may be now
+    return;
+  }
+  throw std::invalid_argument(name +
+                              " cannot be aborted: it is unknown, has ended or has been aborted");
+}
+
 double InstancePool::next_event_sim_s() const {
   return impl_->unreported.empty() ? impl_->next_events.best_value()
                                    : impl_->unreported.front().last_token_sim_s;
@@ -144,6 +166,14 @@ std::int64_t InstancePool::preemptions() const {
   std::int64_t total = 0;
   for (const Engine& engine : impl_->engines) total += engine.preemptions();
   return total;
+}
+
+std::vector<Progress> InstancePool::progress(std::int32_t instance) const {
+  return impl_->engines.at(static_cast<std::size_t>(instance)).progress(impl_->now_sim_s);
+}
+
+InstanceStatus InstancePool::status(std::int32_t instance) const {
+  return impl_->engines.at(static_cast<std::size_t>(instance)).status(impl_->now_sim_s);
 }
 
 double InstancePool::isolated_sim_s(const Profile& profile, const Request& request) {

@@ -33,7 +33,7 @@ void Engine::enqueue(RequestId id, const Request& request, double now_sim_s) {
   const std::int32_t shareable_tokens =
       shares ? std::min(request.prefix_tokens, request.prompt_tokens - 1) : 0;
   slab_[slot] = {.rank = {request.priority, now_sim_s, id},
-                 .first_token_sim_s = -1,
+                 .first_token_sim_s = kNever,
                  .prefix_id = request.prefix_id,
                  .prompt_tokens = request.prompt_tokens,
                  .output_tokens = request.output_tokens,
@@ -49,7 +49,7 @@ void Engine::enqueue(RequestId id, const Request& request, double now_sim_s) {
     origin_sim_s_ = now_sim_s;
     now_ = 0;
     reach_boundary();
-  } else if (state_ == State::kIterating && chunks_.empty() && waiting_.front() == slot) {
+  } else if (waiting_.front() == slot && front_may_join()) {
     cut_leap(now_sim_s);
   }
 }
@@ -113,13 +113,22 @@ void Engine::begin_leap(std::int64_t longest) {
   while ((used += decode_blocks(iteration_ + leap_iterations_, 1)) <= available) ++leap_iterations_;
 }
 
-// Ends the leap at the first boundary that sees a submission of `now_sim_s`, if the request it put
-// first can be admitted then. Within a leap room only shrinks, so it cannot be later.
+// Whether the leap under way ends early for the request that has come first. Within a leap room
+// only shrinks, so it is the next boundary or none.
+bool Engine::front_may_join() {
+  return state_ == State::kIterating && chunks_.empty() && !has_partial_ &&
+         decoding() < std::min(profile_.max_sequences, profile_.chunk_tokens) &&
+         fits(slab_[waiting_.front()]);
+}
+
+// Ends the leap at the first boundary that sees what happens at `now_sim_s`.
 void Engine::cut_leap(double now_sim_s) {
-  if (decoding() >= std::min(profile_.max_sequences, profile_.chunk_tokens) || has_partial_ ||
-      !fits(slab_[waiting_.front()])) {
-    return;
-  }
+  leap_iterations_ = iterations_begun(now_sim_s);
+  next_event_sim_s_ = to_sim_s(now_ + leap_.elapsed(leap_iterations_));
+}
+
+// Iterations of the leap that began before `now_sim_s`; at least one.
+std::int64_t Engine::iterations_begun(double now_sim_s) const {
   const double wait = (now_sim_s - to_sim_s(now_)) * kUnitsPerSecond;
   const double half_growth = static_cast<double>(leap_.growth) / 2;
   const double linear = static_cast<double>(leap_.first) - half_growth;
@@ -128,8 +137,7 @@ void Engine::cut_leap(double now_sim_s) {
   auto i = static_cast<std::int64_t>(std::clamp(guess, 1.0, static_cast<double>(leap_iterations_)));
   while (i > 1 && to_sim_s(now_ + leap_.elapsed(i - 1)) >= now_sim_s) --i;
   while (i < leap_iterations_ && to_sim_s(now_ + leap_.elapsed(i)) < now_sim_s) ++i;
-  leap_iterations_ = i;
-  next_event_sim_s_ = to_sim_s(now_ + leap_.elapsed(i));
+  return i;
 }
 
 void Engine::end(std::deque<Completion>& out) {
@@ -144,7 +152,7 @@ void Engine::end(std::deque<Completion>& out) {
     std::pop_heap(decodings_.begin(), decodings_.end());
     decodings_.pop_back();
     stop_decoding(decoding);
-    complete(decoding.slot, out);
+    leave(decoding.slot, to_sim_s(now_), false, out);
   }
   std::sort(chunks_.begin(), chunks_.end(), [this](const Chunk& a, const Chunk& b) {
     return slab_[a.slot].rank.id < slab_[b.slot].rank.id;
@@ -157,16 +165,17 @@ void Engine::end(std::deque<Completion>& out) {
       partial_ = chunk.slot;
       continue;
     }
-    if (sequence.first_token_sim_s < 0) sequence.first_token_sim_s = to_sim_s(now_);
+    if (sequence.first_token_sim_s == kNever) sequence.first_token_sim_s = to_sim_s(now_);
     ++sequence.generated_tokens;
     share_prefix(sequence);
     if (sequence.generated_tokens == sequence.output_tokens) {
-      complete(chunk.slot, out);
+      leave(chunk.slot, to_sim_s(now_), false, out);
     } else {
       start_decoding(chunk.slot);
     }
   }
   chunks_.clear();
+  leave_aborted(out);
   reach_boundary();
 }
 

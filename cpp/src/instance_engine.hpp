@@ -11,7 +11,7 @@
 //     ones by rank while there is room for a sequence and for all the blocks of its prefill; the
 //     first that does not fit ends this. Nobody is admitted in an iteration that preempts.
 //  4. At its end sequences leave in order of id, first those that decoded; a completed prefill
-//     yields one token.
+//     yields one token. Then those leave that were aborted while they ran.
 // Prefixes are shared in whole blocks. The first to compute one leaves it in the cache at the end
 // of its prefill; a later prefill that begins with it skips it. A cached prefix is used whole or
 // not at all, so that a sequence alone in the engine always fits.
@@ -38,11 +38,16 @@ class Engine {
   // due just after it, the end of a leap over iterations exactly then; infinity when idle.
   double next_event_sim_s() const { return next_event_sim_s_; }
 
+  // Whether the request was here and not yet aborted. Appends to `out` what leaves at once.
+  bool abort(RequestId id, double now_sim_s, std::deque<Completion>& out);
+
   // Carries out that event; appends completions in order of id.
   void step(std::deque<Completion>& out);
 
   double busy_sim_s(double now_sim_s) const;
   std::int64_t preemptions() const { return preemptions_; }
+  std::vector<Progress> progress(double now_sim_s) const;
+  InstanceStatus status(double now_sim_s) const;
 
  private:
   struct Sequence {
@@ -78,7 +83,9 @@ class Engine {
   void begin();
   void end(std::deque<Completion>& out);
   void begin_leap(std::int64_t longest);
+  bool front_may_join();
   void cut_leap(double now_sim_s);
+  std::int64_t iterations_begun(double now_sim_s) const;
 
   bool preempt_until_decodes_fit();
   void preempt_worst();
@@ -90,15 +97,17 @@ class Engine {
   void start_decoding(Slot slot);
   void stop_decoding(const Decoding& decoding);
   void share_prefix(Sequence& sequence);
-  void complete(Slot slot, std::deque<Completion>& out);
+  bool runs(RequestId id) const;
+  void leave_aborted(std::deque<Completion>& out);
+  void leave(Slot slot, double now_sim_s, bool aborted, std::deque<Completion>& out);
   void release_blocks(Sequence& sequence);
 
   std::int64_t decode_blocks(std::int64_t iteration, std::int64_t count) const;
   void allocate(std::int64_t blocks);
   std::int64_t available_blocks() const { return free_blocks_ + prefixes_.evictable_blocks(); }
   std::int64_t decoding() const { return static_cast<std::int64_t>(decodings_.size()); }
-  std::int64_t kv_tokens(const Sequence& s, const Decoding& d) const {
-    return std::int64_t{s.prompt_tokens} + s.output_tokens - (d.last_iteration - iteration_);
+  std::int64_t generated_tokens(const Decoding& d) const {
+    return slab_[d.slot].output_tokens - (d.last_iteration - iteration_);
   }
   double to_sim_s(Units offset) const { return origin_sim_s_ + to_seconds(offset); }
   void reach_boundary();
@@ -115,6 +124,7 @@ class Engine {
   std::vector<Chunk> chunks_;  // prefills of the iteration under way; only the last can be partial
   bool has_partial_ = false;   // whether a prefill is under way between iterations
   Slot partial_ = 0;
+  std::vector<RequestId> aborting_;  // run until the next boundary
   PrefixCache prefixes_;
   std::int64_t free_blocks_;
 
@@ -129,6 +139,7 @@ class Engine {
   std::int64_t leap_iterations_ = 0;   // length of the leap under way
   DecodeRun leap_{0, 0};               // its cost; a single mixed iteration has no growth
   std::int64_t preemptions_ = 0;
+  std::int64_t prefix_hit_tokens_ = 0;
 };
 
 }  // namespace metropolis::detail

@@ -74,6 +74,7 @@ void Engine::admit(Sequence& sequence) {
     sequence.shared_blocks = static_cast<std::int32_t>(prefix->blocks);
     sequence.own_blocks -= prefix->blocks;
     sequence.computed_tokens = prefix->blocks * profile_.block_tokens;
+    prefix_hit_tokens_ += sequence.computed_tokens;
   }
   allocate(sequence.own_blocks);
 }
@@ -103,9 +104,9 @@ void Engine::start_decoding(Slot slot) {
 void Engine::stop_decoding(const Decoding& decoding) {
   Sequence& sequence = slab_[decoding.slot];
   --phases_[static_cast<std::size_t>(sequence.phase)];
-  const std::int64_t kv = kv_tokens(sequence, decoding);
+  sequence.generated_tokens = static_cast<std::int32_t>(generated_tokens(decoding));
+  const std::int64_t kv = sequence.prefill_tokens();
   decode_kv_tokens_ -= kv;
-  sequence.generated_tokens = static_cast<std::int32_t>(kv - sequence.prompt_tokens);
   sequence.own_blocks = ceil_div(kv - 1, profile_.block_tokens) - sequence.shared_blocks;
 }
 
@@ -126,10 +127,11 @@ void Engine::release_blocks(Sequence& sequence) {
   sequence.shared_blocks = 0;
 }
 
-void Engine::complete(Slot slot, std::deque<Completion>& out) {
+void Engine::leave(Slot slot, double now_sim_s, bool aborted, std::deque<Completion>& out) {
   Sequence& sequence = slab_[slot];
   release_blocks(sequence);
-  out.push_back({sequence.rank.id, index_, sequence.first_token_sim_s, to_sim_s(now_)});
+  out.push_back({sequence.rank.id, index_, sequence.generated_tokens, sequence.first_token_sim_s,
+                 now_sim_s, aborted});
   free_slots_.push_back(slot);
 }
 

@@ -1,10 +1,11 @@
 // The order in which requests wait, and a heap-like minimum over instances.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <queue>
+#include <optional>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -32,23 +33,43 @@ struct Rank {
 class WaitingQueue {
  public:
   bool empty() const { return sorted_.empty() && heap_.empty(); }
+  std::size_t size() const { return sorted_.size() + heap_.size(); }
 
   void push(const Rank& rank, Slot slot) {
     if (sorted_.empty() || sorted_.back().rank < rank) {
       sorted_.push_back({rank, slot});
     } else {
-      heap_.push({rank, slot});
+      heap_.push_back({rank, slot});
+      std::push_heap(heap_.begin(), heap_.end());
     }
   }
 
-  Slot front() const { return from_heap() ? heap_.top().slot : sorted_.front().slot; }
+  Slot front() const { return from_heap() ? heap_.front().slot : sorted_.front().slot; }
 
   void pop() {
     if (from_heap()) {
-      heap_.pop();
+      std::pop_heap(heap_.begin(), heap_.end());
+      heap_.pop_back();
     } else {
       sorted_.pop_front();
     }
+  }
+
+  // Takes a request out of the middle, in O(n).
+  std::optional<Slot> remove(RequestId id) {
+    const auto is_it = [id](const Entry& entry) { return entry.rank.id == id; };
+    std::optional<Slot> slot;
+    if (const auto found = std::find_if(sorted_.begin(), sorted_.end(), is_it);
+        found != sorted_.end()) {
+      slot = found->slot;
+      sorted_.erase(found);
+    } else if (const auto in_heap = std::find_if(heap_.begin(), heap_.end(), is_it);
+               in_heap != heap_.end()) {
+      slot = in_heap->slot;
+      heap_.erase(in_heap);
+      std::make_heap(heap_.begin(), heap_.end());
+    }
+    return slot;
   }
 
  private:
@@ -59,11 +80,11 @@ class WaitingQueue {
   };
 
   bool from_heap() const {
-    return sorted_.empty() || (!heap_.empty() && heap_.top().rank < sorted_.front().rank);
+    return sorted_.empty() || (!heap_.empty() && heap_.front().rank < sorted_.front().rank);
   }
 
   std::deque<Entry> sorted_;
-  std::priority_queue<Entry> heap_;
+  std::vector<Entry> heap_;
 };
 
 // The smallest of n values and its index (the lowest on ties); O(log n) to change one.

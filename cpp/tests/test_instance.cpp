@@ -147,6 +147,31 @@ TEST_CASE("what makes no sense is refused") {
   CHECK_THROWS_AS(InstancePool(Profile{}, {}), std::invalid_argument);
 }
 
+TEST_CASE("an aborted request leaves: a waiting one at once, a running one at the next boundary") {
+  Profile profile = token_counter(1000);
+  profile.w_ms = 10;
+  profile.max_sequences = 1;
+  InstancePool pool(profile, {});
+  pool.submit(0, request(8, 100), 0);
+  pool.submit(1, request(8, 5), 0.001);
+  pool.abort(1, 0.012);
+  pool.abort(0, 0.025);
+  CHECK_THROWS_AS(pool.abort(0, 0.026), std::invalid_argument);
+  CHECK(pool.progress(0).at(0).output_tokens == 2);
+  CHECK(pool.status(0).kv_used_blocks == 3);
+  const auto out = finish(pool);
+  REQUIRE(out.size() == 2);
+  CHECK(out[0].id == 1);
+  CHECK(out[0].aborted);
+  CHECK(out[0].output_tokens == 0);
+  CHECK(out[0].last_token_sim_s == 0.012);
+  CHECK(out[1].aborted);
+  CHECK(out[1].output_tokens == 3);
+  CHECK(out[1].last_token_sim_s == doctest::Approx(0.03).epsilon(1e-12));
+  CHECK(pool.status(0).kv_used_blocks == 0);
+  CHECK(pool.outstanding() == 0);
+}
+
 TEST_CASE("a closed loop keeps to its concurrency") {
   const std::vector<double> arrival_sim_s(50, 0.0);
   const std::vector<std::int32_t> prompt(50, 8), output(50, 3);

@@ -16,12 +16,26 @@ SCALE = 2**60
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A request that has all its tokens."""
+    """A request that has left: with all its tokens, or aborted with those it had."""
 
     id: int
     instance: int
+    output_tokens: int
     first_token_sim_s: float
     last_token_sim_s: float
+    aborted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """As `metropolis._core.InstanceStatus`."""
+
+    kv_used_blocks: int
+    kv_capacity_blocks: int
+    running: int
+    waiting: int
+    preemptions: int
+    prefix_hit_tokens: int
 
 
 @dataclass
@@ -37,7 +51,7 @@ class _Sequence:
     blocks: int = 0
     """Blocks it holds, without those of a shared prefix."""
     prefix: _Prefix | None = None
-    first_token_sim_s: float | None = None
+    first_token_sim_s: float = inf
 
     @property
     def rank(self) -> tuple[int, float, int]:
@@ -73,7 +87,9 @@ class _Instance:
     chunks: dict[int, int] = field(default_factory=dict)
     """Prefill tokens of the iteration under way, by sequence id."""
     busy: int = 0
+    aborting: set[int] = field(default_factory=set)
     preemptions: int = 0
+    prefix_hit_tokens: int = 0
     releases: int = 0
 
     def to_sim_s(self, units: int) -> float:
@@ -86,6 +102,15 @@ class _Instance:
         if not self.outstanding():
             self.origin_sim_s, self.boundary = sequence.arrival_sim_s, 0
         self.waiting.append(sequence)
+
+    def abort(self, id: int, now_sim_s: float) -> Completion | None:
+        """What leaves at once; KeyError for a request that is not here, or aborted already."""
+        found = {s.id: s for s in [*self.waiting, *self.running] if s.id not in self.aborting}
+        sequence = found[id]
+        if sequence in self.running and self.end is not None:
+            self.aborting.add(id)
+            return None
+        return self._leave(sequence, now_sim_s, aborted=True)
 
     def pass_time(self, until_sim_s: float) -> list[Completion]:
         completions: list[Completion] = []
@@ -201,6 +226,7 @@ class _Instance:
             prefix.references += 1
             sequence.prefix = prefix
         sequence.computed = shared * self.profile.block_tokens
+        self.prefix_hit_tokens += sequence.computed
         self.allocate(sequence, needed)
         return True
 
@@ -222,7 +248,7 @@ class _Instance:
         )
 
     def _finish(self) -> list[Completion]:
-        """Rule 4: those that decoded go first, in order of id."""
+        """Rule 4: those that decoded go first, in order of id; the aborted last."""
         assert self.end is not None
         self.boundary, self.end = self.end, None
         now_sim_s = self.to_sim_s(self.boundary)
@@ -236,14 +262,23 @@ class _Instance:
                     continue
                 self._share_prefix(sequence)
             sequence.generated += 1
-            if sequence.first_token_sim_s is None:
-                sequence.first_token_sim_s = now_sim_s
+            sequence.first_token_sim_s = min(sequence.first_token_sim_s, now_sim_s)
             if sequence.generated == sequence.request.output_tokens:
-                self.release(sequence)
-                completions.append(
-                    Completion(sequence.id, self.index, sequence.first_token_sim_s, now_sim_s)
-                )
+                completions.append(self._leave(sequence, now_sim_s, aborted=False))
+        for sequence in sorted((s for s in self.running if s.id in self.aborting), key=_by_id):
+            completions.append(self._leave(sequence, now_sim_s, aborted=True))
+        self.aborting.clear()
         return completions
+
+    def _leave(self, sequence: _Sequence, now_sim_s: float, *, aborted: bool) -> Completion:
+        if sequence in self.running:
+            self.release(sequence)
+        else:
+            self.waiting.remove(sequence)
+        first_token_sim_s = sequence.first_token_sim_s
+        return Completion(
+            sequence.id, self.index, sequence.generated, first_token_sim_s, now_sim_s, aborted
+        )
 
     def _share_prefix(self, sequence: _Sequence) -> None:
         blocks = self.shareable_blocks(sequence)
@@ -269,6 +304,30 @@ class ReferencePool:
         self._pass(now_sim_s)
         least = min(self._instances, key=lambda i: (i.outstanding(), i.index))
         least.submit(_Sequence(id, request, now_sim_s))
+
+    def abort(self, id: int, now_sim_s: float) -> None:
+        """See `metropolis._core.InstancePool.abort`."""
+        self._pass(now_sim_s)
+        for instance in self._instances:
+            try:
+                left = instance.abort(id, now_sim_s)
+            except KeyError:
+                continue
+            self._unreported += [left] if left else []
+            return
+        raise ValueError(f"request {id} cannot be aborted")
+
+    def progress(self, instance: int = 0) -> dict[int, int]:
+        """Requests that run, and how many tokens each has."""
+        return {s.id: s.generated for s in self._instances[instance].running}
+
+    def status(self, instance: int = 0) -> Status:
+        """An instance at the time the pool has reached."""
+        one = self._instances[instance]
+        capacity = one.profile.kv_capacity_tokens // one.profile.block_tokens
+        used = capacity - one.available_blocks()
+        running, waiting = len(one.running), len(one.waiting)
+        return Status(used, capacity, running, waiting, one.preemptions, one.prefix_hit_tokens)
 
     def next_event_sim_s(self) -> float:
         """A time at or before the next completion; infinity when nothing is outstanding."""

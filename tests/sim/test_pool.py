@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf
 
 import numpy as np
@@ -12,84 +11,7 @@ from hypothesis import strategies as st
 
 from metropolis._core import InstancePool, Profile, Request, simulate
 from metropolis.sim.reference import ReferencePool
-
-Pool = InstancePool | ReferencePool
-Event = tuple[int, int, float, float]
-
-
-@dataclass(frozen=True)
-class Case:
-    """A profile too small for its workload, so that everything happens."""
-
-    profile: Profile
-    instances: int
-    prefix_reuse: bool
-    requests: tuple[tuple[float, Request], ...]
-    ids: tuple[int, ...]
-
-    def pool(self, kind: type[Pool]) -> Pool:
-        return kind(self.profile, self.instances, self.prefix_reuse)
-
-
-@st.composite
-def cases(draw: st.DrawFn) -> Case:
-    block_tokens = draw(st.sampled_from([1, 2, 4, 5, 16]))
-    blocks = draw(st.integers(4, 24))
-    ms = st.floats(0, 3, allow_nan=False)
-    small = st.floats(0, 0.1, allow_nan=False)
-    profile = Profile(
-        w_ms=draw(st.floats(0.5, 20)), g_ms=draw(small), h_ms=draw(ms), b_ms=draw(small),
-        k_ms=draw(small), q_ms=draw(st.floats(0, 0.01)), c_ms=draw(ms),
-        k_mixed_ms=draw(small), c_once=draw(st.booleans()),
-        kv_capacity_tokens=blocks * block_tokens, block_tokens=block_tokens,
-        chunk_tokens=draw(st.integers(1, 2 * block_tokens * blocks)),
-        max_sequences=draw(st.integers(1, 8)),
-    )  # fmt: skip
-    gap = st.floats(0, 0.3)
-    if draw(st.booleans()):  # a grid of times, for requests that arrive at a boundary exactly
-        profile = Profile(
-            w_ms=1000 / 64,
-            kv_capacity_tokens=profile.kv_capacity_tokens,
-            block_tokens=block_tokens,
-            chunk_tokens=profile.chunk_tokens,
-            max_sequences=profile.max_sequences,
-        )
-        gap = st.integers(0, 20).map(lambda n: n / 64)
-    now = 0.0
-    requests = []
-    prefix_tokens = draw(st.lists(st.integers(0, 30), min_size=3, max_size=3))
-    for _ in range(draw(st.integers(1, 25))):
-        now += draw(st.just(0.0) | gap)
-        kv = draw(st.integers(1, blocks * block_tokens))
-        prompt = draw(st.integers(1, kv))
-        prefix_id = draw(st.integers(-1, 2))
-        same = draw(st.integers(0, 9))  # mostly the prefix's own length
-        prefix = draw(st.integers(0, 30)) if same == 0 else prefix_tokens[prefix_id]
-        requests.append(
-            (now, Request(prompt, kv - prompt + 1, draw(st.integers(0, 2)), prefix_id, prefix))
-        )
-    ids = draw(st.permutations(range(len(requests))))
-    return Case(profile, draw(st.integers(1, 3)), draw(st.booleans()), tuple(requests), tuple(ids))
-
-
-def run(case: Case, kind: type[Pool], cuts: tuple[float, ...] = ()) -> tuple[list[Event], Pool]:
-    """Submits everything and runs to the end, advancing to each of `cuts` on the way."""
-    pool = case.pool(kind)
-    out: list[Event] = []
-
-    def advance(until: float) -> None:
-        out.extend(
-            (c.id, c.instance, c.first_token_sim_s, c.last_token_sim_s) for c in pool.advance(until)
-        )
-
-    submissions = [(now, i) for i, (now, _) in enumerate(case.requests)]
-    for now, i in sorted([*submissions, *((cut, -1) for cut in cuts)]):
-        if i < 0:
-            advance(now)
-        else:
-            pool.submit(case.ids[i], case.requests[i][1], now)
-    advance(inf)
-    return out, pool
+from tests.sim.pool_cases import COMPLETION, Case, Event, cases, run
 
 
 @given(cases())
@@ -124,7 +46,7 @@ def test_going_from_event_to_event(case: Case) -> None:
         assert last < until < inf
         completions = pool.advance(until)
         assert all(c.last_token_sim_s == until for c in completions)
-        out += [(c.id, c.instance, c.first_token_sim_s, c.last_token_sim_s) for c in completions]
+        out += [tuple(getattr(c, name) for name in COMPLETION) for c in completions]
         last = until
     assert pool.next_event_sim_s() == inf
     assert out == run(case, InstancePool)[0]
@@ -136,17 +58,18 @@ def test_every_request_gets_its_tokens_in_possible_time(case: Case) -> None:
     case.profile.k_mixed_ms = 0.0  # else a mixed iteration can be cheaper than a lone decode
     out, pool = run(case, InstancePool)
     assert sorted(id for id, *_ in out) == sorted(case.ids)
-    assert [(last, id) for id, _, _, last in out] == sorted((last, id) for id, _, _, last in out)
+    assert [(last, id) for id, *_, last, _ in out] == sorted((last, id) for id, *_, last, _ in out)
     by_id = dict(zip(case.ids, case.requests, strict=True))
-    for id, instance, first, last in out:
+    for id, instance, output_tokens, first, last, aborted in out:
         arrival, request = by_id[id]
+        assert (output_tokens, aborted) == (request.output_tokens, False)
         assert 0 <= instance < case.instances
         assert arrival < first <= last
         assert (first == last) == (request.output_tokens == 1)
         if not case.prefix_reuse:
             least = InstancePool.isolated_sim_s(case.profile, request)
             assert last - arrival >= least * (1 - 1e-12)
-    end = max(last for *_, last in out)
+    end = max(last for *_, last, _ in out)
     for i in range(case.instances):
         assert pool.busy_sim_s(i) <= end - case.requests[0][0] + 1e-12
 
@@ -202,7 +125,7 @@ def test_simulate_is_the_pool_in_one_call(case: Case, concurrency: int) -> None:
     )
     expected, pool = run(in_order, InstancePool)
     result = simulate(case.profile, **columns)
-    for id, instance, first, last in expected:
+    for id, instance, _, first, last, _ in expected:
         assert result["instance"][id] == instance
         assert result["first_token_sim_s"][id] == first
         assert result["last_token_sim_s"][id] == last

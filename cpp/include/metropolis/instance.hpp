@@ -34,11 +34,29 @@ struct Request {
   std::int32_t prefix_tokens = 0;
 };
 
+// A request that has left: with all its tokens, or aborted with those it had.
 struct Completion {
   RequestId id;
   std::int32_t instance;
-  double first_token_sim_s;
-  double last_token_sim_s;
+  std::int32_t output_tokens;
+  double first_token_sim_s;  // infinity when it has none
+  double last_token_sim_s;   // when it left
+  bool aborted;
+};
+
+struct Progress {
+  RequestId id;
+  std::int32_t output_tokens;  // so far
+};
+
+// An instance at the time its pool has reached.
+struct InstanceStatus {
+  std::int64_t kv_used_blocks;  // held by running sequences
+  std::int64_t kv_capacity_blocks;
+  std::int64_t running;
+  std::int64_t waiting;
+  std::int64_t preemptions;        // so far
+  std::int64_t prefix_hit_tokens;  // of prompts and recomputed answers, found in the cache so far
 };
 
 struct InstancePoolOptions {
@@ -56,6 +74,11 @@ class InstancePool {
   // Throws std::invalid_argument for a request that can never fit or has no output token.
   void submit(RequestId id, const Request& request, double now_sim_s);
 
+  // As an engine's abort: what waits leaves at once; what runs leaves with its tokens at the end of
+  // the iteration under way, complete if that brings its last one. advance() reports either.
+  // Throws std::invalid_argument for a request that is not outstanding or has been aborted before.
+  void abort(RequestId id, double now_sim_s);
+
   // A time at or before the next completion at which something may become visible;
   // infinity when nothing is outstanding. advance(next_event_sim_s()) always makes progress.
   double next_event_sim_s() const;
@@ -67,6 +90,10 @@ class InstancePool {
   std::int64_t outstanding() const;
   double busy_sim_s(std::int32_t instance) const;
   std::int64_t preemptions() const;
+
+  // The sequences that run, and how far they are at the time the pool has reached.
+  std::vector<Progress> progress(std::int32_t instance) const;
+  InstanceStatus status(std::int32_t instance) const;
 
   // Time one request takes on an otherwise idle instance: the lower bound used by critical paths.
   // Throws as submit does, except that KV capacity does not matter.

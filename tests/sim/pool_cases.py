@@ -1,0 +1,132 @@
+"""Random pools and what is done to them, and how they are run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+from hypothesis import strategies as st
+
+from metropolis._core import InstancePool, Profile, Request
+from metropolis.sim.reference import Completion, ReferencePool, Status
+
+Pool = InstancePool | ReferencePool
+Event = tuple[int, int, int, float, float, bool]
+COMPLETION = tuple(Completion.__slots__)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A profile too small for its workload, so that everything happens."""
+
+    profile: Profile
+    instances: int
+    prefix_reuse: bool
+    requests: tuple[tuple[float, Request], ...]
+    ids: tuple[int, ...]
+
+    def pool(self, kind: type[Pool]) -> Pool:
+        return kind(self.profile, self.instances, self.prefix_reuse)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    block_tokens = draw(st.sampled_from([1, 2, 4, 5, 16]))
+    blocks = draw(st.integers(4, 24))
+    ms = st.floats(0, 3, allow_nan=False)
+    small = st.floats(0, 0.1, allow_nan=False)
+    profile = Profile(
+        w_ms=draw(st.floats(0.5, 20)), g_ms=draw(small), h_ms=draw(ms), b_ms=draw(small),
+        k_ms=draw(small), q_ms=draw(st.floats(0, 0.01)), c_ms=draw(ms),
+        k_mixed_ms=draw(small), c_once=draw(st.booleans()),
+        kv_capacity_tokens=blocks * block_tokens, block_tokens=block_tokens,
+        chunk_tokens=draw(st.integers(1, 2 * block_tokens * blocks)),
+        max_sequences=draw(st.integers(1, 8)),
+    )  # fmt: skip
+    gap = st.floats(0, 0.3)
+    if draw(st.booleans()):  # a grid of times, for requests that arrive at a boundary exactly
+        profile = Profile(
+            w_ms=1000 / 64,
+            kv_capacity_tokens=profile.kv_capacity_tokens,
+            block_tokens=block_tokens,
+            chunk_tokens=profile.chunk_tokens,
+            max_sequences=profile.max_sequences,
+        )
+        gap = st.integers(0, 20).map(lambda n: n / 64)
+    now = 0.0
+    requests = []
+    prefix_tokens = draw(st.lists(st.integers(0, 30), min_size=3, max_size=3))
+    for _ in range(draw(st.integers(1, 25))):
+        now += draw(st.just(0.0) | gap)
+        kv = draw(st.integers(1, blocks * block_tokens))
+        prompt = draw(st.integers(1, kv))
+        prefix_id = draw(st.integers(-1, 2))
+        same = draw(st.integers(0, 9))  # mostly the prefix's own length
+        prefix = draw(st.integers(0, 30)) if same == 0 else prefix_tokens[prefix_id]
+        requests.append(
+            (now, Request(prompt, kv - prompt + 1, draw(st.integers(0, 2)), prefix_id, prefix))
+        )
+    ids = draw(st.permutations(range(len(requests))))
+    return Case(profile, draw(st.integers(1, 3)), draw(st.booleans()), tuple(requests), tuple(ids))
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What can be seen of a pool between two calls."""
+
+    progress: tuple[dict[int, int], ...]
+    status: tuple[tuple[int, ...], ...]
+    outstanding: int
+    refused: bool
+
+
+def seen(pool: Pool, instances: int, refused: bool) -> Seen:
+    status = [pool.status(i) for i in range(instances)]
+    return Seen(
+        tuple(pool.progress(i) for i in range(instances)),
+        tuple(tuple(getattr(one, name) for name in Status.__slots__) for one in status),
+        pool.outstanding(),
+        refused,
+    )
+
+
+def run(
+    case: Case,
+    kind: type[Pool],
+    cuts: Sequence[float] = (),
+    aborts: Sequence[tuple[float, int]] = (),
+    looks: list[Seen] | None = None,
+) -> tuple[list[Event], Pool]:
+    """Submits everything and runs to the end.
+
+    Advances to each of `cuts` and aborts requests by their index on the way; `looks` gets what was
+    to be seen after each abort.
+    """
+    pool = case.pool(kind)
+    out: list[Event] = []
+
+    def advance(until: float) -> None:
+        out.extend(tuple(getattr(c, name) for name in COMPLETION) for c in pool.advance(until))
+
+    for now, what, i in sorted(
+        [
+            *((now, 0, i) for i, (now, _) in enumerate(case.requests)),
+            *((now, 1, i) for now, i in aborts),
+            *((cut, 2, 0) for cut in cuts),
+        ]
+    ):
+        if what == 0:
+            pool.submit(case.ids[i], case.requests[i][1], now)
+        elif what == 2:
+            advance(now)
+        else:
+            try:
+                pool.abort(case.ids[i % len(case.ids)], now)
+                refused = False
+            except ValueError:
+                refused = True
+            if looks is not None:
+                looks.append(seen(pool, case.instances, refused))
+    advance(inf)
+    return out, pool

@@ -1,0 +1,131 @@
+"""Aborted requests: C++ against the specification, and what an abort must and must not do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import inf
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metropolis._core import InstancePool, Profile, Request
+from metropolis.sim.reference import ReferencePool
+from tests.sim.pool_cases import Case, Seen, cases, run
+
+TIMES = st.floats(0, 3) | st.integers(0, 120).map(lambda n: n / 64)  # the grid of some cases
+ABORTS = st.lists(st.tuples(TIMES, st.integers(0, 24)), max_size=30)
+
+
+@given(cases(), ABORTS)
+@settings(max_examples=400, deadline=None)
+def test_native_equals_reference(case: Case, aborts: list[tuple[float, int]]) -> None:
+    native: list[Seen] = []
+    expected: list[Seen] = []
+    of_native, native_pool = run(case, InstancePool, aborts=aborts, looks=native)
+    of_reference, reference_pool = run(case, ReferencePool, aborts=aborts, looks=expected)
+    assert native == expected
+    assert of_native == of_reference
+    assert native_pool.preemptions() == reference_pool.preemptions()
+    assert [native_pool.busy_sim_s(i) for i in range(case.instances)] == [
+        reference_pool.busy_sim_s(i) for i in range(case.instances)
+    ]
+
+
+@given(cases(), ABORTS, st.lists(st.floats(0, 5), max_size=40))
+@settings(max_examples=200, deadline=None)
+def test_every_request_leaves_once_and_the_memory_is_free(
+    case: Case, aborts: list[tuple[float, int]], cuts: list[float]
+) -> None:
+    looks: list[Seen] = []
+    out, pool = run(case, InstancePool, cuts, aborts, looks)
+    assert sorted(id for id, *_ in out) == sorted(case.ids)
+    by_id = dict(zip(case.ids, case.requests, strict=True))
+    for id, _, output_tokens, first, last, aborted in out:
+        arrival, request = by_id[id]
+        assert (output_tokens == request.output_tokens) == (not aborted)
+        assert (first == inf) == (output_tokens == 0)
+        assert last >= arrival
+    assert sum(aborted for *_, aborted in out) <= sum(not look.refused for look in looks)
+    assert pool.outstanding() == 0
+    for i in range(case.instances):
+        assert (pool.status(i).kv_used_blocks, pool.status(i).running, pool.status(i).waiting) == (
+            0, 0, 0,
+        )  # fmt: skip
+
+
+def test_what_runs_keeps_its_tokens_and_leaves_at_the_end_of_the_iteration() -> None:
+    pool = InstancePool(Profile(w_ms=10, kv_capacity_tokens=1024))
+    pool.submit(7, Request(8, 100), 0.0)
+    assert pool.advance(0.034) == []
+    assert pool.progress() == {7: 3}
+    pool.abort(7, 0.034)
+    assert pool.advance(0.039) == []  # the fourth token is under way
+    (left,) = pool.advance(0.041)
+    assert (left.id, left.output_tokens, left.aborted) == (7, 4, True)
+    assert left.last_token_sim_s == pytest.approx(0.04)
+
+
+def test_what_waits_leaves_at_once_without_a_token_and_lets_others_in() -> None:
+    pool = InstancePool(Profile(w_ms=10, kv_capacity_tokens=64))
+    pool.submit(0, Request(16, 17), 0.0)
+    pool.submit(1, Request(60, 1), 0.001)  # does not fit
+    pool.submit(2, Request(16, 1), 0.002)  # would, but waits behind it
+    assert pool.status().waiting == 2
+    pool.abort(1, 0.055)
+    (left,) = pool.advance(0.055)
+    assert (left.id, left.output_tokens, left.last_token_sim_s) == (1, 0, 0.055)
+    assert (left.aborted, left.first_token_sim_s) == (True, inf)
+    (next_one,) = pool.advance(0.1)
+    assert (next_one.id, next_one.aborted) == (2, False)
+    assert next_one.last_token_sim_s == pytest.approx(0.07)
+
+
+def test_the_last_token_comes_before_the_abort() -> None:
+    pool = InstancePool(Profile(w_ms=10, kv_capacity_tokens=1024))
+    pool.submit(0, Request(8, 1), 0.0)
+    pool.abort(0, 0.005)
+    (left,) = pool.advance(inf)
+    assert (left.output_tokens, left.aborted) == (1, False)
+
+
+@pytest.mark.parametrize("kind", [InstancePool, ReferencePool])
+def test_a_request_that_is_not_there_is_refused(kind: type[InstancePool | ReferencePool]) -> None:
+    pool = kind(Profile(w_ms=10, kv_capacity_tokens=1024))
+    pool.submit(0, Request(8, 3), 0.0)
+    with pytest.raises(ValueError, match="request 1 cannot be aborted"):
+        pool.abort(1, 0.001)
+    pool.abort(0, 0.002)
+    with pytest.raises(ValueError, match="request 0 cannot be aborted"):
+        pool.abort(0, 0.003)
+    pool.advance(inf)
+    with pytest.raises(ValueError, match="request 0 cannot be aborted"):
+        pool.abort(0, 5.0)
+
+
+def test_time_does_not_go_back() -> None:
+    pool = InstancePool(Profile(w_ms=10, kv_capacity_tokens=1024))
+    pool.submit(0, Request(8, 3), 1.0)
+    with pytest.raises(ValueError, match=r"request 0 is aborted at 0.5.* s, but the pool"):
+        pool.abort(0, 0.5)
+
+
+@given(st.integers(1, 200), st.lists(st.integers(1, 30), max_size=12))
+def test_abort_and_resubmit_yields_every_token(output: int, quanta: list[int]) -> None:
+    """Preemption on an unmodified engine: prompt plus the tokens so far come again."""
+    pool = InstancePool(Profile(w_ms=10, kv_capacity_tokens=1024))
+    tokens: Counter[int] = Counter()
+    now, left = 0.0, output
+    for quantum in [*quanta, output + 1]:
+        pool.submit(0, Request(10 + output - left, left), now)
+        until = now + quantum * 0.01 - 0.005
+        if pool.next_event_sim_s() < inf and not (ended := pool.advance(until)):
+            pool.abort(0, until)
+            ended = pool.advance(inf)
+        (completion,) = ended
+        tokens[0] += completion.output_tokens
+        left -= completion.output_tokens
+        now = max(completion.last_token_sim_s, until)
+        if not left:
+            break
+    assert tokens[0] == output
