@@ -39,10 +39,10 @@ class Combined(Policy):
             policy.arrived(request)
         self._follow()
 
-    def withdrawn(self, request: QueuedRequest, now_s: float) -> None:
+    def withdrawn(self, request: QueuedRequest) -> None:
         """Tell all."""
         for policy in self._policies:
-            policy.withdrawn(request, now_s)
+            policy.withdrawn(request)
         self._follow()
 
     def completed(self, execution: Execution) -> None:
