@@ -19,8 +19,8 @@ class BrokenPluginError(AssertionError):
 def check_policy(make: Callable[[], Policy], seed: int = 0) -> None:
     """Raise BrokenPluginError where the policies that `make` makes break the interface.
 
-    Random chains of requests are answered; then and in between everybody is ranked. Stages left
-    are told.
+    Random chains of requests are answered, each preempted once; then and in between everybody is
+    ranked. Stages left are told.
     """
     policy, twin = make(), make()
     _require(0 < policy.rank_bits <= RANK_BITS, f"rank_bits must be from 1 to {RANK_BITS}")
@@ -29,8 +29,7 @@ def check_policy(make: Callable[[], Policy], seed: int = 0) -> None:
         waiting.append(execution.request)
         for each in (policy, twin):
             version = each.version
-            each.arrived(execution.request)
-            each.completed(execution)
+            _live(each, execution)
             if is_last:
                 each.program_ended(execution.request.program)
             _require(each.version >= version, "version must not fall")
@@ -69,6 +68,18 @@ def check_dispatcher(make: Callable[[Fleet], Dispatcher], seed: int = 0) -> None
     while placed:
         now_s += 1.0
         _answer(dispatcher, placed.pop(draw.randrange(len(placed))), now_s)
+
+
+def _live(policy: Policy, execution: Execution) -> None:
+    """Taken up, put back half way and taken up again."""
+    request, middle_s = execution.request, (execution.started_s + execution.completed_s) / 2
+    policy.arrived(request)
+    policy.started(request, execution.started_s)
+    policy.passed(middle_s)
+    _require(policy.due_s > middle_s, "passed must leave no due time that has passed")
+    policy.preempted(request, middle_s)
+    policy.started(request, middle_s)
+    policy.completed(execution)
 
 
 def _answer(dispatcher: Dispatcher, one: tuple[QueuedRequest, int, float], now_s: float) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from math import inf
 
 RANK_BITS = 62
 """A rank is an integer of so many bits, so that engines take it as a priority."""
@@ -43,7 +44,7 @@ class Execution:
     request: QueuedRequest
     instance: int
     started_s: float
-    """When an engine took it up: what lies before is queueing."""
+    """When an engine took it up: what lies before is queueing; later by the time it was put back."""
     completed_s: float
     output_tokens: int
 
@@ -54,13 +55,24 @@ class Execution:
 
 
 class Policy(ABC):
-    """Orders requests; every method is called from one thread, in the order of time."""
+    """Orders requests; every method is called from one thread, in the order of time.
+
+    A request's life: `arrived`, then `started` and perhaps `preempted` by turns, then `completed`.
+    """
 
     version = 0
     """Grows whenever the rank of a request that waits already may have changed."""
     rank_bits = RANK_BITS
     """Ranks are below 2 ** rank_bits. With fewer than RANK_BITS it can stand behind another policy
     (`step+kairos`)."""
+    preempts = False
+    """Whether a running request has to make place for one that waits and ranks before it. A running
+    one's rank may change without a new version."""
+
+    @property
+    def due_s(self) -> float:
+        """When ranks change by the mere passing of time: `passed` is wanted then."""
+        return inf
 
     @abstractmethod
     def rank(self, request: QueuedRequest) -> int:
@@ -71,6 +83,15 @@ class Policy(ABC):
 
     def arrived(self, request: QueuedRequest) -> None:  # noqa: B027 -- not all care
         """`request` waits from now on."""
+
+    def started(self, request: QueuedRequest, now_s: float) -> None:  # noqa: B027 -- not all care
+        """An engine has taken `request` up, perhaps again."""
+
+    def preempted(self, request: QueuedRequest, now_s: float) -> None:  # noqa: B027
+        """`request` has been put back and waits again; it keeps the tokens it has."""
+
+    def passed(self, now_s: float) -> None:  # noqa: B027 -- not all care
+        """It is `now_s`; called when `due_s` has come, and maybe at other times."""
 
     def completed(self, execution: Execution) -> None:  # noqa: B027 -- not all care
         """A request has been answered."""

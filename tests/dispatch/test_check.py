@@ -48,6 +48,13 @@ class Backwards(Policy):
         self.version -= 1
 
 
+class Overdue(Policy):
+    due_s = 0.0
+
+    def rank(self, request: QueuedRequest) -> int:
+        return 0
+
+
 _MADE = count()
 
 
@@ -67,6 +74,7 @@ class Moody(Policy):
         (Restless, "function of the request and the version"),
         (Backwards, "version must not fall"),
         (Moody, "must rank alike"),
+        (Overdue, "must leave no due time"),
     ],
 )
 def test_a_planted_fault_of_a_policy_is_found(policy: type[Policy], rule: str) -> None:

@@ -1,0 +1,160 @@
+"""Multilevel feedback: requests in queues of falling priority, each with a quantum of service."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import accumulate, count
+from math import inf
+
+from metropolis.policy.base import Execution, Policy, QueuedRequest
+from metropolis.types import MetropolisError
+
+QUANTA_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+"""Of all levels but the last, which has no end."""
+
+_ENTRY_BITS = 44
+"""Of a rank: who entered its level earlier; above them the level."""
+_RESOLUTION_S = 1e-6
+
+
+@dataclass(slots=True)
+class Call:
+    """A request from its arrival to its answer."""
+
+    request: QueuedRequest
+    level: int
+    entered: int
+    """Grows from entry to entry, over all levels."""
+    quantum_s: float
+    """What is left of it."""
+    since_s: float
+    """It has been running, or waiting, since then, and the times below reach up to here."""
+    attained_s: float
+    """Service of its program when it arrived."""
+    awaited_s: float
+    """Waiting of its program when it arrived."""
+    is_running: bool = False
+    service_s: float = 0.0
+    waited_s: float = 0.0
+
+
+class Multilevel(Policy):
+    """Within a level who entered it first; a spent quantum leads to the next level's end.
+
+    Service is time on an engine. Raises MetropolisError when a quantum is not positive.
+    """
+
+    preempts = True
+
+    def __init__(self, quanta_s: Sequence[float] = QUANTA_S) -> None:
+        if not quanta_s or not all(0 < quantum_s < inf for quantum_s in quanta_s):
+            raise MetropolisError(
+                f"quanta_s is {list(quanta_s)}; it must be at least one number of seconds above 0"
+            )
+        self._quanta_s = [*quanta_s, inf]
+        self._lows_s = [0.0, *accumulate(quanta_s)]
+        self._calls: dict[int, Call] = {}
+        self._entries = count()
+        self._due: list[tuple[float, int, Call]] = []
+        self._dues = count()
+        self._expected: dict[int, int] = {}
+        """Which item of `_due` counts, by the id of the request; older ones are void."""
+
+    @abstractmethod
+    def attained_s(self, program: str) -> tuple[float, float]:
+        """Service and waiting that count against a new request of `program`."""
+
+    @abstractmethod
+    def starves_s(self, call: Call) -> float:
+        """When `call`, which waits, is to be promoted to the first level."""
+
+    def rank(self, request: QueuedRequest) -> int:
+        """Its level, then its entry into it."""
+        call = self._calls.get(request.id)
+        if call is None:
+            return self._level(self.attained_s(request.program)[0]) << _ENTRY_BITS
+        return call.level << _ENTRY_BITS | call.entered
+
+    @property
+    def due_s(self) -> float:
+        """The next quantum spent or starvation."""
+        while self._due:
+            due_s, number, call = self._due[0]
+            if self._expected.get(call.request.id) == number:
+                return due_s
+            heappop(self._due)
+        return inf
+
+    def arrived(self, request: QueuedRequest) -> None:
+        """Enter the level of what its program has attained."""
+        service_s, waited_s = self.attained_s(request.program)
+        call = Call(request, 0, 0, 0.0, request.arrived_s, service_s, waited_s)
+        self._calls[request.id] = call
+        self._enter(call, self._level(service_s))
+        self.expect(call)
+
+    def started(self, request: QueuedRequest, now_s: float) -> None:
+        """Its quantum runs."""
+        self._turn(request, now_s, is_running=True)
+
+    def preempted(self, request: QueuedRequest, now_s: float) -> None:
+        """Its quantum stands still; it keeps its place."""
+        self._turn(request, now_s, is_running=False)
+
+    def passed(self, now_s: float) -> None:
+        """Demote and promote."""
+        while (due_s := self.due_s) <= now_s:
+            call = heappop(self._due)[2]
+            _account(call, due_s)
+            if call.is_running and call.quantum_s <= _RESOLUTION_S:
+                self._enter(call, call.level + 1)
+            elif not call.is_running and self.starves_s(call) <= due_s + _RESOLUTION_S:
+                self._enter(call, 0)
+                call.waited_s = call.service_s = 0.0
+                self.version += 1
+            self.expect(call)
+
+    def completed(self, execution: Execution) -> None:
+        """Forget it."""
+        self._leave(execution)
+
+    def _leave(self, execution: Execution) -> Call:
+        """The call that has been answered, which is not known any more; its times are complete."""
+        call = self._calls.pop(execution.request.id)
+        del self._expected[execution.request.id]
+        _account(call, execution.completed_s)
+        return call
+
+    def expect(self, call: Call) -> None:
+        """Find anew when it spends its quantum, or starves."""
+        due_s = call.since_s + call.quantum_s if call.is_running else self.starves_s(call)
+        number = self._expected[call.request.id] = next(self._dues)
+        if due_s < inf:
+            heappush(self._due, (max(due_s, call.since_s), number, call))
+
+    def _turn(self, request: QueuedRequest, now_s: float, is_running: bool) -> None:
+        call = self._calls[request.id]
+        _account(call, now_s)
+        call.is_running = is_running
+        self.expect(call)
+
+    def _enter(self, call: Call, level: int) -> None:
+        call.level, call.entered = level, next(self._entries)
+        call.quantum_s = self._quanta_s[level]
+
+    def _level(self, service_s: float) -> int:
+        return bisect_right(self._lows_s, service_s + _RESOLUTION_S) - 1
+
+
+def _account(call: Call, now_s: float) -> None:
+    passed_s = max(0.0, now_s - call.since_s)
+    call.since_s = now_s
+    if call.is_running:
+        call.service_s += passed_s
+        call.quantum_s -= passed_s
+    else:
+        call.waited_s += passed_s

@@ -1,0 +1,24 @@
+"""The multilevel feedback queue, which knows calls but no programs: a baseline (Agentix §6.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+from metropolis.policy.levels import QUANTA_S, Call, Multilevel
+
+
+class Mlfq(Multilevel):
+    """Every request begins in the first level, and returns there when it has waited too long."""
+
+    def __init__(self, quanta_s: Sequence[float] = QUANTA_S, promote_s: float = inf) -> None:
+        super().__init__(quanta_s)
+        self._promote_s = promote_s
+
+    def attained_s(self, program: str) -> tuple[float, float]:  # noqa: ARG002
+        """Nothing counts against it."""
+        return 0.0, 0.0
+
+    def starves_s(self, call: Call) -> float:
+        """When it has waited for `promote_s`, all its waiting together."""
+        return call.since_s + self._promote_s - call.waited_s if call.level else inf
