@@ -19,8 +19,8 @@ class BrokenPluginError(AssertionError):
 def check_policy(make: Callable[[], Policy], seed: int = 0) -> None:
     """Raise BrokenPluginError where the policies that `make` makes break the interface.
 
-    Random chains of requests are answered, each preempted once; then and in between everybody is
-    ranked. Stages left are told.
+    Random chains of requests are preempted once and answered, or withdrawn; then and in between
+    everybody is ranked. Stages left are told.
     """
     policy, twin = make(), make()
     _require(0 < policy.rank_bits <= RANK_BITS, f"rank_bits must be from 1 to {RANK_BITS}")
@@ -71,7 +71,7 @@ def check_dispatcher(make: Callable[[Fleet], Dispatcher], seed: int = 0) -> None
 
 
 def _live(policy: Policy, execution: Execution) -> None:
-    """Taken up, put back half way and taken up again."""
+    """Taken up, put back half way and taken up again; nine of ten are answered."""
     request, middle_s = execution.request, (execution.started_s + execution.completed_s) / 2
     policy.arrived(request)
     policy.started(request, execution.started_s)
@@ -79,7 +79,10 @@ def _live(policy: Policy, execution: Execution) -> None:
     _require(policy.due_s > middle_s, "passed must leave no due time that has passed")
     policy.preempted(request, middle_s)
     policy.started(request, middle_s)
-    policy.completed(execution)
+    if request.id % 10:
+        policy.completed(execution)
+    else:
+        policy.withdrawn(request)
 
 
 def _answer(dispatcher: Dispatcher, one: tuple[QueuedRequest, int, float], now_s: float) -> None:

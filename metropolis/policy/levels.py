@@ -122,6 +122,10 @@ class Multilevel(Policy):
         """Forget it."""
         self._leave(execution)
 
+    def withdrawn(self, request: QueuedRequest) -> None:
+        """Forget it."""
+        del self._calls[request.id], self._expected[request.id]
+
     def _leave(self, execution: Execution) -> Call:
         """The call that has been answered, which is not known any more; its times are complete."""
         call = self._calls.pop(execution.request.id)

@@ -49,6 +49,7 @@ class Engines:
 
     def dispatch(self, now_sim_s: float) -> None:
         """Place what waits, first things first, until the dispatcher holds one back."""
+        self._policy.passed(now_sim_s)
         while self._queue:
             request = self._queue.first()
             instance = self._dispatcher.place(request, now_sim_s)
@@ -58,6 +59,7 @@ class Engines:
             _, output_tokens = self._sent[request.id]
             tokens = Request(request.prompt_tokens, output_tokens, self._policy.rank(request))
             self._pools[instance].submit(request.id, tokens, now_sim_s)
+            self._policy.started(request, now_sim_s)
 
     def _completed(self, completion: Completion, instance: int) -> Execution:
         request, output_tokens = self._sent.pop(completion.id)

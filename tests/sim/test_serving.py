@@ -84,7 +84,7 @@ def test_what_is_no_program_is_refused() -> None:
         Program("p", 0.0, (PlannedCall("f", 1, 0),))
     with pytest.raises(MetropolisError, match="there is no application 'XY'; there are QA, RG, CG"):
         workload("XY", 1, 1.0, 0)
-    with pytest.raises(MetropolisError, match="'lifo' is not among the policies: fcfs"):
+    with pytest.raises(MetropolisError, match="'lifo' is not among the policies: atlas, fcfs"):
         named(POLICIES, "lifo")
     with pytest.raises(MetropolisError, match="topology needs to know how many stages are left"):
         serve([Program("p", 0.0, (PlannedCall("f", 1, 1),))], "topology", "round_robin")

@@ -71,6 +71,11 @@ class Plas(Multilevel):
             if not sibling.is_running:
                 self.expect(sibling)
 
+    def withdrawn(self, request: QueuedRequest) -> None:
+        """What it has been served counts for nothing: nobody knows what comes after it."""
+        super().withdrawn(request)
+        del self._table[request.program].threads[request.id]
+
     def program_ended(self, program: str) -> None:
         """Its entry is removed."""
         self._table.pop(program, None)
