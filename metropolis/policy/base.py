@@ -44,7 +44,8 @@ class Execution:
     request: QueuedRequest
     instance: int
     started_s: float
-    """When an engine took it up: what lies before is queueing. Later by what it was put back for."""
+    """When an engine took it up; what lies before is queueing. Later by the time it was put back.
+    """
     completed_s: float
     output_tokens: int
 

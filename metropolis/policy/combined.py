@@ -25,6 +25,12 @@ class Combined(Policy):
                 f"the first take {RANK_BITS - left} bits; fewer than {RANK_BITS} would be right"
             )
         self._first_max = (1 << left) - 1
+        self.preempts = any(policy.preempts for policy in policies)
+
+    @property
+    def due_s(self) -> float:
+        """When the next of them is due."""
+        return min(policy.due_s for policy in self._policies)
 
     def rank(self, request: QueuedRequest) -> int:
         """See Policy."""
@@ -37,6 +43,24 @@ class Combined(Policy):
         """Tell all."""
         for policy in self._policies:
             policy.arrived(request)
+        self._follow()
+
+    def started(self, request: QueuedRequest, now_s: float) -> None:
+        """Tell all."""
+        for policy in self._policies:
+            policy.started(request, now_s)
+        self._follow()
+
+    def preempted(self, request: QueuedRequest, now_s: float) -> None:
+        """Tell all."""
+        for policy in self._policies:
+            policy.preempted(request, now_s)
+        self._follow()
+
+    def passed(self, now_s: float) -> None:
+        """Tell all."""
+        for policy in self._policies:
+            policy.passed(now_s)
         self._follow()
 
     def withdrawn(self, request: QueuedRequest) -> None:

@@ -16,8 +16,8 @@ from metropolis.types import MetropolisError
 QUANTA_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 """Of all levels but the last, which has no end."""
 
-_ENTRY_BITS = 44
-"""Of a rank: who entered its level earlier; above them the level."""
+_LEVEL_BITS, _ENTRY_BITS = 8, 40
+"""Of a rank: the level; below it who entered it earlier."""
 _RESOLUTION_S = 1e-6
 
 
@@ -49,11 +49,14 @@ class Multilevel(Policy):
     """
 
     preempts = True
+    rank_bits = _LEVEL_BITS + _ENTRY_BITS
 
     def __init__(self, quanta_s: Sequence[float] = QUANTA_S) -> None:
-        if not quanta_s or not all(0 < quantum_s < inf for quantum_s in quanta_s):
+        fits = 0 < len(quanta_s) < 1 << _LEVEL_BITS
+        if not fits or not all(0 < quantum_s < inf for quantum_s in quanta_s):
             raise MetropolisError(
-                f"quanta_s is {list(quanta_s)}; it must be at least one number of seconds above 0"
+                f"quanta_s is {quanta_s}; it should be 1 to {(1 << _LEVEL_BITS) - 1} numbers of "
+                "seconds above 0"
             )
         self._quanta_s = [*quanta_s, inf]
         self._lows_s = [0.0, *accumulate(quanta_s)]

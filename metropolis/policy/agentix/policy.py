@@ -39,7 +39,7 @@ class Plas(Multilevel):
     def __init__(self, quanta_s: Sequence[float] = QUANTA_S, beta: float = BETA) -> None:
         super().__init__(quanta_s)
         if not beta > 0:
-            raise MetropolisError(f"beta is {beta}; it must be above 0")
+            raise MetropolisError(f"beta is {beta}; it should be above 0")
         self._beta = beta
         self._table: defaultdict[str, ProcessEntry] = defaultdict(ProcessEntry)
 
