@@ -28,7 +28,8 @@ class RequestQueue:
         """Who goes next."""
         if self._version != self._policy.version:
             self._version = self._policy.version
-            self._heap = [self._item(item[3]) for item in self._heap]
+            rank = self._policy.rank
+            self._heap = [(rank(one), at_s, number, one) for _, at_s, number, one in self._heap]
             heapq.heapify(self._heap)
         return self._heap[0][3]
 

@@ -119,11 +119,18 @@ def test_distances_are_those_of_scipy(values: list[float]) -> None:
     assert distances(np.vstack([p, q]))[0, 1] == pytest.approx(wasserstein(p, q))
 
 
+@given(st.integers(1, 100), st.integers(0, 9))
+def test_many_distances_are_those_of_each_two(count: int, seed: int) -> None:
+    quantiles = np.sort(np.random.default_rng(seed).lognormal(size=(count, LEVELS)), axis=1)
+    expected = [[wasserstein(p, q) for q in quantiles] for p in quantiles]
+    assert distances(quantiles) == pytest.approx(np.array(expected))
+
+
 @given(st.lists(st.floats(0, 1000), min_size=2, max_size=40))
 def test_points_on_a_line_are_found_again(at: list[float]) -> None:
     places = np.array(at)
     apart = np.abs(places[:, None] - places)
-    found = embedded(apart)
+    found = embedded(apart**2)
     assert np.abs(found[:, None] - found) == pytest.approx(apart, abs=1e-3 * (1 + apart.max()))
 
 
@@ -142,6 +149,15 @@ def test_a_distribution_converges_when_doubling_it_changes_little() -> None:
     for _ in range(64):
         latencies.add(30.0)
     assert not latencies.converged
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=FIRST, max_size=FIRST))
+def test_quantiles_are_those_of_numpy(values: list[float]) -> None:
+    latencies = Latencies()
+    for value in values:
+        latencies.add(value)
+    at = (np.arange(LEVELS) + 0.5) / LEVELS
+    assert latencies.quantiles == pytest.approx(np.quantile(values, at))
 
 
 def test_the_density_peak_is_where_most_are() -> None:
@@ -173,3 +189,15 @@ def test_the_policy_learns_which_function_has_less_left() -> None:
 def test_stages_that_touch_are_not_in_parallel() -> None:
     stages = [Stage(one) for one in spans(("B", "A", 1, 3), ("C", "A", 3, 5), ("D", "A", 4, 6))]
     assert [len(group) for group in in_parallel(stages)] == [1, 2]
+
+
+def test_of_too_many_functions_nothing_is_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metropolis.policy.kairos.policy.FUNCTIONS_MAX", 3)
+    policy = Kairos()
+    for number in range(5 * FIRST):
+        request = QueuedRequest(number, str(number), f"f{number % 5}", 1, 0.0, 0.0)
+        policy.completed(Execution(request, 0, 0.0, 1.0 + number % 5, 1))
+        policy.program_ended(str(number))
+    ranks = [policy.rank(QueuedRequest(0, "p", f"f{n}", 1, 0.0, 0.0)) for n in range(5)]
+    assert ranks[0] < ranks[1] < ranks[2]
+    assert ranks[3] == ranks[4] == ranks[1]  # in the middle

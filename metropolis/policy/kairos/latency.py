@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +39,7 @@ class Latencies:
         if self._count < self._due:
             return False
         self._due = min(2 * self._count, self._count + self._window)
-        before, self.quantiles = self.quantiles, np.quantile(self._samples, _AT)
+        before, self.quantiles = self.quantiles, _quantiles(self._samples)
         self.converged = before is not None and (
             wasserstein(before, self.quantiles) <= CONVERGED * float(self.quantiles.mean())
         )
@@ -55,6 +56,13 @@ class Latencies:
         wide = LEVELS // 4
         begin = int(np.argmin(self.quantiles[wide:] - self.quantiles[:-wide]))
         return float(self.quantiles[begin : begin + wide + 1].mean())
+
+
+def _quantiles(samples: Sequence[float]) -> Quantiles:
+    """As numpy.quantile, in a tenth of the time."""
+    ordered = np.sort(np.fromiter(samples, np.float64, len(samples)))
+    found: Quantiles = np.interp(_AT * (len(ordered) - 1), np.arange(len(ordered)), ordered)
+    return found
 
 
 def wasserstein(p: Quantiles, q: Quantiles) -> float:

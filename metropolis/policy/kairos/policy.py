@@ -15,6 +15,11 @@ from metropolis.types import MetropolisError
 _START_BITS, _PLACE_BITS = 32, 13
 """Of a rank: the start of a program in ms since the first, which is enough for 49 days; above it
 the place of its function."""
+_START_MAX = (1 << _START_BITS) - 1
+FUNCTIONS_MAX = 1 << _PLACE_BITS
+"""Of more nothing is learned: memory and time of an update grow with their square."""
+SHARE = 16
+"""The order is found anew when more than one in so many functions have a new distribution."""
 
 
 class Kairos(Policy):
@@ -31,20 +36,23 @@ class Kairos(Policy):
             raise MetropolisError(f"kairos: window is {window}; it should be at least {FIRST}")
         self._programs: dict[str, list[Execution]] = defaultdict(list)
         self._remaining: dict[str, Latencies] = defaultdict(lambda: Latencies(window))
+        self._news = 0
+        """Distributions that are newer than the order."""
         self._places: dict[str, int] = {}
-        self._first_s: float | None = None
+        self._first_s = 0.0
         """When the first program of all arrived."""
+        self._has_begun = False
 
     def rank(self, request: QueuedRequest) -> int:
         """See Policy."""
         place = self._places.get(request.function, len(self._places) // 2)
-        start_ms = int((request.program_arrived_s - (self._first_s or 0.0)) * 1000)
-        return _within(place, _PLACE_BITS) << _START_BITS | _within(start_ms, _START_BITS)
+        start_ms = int((request.program_arrived_s - self._first_s) * 1000)
+        return place << _START_BITS | min(max(start_ms, 0), _START_MAX)
 
     def arrived(self, request: QueuedRequest) -> None:
         """See Policy."""
-        if self._first_s is None:
-            self._first_s = request.program_arrived_s
+        if not self._has_begun:
+            self._has_begun, self._first_s = True, request.program_arrived_s
 
     def completed(self, execution: Execution) -> None:
         """See Policy."""
@@ -52,15 +60,15 @@ class Kairos(Policy):
 
     def program_ended(self, program: str) -> None:
         """Learn from the program how long its stages had left."""
-        begun = call_graph(self._programs.pop(program, []))
-        news = [
-            self._remaining[execution.request.function].add(left_s)
-            for execution, left_s in remaining_s(begun)
-        ]
-        if any(news):
+        for execution, left_s in remaining_s(call_graph(self._programs.pop(program, []))):
+            function = execution.request.function
+            if function in self._remaining or len(self._remaining) < FUNCTIONS_MAX:
+                self._news += self._remaining[function].add(left_s)
+        if self._news * SHARE > len(self._places):
             self._order()
 
     def _order(self) -> None:
+        self._news = 0
         known = {
             name: latencies.quantiles
             for name, latencies in self._remaining.items()
@@ -68,9 +76,7 @@ class Kairos(Policy):
         }
         order = np.argsort(distance_from_zero(list(known.values())), kind="stable")
         names = list(known)
-        self._places = {names[index]: place for place, index in enumerate(order)}
-        self.version += 1
-
-
-def _within(number: int, bits: int) -> int:
-    return min(max(number, 0), (1 << bits) - 1)
+        places = {names[index]: place for place, index in enumerate(order)}
+        if places != self._places:
+            self._places = places
+            self.version += 1

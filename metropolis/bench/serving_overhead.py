@@ -1,0 +1,229 @@
+"""`metropolis bench serving-overhead`: what policies and dispatchers cost, beside Kairos' figures.
+
+Wall time on this machine, nothing simulated but the requests themselves. Kairos §7.8 reports 3.6 ms
+to sort the queue, 4.1 ms to place a request, and 0.1 to 4.3 s to update its priorities.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import tracemalloc
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from itertools import count, islice
+from random import Random
+
+import click
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from metropolis.dispatch.base import Dispatcher, Fleet
+from metropolis.policy.base import Execution, Policy, QueuedRequest
+from metropolis.policy.kairos.latency import LEVELS
+from metropolis.policy.kairos.priority import distance_from_zero
+from metropolis.policy.named import DISPATCHERS, POLICIES, named, names_of
+from metropolis.policy.queue import RequestQueue
+from metropolis.progress import progress_bar
+
+IN_A_ROW = ("step+kairos",)
+PAPER_MS = {POLICIES: 3.6, DISPATCHERS: 4.1}
+PAPER_UPDATE_S = {10: 0.1, 5000: 4.3}
+UPDATED_FUNCTIONS = (10, 50, 100, 500, 1000, 5000)
+WHAT = {POLICIES: "policy", DISPATCHERS: "dispatcher"}
+KINDS, STAGES = 12, 4
+"""Of programs; each stage of each kind is a function."""
+AT_WORK = 128
+"""Requests that the dispatcher's instances are at."""
+FLEET = Fleet(8, capacity_tokens=100_000, tokens_per_s=20.0)
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """Of one request, from its arrival to its answer; wall time."""
+
+    kind: str
+    name: str
+    mean_us: float
+    p99_us: float
+    max_us: float
+
+
+@dataclass(frozen=True)
+class Update:
+    """Of the order of so many functions, from nothing."""
+
+    functions: int
+    wall_s: float
+    peak_mb: float
+
+
+class _Watch:
+    """Wall time of what is run within `running`, request by request."""
+
+    def __init__(self) -> None:
+        self.wall_s: list[float] = []
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        began_s = time.perf_counter()
+        yield
+        self.wall_s[-1] += time.perf_counter() - began_s
+
+    def summed(self, kind: str, name: str) -> Overhead:
+        took_us = 1e6 * np.array(self.wall_s)
+        p99_us = float(np.percentile(took_us, 99))
+        return Overhead(kind, name, float(took_us.mean()), p99_us, float(took_us.max()))
+
+
+def _requests(seed: int) -> Iterator[tuple[QueuedRequest, bool]]:
+    """Chains of stages without end, and which are a chain's last; a second between arrivals."""
+    draw, number = Random(seed), 0
+    for program in count():
+        began_s, kind = float(number), draw.randrange(KINDS)
+        for stage in range(STAGES):
+            request = QueuedRequest(
+                number,
+                f"program {program}",
+                f"function {kind} {stage}",
+                draw.randint(100, 2000),
+                float(number),
+                began_s,
+                f"function {kind} {stage - 1}" if stage else None,
+                step=draw.randrange(1000),
+                stages_left=STAGES - stage,
+            )
+            number += 1
+            yield request, stage == STAGES - 1
+
+
+def _answered(request: QueuedRequest, instance: int, now_s: float, draw: Random) -> Execution:
+    took_s = draw.lognormvariate(1.0, 0.5) + len(request.function) / 2
+    return Execution(request, instance, max(0.0, now_s - took_s), now_s, draw.randint(10, 500))
+
+
+def policy_overhead(name: str, queued: int, requests: int, seed: int) -> Overhead:
+    """To take a request in, find who goes first, and learn from an answer, while others wait."""
+    policy: Policy = named(POLICIES, name)()
+    queue, coming, draw, watch = RequestQueue(policy), _requests(seed), Random(seed), _Watch()
+    last: set[int] = set()
+    for number in range(queued + requests):
+        request, ends = next(coming)
+        if ends:
+            last.add(request.id)
+        if number < queued:
+            queue.push(request)
+            continue
+        watch.wall_s.append(0.0)
+        with watch.running():
+            queue.push(request)
+            first = queue.pop()
+        execution = _answered(first, 0, request.arrived_s, draw)
+        with watch.running():
+            policy.completed(execution)
+            if first.id in last:
+                policy.program_ended(first.program)
+    return watch.summed(POLICIES, name)
+
+
+def dispatcher_overhead(name: str, requests: int, seed: int) -> Overhead:
+    """To place a request, as often as it takes, and to hear of its answer, on busy instances."""
+    dispatcher: Dispatcher = named(DISPATCHERS, name)(FLEET)
+    draw, watch = Random(seed), _Watch()
+    placed: deque[tuple[QueuedRequest, int]] = deque()
+
+    def answer(now_s: float) -> None:
+        execution = _answered(*placed.popleft(), now_s, draw)
+        with watch.running():
+            dispatcher.completed(execution)
+
+    def place(request: QueuedRequest) -> int | None:
+        with watch.running():
+            return dispatcher.place(request, request.arrived_s)
+
+    for request, _ in islice(_requests(seed), requests):
+        watch.wall_s.append(0.0)
+        if len(placed) == AT_WORK:
+            answer(request.arrived_s)
+        while (instance := place(request)) is None:
+            answer(request.arrived_s)
+        placed.append((request, instance))
+    return watch.summed(DISPATCHERS, name)
+
+
+def update(functions: int, seed: int) -> Update:
+    """Kairos' order of functions whose remaining latencies are lognormal."""
+    rng = np.random.default_rng(seed)
+    medians = rng.lognormal(2.0, 1.0, (functions, 1))
+    quantiles = list(np.sort(medians * rng.lognormal(0.0, 0.5, (functions, LEVELS)), axis=1))
+    began_s = time.perf_counter()
+    distance_from_zero(quantiles)
+    wall_s = time.perf_counter() - began_s
+    tracemalloc.start()
+    distance_from_zero(quantiles)
+    peak_mb = tracemalloc.get_traced_memory()[1] / 1e6
+    tracemalloc.stop()
+    return Update(functions, wall_s, peak_mb)
+
+
+@click.command("serving-overhead")
+@click.option("--queued", type=click.IntRange(1, 1_000_000), default=10_000, show_default=True)
+@click.option("--requests", type=click.IntRange(100, 10**8), default=20_000, show_default=True)
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print an object.")
+def command(queued: int, requests: int, seed: int, as_json: bool) -> None:
+    """Measure what ordering and placing a request costs while others wait."""
+    policies, dispatchers = [*names_of(POLICIES), *IN_A_ROW], names_of(DISPATCHERS)
+    overheads, updates = [], []
+    total = len(policies) + len(dispatchers) + len(UPDATED_FUNCTIONS)
+    with progress_bar(total, "measurements") as (advance, describe):
+        for name in policies:
+            describe(name)
+            overheads.append(policy_overhead(name, queued, requests, seed))
+            advance(1)
+        for name in dispatchers:
+            describe(name)
+            overheads.append(dispatcher_overhead(name, requests, seed))
+            advance(1)
+        for functions in UPDATED_FUNCTIONS:
+            describe(f"{functions} functions")
+            updates.append(update(functions, seed))
+            advance(1)
+    if as_json:
+        found = {
+            "queued": queued,
+            "overheads": [asdict(one) for one in overheads],
+            "updates": [asdict(one) for one in updates],
+            "paper": {"ms": PAPER_MS, "update_s": PAPER_UPDATE_S},
+        }
+        click.echo(json.dumps(found, indent=2))
+        return
+    _print(overheads, updates, queued, Console())
+
+
+def _print(
+    overheads: Sequence[Overhead], updates: Sequence[Update], queued: int, console: Console
+) -> None:
+    table = Table(box=box.SIMPLE_HEAD, title=f"Per request, {queued:,} queued; wall time in µs")
+    for name in ("", "name", "mean", "p99", "max", "a tenth of Kairos'"):
+        table.add_column(name, justify="left" if name in ("", "name") else "right", no_wrap=True)
+    for one in overheads:
+        times = (one.mean_us, one.p99_us, one.max_us, 100 * PAPER_MS[one.kind])
+        table.add_row(WHAT[one.kind], one.name, *(f"{time_us:,.1f}" for time_us in times))
+    console.print(table)
+    table = Table(box=box.SIMPLE_HEAD, title="Update of Kairos' order; wall time")
+    for name in ("functions", "seconds", "peak MB", "paper's seconds"):
+        table.add_column(name, justify="right")
+    for row in updates:
+        paper = PAPER_UPDATE_S.get(row.functions)
+        table.add_row(
+            f"{row.functions:,}",
+            f"{row.wall_s:.4f}",
+            f"{row.peak_mb:.1f}",
+            "" if paper is None else f"{paper:g}",
+        )
+    console.print(table)
