@@ -20,8 +20,12 @@ class RequestQueue:
         return len(self._heap)
 
     def push(self, request: QueuedRequest) -> None:
-        """`request` waits."""
+        """`request` has arrived and waits; the policy is told."""
         self._policy.arrived(request)
+        self.push_back(request)
+
+    def push_back(self, request: QueuedRequest) -> None:
+        """`request`, of which the policy knows, waits (again)."""
         heapq.heappush(self._heap, self._item(request))
 
     def first(self) -> QueuedRequest:
