@@ -28,6 +28,7 @@ PARTS = (
     "sim",
     "workers",
     "runtime",
+    "gateway",
     "adapters",
     "bench",
     "cli",

@@ -45,7 +45,18 @@ cli = LazyGroup(
     "metropolis",
     {
         part: f"metropolis.cli.{part}"
-        for part in ("diff", "fork", "replay", "resume", "run", "serve", "store", "trace", "world")
+        for part in (
+            "diff",
+            "fork",
+            "gateway",
+            "replay",
+            "resume",
+            "run",
+            "serve",
+            "store",
+            "trace",
+            "world",
+        )
     },
     "Run societies of LLM agents out of order.",
 )

@@ -34,6 +34,8 @@ class Connection(asyncio.Protocol):
         self._lost: Exception | None = None
         self._chunks: list[bytes] = []
         self._headed = self._framed = self._complete = self._keep = False
+        self.exchanges = 0
+        """Begun on this connection."""
         self.headers: dict[bytes, str] = {}
         """Of the answer; names in lower case."""
         self._reset()
@@ -42,6 +44,18 @@ class Connection(asyncio.Protocol):
     def reusable(self) -> bool:
         """Whether another exchange may begin."""
         return self._complete and self._keep and self._lost is None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the whole answer has come."""
+        return self._complete
+
+    @property
+    def socket(self) -> socket.socket:
+        """What it runs on, for its options."""
+        assert self._transport is not None
+        found: socket.socket = self._transport.get_extra_info("socket")
+        return found
 
     @property
     def address(self) -> Address:
@@ -54,6 +68,7 @@ class Connection(asyncio.Protocol):
         """Begin an exchange."""
         assert self._transport is not None
         self._reset()
+        self.exchanges += 1
         self._transport.write(request)
 
     async def status(self) -> int:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import ssl
 from base64 import b64encode
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -18,13 +17,8 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
 
-from metropolis.llm.backends.connection import (
-    Address,
-    BrokenAnswerError,
-    Connection,
-    connect,
-    connect_again,
-)
+from metropolis.llm.backends.connection import BrokenAnswerError, Connection
+from metropolis.llm.backends.pool import Connections
 from metropolis.llm.base import (
     LLMError,
     MalformedError,
@@ -35,7 +29,6 @@ from metropolis.llm.base import (
 )
 from metropolis.types import MetropolisError
 
-CONNECT_S = 10.0
 CHECK_S = 10.0
 SHOWN_CHARACTERS = 200
 
@@ -51,12 +44,7 @@ class JSONServer:
     def __init__(self, kind: str, url: str, api_key: str | None = None) -> None:
         self.url = parse_url(url)
         self.called = f"{kind} at {bare_url(self.url)}"
-        self._tls = _tls_of(self.url)
-        self._host = self.url.hostname or ""
-        self._address: Address | None = None
-        """Where the first connection led; the name is looked up once."""
-        self._port = self.url.port or (443 if self._tls else 80)
-        self._idle: list[Connection] = []
+        self._connections = Connections(self.url)
         place = self.url.netloc.rpartition("@")[2]
         self._fields = f"Host: {place}\r\nAccept: application/json\r\n"
         if api_key is not None:
@@ -65,15 +53,6 @@ class JSONServer:
             pair = f"{unquote(self.url.username)}:{unquote(self.url.password or '')}"
             self._fields += f"Authorization: Basic {b64encode(pair.encode()).decode()}\r\n"
         self._heads: dict[str, bytes] = {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Connections and what TLS knows belong to this process."""
-        return vars(self) | {"_tls": None, "_idle": []}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Begin anew in another process."""
-        vars(self).update(state)
-        self._tls = _tls_of(self.url)
 
     async def get(self, path: str, form: type[T]) -> T:
         """The answer to a GET, as a `form`; within CHECK_S seconds."""
@@ -114,8 +93,7 @@ class JSONServer:
 
     async def close(self) -> None:
         """Close all connections."""
-        while self._idle:
-            self._idle.pop().close()
+        self._connections.close()
 
     async def _exchange(self, request: bytes, asked: str) -> bytes:
         async with self._sent(request, asked) as connection:
@@ -134,7 +112,7 @@ class JSONServer:
         """A connection on which `request` has been sent; kept afterwards if it is good."""
         connection = None
         try:
-            connection = await self._connection()
+            connection = await self._connections.take()
             connection.send(request)
             yield connection
         except BrokenAnswerError:
@@ -143,26 +121,8 @@ class JSONServer:
             kind = UnreachableError if connection is None else UnavailableError
             raise kind(f"{self.called} cannot be reached for {asked}: {_reason(error)}") from None
         finally:
-            if connection is not None and connection.reusable:
-                self._idle.append(connection)
-            elif connection is not None:
-                connection.close()
-
-    async def _connection(self) -> Connection:
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.reusable:
-                return connection
-        try:
-            async with asyncio.timeout(CONNECT_S):
-                if self._address is None:
-                    connection = await connect(self._host, self._port, self._tls)
-                else:
-                    connection = await connect_again(self._address, self._tls, self._host)
-        except TimeoutError:
-            raise ConnectionError(f"no connection within {CONNECT_S:g} s") from None
-        self._address = connection.address
-        return connection
+            if connection is not None:
+                self._connections.put_back(connection)
 
     def _path(self, path: str) -> str:
         return f"{self.url.path.rstrip('/')}/{path}"
@@ -183,10 +143,6 @@ class JSONServer:
             raise MalformedError(
                 f"{self.called} gave a malformed answer to {asked}: {error}"
             ) from None
-
-
-def _tls_of(url: SplitResult) -> ssl.SSLContext | None:
-    return ssl.create_default_context() if url.scheme == "https" else None
 
 
 def _reason(error: OSError) -> str:

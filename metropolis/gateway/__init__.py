@@ -1,0 +1,1 @@
+"""An OpenAI-compatible HTTP server before engines: policies order, dispatchers place."""

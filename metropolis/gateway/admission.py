@@ -1,0 +1,113 @@
+"""Who goes next, and to which engine: a policy's queue before a dispatcher, with no I/O.
+
+1. An engine has at most `at_once` requests; one at its bound, or lost, is closed to the dispatcher.
+2. The first in the policy's order goes where the dispatcher places it, or all wait.
+3. Every request placed comes back once: answered, or withdrawn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from metropolis.dispatch.base import Dispatcher
+from metropolis.policy.base import Execution, Policy, QueuedRequest
+from metropolis.policy.queue import RequestQueue
+from metropolis.types import MetropolisError
+
+
+class QueueFullError(MetropolisError):
+    """Too many wait already."""
+
+
+class Admission:
+    """All engines are closed until they are opened."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        dispatcher: Dispatcher,
+        at_once: int,
+        queue_limit: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.policy, self.clock = policy, clock
+        self._dispatcher, self._at_once, self._queue_limit = dispatcher, at_once, queue_limit
+        self._queue = RequestQueue(policy)
+        self._waiting: dict[int, asyncio.Future[int]] = {}
+        """By the id of a request; the queue still holds some for whom nobody waits any more."""
+        self.at_work = [0] * dispatcher.fleet.instances
+        self.is_up = [False] * dispatcher.fleet.instances
+        dispatcher.closed = set(range(dispatcher.fleet.instances))
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
+
+    async def place(self, request: QueuedRequest, *, anew: bool = False) -> int:
+        """The engine that takes `request`, as soon as one does.
+
+        Raises QueueFullError when as many wait as may, unless it has been placed before, and what
+        the policy raises on a request it cannot rank.
+        """
+        if len(self._waiting) >= self._queue_limit and not anew:
+            raise QueueFullError(f"{len(self._waiting)} requests wait already; try again later")
+        self._queue.push(request)
+        turn: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._waiting[request.id] = turn
+        self.pump()
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            if request.id in self._waiting:
+                del self._waiting[request.id]
+                self.policy.withdrawn(request)
+            else:  # it was placed a moment ago
+                self.withdraw(request, turn.result())
+            raise
+
+    def answered(self, execution: Execution) -> None:
+        """A request placed has been answered."""
+        self.policy.completed(execution)
+        self._dispatcher.completed(execution)
+        self._leave(execution.instance)
+
+    def withdraw(self, request: QueuedRequest, instance: int) -> None:
+        """A request placed on `instance` is there no more, and has not been answered."""
+        self.policy.withdrawn(request)
+        self._dispatcher.withdrawn(request, instance, self.clock())
+        self._leave(instance)
+
+    def open(self, instance: int, is_up: bool) -> None:
+        """An engine answers, or does not."""
+        self.is_up[instance] = is_up
+        self._look_at(instance)
+        self.pump()
+
+    def pump(self) -> None:
+        """Place as many as can be."""
+        everywhere = len(self.at_work)
+        while self._queue and len(self._dispatcher.closed) < everywhere:
+            request = self._queue.first()
+            turn = self._waiting.get(request.id)
+            if turn is not None and not turn.cancelled():
+                instance = self._dispatcher.place(request, self.clock())
+                if instance is None:
+                    return
+                self.at_work[instance] += 1
+                self._look_at(instance)
+                del self._waiting[request.id]
+                turn.set_result(instance)
+            self._queue.pop()
+
+    def _leave(self, instance: int) -> None:
+        self.at_work[instance] -= 1
+        self._look_at(instance)
+        self.pump()
+
+    def _look_at(self, instance: int) -> None:
+        if self.is_up[instance] and self.at_work[instance] < self._at_once:
+            self._dispatcher.closed.discard(instance)
+        else:
+            self._dispatcher.closed.add(instance)

@@ -1,0 +1,115 @@
+"""What the gateway reads in requests and answers, and the one way in which it changes a body."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from metropolis.llm.tokens import CHARACTERS_PER_TOKEN
+from metropolis.types import MetropolisError
+
+PREFIX = "X-Metropolis-"
+"""Of the headers a client may send: Program, Function, Upstream, Step, Stages-Left, End."""
+USAGE = re.compile(rb'"completion_tokens"\s*:\s*(\d+)')
+USAGE_BYTES = 2048
+"""Usage stands in the last bytes of an answer."""
+
+
+class _Body(msgspec.Struct):
+    messages: Any = None
+    prompt: Any = None
+    user: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request's place in its program, as headers and body tell it; None: nobody has said."""
+
+    program: str | None
+    function: str
+    upstream: str | None
+    step: int
+    stages_left: int | None
+    is_last: bool
+    """Its program ends with it."""
+    opening: bytes | None
+    """A digest of the messages before the model's first: all of a conversation share it."""
+    is_continued: bool
+    """The model has spoken in it before."""
+    prompt_tokens: int
+    """Approximately."""
+
+
+def read(headers: Mapping[str, str], body: bytes) -> Asked:
+    """What is asked; raises MetropolisError on a body that is no JSON object or a bad header."""
+    try:
+        said = msgspec.json.decode(body, type=_Body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MetropolisError(f"the body is not a JSON object: {error}") from None
+    messages = said.messages if isinstance(said.messages, list) else []
+    messages = [message for message in messages if isinstance(message, dict)]
+    turns = [message.get("role") for message in messages]
+    opening = turns.index("assistant") if "assistant" in turns else len(turns)
+    user = said.user if isinstance(said.user, str) and said.user else None
+    return Asked(
+        headers.get(f"{PREFIX}Program") or user,
+        headers.get(f"{PREFIX}Function") or _function(messages),
+        headers.get(f"{PREFIX}Upstream") or None,
+        _integer(headers, "Step") or 0,
+        _integer(headers, "Stages-Left"),
+        headers.get(f"{PREFIX}End", "").lower() in ("1", "true", "yes"),
+        _digest(messages[:opening]) if messages else None,
+        opening < len(turns),
+        (_characters(messages) + _characters(said.prompt)) // CHARACTERS_PER_TOKEN + 1,
+    )
+
+
+def with_fields(body: bytes, fields: Mapping[str, Any]) -> bytes:
+    """`body`, a JSON object, with `fields` at its end, where they win over former ones."""
+    if not fields:
+        return body
+    head = body.rstrip()[:-1]
+    comma = b"" if head.strip() == b"{" else b","
+    return head + comma + msgspec.json.encode(fields)[1:]
+
+
+def output_tokens_in(end: bytes) -> int | None:
+    """What the `end` of an answer says of its length; None when it says nothing."""
+    found = USAGE.findall(end[-USAGE_BYTES:])
+    return int(found[-1]) if found else None
+
+
+def _integer(headers: Mapping[str, str], name: str) -> int | None:
+    written = headers.get(PREFIX + name)
+    if written is None:
+        return None
+    if not written.isdecimal() or len(written) > 15:
+        raise MetropolisError(f"header {PREFIX}{name} is {written!r}; write a number from 0 up")
+    return int(written)
+
+
+def _function(messages: list[dict[str, Any]]) -> str:
+    """Agents of a framework differ in their system prompts."""
+    if messages and messages[0].get("role") in ("system", "developer"):
+        return f"system-{_digest(messages[:1]).hex()[:8]}"
+    return "chat" if messages else "completion"
+
+
+def _digest(messages: list[dict[str, Any]]) -> bytes:
+    return hashlib.blake2b(msgspec.json.encode(messages), digest_size=16).digest()
+
+
+def _characters(said: Any) -> int:
+    """Of all texts within; pictures and token numbers count as one each."""
+    if isinstance(said, str):
+        return len(said)
+    if isinstance(said, list):
+        return sum(map(_characters, said))
+    if isinstance(said, dict):
+        return _characters(said.get("content") or said.get("text"))
+    return CHARACTERS_PER_TOKEN if isinstance(said, int) else 0

@@ -1,0 +1,84 @@
+"""What the gateway counts, as Prometheus reads it (text format 0.0.4)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
+ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+
+
+class Histogram:
+    """Seconds, counted between BOUNDS_S."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(BOUNDS_S) + 1)
+        self._sum_s = 0.0
+
+    def add(self, seconds: float) -> None:
+        """One more."""
+        self._counts[bisect_left(BOUNDS_S, seconds)] += 1
+        self._sum_s += seconds
+
+    def lines(self, name: str, what: str) -> Iterable[str]:
+        """The metric `name`."""
+        yield from _head(name, "histogram", what)
+        total = 0
+        for bound, count in zip((*BOUNDS_S, "+Inf"), self._counts, strict=True):
+            total += count
+            yield f'{name}_bucket{{le="{bound}"}} {total}'
+        yield f"{name}_sum {self._sum_s:.6f}"
+        yield f"{name}_count {total}"
+
+
+class Figures:
+    """Of one gateway."""
+
+    def __init__(self) -> None:
+        self.requests: Counter[tuple[str, str, int]] = Counter()
+        """By engine, function, status."""
+        self.latency, self.queueing = Histogram(), Histogram()
+        self.aborted = self.retried = self.refused = 0
+
+    def text(
+        self, up: Mapping[str, bool], at_work: Mapping[str, int], waiting: int, programs: int
+    ) -> str:
+        """All of it; `up` and `at_work` by engine."""
+        lines = [*_head("metropolis_requests_total", "counter", "Requests that engines answered.")]
+        for (engine, function, status), count in sorted(self.requests.items()):
+            labels = _labels(engine=engine, function=function, status=str(status))
+            lines.append(f"metropolis_requests_total{labels} {count}")
+        lines += _gauges("metropolis_engine_up", "Whether the engine answers.", up)
+        lines += _gauges("metropolis_running_requests", "Requests at the engine.", at_work)
+        for name, kind, what, value in (
+            ("queue_length", "gauge", "Requests that wait in the gateway.", waiting),
+            ("programs", "gauge", "Programs that have not ended.", programs),
+            ("aborted_total", "counter", "Requests whose client has left.", self.aborted),
+            ("retried_total", "counter", "Requests sent anew, their engine lost.", self.retried),
+            ("refused_total", "counter", "Requests refused, the queue full.", self.refused),
+        ):
+            lines += [*_head(f"metropolis_{name}", kind, what), f"metropolis_{name} {value}"]
+        lines += self.latency.lines(
+            "metropolis_latency_seconds", "From a request's arrival to its answer's end."
+        )
+        lines += self.queueing.lines(
+            "metropolis_queueing_seconds", "From a request's arrival to its leaving for an engine."
+        )
+        return "\n".join(lines) + "\n"
+
+
+def _head(name: str, kind: str, what: str) -> Iterable[str]:
+    return f"# HELP {name} {what}", f"# TYPE {name} {kind}"
+
+
+def _gauges(name: str, what: str, values: Mapping[str, int]) -> Iterable[str]:
+    yield from _head(name, "gauge", what)
+    for engine, value in values.items():
+        yield f"{name}{_labels(engine=engine)} {int(value)}"
+
+
+def _labels(**values: str) -> str:
+    inner = ",".join(f'{key}="{value.translate(ESCAPES)}"' for key, value in values.items())
+    return f"{{{inner}}}"

@@ -1,0 +1,200 @@
+"""One request's way: into its program, through the queue, to an engine, and back.
+
+1. An answer of which nothing has been handed on yet is asked for again, elsewhere, when its engine
+   is lost; so is a stream before its first piece.
+2. A stream whose first piece has been handed on cannot be taken back: it ends with EngineLostError.
+3. Whoever waits no more frees the place in the queue or at the engine at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+
+from metropolis.gateway.admission import Admission, QueueFullError
+from metropolis.gateway.asked import output_tokens_in, read
+from metropolis.gateway.engine import Engine, EngineLostError, Reply
+from metropolis.gateway.figures import Figures
+from metropolis.gateway.sessions import Sessions
+from metropolis.policy.base import Execution, QueuedRequest
+
+LOSSES_MAX = 5
+"""After so many engines were lost over one request it is believed to be what they die of."""
+PROBE_EVERY_S = 5.0
+PROBE_LOST_S = 0.5
+SWEEP_S = 1.0
+
+
+class Gateway:
+    """Engines behind one queue; `said` is told when one is lost or comes back."""
+
+    def __init__(
+        self,
+        engines: Sequence[Engine],
+        admission: Admission,
+        idle_s: float,
+        said: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.engines, self.admission = engines, admission
+        self.sessions = Sessions(idle_s, admission.policy.program_ended)
+        self.figures = Figures()
+        self._said = said
+        self._doubts = [asyncio.Event() for _ in engines]
+        """Set when an engine should be looked at."""
+        self._watches: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Look at every engine once, and from then on every now and then."""
+        await asyncio.gather(*map(self._look, range(len(self.engines))))
+        watches = [self._watch(instance) for instance in range(len(self.engines))]
+        self._watches = [asyncio.ensure_future(watch) for watch in (*watches, self._sweep())]
+
+    async def close(self) -> None:
+        """Stop looking and close connections."""
+        for watch in self._watches:
+            watch.cancel()
+        await asyncio.gather(*self._watches, return_exceptions=True)
+        for engine in self.engines:
+            await engine.close()
+
+    @asynccontextmanager
+    async def reply_to(
+        self, path: str, headers: Mapping[str, str], body: bytes
+    ) -> AsyncIterator[Relayed]:
+        """An engine's answer to the POST of `body`.
+
+        Raises QueueFullError, MetropolisError on what cannot be understood, and EngineLostError
+        when engines died of it.
+        """
+        request = self.sessions.enter(read(headers, body), self.admission.clock())
+        is_answered = False
+        try:
+            instance, sent_s, reply = await self._ask(request, path, headers, body)
+            relayed = Relayed(reply)
+            try:
+                yield relayed
+                is_answered = reply.status == 200 and relayed.is_whole
+            finally:
+                reply.close()
+                self._account(request, instance, sent_s, relayed, is_answered=is_answered)
+        except (asyncio.CancelledError, ConnectionError):
+            self.figures.aborted += 1
+            raise
+        except QueueFullError:
+            self.figures.refused += 1
+            raise
+        finally:
+            self.sessions.leave(request, self.admission.clock(), is_answered=is_answered)
+
+    async def get(self, path: str, headers: Mapping[str, str]) -> Reply:
+        """The answer of the first engine that is up to a GET; raises EngineLostError."""
+        for instance, engine in enumerate(self.engines):
+            if self.admission.is_up[instance]:
+                try:
+                    return await engine.ask("GET", path, headers, b"", 0)
+                except EngineLostError as error:
+                    self._doubt(instance, error)
+        raise EngineLostError("no engine answers")
+
+    async def _ask(
+        self, request: QueuedRequest, path: str, headers: Mapping[str, str], body: bytes
+    ) -> tuple[int, float, Reply]:
+        """Which engine took it, when, and how it answers."""
+        losses = 0
+        while True:
+            instance = await self.admission.place(request, anew=losses > 0)
+            sent_s = self.admission.clock()
+            try:
+                rank = self.admission.policy.rank(request)
+                engine = self.engines[instance]
+                return instance, sent_s, await engine.ask("POST", path, headers, body, rank)
+            except EngineLostError as error:
+                losses += 1
+                self._doubt(instance, error)
+                self.admission.withdraw(request, instance)
+                if losses == LOSSES_MAX:
+                    raise
+                self.figures.retried += 1
+            except BaseException:
+                self.admission.withdraw(request, instance)
+                raise
+
+    def _account(
+        self,
+        request: QueuedRequest,
+        instance: int,
+        sent_s: float,
+        relayed: Relayed,
+        *,
+        is_answered: bool,
+    ) -> None:
+        if relayed.lost is not None:
+            self._doubt(instance, relayed.lost)
+        now_s = self.admission.clock()
+        if is_answered:
+            tokens = relayed.output_tokens
+            self.admission.answered(Execution(request, instance, sent_s, now_s, tokens))
+        else:
+            self.admission.withdraw(request, instance)
+        engine = self.engines[instance].name
+        self.figures.requests[engine, request.function, relayed.reply.status] += 1
+        self.figures.queueing.add(sent_s - request.arrived_s)
+        self.figures.latency.add(now_s - request.arrived_s)
+
+    def _doubt(self, instance: int, error: EngineLostError) -> None:
+        """Nothing goes there until it has been looked at."""
+        if self.admission.is_up[instance]:
+            self._said(str(error))
+        self.admission.open(instance, False)
+        self._doubts[instance].set()
+
+    async def _look(self, instance: int) -> None:
+        wrong = await self.engines[instance].probe()
+        if self.admission.is_up[instance] != (wrong is None):
+            self._said(wrong or f"the engine at {self.engines[instance].name} answers")
+        self.admission.open(instance, wrong is None)
+
+    async def _watch(self, instance: int) -> None:
+        while True:
+            is_up = self.admission.is_up[instance]
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PROBE_EVERY_S if is_up else PROBE_LOST_S):
+                    await self._doubts[instance].wait()
+            self._doubts[instance].clear()
+            await self._look(instance)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            self.sessions.sweep(self.admission.clock())
+            self.admission.pump()
+
+
+class Relayed:
+    """An answer on its way to the client, and what can be told of it."""
+
+    def __init__(self, reply: Reply) -> None:
+        self.reply = reply
+        self.lost: EngineLostError | None = None
+        self.is_whole = reply.whole is not None
+        self._end = reply.whole or b""
+        self._events = 0
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """A stream's; raises EngineLostError."""
+        try:
+            async for piece in self.reply.pieces():
+                self._events += piece.count(b"data:")
+                self._end = (self._end + piece)[-4096:]
+                yield piece
+        except EngineLostError as error:
+            self.lost = error
+            raise
+        self.is_whole = True
+
+    @property
+    def output_tokens(self) -> int:
+        """As the engine counts them, or as many as a stream had pieces."""
+        told = output_tokens_in(self._end)
+        return max(1, self._events - 1) if told is None else told

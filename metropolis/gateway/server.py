@@ -1,0 +1,156 @@
+"""The HTTP side: OpenAI's routes, health, metrics, and an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+from aiohttp.hdrs import METH_POST
+
+from metropolis.gateway.admission import QueueFullError
+from metropolis.gateway.engine import EngineLostError
+from metropolis.gateway.relay import Gateway, Relayed
+from metropolis.types import MetropolisError
+
+BODY_BYTES_MAX = 256 << 20
+"""Pictures travel in bodies."""
+RETRY_AFTER_S = 1
+BACKLOG = 4096
+GRACE_S = 5.0
+"""How long connections may take to close."""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Server:
+    """Serves `gateway` over HTTP."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._is_draining = False
+        self._open = 0
+        self._all_answered = asyncio.Event()
+        self._all_answered.set()
+        app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[self._middleware])
+        app.router.add_post("/v1/chat/completions", self._relay)
+        app.router.add_post("/v1/completions", self._relay)
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/health", self._health)
+        app.router.add_get("/metrics", self._metrics)
+        self._runner = web.AppRunner(
+            app, handler_cancellation=True, access_log=None, shutdown_timeout=GRACE_S
+        )
+
+    async def start(self, host: str, port: int) -> str:
+        """Listen there, at a free port if it is 0; returns the URL. Raises MetropolisError."""
+        await self._gateway.start()
+        await self._runner.setup()
+        self._site = web.TCPSite(self._runner, host, port, backlog=BACKLOG)
+        try:
+            await self._site.start()
+        except OSError as error:
+            await self._runner.cleanup()
+            await self._gateway.close()
+            raise MetropolisError(
+                f"cannot listen at {host}:{port}: {str(error.strerror).partition(' (')[0]}; "
+                "choose another --host or --port"
+            ) from None
+        name, port = self._runner.addresses[0][:2]
+        return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+
+    async def drain(self) -> None:
+        """Take no more requests, answer those that have come, and close."""
+        self._is_draining = True
+        await self._site.stop()
+        await self._all_answered.wait()
+        await self.close()
+
+    async def close(self) -> None:
+        """Close everything, whatever is going on."""
+        await self._runner.cleanup()
+        await self._gateway.close()
+
+    @web.middleware
+    async def _middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Errors as OpenAI writes them; how many requests are open."""
+        if self._is_draining and request.method == METH_POST:
+            return _error(503, "the gateway is shutting down", {"Connection": "close"})
+        self._open += 1
+        self._all_answered.clear()
+        try:
+            return await handler(request)
+        except QueueFullError as error:
+            return _error(429, str(error), {"Retry-After": str(RETRY_AFTER_S)})
+        except MetropolisError as error:
+            return _error(502 if isinstance(error, EngineLostError) else 400, str(error))
+        except ConnectionError:
+            return web.Response()  # nobody is there to read it
+        except web.HTTPException as error:
+            return _error(error.status, f"{request.method} {request.path}: {error.reason}")
+        finally:
+            self._open -= 1
+            if not self._open:
+                self._all_answered.set()
+
+    async def _relay(self, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        async with self._gateway.reply_to(request.path_qs, request.headers, body) as relayed:
+            reply = relayed.reply
+            if reply.whole is None:
+                return await _stream(request, relayed)
+            return web.Response(body=reply.whole, status=reply.status, headers=reply.headers)
+
+    async def _models(self, request: web.Request) -> web.Response:
+        reply = await self._gateway.get(request.path_qs, request.headers)
+        reply.close()
+        return web.Response(body=reply.whole, status=reply.status, headers=reply.headers)
+
+    async def _health(self, request: web.Request) -> web.Response:  # noqa: ARG002
+        admission = self._gateway.admission
+        names = [engine.name for engine in self._gateway.engines]
+        is_well = any(admission.is_up) and not self._is_draining
+        health = {
+            "engines": dict(zip(names, admission.is_up, strict=True)),
+            "waiting": len(admission),
+            "draining": self._is_draining,
+        }
+        return web.json_response(health, status=200 if is_well else 503)
+
+    async def _metrics(self, request: web.Request) -> web.Response:  # noqa: ARG002
+        gateway, admission = self._gateway, self._gateway.admission
+        names = [engine.name for engine in gateway.engines]
+        text = gateway.figures.text(
+            dict(zip(names, admission.is_up, strict=True)),
+            dict(zip(names, admission.at_work, strict=True)),
+            len(admission),
+            len(gateway.sessions),
+        )
+        return web.Response(
+            text=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        )
+
+
+async def _stream(request: web.Request, relayed: Relayed) -> web.StreamResponse:
+    """Hand on piece for piece; a stream that is broken off says so, and has no proper end."""
+    response = web.StreamResponse(status=relayed.reply.status, headers=relayed.reply.headers)
+    try:
+        await response.prepare(request)
+        async for piece in relayed.pieces():
+            await response.write(piece)
+        await response.write_eof()
+    except EngineLostError as error:
+        await response.write(b"data: " + json.dumps(_body(502, str(error))).encode() + b"\n\n")
+        assert request.transport is not None
+        request.transport.close()
+    return response
+
+
+def _error(status: int, sentence: str, headers: dict[str, str] | None = None) -> web.Response:
+    return web.json_response(_body(status, sentence), status=status, headers=headers)
+
+
+def _body(status: int, sentence: str) -> dict[str, object]:
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return {"error": {"message": sentence, "type": kind, "param": None, "code": status}}

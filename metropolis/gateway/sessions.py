@@ -1,0 +1,117 @@
+"""The programs that requests belong to: they begin and end by themselves, as in Agentix (§5).
+
+1. A request that names its program, by header or by the field `user`, belongs to that.
+2. A chat belongs to its conversation: one in which the model has spoken continues the latest one
+   that was opened with the same messages.
+3. Any other request is a program of its own.
+
+A program ends with the request that says so, or when none of its requests has been open for
+`idle_s`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+
+from metropolis.gateway.asked import Asked
+from metropolis.policy.base import QueuedRequest
+
+FUNCTIONS_MAX = 1000
+"""Names beyond these are all OTHER: policies and metrics keep something for each."""
+OTHER = "other"
+
+
+@dataclass(slots=True)
+class _Program:
+    arrived_s: float
+    opening: bytes | None
+    open: int = 0
+    """Requests that wait or are at an engine."""
+    led: str | None = None
+    """The function answered last, which leads to what comes next."""
+    is_ending: bool = False
+
+
+class Sessions:
+    """Tells `ended` of every program that has ended."""
+
+    def __init__(self, idle_s: float, ended: Callable[[str], None]) -> None:
+        self._idle_s, self._ended = idle_s, ended
+        self._programs: dict[str, _Program] = {}
+        self._idle: dict[str, float] = {}
+        """Since when; the longest first."""
+        self._conversations: dict[bytes, str] = {}
+        self._functions: set[str] = set()
+        self._count = count()
+
+    def __len__(self) -> int:
+        return len(self._programs)
+
+    def enter(self, asked: Asked, now_s: float) -> QueuedRequest:
+        """A request has come."""
+        id_ = next(self._count)
+        name = asked.program or self._conversation(asked) or f"request {id_}"
+        opening = asked.opening if asked.program is None else None
+        program = self._programs.get(name)
+        if program is None:
+            program = self._programs[name] = _Program(now_s, opening)
+        if opening is not None:
+            self._conversations[opening] = name
+        self._idle.pop(name, None)
+        program.open += 1
+        program.is_ending |= asked.is_last or (asked.program is None and opening is None)
+        return QueuedRequest(
+            id_,
+            name,
+            self._function(asked.function),
+            asked.prompt_tokens,
+            now_s,
+            program.arrived_s,
+            asked.upstream or program.led,
+            asked.step,
+            asked.stages_left,
+        )
+
+    def leave(self, request: QueuedRequest, now_s: float, *, is_answered: bool) -> None:
+        """It has been answered, or nobody waits for it any more."""
+        program = self._programs[request.program]
+        program.open -= 1
+        if is_answered:
+            program.led = request.function
+        if program.open:
+            return
+        if program.is_ending:
+            self._end(request.program)
+        else:
+            self._idle[request.program] = now_s
+
+    def sweep(self, now_s: float) -> None:
+        """End what has been idle for long."""
+        while self._idle:
+            name, since_s = next(iter(self._idle.items()))
+            if now_s - since_s < self._idle_s:
+                return
+            del self._idle[name]
+            self._end(name)
+
+    def _conversation(self, asked: Asked) -> str | None:
+        if asked.opening is None:
+            return None
+        if asked.is_continued and asked.opening in self._conversations:
+            return self._conversations[asked.opening]
+        return f"conversation {next(self._count)}"
+
+    def _function(self, name: str) -> str:
+        if name not in self._functions:
+            if len(self._functions) == FUNCTIONS_MAX:
+                return OTHER
+            self._functions.add(name)
+        return name
+
+    def _end(self, name: str) -> None:
+        program = self._programs.pop(name)
+        if program.opening is not None and self._conversations.get(program.opening) == name:
+            del self._conversations[program.opening]
+        self._ended(name)

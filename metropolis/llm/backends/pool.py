@@ -1,0 +1,72 @@
+"""The open connections to one server; what has been used is used again while it is good."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import Any
+from urllib.parse import SplitResult
+
+from metropolis.llm.backends.connection import Address, Connection, connect, connect_again
+
+CONNECT_S = 10.0
+
+
+class Connections:
+    """To the server at `url`."""
+
+    def __init__(self, url: SplitResult) -> None:
+        self._host = url.hostname or ""
+        self._port = url.port or (443 if url.scheme == "https" else 80)
+        self._is_tls = url.scheme == "https"
+        self._begin()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Connections and what TLS knows belong to this process."""
+        return {name: value for name, value in vars(self).items() if name not in OWN}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Begin anew in another process."""
+        vars(self).update(state)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._tls: ssl.SSLContext | None = ssl.create_default_context() if self._is_tls else None
+        self._idle: list[Connection] = []
+        self._address: Address | None = None
+        """Where the first connection led; the name is looked up once."""
+
+    async def take(self) -> Connection:
+        """One that is idle, or else a new one; raises OSError within CONNECT_S seconds."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.reusable:
+                return connection
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                if self._address is None:
+                    connection = await connect(self._host, self._port, self._tls)
+                else:
+                    connection = await connect_again(self._address, self._tls, self._host)
+        except TimeoutError:
+            raise ConnectionError(f"no connection within {CONNECT_S:g} s") from None
+        except OSError:
+            self._address = None  # it may have moved
+            raise
+        self._address = connection.address
+        return connection
+
+    def put_back(self, connection: Connection) -> None:
+        """Keep it if another exchange may begin on it, else close it."""
+        if connection.reusable:
+            self._idle.append(connection)
+        else:
+            connection.close()
+
+    def close(self) -> None:
+        """Close those that are idle."""
+        while self._idle:
+            self._idle.pop().close()
+
+
+OWN = ("_tls", "_idle", "_address")

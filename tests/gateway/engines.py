@@ -1,0 +1,166 @@
+"""A stub engine that can be held, killed and started anew at the same address, and a gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+
+from metropolis.dispatch.base import Dispatcher, Fleet
+from metropolis.dispatch.fixed import LeastUsed
+from metropolis.gateway.admission import Admission
+from metropolis.gateway.engine import Engine
+from metropolis.gateway.relay import Gateway
+from metropolis.gateway.server import Server
+from metropolis.policy.base import Policy
+from metropolis.policy.fixed import Fcfs
+
+
+def question_of(body: dict[str, Any]) -> str:
+    return str(body["prompt"] if "prompt" in body else body["messages"][-1]["content"])
+
+
+def chat(question: str, **fields: Any) -> dict[str, Any]:
+    return {"model": "tiny", "messages": [{"role": "user", "content": question}], **fields}
+
+
+class StubEngine:
+    """Answers as soon as `open` is set; remembers what came, in which order."""
+
+    def __init__(self, owned_by: str = "stub", latency_s: float = 0.0) -> None:
+        self.owned_by, self.latency_s = owned_by, latency_s
+        self.open = asyncio.Event()
+        self.open.set()
+        self.pieces: asyncio.Semaphore | None = None
+        """If set, every piece of a stream takes one."""
+        self.raw: list[bytes] = []
+        self.headers: list[dict[str, str]] = []
+        self.answered: Counter[str] = Counter()
+        self.left = 0
+        """Clients that went before their answer was whole."""
+        self.aborted: list[str] = []
+        self.status = 200
+        self._port = 0
+
+    @property
+    def bodies(self) -> list[dict[str, Any]]:
+        return [json.loads(raw) for raw in self.raw]
+
+    @property
+    def questions(self) -> list[str]:
+        return [question_of(body) for body in self.bodies]
+
+    async def start(self) -> str:
+        app = web.Application()
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_post("/abort_request", self._abort)
+        app.router.add_post("/v1/{path:.*}", self._answer)
+        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.01)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", self._port, backlog=4096).start()
+        self._port = self._runner.addresses[0][1]
+        return f"http://127.0.0.1:{self._port}"
+
+    async def kill(self) -> None:
+        """Break off everything."""
+        assert self._runner.server is not None
+        for connection in list(self._runner.server.connections):
+            if connection.transport is not None:
+                connection.transport.abort()
+        await self._runner.cleanup()
+
+    async def _models(self, request: web.Request) -> web.Response:
+        models = [{"id": "tiny", "object": "model", "owned_by": self.owned_by}]
+        return web.json_response({"object": "list", "data": models})
+
+    async def _abort(self, request: web.Request) -> web.Response:
+        self.aborted.append((await request.json())["rid"])
+        return web.Response()
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        self.raw.append(await request.read())
+        self.headers.append(dict(request.headers))
+        body = json.loads(self.raw[-1])
+        try:
+            await asyncio.sleep(self.latency_s)
+            await self.open.wait()
+            if body.get("stream"):
+                return await self._stream(request, question_of(body))
+        except (asyncio.CancelledError, ConnectionError):
+            self.left += 1
+            raise
+        self.answered[question_of(body)] += 1
+        return web.Response(
+            body=answer_to(question_of(body)),
+            status=self.status,
+            content_type="application/json",
+            headers={"X-Request-Id": "17"},
+        )
+
+    async def _stream(self, request: web.Request, question: str) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for piece in pieces_of(question):
+            if self.pieces is not None:
+                await self.pieces.acquire()
+            await response.write(piece)
+        self.answered[question] += 1
+        return response
+
+
+def answer_to(question: str) -> bytes:
+    """Odd white space shows whether it is handed on as it is."""
+    message = {"role": "assistant", "content": f"to {question} — ¿sí?"}
+    whole = {
+        "id": "x", "object": "chat.completion", "created": 1, "model": "tiny",
+        "choices": [{"index": 0, "message": message, "text": "t", "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12},
+    }  # fmt: skip
+    return json.dumps(whole, indent=3, ensure_ascii=False).encode() + b" \n"
+
+
+def pieces_of(question: str) -> list[bytes]:
+    frame = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "tiny"}
+    words = ["to", " ", question, "!"]
+    events = [
+        frame | {"choices": [{"index": 0, "delta": {"content": word}, "finish_reason": None}]}
+        for word in words
+    ]
+    events.append(frame | {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    return [f"data: {json.dumps(event)}\n\n".encode() for event in events] + [b"data: [DONE]\n\n"]
+
+
+@asynccontextmanager
+async def gateway_before(
+    *engines: StubEngine,
+    policy: Policy | None = None,
+    dispatcher: Callable[[Fleet], Dispatcher] = LeastUsed,
+    at_once: int = 4096,
+    queue_limit: int = 10_000,
+    idle_s: float = 60.0,
+    kind: str = "",
+) -> AsyncIterator[tuple[str, Gateway]]:
+    """Its URL, and itself; the engines are started before it and killed after it."""
+    urls = [await engine.start() for engine in engines]
+    fleet = Fleet(len(engines), 100_000, 30.0)
+    admission = Admission(policy or Fcfs(), dispatcher(fleet), at_once, queue_limit)
+    gateway = Gateway([Engine(kind + url) for url in urls], admission, idle_s)
+    server = Server(gateway)
+    try:
+        yield await server.start("127.0.0.1", 0), gateway
+    finally:
+        await server.close()
+        for engine in engines:
+            await engine.kill()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for what must come."""
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.005)

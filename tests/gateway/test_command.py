@@ -1,0 +1,140 @@
+"""`metropolis gateway` as a process: its options, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from click.testing import CliRunner
+
+from metropolis.cli.gateway import command
+from metropolis.types import MetropolisError
+from tests.gateway.engines import StubEngine, answer_to, chat, until
+from tests.gateway.test_server import post
+
+MAIN = "from metropolis.cli import main; main()"
+
+
+@asynccontextmanager
+async def running(*options: str) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", MAIN, "gateway", "--port", "0", *options,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(60):
+            line = (await process.stdout.readline()).decode()
+        assert line.startswith("metropolis gateway at http://127.0.0.1:"), line
+        yield line.split()[3].removesuffix(","), process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+def test_sigterm_lets_what_has_come_be_answered() -> None:
+    async def ask() -> None:
+        engine = StubEngine()
+        engine.open.clear()
+        options = ("--engine", await engine.start(), "--at-once", "1", "--policy", "step")
+        async with running(*options) as (url, process):
+            secret = {"Authorization": "Bearer sesame"}
+            asked = [asyncio.create_task(post(url, chat(str(n)), headers=secret)) for n in (0, 1)]
+            await until(lambda: engine.raw)
+            async with aiohttp.ClientSession() as session:
+                async with session.get(f"{url}/health") as health:
+                    assert (await health.json())["waiting"] == 1
+                process.send_signal(signal.SIGTERM)
+                while True:  # on the connection that is open
+                    try:
+                        async with session.get(f"{url}/health") as health:
+                            if (await health.json())["draining"]:
+                                break
+                    except aiohttp.ClientConnectionError:
+                        break
+            assert process.returncode is None
+            with pytest.raises(aiohttp.ClientConnectionError):
+                await post(url, chat("late"))
+            engine.open.set()
+            answers = await asyncio.gather(*asked)
+            assert [answer for _, answer, _ in answers] == [answer_to("0"), answer_to("1")]
+            output, errors = await process.communicate()
+            assert process.returncode == 0
+            assert b"sesame" not in output + errors
+        await engine.kill()
+
+    asyncio.run(ask())
+
+
+def test_a_second_signal_waits_no_longer() -> None:
+    async def ask() -> None:
+        engine = StubEngine()
+        engine.open.clear()
+        async with running("--engine", await engine.start()) as (url, process):
+            asked = asyncio.create_task(post(url, chat("why")))
+            await until(lambda: engine.raw)
+            process.send_signal(signal.SIGTERM)
+            assert process.stderr is not None
+            while await process.stderr.readline() != b"answering what has come\n":
+                pass
+            process.send_signal(signal.SIGTERM)
+            assert await process.wait() == 130
+            with pytest.raises(aiohttp.ClientConnectionError):
+                await asked
+        await engine.kill()
+
+    asyncio.run(ask())
+
+
+def test_it_starts_before_its_engines_and_tells_of_them() -> None:
+    async def ask() -> None:
+        engine = StubEngine()
+        url = await engine.start()
+        await engine.kill()
+        async with running("--engine", url) as (gateway, process):
+            async with aiohttp.ClientSession() as session, session.get(f"{gateway}/health") as read:
+                assert read.status == 503
+                assert (await read.json())["engines"] == {url: False}
+            await engine.start()
+            status, answer, _ = await post(gateway, chat("why"))
+            assert (status, answer) == (200, answer_to("why"))
+            process.send_signal(signal.SIGTERM)
+            _, errors = await process.communicate()
+            assert f"the engine at {url} answers" in errors.decode()
+        await engine.kill()
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--policy", "best"), "'best' is not among the policies: fcfs"),
+        (("--dispatcher", "best"), "'best' is not among the dispatchers:"),
+        (("--engine", "nowhere"), "'nowhere' is not the address of a server"),
+        (("--engine", "http://a:b@host"), "leave out user and password"),
+        (("--engine", "vllm:nowhere"), "'nowhere' is not the address of a server"),
+    ],
+)
+def test_wrong_options_are_told_in_a_sentence(options: tuple[str, ...], sentence: str) -> None:
+    result = CliRunner().invoke(command, ["--engine", "http://127.0.0.1:1", *options])
+    assert isinstance(result.exception, MetropolisError)
+    assert sentence in str(result.exception)
+    assert "a:b" not in str(result.exception)
+
+
+def test_an_address_in_use_is_told_in_a_sentence() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = CliRunner().invoke(
+            command, ["--engine", "http://127.0.0.1:1", "--port", str(port)]
+        )
+    assert isinstance(result.exception, MetropolisError)
+    assert "choose another --host or --port" in str(result.exception)

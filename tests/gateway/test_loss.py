@@ -1,0 +1,136 @@
+"""Engines that are lost and come back: no request is lost, none is answered twice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import aiohttp
+import pytest
+
+from metropolis.dispatch.fixed import InTurn
+from metropolis.gateway.relay import LOSSES_MAX
+from tests.gateway.engines import StubEngine, answer_to, chat, gateway_before, pieces_of, until
+from tests.gateway.test_server import PATHS, post
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_engines_killed_and_restarted_in_mid_load(stream: bool) -> None:
+    """Streams are held before their first piece, so that they can be asked for again."""
+
+    async def ask() -> None:
+        engines = [StubEngine(latency_s=0.02) for _ in range(2)]
+        async with gateway_before(*engines, dispatcher=InTurn, at_once=8) as (url, gateway):
+            asked = [
+                asyncio.create_task(post(url, chat(f"q{n}", stream=stream))) for n in range(200)
+            ]
+            for engine in (engines[0], engines[1], engines[0]):
+                before = sum(e.answered.total() for e in engines)
+                await until(lambda: sum(e.answered.total() for e in engines) > before + 20)  # noqa: B023
+                await engine.kill()
+                await asyncio.sleep(0.1)
+                await engine.start()
+            answers = await asyncio.gather(*asked)
+            for n, (status, answer, _) in enumerate(answers):
+                expected = b"".join(pieces_of(f"q{n}")) if stream else answer_to(f"q{n}")
+                assert (status, answer) == (200, expected)
+            assert gateway.figures.retried >= 8
+            assert gateway.admission.at_work == [0, 0]
+            assert sum(gateway.figures.requests.values()) == 200
+
+    asyncio.run(ask())
+
+
+def test_requests_wait_while_no_engine_answers() -> None:
+    async def ask() -> None:
+        engine = StubEngine()
+        async with gateway_before(engine) as (url, gateway):
+            await engine.kill()
+            asked = asyncio.create_task(post(url, chat("why")))
+            await until(lambda: gateway.admission.is_up == [False] and len(gateway.admission) == 1)
+            assert not asked.done()
+            await engine.start()
+            status, answer, _ = await asked
+            assert (status, answer) == (200, answer_to("why"))
+
+    asyncio.run(ask())
+
+
+def test_a_stream_that_is_broken_off_says_so_and_has_no_proper_end() -> None:
+    async def ask() -> None:
+        engine = StubEngine()
+        engine.pieces = asyncio.Semaphore(2)
+        async with gateway_before(engine) as (url, gateway), aiohttp.ClientSession() as session:
+            async with session.post(url + PATHS[0], json=chat("why", stream=True)) as answer:
+                for piece in pieces_of("why")[:2]:
+                    assert await answer.content.readuntil(b"\n\n") == piece
+                await engine.kill()
+                last = await answer.content.readuntil(b"\n\n")
+                error = json.loads(last.removeprefix(b"data: "))["error"]
+                assert error["message"].startswith("the engine at http://127.0.0.1:")
+                assert "was lost" in error["message"]
+                with pytest.raises(aiohttp.ClientPayloadError):
+                    await answer.read()
+            await until(lambda: gateway.admission.at_work == [0])
+            await engine.start()
+
+    asyncio.run(ask())
+
+
+async def breaking_engine(respond: bytes) -> tuple[asyncio.Server, list[bytes]]:
+    """Answers the first request of every connection with `respond`, and closes at the second."""
+    asked: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        first = True
+        while head := await reader.readuntil(b"\r\n\r\n"):
+            if head.startswith(b"GET /v1/models"):
+                writer.write(b'HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\n{"data":[]}')
+                continue
+            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+            asked.append(await reader.readexactly(length))
+            if first:
+                writer.write(respond)
+            if not first or not respond:
+                writer.transport.abort()
+                return
+            first = False
+
+    return await asyncio.start_server(serve, "127.0.0.1", 0), asked
+
+
+def test_what_kills_engines_is_given_up() -> None:
+    async def ask() -> None:
+        server, asked = await breaking_engine(b"")
+        stub = StubEngine()
+        stub.start = lambda: asyncio.sleep(0, f"http://127.0.0.1:{port}")  # type: ignore[method-assign]
+        stub.kill = lambda: asyncio.sleep(0)  # type: ignore[method-assign]
+        port = server.sockets[0].getsockname()[1]
+        async with gateway_before(stub) as (url, gateway):
+            status, answer, _ = await post(url, chat("poison"))
+            assert status == 502
+            assert "was lost" in json.loads(answer)["error"]["message"]
+            assert len(asked) == LOSSES_MAX
+            assert gateway.admission.at_work == [0]
+        server.close()
+
+    asyncio.run(ask())
+
+
+def test_a_connection_closed_while_idle_is_no_loss() -> None:
+    async def ask() -> None:
+        server, asked = await breaking_engine(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        stub = StubEngine()
+        stub.start = lambda: asyncio.sleep(0, f"http://127.0.0.1:{port}")  # type: ignore[method-assign]
+        stub.kill = lambda: asyncio.sleep(0)  # type: ignore[method-assign]
+        port = server.sockets[0].getsockname()[1]
+        async with gateway_before(stub) as (url, gateway):
+            for n in range(3):
+                status, answer, _ = await post(url, chat(f"q{n}"))
+                assert (status, answer) == (200, b"{}")
+            assert gateway.figures.retried == 0
+            assert gateway.admission.is_up == [True]
+            assert len(asked) == 5
+        server.close()
+
+    asyncio.run(ask())
