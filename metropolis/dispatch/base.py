@@ -40,5 +40,8 @@ class Dispatcher(ABC):
     def withdrawn(self, request: QueuedRequest, instance: int, now_s: float) -> None:  # noqa: B027 -- not all care
         """`request`, placed on `instance`, has left it unanswered; it may be placed anew."""
 
+    def program_ended(self, program: str) -> None:  # noqa: B027 -- not all care
+        """Nothing more will come of `program`."""
+
     def preempted(self, instance: int, now_s: float) -> None:  # noqa: B027 -- not all care
         """`instance` has run out of memory and put a request back."""

@@ -36,6 +36,11 @@ class Engines:
         self._unplaced[request.id] = Asked(request, output_tokens)
         self._queue.push(request)
 
+    def program_ended(self, program: str) -> None:
+        """Nothing more will be sent for it."""
+        self._policy.program_ended(program)
+        self._dispatcher.program_ended(program)
+
     def next_event_sim_s(self) -> float:
         """When something may be answered or preempted next; infinite when nothing is placed."""
         is_contended = any(instance.is_waited_for for instance in self._instances)

@@ -55,7 +55,7 @@ class Serving:
         dispatcher: Dispatcher,
         advance: Callable[[int], None] = lambda _: None,
     ) -> None:
-        self._policy, self._advance = policy, advance
+        self._advance = advance
         self._engines = Engines(profile, policy, dispatcher)
         self._coming = by_arrival(programs)[::-1]
         self._running: dict[str, _Running] = {}
@@ -115,6 +115,6 @@ class Serving:
                     self._send(program, child, now_sim_s)
         if not running.left:
             del self._running[program.name]
-            self._policy.program_ended(program.name)
+            self._engines.program_ended(program.name)
             self._ended.append(ServedProgram(program, now_sim_s, running.queueing_sim_s))
             self._advance(1)

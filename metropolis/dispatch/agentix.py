@@ -1,0 +1,46 @@
+"""Agentix' load balancer: long prompts to the instance that knows their program (§4.3)."""
+
+from __future__ import annotations
+
+from metropolis.dispatch.base import Fleet
+from metropolis.dispatch.fixed import LeastUsed
+from metropolis.policy.base import QueuedRequest
+from metropolis.types import MetropolisError
+
+THRESHOLD_TOKENS = 2048
+"""Shorter prompts are mostly what all programs share, which every instance has (§4.3)."""
+
+
+class DataLocal(LeastUsed):
+    """Algorithm 2: short prompts to the least used; long ones where their program's first went.
+
+    A program whose instance is closed moves to another and stays there. Raises MetropolisError when
+    the threshold is negative.
+    """
+
+    def __init__(self, fleet: Fleet, threshold_tokens: int = THRESHOLD_TOKENS) -> None:
+        super().__init__(fleet)
+        if threshold_tokens < 0:
+            raise MetropolisError(
+                f"agentix: threshold_tokens is {threshold_tokens}; it should be at least 0"
+            )
+        self._threshold_tokens = threshold_tokens
+        self._home: dict[str, int] = {}
+        """Of programs with long prompts: their instance."""
+
+    def place(self, request: QueuedRequest, now_s: float) -> int | None:
+        """See Dispatcher."""
+        if request.prompt_tokens <= self._threshold_tokens:
+            return super().place(request, now_s)
+        home = self._home.get(request.program)
+        if home is not None and home not in self.closed:
+            self._at_work[home] += 1
+            return home
+        placed = super().place(request, now_s)
+        if placed is not None:
+            self._home[request.program] = placed
+        return placed
+
+    def program_ended(self, program: str) -> None:
+        """See Dispatcher."""
+        self._home.pop(program, None)
