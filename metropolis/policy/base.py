@@ -35,6 +35,8 @@ class QueuedRequest:
     """Of the simulation it belongs to."""
     stages_left: int | None = None
     """Stages of the program from here on, this one included; None: nobody has said."""
+    prefix: tuple[tuple[int, int], ...] = ()
+    """What its prompt begins with, as far as others may begin with it: (text, tokens), ..."""
 
 
 @dataclass(frozen=True, slots=True)

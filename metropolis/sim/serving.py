@@ -40,6 +40,7 @@ class Served:
 class _Running:
     program: Program
     open_parents: list[int]
+    children: list[list[int]]
     left: int
     queueing_sim_s: float = 0.0
 
@@ -79,9 +80,12 @@ class Serving:
 
     def _begin(self, program: Program) -> None:
         calls = program.calls
-        self._running[program.name] = _Running(
-            program, [len(call.parents) for call in calls], len(calls)
-        )
+        children: list[list[int]] = [[] for _ in calls]
+        for index, call in enumerate(calls):
+            for parent in set(call.parents):
+                children[parent].append(index)
+        open_parents = [len(set(call.parents)) for call in calls]
+        self._running[program.name] = _Running(program, open_parents, children, len(calls))
         for index, call in enumerate(calls):
             if not call.parents:
                 self._send(program, index, program.arrival_s)
@@ -97,6 +101,7 @@ class Serving:
             program.arrival_s,
             program.calls[call.parents[-1]].function if call.parents else None,
             stages_left=call.stages_left,
+            prefix=call.prefix,
         )
         self._calls.append(index)
         self._engines.send(request, call.output_tokens)
@@ -108,11 +113,10 @@ class Serving:
         self._executions.append(execution)
         running.queueing_sim_s += execution.started_s - request.arrived_s
         running.left -= 1
-        for child, call in enumerate(program.calls):
-            if index in call.parents:
-                running.open_parents[child] -= 1
-                if not running.open_parents[child]:
-                    self._send(program, child, now_sim_s)
+        for child in running.children[index]:
+            running.open_parents[child] -= 1
+            if not running.open_parents[child]:
+                self._send(program, child, now_sim_s)
         if not running.left:
             del self._running[program.name]
             self._engines.program_ended(program.name)

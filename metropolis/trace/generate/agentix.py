@@ -1,0 +1,160 @@
+"""Programs with the statistics of those that Agentix was measured with (§6.1, figure 11).
+
+From the paper: means and maxima of calls per program, mean tokens of prompts and answers, long
+tails, Poisson arrivals, and that programs share system prompts only (§3.2). *Estimates*, because
+the paper shows them in figures without numbers or not at all: the spreads, how a prompt divides
+into what is shared and what is new, and the shape of the trees. Its 256 prompt tokens of a chat can
+only be those that a turn adds, since the turns before it alone would be more; the others are
+read as whole prompts. Nobody takes time between an answer and the next call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from math import exp
+from random import Random
+
+from metropolis.trace.programs import PlannedCall, Program, Text
+from metropolis.types import MetropolisError
+
+
+@dataclass(frozen=True)
+class Tail:
+    """A lognormal distribution of whole numbers, cut off."""
+
+    mean: float
+    spread: float
+    """Of the logarithm."""
+    most: int
+
+    def draw(self, draw: Random) -> int:
+        """At least 1; `mean` is the distribution's before it is cut off."""
+        value = self.mean * exp(draw.gauss(0, self.spread) - self.spread**2 / 2)
+        return min(self.most, max(1, round(value)))
+
+
+SHARED_TEXTS = 64
+"""Texts of all programs have smaller numbers, those of one program larger ones."""
+TEXTS_PER_PROGRAM = 1 << 20
+
+
+class _Draft:
+    """A program's calls as they are drawn."""
+
+    def __init__(self, draw: Random, number: int) -> None:
+        self.draw, self.calls = draw, list[PlannedCall]()
+        self._texts = count(SHARED_TEXTS + number * TEXTS_PER_PROGRAM)
+
+    def text(self, tokens: int) -> Text:
+        """A text of its own."""
+        return next(self._texts), tokens
+
+    def add(self, function: str, prompt: tuple[Text, ...], tokens: int, *parents: int) -> Text:
+        """Another call; returns its answer."""
+        answer, prompt_tokens = self.text(tokens), sum(tokens for _, tokens in prompt)
+        call = PlannedCall(function, prompt_tokens, tokens, parents, None, prompt, answer[0])
+        self.calls.append(call)
+        return answer
+
+    @property
+    def last(self) -> int:
+        """Index of the call added last."""
+        return len(self.calls) - 1
+
+
+CHAT_CALLS, CHAT_TURN, CHAT_ANSWER = Tail(6.69, 0.8, 80), Tail(259, 1.0, 2048), Tail(278, 0.8, 2048)
+CHAT_SYSTEM: Text = (0, 40)
+
+
+def chat(draft: _Draft) -> None:
+    """ShareGPT: turns of a user, each prompt the conversation so far."""
+    draw = draft.draw
+    prompt: tuple[Text, ...] = (CHAT_SYSTEM,)
+    parents: tuple[int, ...] = ()
+    for turn in range(CHAT_CALLS.draw(draw)):
+        prompt += (draft.text(CHAT_TURN.draw(draw)),)
+        prompt += (draft.add("chat", prompt, CHAT_ANSWER.draw(draw), *parents),)
+        parents = (turn,)
+
+
+TOOL_CALLS, TOOL_ANSWER = Tail(10.75, 0.6, 70), Tail(34.2, 0.5, 256)
+TOOL_TASK, TOOL_RESULT = Tail(40, 0.5, 256), Tail(22, 0.6, 256)
+TOOL_SYSTEMS: tuple[Text, ...] = tuple((1 + api, 224 + 20 * api) for api in range(8))
+"""Instructions with the signatures of one set of tools."""
+
+
+def tool_use(draft: _Draft) -> None:
+    """BFCL: a task, then tools called and their results read, one after the other."""
+    draw = draft.draw
+    parents: tuple[int, ...] = ()
+    prompt: tuple[Text, ...] = (draw.choice(TOOL_SYSTEMS), draft.text(TOOL_TASK.draw(draw)))
+    for step in range(TOOL_CALLS.draw(draw)):
+        answer = draft.add("tool use", prompt, TOOL_ANSWER.draw(draw), *parents)
+        prompt += (answer, draft.text(TOOL_RESULT.draw(draw)))
+        parents = (step,)
+
+
+SEARCH_WIDTH, SEARCH_DEPTH_MAX = 5, 7
+SEARCH_EXPANSIONS = Tail(16.1, 0.6, 50)
+SEARCH_ANSWER, SEARCH_OBSERVATION = Tail(72.7, 0.6, 512), Tail(20, 0.6, 256)
+SEARCH_QUESTION = Tail(30, 0.3, 128)
+SEARCH_SYSTEM: Text = (10, 137)
+SEARCH_JUDGE: Text = (11, 137)
+
+
+def tree_search(draft: _Draft) -> None:
+    """LATS: expand a node by parallel actions, judge all in parallel, choose the next."""
+    draw = draft.draw
+    question = (draft.text(SEARCH_QUESTION.draw(draw)),)
+    leaves: list[tuple[Text, ...]] = [()]
+    joined: tuple[int, ...] = ()
+    for _ in range(SEARCH_EXPANSIONS.draw(draw)):
+        path = leaves.pop(draw.randrange(len(leaves))) if leaves else ()
+        children, acted = [], []
+        for _ in range(SEARCH_WIDTH):
+            prompt = (SEARCH_SYSTEM, *question, *path)
+            action = draft.add("act", prompt, SEARCH_ANSWER.draw(draw), *joined)
+            children.append((*path, action, draft.text(SEARCH_OBSERVATION.draw(draw))))
+            acted.append(draft.last)
+        first = draft.last + 1
+        for child, parent in zip(children, acted, strict=True):
+            draft.add("judge", (SEARCH_JUDGE, *question, *child), SEARCH_ANSWER.draw(draw), parent)
+        joined = tuple(range(first, draft.last + 1))
+        leaves += [child for child in children if len(child) < 2 * SEARCH_DEPTH_MAX]
+
+
+WORKLOADS: dict[str, Callable[[_Draft], None]] = {
+    "ShareGPT": chat,
+    "BFCL": tool_use,
+    "LATS": tree_search,
+}
+MIXED = "mixed"
+
+
+def workload(name: str, programs: int, per_s: float, seed: int) -> list[Program]:
+    """Programs of one kind, or of all in equal shares; Poisson arrivals, `per_s` a second.
+
+    Program i is the same at every rate. Raises MetropolisError on an unknown name.
+    """
+    if name != MIXED and name not in WORKLOADS:
+        raise MetropolisError(
+            f"there is no workload {name!r}; there are {', '.join(WORKLOADS)}, {MIXED}"
+        )
+    arrivals, arrival_s = Random(f"{seed} arrivals"), 0.0
+    found = []
+    for number, (kind, calls) in enumerate(_drawn(name, programs, seed)):
+        arrival_s += arrivals.expovariate(per_s)
+        found.append(Program(f"{kind} {number}", arrival_s, calls))
+    return found
+
+
+def _drawn(name: str, programs: int, seed: int) -> Iterator[tuple[str, tuple[PlannedCall, ...]]]:
+    kinds = list(WORKLOADS) if name == MIXED else [name]
+    for number in range(programs):
+        draw = Random(f"{seed} {name} {number}")
+        kind = draw.choice(kinds)
+        draft = _Draft(draw, number)
+        WORKLOADS[kind](draft)
+        yield kind, tuple(draft.calls)
