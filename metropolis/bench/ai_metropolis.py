@@ -154,8 +154,8 @@ def priority(trace: Trace, seed: int, agents: int) -> Iterable[PriorityRow]:
     for (mode, instances), paper in PAPER_PRIORITY_S.items():
         setting = _setting(hour, instances)
         by_step, first_come = (
-            replay(hour, mode, replace(setting, step_priority=on), graph).makespan_sim_s
-            for on in (True, False)
+            replay(hour, mode, replace(setting, policy=policy), graph).makespan_sim_s
+            for policy in ("step", "fcfs")
         )
         yield PriorityRow(mode, instances, by_step, first_come, *paper)
 

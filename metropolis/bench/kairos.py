@@ -21,6 +21,7 @@ from metropolis.policy.base import Policy
 from metropolis.policy.kairos.accuracy import ordering_accuracy
 from metropolis.policy.named import DISPATCHERS, POLICIES, named
 from metropolis.progress import progress_bar
+from metropolis.sim.fleet import fleet_of
 from metropolis.sim.profiles import Profile, load_profile
 from metropolis.sim.serving import Served, Serving
 from metropolis.trace.generate.agentic import APPLICATIONS, CO_LOCATED, workload
@@ -158,17 +159,6 @@ def command(programs: int, instances: int, profile: str, seed: int, as_json: boo
     click.echo(
         f"{programs} programs on {instances} x {profile}; all simulated, lengths are estimates"
     )
-
-
-def fleet_of(engine: Profile, instances: int) -> Fleet:
-    """Engines of a profile; an answer grows as it does when half of the sequences decode."""
-    together = engine.max_sequences / 2
-    iteration_ms = (
-        max(engine.w_ms, engine.g_ms * together + engine.h_ms)
-        + engine.b_ms * together
-        + engine.k_ms * engine.kv_capacity_tokens
-    )
-    return Fleet(instances, engine.kv_capacity_tokens, 1000 / iteration_ms)
 
 
 def _print(measured: Sequence[Measured], console: Console) -> None:

@@ -26,7 +26,6 @@ from metropolis.trace.schema import Trace
 from metropolis.trace.validate import place_in, validate_moves
 from metropolis.types import MetropolisError
 
-PRIORITIES = ("step", "fcfs")
 COUNT_MAX = 1_000_000
 DISTANCE_MAX = 1e6
 TABLE_WIDTH = 80
@@ -96,11 +95,16 @@ def _distance(
     help="Stretches of the simulated day, like 6-7,12-13.",
 )
 @click.option(
-    "--priority",
-    type=CommaSeparated(PRIORITIES),
-    default="step",
+    "--policy",
+    "policies",
+    multiple=True,
+    default=["step"],
     show_default=True,
-    help="How instances order waiting requests: by step or first come.",
+    help="Who of those that wait goes first, e.g. fcfs or step+kairos; may be repeated.",
+)
+@click.option(
+    "--dispatcher",
+    help="Which instance takes a call, e.g. kairos. [default: the least used, as calls come]",
 )
 @click.option(
     "--profile",
@@ -129,7 +133,8 @@ def command(
     instances: list[int],
     agents: list[int] | None,
     hours: list[str],
-    priority: list[str],
+    policies: tuple[str, ...],
+    dispatcher: str | None,
     profile: str,
     metric: str | None,
     radius: float | None,
@@ -157,18 +162,22 @@ def command(
     ]
     results: list[tuple[Trace, list[ReplayResult]]] = []
     graphs: list[InteractionGraph] = []
-    runs = len(modes) * len(instances) * len(priority)
+    runs = len(modes) * len(instances) * len(policies)
     total = sum(window.steps * window.agents for _, window in windows) * runs
     with progress_bar(total, "agent-steps") as (advance, describe):
         for text, window in windows:
             graph = mine(window, setting)
             of_window = []
             for count in instances:
-                for order in priority:
+                for policy in policies:
                     for mode in modes:
                         describe(f"{mode}, {count} x {setting.profile_name}")
                         chosen = replace(
-                            setting, instances=count, step_priority=order == "step", hours=text
+                            setting,
+                            instances=count,
+                            policy=policy,
+                            dispatcher=dispatcher,
+                            hours=text,
                         )
                         of_window.append(replay(window, mode, chosen, graph, advance))
             results.append((window, of_window))
@@ -267,10 +276,10 @@ def print_table(
         f"{graph.dependencies_per_agent_step:.2f} true dependencies per agent-step incl. itself; "
         f"critical path {longest.weight:,.0f} tokens in {len(longest.calls):,} calls."
     )
-    for instances, priority in dict.fromkeys((r.instances, r.priority) for r in results):
-        chosen = [r for r in results if (r.instances, r.priority) == (instances, priority)]
+    for instances, policy in dict.fromkeys((r.instances, r.policy) for r in results):
+        chosen = [r for r in results if (r.instances, r.policy) == (instances, policy)]
         console.print(
-            f"\nSimulated on {instances} x {setting.profile_name}, priority {priority}; "
+            f"\nSimulated on {instances} x {setting.profile_name}, policy {policy}; "
             f"{setting.metric.name} metric, radius {setting.perception_radius:g}, "
             f"velocity {setting.max_velocity:g}."
         )

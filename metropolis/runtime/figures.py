@@ -125,7 +125,7 @@ def calls_per_hour(trace: Trace) -> Figure:
 
 def completion_times(results: Sequence[ReplayResult]) -> Figure:
     """Makespan of every mode, grouped by agents and instances (Figs. 4a, 4b, 5, 6)."""
-    groups = list(dict.fromkeys((r.hours, r.agents, r.instances, r.priority) for r in results))
+    groups = list(dict.fromkeys((r.hours, r.agents, r.instances, r.policy) for r in results))
     modes = list(dict.fromkeys(r.mode for r in results))
     figure = _new_figure(min(5 + 1.3 * len(groups), 24), 4.5)
     axes = figure.subplots()
@@ -134,7 +134,7 @@ def completion_times(results: Sequence[ReplayResult]) -> Figure:
         at, height = [], []
         for group_index, group in enumerate(groups):
             for r in results:
-                if r.mode == mode and (r.hours, r.agents, r.instances, r.priority) == group:
+                if r.mode == mode and (r.hours, r.agents, r.instances, r.policy) == group:
                     at.append(group_index + (index - (len(modes) - 1) / 2) * width)
                     height.append(r.makespan_sim_s)
         axes.bar(at, height, width=width, label=mode + ("*" if MODES[mode].is_bound else ""))
@@ -142,8 +142,8 @@ def completion_times(results: Sequence[ReplayResult]) -> Figure:
         range(len(groups)),
         [
             f"hours {hours}\n{agents} agents\n{instances} instance{'s' * (instances > 1)}"
-            f"\npriority {priority}"
-            for hours, agents, instances, priority in groups
+            f"\npolicy {policy}"
+            for hours, agents, instances, policy in groups
         ],
     )
     axes.set(
@@ -166,7 +166,7 @@ def write_figures(
     for window, of_window in windows:
         timed = [r for r in of_window if r.mode in ("lockstep", "conservative", "versioned")]
         same_setting = [
-            r for r in timed if (r.instances, r.priority) == (timed[0].instances, timed[0].priority)
+            r for r in timed if (r.instances, r.policy) == (timed[0].instances, timed[0].policy)
         ]
         if same_setting and len(window.calls):
             name = "gantt" if len(windows) == 1 else f"gantt_{timed[0].hours}_{window.agents}"

@@ -12,8 +12,13 @@ import numpy.typing as npt
 
 from metropolis import _core
 from metropolis.controller.native import mined_controller, native_controller
+from metropolis.policy.base import Policy
+from metropolis.policy.named import DISPATCHERS, POLICIES, named
 from metropolis.rules.metrics import Metric
 from metropolis.runtime.modes import MODES, Mode
+from metropolis.runtime.served_replay import ServedReplay
+from metropolis.sim.engines import Engines
+from metropolis.sim.fleet import fleet_of
 from metropolis.trace.mining import InteractionGraph, critical_path, interactions
 from metropolis.trace.schema import Trace
 from metropolis.types import MetropolisError
@@ -24,6 +29,10 @@ Progress = Callable[[int], None]
 """Called with the number of agent-steps committed since the last call."""
 
 _AGENT_STEPS_PER_SLICE = 20_000
+_SETTING = ("hours", "agents", "instances", "policy", "dispatcher", "metric", "profile")
+"""What two results that are compared have in common."""
+_NATIVE = ("step", "fcfs")
+"""Orders that the C++ replay knows."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +45,9 @@ class Setting:
     profile: _core.Profile
     profile_name: str
     instances: int = 1
-    step_priority: bool = True
+    policy: str = "step"
+    dispatcher: str | None = None
+    """None: the least used instance, for every call as it comes."""
     prefix_reuse: bool = False
     hours: str = "all"
     joint_radius: float | None = None
@@ -50,7 +61,8 @@ class ReplayResult:
     mode: str
     rule: str | None
     metric: str
-    priority: str
+    policy: str
+    dispatcher: str | None
     profile: str
     prefix_reuse: bool
     hours: str
@@ -104,7 +116,8 @@ def replay(
         mode=mode,
         rule=mode if mode in ("conservative", "versioned") else None,
         metric=setting.metric.name,
-        priority="step" if setting.step_priority else "fcfs",
+        policy=setting.policy,
+        dispatcher=setting.dispatcher,
         profile=setting.profile_name,
         prefix_reuse=setting.prefix_reuse,
         hours=setting.hours,
@@ -153,6 +166,45 @@ def _run(
             trace.positions[0],
             trace.steps,
         )
+    if setting.dispatcher is None and setting.policy in _NATIVE:
+        return _native(trace, controller, mode, setting, progress)
+    return _served(trace, controller, mode, setting, progress)
+
+
+def _served(
+    trace: Trace,
+    controller: _core.Controller,
+    mode: Mode,
+    setting: Setting,
+    progress: Progress | None,
+) -> dict[str, Any]:
+    policy: Policy = named(POLICIES, setting.policy)()
+    place = named(DISPATCHERS, setting.dispatcher or "least_used")
+    fleet = fleet_of(setting.profile, setting.instances)
+    engines = Engines(setting.profile, policy, place(fleet))
+    running = ServedReplay(trace, controller, policy, engines, mode.outstanding_max, progress)
+    running.run()
+    return {
+        "makespan_sim_s": running.now_sim_s,
+        "utilisation": _utilisation(engines.busy_sim_s(), setting, running.now_sim_s),
+        "preemptions": engines.preemptions,
+        "controller_us_per_agent_step": running.controller_wall_s
+        / (trace.steps * trace.agents)
+        * 1e6,
+        "sent_sim_s": running.sent_sim_s,
+        "completed_sim_s": running.completed_sim_s,
+        "dispatched_sim_s": running.dispatched_sim_s,
+        "committed_sim_s": running.committed_sim_s,
+    }
+
+
+def _native(
+    trace: Trace,
+    controller: _core.Controller,
+    mode: Mode,
+    setting: Setting,
+    progress: Progress | None,
+) -> dict[str, Any]:
     pool = _core.InstancePool(
         setting.profile, instances=setting.instances, prefix_reuse=setting.prefix_reuse
     )
@@ -170,7 +222,7 @@ def _run(
         prefix_tokens=calls.prefix_tokens,
         controller=controller,
         instances=pool,
-        step_priority=setting.step_priority,
+        step_priority=setting.policy == "step",
         max_outstanding=mode.outstanding_max,
     )
     finished, committed = False, 0
@@ -261,7 +313,15 @@ def ratio(results: Sequence[ReplayResult], result: ReplayResult, reference: str)
     for other in results:
         same = all(
             getattr(other, field) == getattr(result, field)
-            for field in ("hours", "agents", "instances", "priority", "metric", "profile")
+            for field in (
+                "hours",
+                "agents",
+                "instances",
+                "policy",
+                "dispatcher",
+                "metric",
+                "profile",
+            )
         )
         if same and other.mode == reference and result.makespan_sim_s > 0:
             return other.makespan_sim_s / result.makespan_sim_s

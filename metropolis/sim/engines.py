@@ -31,6 +31,10 @@ class Engines:
         """So far, of all instances: by the engines, for want of memory, and by the policy."""
         return sum(self._preemptions) + sum(instance.aborted for instance in self._instances)
 
+    def busy_sim_s(self) -> float:
+        """How long the instances have computed, all together."""
+        return sum(instance.busy_sim_s for instance in self._instances)
+
     def send(self, request: QueuedRequest, output_tokens: int) -> None:
         """`request` waits from its arrival on, until `dispatch` places it."""
         self._unplaced[request.id] = Asked(request, output_tokens)

@@ -58,6 +58,11 @@ class Instance:
         return self._aborted
 
     @property
+    def busy_sim_s(self) -> float:
+        """How long it has computed."""
+        return self._pool.busy_sim_s(0)
+
+    @property
     def is_waited_for(self) -> bool:
         """Whether something is held back."""
         return bool(self._queue)

@@ -15,7 +15,7 @@ from metropolis.trace.parquet import write_trace
 from tests.small_traces import small_trace
 
 FIELDS = {
-    "mode", "rule", "metric", "priority", "instances", "agents", "steps", "calls", "makespan_sim_s",
+    "mode", "rule", "metric", "policy", "dispatcher", "instances", "agents", "steps", "calls", "makespan_sim_s",
     "speedup_over_lockstep", "share_of_oracle", "achieved_parallelism", "utilisation",
     "controller_us_per_agent_step", "simulated",
 }  # fmt: skip
@@ -38,7 +38,17 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 def test_json_has_a_row_for_every_mode_and_setting(
     trace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ("--instances", "1,3", "--priority", "step,fcfs", "--agents", "2,6", "--json")
+    options = (
+        "--instances",
+        "1,3",
+        "--policy",
+        "step",
+        "--policy",
+        "fcfs",
+        "--agents",
+        "2,6",
+        "--json",
+    )
     assert run(monkeypatch, "replay", trace, *options) == 0
     rows = json.loads(capsys.readouterr().out)
     assert len(rows) == len(MODES) * 2 * 2 * 2

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metropolis.rules.metrics import metric_named
-from metropolis.runtime.modes import MODES
+from metropolis.runtime.modes import MODES, Mode
 from metropolis.runtime.replay import ReplayResult, Setting, mine, replay
 from metropolis.sim.profiles import load_profile
 from metropolis.trace.schema import Trace
@@ -17,7 +17,9 @@ from tests.small_traces import small_trace, small_traces
 SCHEDULED = [mode for mode in MODES.values() if not mode.is_bound]
 
 
-def setting_for(trace: Trace, *, instances: int = 2, step_priority: bool = True) -> Setting:
+def setting_for(
+    trace: Trace, *, instances: int = 2, policy: str = "step", dispatcher: str | None = None
+) -> Setting:
     return Setting(
         metric=metric_named("chebyshev"),
         perception_radius=trace.meta.perception_radius,
@@ -25,7 +27,8 @@ def setting_for(trace: Trace, *, instances: int = 2, step_priority: bool = True)
         profile=load_profile("llama-3-8b/l4"),
         profile_name="llama-3-8b/l4",
         instances=instances,
-        step_priority=step_priority,
+        policy=policy,
+        dispatcher=dispatcher,
     )
 
 
@@ -56,12 +59,16 @@ def assert_causal(trace: Trace, setting: Setting, result: ReplayResult) -> None:
     ).all()
 
 
-@given(small_traces, st.integers(1, 3), st.booleans())
+SERVED = (("step", None), ("fcfs", None), ("atlas", None), ("step+kairos", "kairos"))
+
+
+@given(small_traces, st.integers(1, 3), st.sampled_from(SERVED))
 @settings(max_examples=150, deadline=None)
 def test_every_mode_keeps_what_the_trace_proves_necessary(
-    trace: Trace, instances: int, step_priority: bool
+    trace: Trace, instances: int, served: tuple[str, str | None]
 ) -> None:
-    setting = setting_for(trace, instances=instances, step_priority=step_priority)
+    policy, dispatcher = served
+    setting = setting_for(trace, instances=instances, policy=policy, dispatcher=dispatcher)
     bound_sim_s = replay(trace, "critical_path", setting).makespan_sim_s
     for mode in SCHEDULED:
         result = replay(trace, mode.name, setting)
@@ -82,6 +89,18 @@ def test_lockstep_has_a_barrier_after_every_step(trace: Trace) -> None:
     result = replay(trace, "lockstep", setting_for(trace))
     committed = result.committed_sim_s.reshape(trace.steps, trace.agents)
     assert (committed.min(axis=1) == committed.max(axis=1)).all()
+
+
+@given(small_traces, st.sampled_from(["step", "fcfs"]), st.sampled_from(SCHEDULED))
+@settings(max_examples=100, deadline=None)
+def test_policies_in_python_are_those_of_the_core(trace: Trace, policy: str, mode: Mode) -> None:
+    native, served = (
+        replay(trace, mode.name, setting_for(trace, instances=1, policy=policy, dispatcher=place))
+        for place in (None, "least_used")
+    )
+    assert served.completed_sim_s == pytest.approx(native.completed_sim_s)
+    assert served.committed_sim_s == pytest.approx(native.committed_sim_s)
+    assert served.utilisation == pytest.approx(native.utilisation)
 
 
 def test_a_replay_is_deterministic() -> None:

@@ -1,0 +1,169 @@
+"""A replay whose calls any policy orders and any dispatcher places, in virtual time.
+
+What `_core.Replay` does for an order by step and the least used instance, in Python. To a policy an
+agent-step is a program.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import isinf
+
+import numpy as np
+
+from metropolis import _core
+from metropolis.policy.base import Execution, Policy, QueuedRequest
+from metropolis.sim.engines import Engines
+from metropolis.trace.schema import Trace
+
+
+@dataclass(slots=True)
+class _Cluster:
+    step: int
+    agents: Sequence[int]
+    running: int
+    """Agents that are not through with the step."""
+
+
+class ServedReplay:
+    """One run: pumps the controller's commands through the engines, see cpp's replay.hpp."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        controller: _core.Controller,
+        policy: Policy,
+        engines: Engines,
+        outstanding_max: int = 0,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        self._trace, self._controller, self._progress = trace, controller, progress
+        self._policy, self._engines = policy, engines
+        self._outstanding, self._outstanding_max = 0, outstanding_max
+        self._held_back: list[int] = []
+        calls = trace.calls
+        self._offsets = trace.call_offsets().tolist()
+        parents, bounds = calls.parents.tolist(), calls.parent_offsets.tolist()
+        self._parents = [parents[a:b] for a, b in pairwise(bounds)]
+        self._children: list[list[int]] = [[] for _ in self._parents]
+        for call, found in enumerate(self._parents):
+            for parent in found:
+                self._children[parent].append(call)
+        self._open_parents = [len(found) for found in self._parents]
+        self._open_calls = [0] * trace.agents
+        self._cluster_of: list[_Cluster | None] = [None] * trace.agents
+        self._finished: deque[_Cluster] = deque()
+        self.now_sim_s = 0.0
+        self.controller_wall_s = 0.0
+        rows = trace.steps * trace.agents
+        self.sent_sim_s, self.completed_sim_s = np.full((2, len(calls)), np.nan)
+        self.dispatched_sim_s, self.committed_sim_s = np.full((2, rows), np.nan)
+
+    def run(self) -> None:
+        """Until all agents have committed their last step."""
+        left = self._trace.steps * self._trace.agents
+        self._dispatch(self._asked(self._controller.start))
+        while left:
+            while self._finished:
+                left -= self._commit(self._finished.popleft())
+            if left:
+                self._leap()
+
+    def _leap(self) -> None:
+        """Go to the next event of the engines."""
+        while self._held_back and self._outstanding < self._outstanding_max:
+            self._send(heapq.heappop(self._held_back))
+        self._engines.dispatch(self.now_sim_s)
+        self.now_sim_s = self._engines.next_event_sim_s()
+        if isinf(self.now_sim_s):
+            raise RuntimeError("no call is placed, yet agents have steps to run")
+        for execution in self._engines.advance(self.now_sim_s):
+            self._complete(execution)
+
+    def _asked(
+        self, question: Callable[[], list[tuple[int, tuple[int, ...]]]]
+    ) -> list[tuple[int, tuple[int, ...]]]:
+        began_s = time.perf_counter()
+        commands = question()
+        self.controller_wall_s += time.perf_counter() - began_s
+        return commands
+
+    def _dispatch(self, commands: list[tuple[int, tuple[int, ...]]]) -> None:
+        for step, agents in commands:
+            cluster = _Cluster(step, agents, len(agents))
+            for agent in agents:
+                row = step * self._trace.agents + agent
+                self.dispatched_sim_s[row] = self.now_sim_s
+                self._cluster_of[agent] = cluster
+                calls = range(self._offsets[row], self._offsets[row + 1])
+                self._open_calls[agent] = len(calls)
+                for call in calls:
+                    if not self._open_parents[call]:
+                        self._offer(call)
+                if not calls:
+                    self._finish(cluster)
+
+    def _commit(self, cluster: _Cluster) -> int:
+        """Returns how many agents are a step further."""
+        step, agents = cluster.step, list(cluster.agents)
+        after = min(step + 1, self._trace.steps - 1)  # the last step ends where it began
+        moved = self._trace.positions[after, agents].tolist()
+        self.committed_sim_s[[step * self._trace.agents + agent for agent in agents]] = (
+            self.now_sim_s
+        )
+        self._dispatch(self._asked(lambda: self._controller.commit(agents, moved)))
+        if self._progress is not None:
+            self._progress(len(agents))
+        return len(agents)
+
+    def _offer(self, call: int) -> None:
+        if self._outstanding_max:
+            heapq.heappush(self._held_back, call)
+        else:
+            self._send(call)
+
+    def _send(self, call: int) -> None:
+        calls, parents = self._trace.calls, self._parents[call]
+        agent, step = int(calls.agent[call]), int(calls.step[call])
+        request = QueuedRequest(
+            call,
+            f"{agent} at {step}",
+            self._function(call),
+            int(calls.prompt_tokens[call]),
+            self.now_sim_s,
+            float(self.dispatched_sim_s[step * self._trace.agents + agent]),
+            self._function(parents[-1]) if parents else None,
+            step,
+        )
+        self._outstanding += 1
+        self.sent_sim_s[call] = self.now_sim_s
+        self._engines.send(request, int(calls.output_tokens[call]))
+
+    def _function(self, call: int) -> str:
+        return self._trace.calls.functions[int(self._trace.calls.function[call])]
+
+    def _complete(self, execution: Execution) -> None:
+        call = execution.request.id
+        self._outstanding -= 1
+        self.completed_sim_s[call] = execution.completed_s
+        for child in self._children[call]:
+            self._open_parents[child] -= 1
+            if not self._open_parents[child]:
+                self._offer(child)
+        agent = self._trace.calls.agent[call]
+        self._open_calls[agent] -= 1
+        if not self._open_calls[agent]:
+            self._policy.program_ended(execution.request.program)
+            cluster = self._cluster_of[agent]
+            assert cluster is not None
+            self._finish(cluster)
+
+    def _finish(self, cluster: _Cluster) -> None:
+        cluster.running -= 1
+        if not cluster.running:
+            self._finished.append(cluster)
