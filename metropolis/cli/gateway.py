@@ -92,6 +92,7 @@ def command(
         again = asyncio.ensure_future(_signalled())
         await asyncio.wait((drained, again), return_when=asyncio.FIRST_COMPLETED)
         if not drained.done():
+            drained.cancel()
             await server.close()
             raise click.Abort
         await drained

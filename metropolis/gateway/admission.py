@@ -10,11 +10,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from math import inf
 
 from metropolis.dispatch.base import Dispatcher
 from metropolis.policy.base import Execution, Policy, QueuedRequest
 from metropolis.policy.queue import RequestQueue
 from metropolis.types import MetropolisError
+
+GONE_MAX = 1000
+"""So many the queue may hold for whom nobody waits any more, beside as many as do."""
 
 
 class QueueFullError(MetropolisError):
@@ -37,6 +41,7 @@ class Admission:
         self._queue = RequestQueue(policy)
         self._waiting: dict[int, asyncio.Future[int]] = {}
         """By the id of a request; the queue still holds some for whom nobody waits any more."""
+        self._timer: asyncio.TimerHandle | None = None
         self.at_work = [0] * dispatcher.fleet.instances
         self.is_up = [False] * dispatcher.fleet.instances
         dispatcher.closed = set(range(dispatcher.fleet.instances))
@@ -53,7 +58,10 @@ class Admission:
         """
         if len(self._waiting) >= self._queue_limit and not anew:
             raise QueueFullError(f"{len(self._waiting)} requests wait already; try again later")
-        self._queue.push(request)
+        if anew:
+            self._queue.push_back(request)
+        else:
+            self._push(request)
         turn: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._waiting[request.id] = turn
         self.pump()
@@ -63,6 +71,8 @@ class Admission:
             if request.id in self._waiting:
                 del self._waiting[request.id]
                 self.policy.withdrawn(request)
+                if len(self._queue) > 2 * len(self._waiting) + GONE_MAX:
+                    self._queue.keep(self._waiting)
             else:  # it was placed a moment ago
                 self.withdraw(request, turn.result())
             raise
@@ -73,8 +83,15 @@ class Admission:
         self._dispatcher.completed(execution)
         self._leave(execution.instance)
 
+    def put_back(self, request: QueuedRequest, instance: int) -> None:
+        """A request placed on `instance` is there no more; it is to be placed anew."""
+        now_s = self.clock()
+        self.policy.preempted(request, now_s)
+        self._dispatcher.withdrawn(request, instance, now_s)
+        self._leave(instance)
+
     def withdraw(self, request: QueuedRequest, instance: int) -> None:
-        """A request placed on `instance` is there no more, and has not been answered."""
+        """A request placed on `instance` is there no more; nobody waits for it."""
         self.policy.withdrawn(request)
         self._dispatcher.withdrawn(request, instance, self.clock())
         self._leave(instance)
@@ -87,19 +104,40 @@ class Admission:
 
     def pump(self) -> None:
         """Place as many as can be."""
-        everywhere = len(self.at_work)
+        everywhere, now_s = len(self.at_work), self.clock()
+        self.policy.passed(now_s)
         while self._queue and len(self._dispatcher.closed) < everywhere:
             request = self._queue.first()
             turn = self._waiting.get(request.id)
             if turn is not None and not turn.cancelled():
-                instance = self._dispatcher.place(request, self.clock())
+                instance = self._dispatcher.place(request, now_s)
                 if instance is None:
-                    return
+                    break
                 self.at_work[instance] += 1
                 self._look_at(instance)
                 del self._waiting[request.id]
                 turn.set_result(instance)
-            self._queue.pop()
+                self._queue.pop()
+                self.policy.started(request, now_s)
+            else:
+                self._queue.pop()
+        self._expect(now_s)
+
+    def _push(self, request: QueuedRequest) -> None:
+        try:
+            self._queue.push(request)
+        except MetropolisError:  # it cannot be ranked
+            self.policy.withdrawn(request)
+            raise
+
+    def _expect(self, now_s: float) -> None:
+        """Look again when ranks change by the passing of time."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._waiting and (due_s := self.policy.due_s) < inf:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(0.0, due_s - now_s), self.pump)
 
     def _leave(self, instance: int) -> None:
         self.at_work[instance] -= 1

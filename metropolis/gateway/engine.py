@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from metropolis.gateway.asked import with_fields
-from metropolis.gateway.levels import Levels
+from metropolis.gateway.priorities import Priorities
 from metropolis.llm.backends.connection import BrokenAnswerError, Connection
 from metropolis.llm.backends.http import JSONServer, bare_url, parse_url
 from metropolis.llm.backends.pool import Connections
@@ -108,7 +108,7 @@ class Engine:
         self._host = url.netloc
         self._connections = Connections(url)
         self._checks = JSONServer("the engine", self.name)
-        self._levels = Levels()
+        self._priorities = Priorities()
         self._rid = f"gateway-{uuid.uuid4().hex[:12]}"
         self._count = 0
         self._aborts: set[asyncio.Task[None]] = set()
@@ -183,7 +183,10 @@ class Engine:
             return {"priority": rank}
         if self._kind == "sglang":
             self._count += 1
-            return {"priority": self._levels.level(rank), "rid": f"{self._rid}-{self._count}"}
+            return {
+                "priority": self._priorities.priority(rank),
+                "rid": f"{self._rid}-{self._count}",
+            }
         return {}
 
     async def _abort(self, rid: str) -> None:

@@ -112,9 +112,10 @@ class Gateway:
             except EngineLostError as error:
                 losses += 1
                 self._doubt(instance, error)
-                self.admission.withdraw(request, instance)
                 if losses == LOSSES_MAX:
+                    self.admission.withdraw(request, instance)
                     raise
+                self.admission.put_back(request, instance)
                 self.figures.retried += 1
             except BaseException:
                 self.admission.withdraw(request, instance)

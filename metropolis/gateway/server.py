@@ -30,7 +30,7 @@ class Server:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._is_draining = False
-        self._open = 0
+        self._open: set[asyncio.Task[object] | None] = set()
         self._all_answered = asyncio.Event()
         self._all_answered.set()
         app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[self._middleware])
@@ -68,16 +68,20 @@ class Server:
         await self.close()
 
     async def close(self) -> None:
-        """Close everything, whatever is going on."""
+        """Close everything; what has not been answered is broken off."""
+        for handling in self._open:
+            if handling is not None:
+                handling.cancel()
         await self._runner.cleanup()
         await self._gateway.close()
 
     @web.middleware
     async def _middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Errors as OpenAI writes them; how many requests are open."""
+        """Errors as OpenAI writes them; which requests are open."""
         if self._is_draining and request.method == METH_POST:
             return _error(503, "the gateway is shutting down", {"Connection": "close"})
-        self._open += 1
+        handling = asyncio.current_task()
+        self._open.add(handling)
         self._all_answered.clear()
         try:
             return await handler(request)
@@ -90,7 +94,7 @@ class Server:
         except web.HTTPException as error:
             return _error(error.status, f"{request.method} {request.path}: {error.reason}")
         finally:
-            self._open -= 1
+            self._open.discard(handling)
             if not self._open:
                 self._all_answered.set()
 

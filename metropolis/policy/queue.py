@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Container
 
 from metropolis.policy.base import Policy, QueuedRequest
 
@@ -42,6 +43,11 @@ class RequestQueue:
         first = self.first()
         heapq.heappop(self._heap)
         return first
+
+    def keep(self, ids: Container[int]) -> None:
+        """Forget all but those."""
+        self._heap = [item for item in self._heap if item[2] in ids]
+        heapq.heapify(self._heap)
 
     def _item(self, request: QueuedRequest) -> _Item:
         return self._policy.rank(request), request.arrived_s, request.id, request

@@ -116,7 +116,7 @@ def test_it_starts_before_its_engines_and_tells_of_them() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--policy", "best"), "'best' is not among the policies: fcfs"),
+        (("--policy", "best"), "'best' is not among the policies: "),
         (("--dispatcher", "best"), "'best' is not among the dispatchers:"),
         (("--engine", "nowhere"), "'nowhere' is not the address of a server"),
         (("--engine", "http://a:b@host"), "leave out user and password"),

@@ -1,0 +1,237 @@
+"""Who goes next and where to, without engines: what holds whatever happens in whatever order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metropolis.dispatch.base import Dispatcher, Fleet
+from metropolis.dispatch.fixed import InTurn, LeastUsed
+from metropolis.dispatch.kairos import TimeSlots
+from metropolis.gateway.admission import GONE_MAX, Admission, QueueFullError
+from metropolis.policy.agentix.policy import Plas
+from metropolis.policy.base import Execution, Policy, QueuedRequest
+from metropolis.policy.combined import Combined
+from metropolis.policy.fixed import Fcfs, StepFirst, Topology
+from metropolis.policy.mlfq import Mlfq
+from metropolis.types import MetropolisError
+from tests.gateway.engines import until
+
+ENGINES, AT_ONCE = 3, 2
+ACTIONS = ("arrive", "answer", "leave engine", "leave queue", "lose", "down", "up", "wait")
+
+
+def queued(number: int, now_s: float = 0.0, **changes: Any) -> QueuedRequest:
+    return QueuedRequest(number, f"program {number % 4}", "f", 10, now_s, now_s, **changes)
+
+
+class Watched(StepFirst):
+    """Remembers what it was told, which must make sense."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state: dict[int, str] = {}
+
+    def arrived(self, request: QueuedRequest) -> None:
+        assert request.id not in self.state
+        self.state[request.id] = "waits"
+
+    def started(self, request: QueuedRequest, now_s: float) -> None:
+        assert self.state[request.id] == "waits"
+        self.state[request.id] = "runs"
+
+    def preempted(self, request: QueuedRequest, now_s: float) -> None:
+        assert self.state[request.id] == "runs"
+        self.state[request.id] = "waits"
+
+    def completed(self, execution: Execution) -> None:
+        assert self.state[execution.request.id] == "runs"
+        self.state[execution.request.id] = "over"
+
+    def withdrawn(self, request: QueuedRequest) -> None:
+        assert self.state[request.id] in ("waits", "runs")
+        self.state[request.id] = "over"
+
+
+class World:
+    """An admission and everybody who has asked for a place."""
+
+    def __init__(self, policy: Policy, make: Callable[[Fleet], Dispatcher]) -> None:
+        self.now_s = 0.0
+        dispatcher = make(Fleet(ENGINES, 1000, 10.0))
+        self.admission = Admission(policy, dispatcher, AT_ONCE, 10_000, lambda: self.now_s)
+        self.numbers = count()
+        self.tasks: dict[int, tuple[QueuedRequest, asyncio.Task[int]]] = {}
+        self.placed: dict[int, tuple[QueuedRequest, int]] = {}
+        for engine in range(ENGINES):
+            self.admission.open(engine, True)
+
+    def ask(self, request: QueuedRequest, anew: bool = False) -> None:
+        place = self.admission.place(request, anew=anew)
+        self.tasks[request.id] = request, asyncio.get_running_loop().create_task(place)
+
+    async def act(self, action: str, choice: int) -> None:
+        self.now_s += 0.25
+        if action == "arrive":
+            self.ask(queued(next(self.numbers), self.now_s, step=choice % 5))
+        elif action in ("down", "up"):
+            self.admission.open(choice % ENGINES, action == "up")
+        elif action == "leave queue" and self.tasks:
+            _, task = self.tasks.pop(list(self.tasks)[choice % len(self.tasks)])
+            task.cancel()
+        elif self.placed and action in ("answer", "leave engine", "lose"):
+            request, engine = self.placed.pop(list(self.placed)[choice % len(self.placed)])
+            if action == "answer":
+                execution = Execution(request, engine, request.arrived_s, self.now_s, 5)
+                self.admission.answered(execution)
+            elif action == "lose":
+                self.admission.put_back(request, engine)
+                self.ask(request, anew=True)
+            else:
+                self.admission.withdraw(request, engine)
+        await self.settle()
+
+    async def settle(self) -> None:
+        for _ in range(3):
+            await asyncio.sleep(0)
+        for id_, (request, task) in list(self.tasks.items()):
+            if task.done():
+                self.placed[id_] = request, task.result()
+                del self.tasks[id_]
+
+    def check(self) -> None:
+        admission = self.admission
+        at_work = [0] * ENGINES
+        for _, engine in self.placed.values():
+            at_work[engine] += 1
+        assert admission.at_work == at_work
+        assert max(at_work) <= AT_ONCE
+        assert len(admission) == len(self.tasks)
+
+
+@pytest.mark.parametrize("make", [InTurn, LeastUsed, TimeSlots])
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 99)), max_size=60))
+def test_bounds_and_bookkeeping_hold(
+    make: Callable[[Fleet], Dispatcher], actions: list[tuple[str, int]]
+) -> None:
+    async def run() -> None:
+        policy = Watched()
+        world = World(policy, make)
+        for action, choice in actions:
+            before = set(world.placed)
+            await world.act(action, choice)
+            world.check()
+            new = [world.placed[id_][0] for id_ in set(world.placed) - before]
+            waiting = [request for request, _ in world.tasks.values()]
+            if new and waiting:
+                assert max(one.step for one in new) <= min(one.step for one in waiting)
+            is_open = [
+                is_up and n < AT_ONCE
+                for is_up, n in zip(world.admission.is_up, world.admission.at_work, strict=True)
+            ]
+            if make is not TimeSlots:
+                assert not (waiting and any(is_open))
+        for engine in range(ENGINES):
+            await world.act("up", engine)
+        while world.placed:
+            await world.act("answer", 0)
+            world.check()
+        assert not world.tasks
+        assert set(policy.state.values()) <= {"over"}
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("make", [Mlfq, Plas, lambda: Combined([StepFirst(), Plas()])])
+@settings(max_examples=40)
+@given(st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 99)), max_size=60))
+def test_policies_with_a_memory_are_told_all(
+    make: Callable[[], Policy], actions: list[tuple[str, int]]
+) -> None:
+    async def run() -> None:
+        world = World(make(), LeastUsed)
+        for action, choice in actions:
+            await world.act(action, choice)
+            world.check()
+        for engine in range(ENGINES):
+            await world.act("up", engine)
+        while world.placed:
+            await world.act("answer", 0)
+        assert not world.tasks
+
+    asyncio.run(run())
+
+
+def test_ranks_that_change_by_time_alone_are_looked_at_in_time() -> None:
+    class Due(Fcfs):
+        passed_s = -1.0
+
+        @property
+        def due_s(self) -> float:
+            return 0.3 if self.passed_s < 0.3 else 99.0
+
+        def passed(self, now_s: float) -> None:
+            self.passed_s = now_s
+
+    async def run() -> None:
+        policy = Due()
+        world = World(policy, LeastUsed)
+        for engine in range(ENGINES):
+            world.admission.open(engine, False)
+        await world.act("arrive", 0)
+        world.now_s = 0.5
+        await until(lambda: policy.passed_s == 0.5)
+
+    asyncio.run(run())
+
+
+def test_a_full_queue_takes_none_but_those_put_back() -> None:
+    async def run() -> None:
+        admission = Admission(Fcfs(), LeastUsed(Fleet(1, 1, 1.0)), 1, 1)
+        admission.open(0, True)
+        assert await admission.place(queued(0)) == 0
+        waiting = asyncio.create_task(admission.place(queued(1)))
+        await asyncio.sleep(0)
+        with pytest.raises(QueueFullError, match="1 requests wait already"):
+            await admission.place(queued(2))
+        admission.put_back(queued(0), 0)
+        assert await waiting == 0
+        again = asyncio.create_task(admission.place(queued(0), anew=True))
+        await asyncio.sleep(0)
+        admission.withdraw(queued(1), 0)
+        assert await again == 0
+
+    asyncio.run(run())
+
+
+def test_a_request_that_cannot_be_ranked_is_refused_and_forgotten() -> None:
+    async def run() -> None:
+        policy = Combined([Topology(), Plas()])
+        admission = Admission(policy, LeastUsed(Fleet(1, 1, 1.0)), 1, 9)
+        with pytest.raises(MetropolisError, match="how many stages are left"):
+            await admission.place(queued(0))
+        assert len(admission) == 0
+        admission.open(0, True)
+        assert await admission.place(queued(0, stages_left=1)) == 0
+
+    asyncio.run(run())
+
+
+def test_those_who_leave_while_no_engine_answers_are_forgotten() -> None:
+    async def run() -> None:
+        admission = Admission(Fcfs(), LeastUsed(Fleet(1, 1, 1.0)), 1, 9)
+        for number in range(3 * GONE_MAX):
+            task = asyncio.create_task(admission.place(queued(number)))
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.sleep(0)
+        assert len(admission._queue) <= GONE_MAX
+
+    asyncio.run(run())

@@ -1,0 +1,131 @@
+"""The gateway before a real SGLang, which serves a tiny random model one request at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import aiohttp
+import openai
+import pytest
+
+from metropolis.policy.fixed import StepFirst
+from tests.gateway.engines import StubEngine, gateway_before, until
+from tests.gateway.test_server import PATHS, post
+from tests.llm.test_real_sglang import metric
+
+ASKED: dict[str, dict[str, Any]] = {
+    PATHS[0]: {"messages": [{"role": "user", "content": "hello"}]},
+    PATHS[1]: {"prompt": "def f("},
+}
+GREEDY = {"model": "default", "temperature": 0.0, "max_tokens": 12}
+
+
+class RealEngine(StubEngine):
+    """Started and stopped by others."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self.url = url
+
+    async def start(self) -> str:
+        return self.url
+
+    async def kill(self) -> None:
+        pass
+
+
+def content_of(answer: bytes) -> Any:
+    whole = json.loads(answer)
+    return whole["choices"], whole["usage"]["completion_tokens"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_answers_are_those_of_the_engine(sglang_url: str, path: str) -> None:
+    async def ask() -> None:
+        async with gateway_before(RealEngine(sglang_url)) as (url, gateway):
+            direct, through = [
+                await post(base, GREEDY | ASKED[path], path=path) for base in (sglang_url, url)
+            ]
+            assert direct[0] == through[0] == 200
+            assert content_of(direct[1]) == content_of(through[1])
+            assert content_of(through[1])[1] == 12
+            assert gateway.admission.at_work == [0]
+
+    asyncio.run(ask())
+
+
+def test_the_openai_client_streams(sglang_url: str) -> None:
+    async def ask() -> None:
+        async with gateway_before(RealEngine(sglang_url)) as (url, _):
+            body: Any = GREEDY | ASKED[PATHS[0]]
+            client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0)
+            whole = await client.chat.completions.create(**body)
+            stream = await client.chat.completions.create(**body, stream=True)
+            pieces = [c.choices[0].delta.content or "" async for c in stream if c.choices]
+            assert len(pieces) > 3
+            assert "".join(pieces) == whole.choices[0].message.content
+            await client.close()
+
+    asyncio.run(ask())
+
+
+def test_the_policy_reaches_into_the_engines_queue(sglang_url: str) -> None:
+    """All are at the engine, which answers one at a time."""
+    order: list[int] = []
+
+    async def ask() -> None:
+        async with gateway_before(RealEngine(sglang_url), policy=StepFirst()) as (url, gateway):
+
+            async def one(step: int, tokens: int = 12) -> None:
+                body = GREEDY | ASKED[PATHS[1]] | {"max_tokens": tokens, "ignore_eos": True}
+                status, answer, _ = await post(
+                    url, body, path=PATHS[1], headers={"X-Metropolis-Step": str(step)}
+                )
+                assert (status, content_of(answer)[1]) == (200, tokens)
+                order.append(step)
+
+            steps = [*range(0, 90, 10)]
+            for step in steps:  # the gateway has seen such ranks
+                await one(step, 1)
+            order.clear()
+            first = asyncio.create_task(one(0, 400))
+            await until(lambda: gateway.admission.at_work == [1])
+            await asyncio.sleep(0.3)
+            await asyncio.gather(first, *map(one, (80, 20, 50)))
+
+    asyncio.run(ask())
+    assert order == [0, 20, 50, 80]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_is_aborted_in_the_engine(sglang_url: str, stream: bool) -> None:
+    before = metric(sglang_url, "sglang:num_aborted_requests_total")
+
+    async def ask() -> None:
+        async with gateway_before(RealEngine(sglang_url)) as (url, gateway):
+            endless = GREEDY | ASKED[PATHS[1]] | {"max_tokens": 6000, "ignore_eos": True}
+            endless["stream"] = stream
+            leaving = asyncio.create_task(post(url, endless, path=PATHS[1]))
+            await until(lambda: gateway.admission.at_work == [1])
+            await asyncio.sleep(0.5)
+            leaving.cancel()
+            await until(lambda: gateway.figures.aborted == 1)
+            status, *_ = await post(url, GREEDY | ASKED[PATHS[1]], path=PATHS[1])
+            assert status == 200  # it got the only place there is
+
+    asyncio.run(ask())
+    assert metric(sglang_url, "sglang:num_aborted_requests_total") == before + 1
+
+
+def test_an_error_is_passed_on(sglang_url: str) -> None:
+    async def ask() -> None:
+        async with gateway_before(RealEngine(sglang_url)) as (url, _), aiohttp.ClientSession() as s:
+            body = GREEDY | ASKED[PATHS[1]] | {"max_tokens": 50_000}
+            async with s.post(url + PATHS[1], json=body) as answer:
+                assert answer.status == 400
+            async with s.get(f"{url}/v1/models") as answer:
+                assert (await answer.json())["data"][0]["owned_by"] == "sglang"
+
+    asyncio.run(ask())
