@@ -52,7 +52,7 @@ def test_single_calls_on_one_instance_take_what_the_instance_takes(
     calls: list[tuple[float, int, int]],
 ) -> None:
     programs = [
-        Program(str(n), at, (PlannedCall("f", prompt, out),))
+        Program(f"{n:06}", at, (PlannedCall("f", prompt, out),))
         for n, (at, prompt, out) in enumerate(sorted(calls))
     ]
     served = serve(programs, "fcfs", "round_robin", instances=1)
