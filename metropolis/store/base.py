@@ -32,7 +32,7 @@ from metropolis.llm.journal import Key
 from metropolis.llm.usage import Purchases
 from metropolis.rules.metrics import Metric
 from metropolis.store.link import Link
-from metropolis.store.outcome import Outcome
+from metropolis.store.outcome import NO_ANSWERS, Outcome, PaidAnswers
 from metropolis.types import AgentId, Dispatch, MetropolisError, Position, Step
 from metropolis.world.entities import Entity, Event
 from metropolis.world.parts import Changes, Parts
@@ -108,7 +108,7 @@ class Claim:
     minds: Mapping[AgentId, Parts]
     """Of the members whose mind this worker cannot have: it did not commit their last step. In the
     parts of metropolis.world.parts."""
-    answers: Mapping[Key, Completion]
+    answers: PaidAnswers
     """What language models have answered the members in this step before."""
 
 
@@ -294,9 +294,17 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def commit(self, claim: Claim, outcome: Outcome, minds: Mapping[AgentId, Changes]) -> bool:
+    def commit(
+        self,
+        claim: Claim,
+        outcome: Outcome,
+        minds: Mapping[AgentId, Changes],
+        answers: PaidAnswers = NO_ANSWERS,
+        buyer: str = "",
+    ) -> bool:
         """All that the cluster did, or nothing; `minds`: what has changed in those of all members.
 
+        `answers` were bought by `buyer` for this step and are kept nowhere yet: they are counted.
         False when the cluster has been committed by others, claimed by others, or taken out of
         the queue. True again, for a commit whose reply was lost, until a member is claimed anew.
         A claim that has run out still counts as long as nobody else has claimed the cluster.

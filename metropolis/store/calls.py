@@ -17,7 +17,7 @@ from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
 from metropolis.store.base import Acknowledged, Claim, StoreError
 from metropolis.store.encoding import Written, cluster_id, cluster_text, purchase
-from metropolis.store.outcome import outcome_from_json
+from metropolis.store.outcome import PaidAnswers, outcome_from_json
 from metropolis.store.replies import arguments_of, claims_of, entries_of, order_of
 from metropolis.types import AgentId, Dispatch, Step
 
@@ -82,15 +82,21 @@ def claims(
 def keep_answer(key: Key, completion: Completion, buyer: str) -> Call[None]:
     """See Store."""
     encoded = msgspec.json.encode(key), msgspec.json.encode(completion)
-    sums = chain.from_iterable(purchase(buyer, key, completion).items())
-    yield Script("answer", (key.agent, key.step, *encoded, *sums))
+    yield Script("answer", (key.agent, key.step, *encoded, *_sums({key: completion}, buyer)))
 
 
-def commit(claim: Claim, written: Written) -> Call[bool]:
+def commit(claim: Claim, written: Written, answers: PaidAnswers, buyer: str) -> Call[bool]:
     """See Store."""
     about = claim.id, cluster_text(claim), mark_of(claim), written.acknowledgement
-    found = yield Script("commit", (*about, *arguments_of(written)))
+    sums = _sums(answers, buyer)
+    found = yield Script("commit", (*about, *arguments_of(written), *sums))
     return bool(found)
+
+
+def _sums(answers: PaidAnswers, buyer: str) -> list[Any]:
+    """What was bought: number of sums, then each and what it grows by."""
+    bought = [purchase(buyer, *answer).items() for answer in answers.items()]
+    return [sum(map(len, bought)), *chain.from_iterable(chain.from_iterable(bought))]
 
 
 def acknowledgements(

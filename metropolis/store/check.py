@@ -21,7 +21,7 @@ from metropolis.store.base import (
     Store,
     StoreError,
 )
-from metropolis.store.outcome import Outcome
+from metropolis.store.outcome import NO_ANSWERS, Outcome, PaidAnswers
 from metropolis.types import AgentId, Dispatch, MetropolisError, Step
 from metropolis.world.entities import AGENT, Entity, Event
 from metropolis.world.parts import parts_of
@@ -71,7 +71,7 @@ class _Run:
             self.dispatch((self.store.nodes().steps[agent], (agent,)))
             self.require(self.commit(self.claim()), "refuses a commit that is due")
 
-    def commit(self, claim: Claim) -> bool:
+    def commit(self, claim: Claim, answers: PaidAnswers = NO_ANSWERS) -> bool:
         """Every member takes a step up, leaves a letter, takes its last one away, and sings."""
         writes: dict[str, Entity | None] = {}
         for agent in claim.agents:
@@ -90,7 +90,7 @@ class _Run:
         actions = {AGENTS[agent]: claim.step for agent in claim.agents}
         outcome = Outcome(claim.step, claim.agents, actions, writes, events, {})
         minds = {agent: parts_of(mind) for agent, mind in mind_of(claim).items()}
-        return self.store.commit(claim, outcome, minds)
+        return self.store.commit(claim, outcome, minds, answers)
 
 
 def mind_of(claim: Claim) -> dict[AgentId, Any]:
@@ -308,11 +308,18 @@ def _check_answers(run: _Run) -> None:
     run.require(run.commit(again), "refuses a commit that is due")
     run.store.keep_answer(key, answer)
     run.dispatch((1, (0,)))
-    run.require(not run.claim().answers, "keeps the answers of a step that is committed")
+    second = run.claim()
+    run.require(not second.answers, "keeps the answers of a step that is committed")
     run.store.keep_answer(key, answer, "somebody")
+    for _ in range(2):  # the reply to the first was lost
+        run.require(run.commit(second, {Key(0, 1, "eat", "", 0): answer}), "refuses a commit")
     run.require(
         run.store.bought()
-        == [Purchases("", "plan", 2, 6, 2), Purchases("somebody", "plan", 1, 3, 1)],
+        == [
+            Purchases("", "eat", 1, 3, 1),
+            Purchases("", "plan", 2, 6, 2),
+            Purchases("somebody", "plan", 1, 3, 1),
+        ],
         f"does not count what was bought: {run.store.bought()}",
     )
 

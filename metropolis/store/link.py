@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
+from metropolis.store.outcome import NO_ANSWERS, Outcome, PaidAnswers
 from metropolis.types import AgentId, Dispatch, Step
 from metropolis.world.parts import Changes
 
 if TYPE_CHECKING:
     from metropolis.store.base import Acknowledged, Claim, Store
-    from metropolis.store.outcome import Outcome
 
 
 class Link:
@@ -38,10 +38,15 @@ class Link:
         await asyncio.to_thread(self._store.keep_answer, key, completion, buyer)
 
     async def commit(
-        self, claim: Claim, outcome: Outcome, minds: Mapping[AgentId, Changes]
+        self,
+        claim: Claim,
+        outcome: Outcome,
+        minds: Mapping[AgentId, Changes],
+        answers: PaidAnswers = NO_ANSWERS,
+        buyer: str = "",
     ) -> bool:
         """See Store."""
-        return await asyncio.to_thread(self._store.commit, claim, outcome, minds)
+        return await asyncio.to_thread(self._store.commit, claim, outcome, minds, answers, buyer)
 
     async def acknowledgements(self, after: str, wait_s: float) -> list[Acknowledged]:
         """See Store."""

@@ -37,7 +37,7 @@ from metropolis.store.encoding import (
     written_at_first,
     written_by,
 )
-from metropolis.store.outcome import Outcome, outcome_from_json
+from metropolis.store.outcome import NO_ANSWERS, Outcome, PaidAnswers, outcome_from_json
 from metropolis.types import AgentId, Dispatch, Step
 from metropolis.world.entities import Entity, Event
 from metropolis.world.parts import Changes, applied
@@ -288,7 +288,14 @@ class MemoryStore(Store):
                 run.memo[key.agent][encoded[0]] = encoded[1]
                 run.counts["answers"] += 1
 
-    def commit(self, claim: Claim, outcome: Outcome, minds: Mapping[AgentId, Changes]) -> bool:
+    def commit(
+        self,
+        claim: Claim,
+        outcome: Outcome,
+        minds: Mapping[AgentId, Changes],
+        answers: PaidAnswers = NO_ANSWERS,
+        buyer: str = "",
+    ) -> bool:
         """See Store."""
         with self._changed:
             info, cells = self.info(), self._run.cells
@@ -305,6 +312,8 @@ class MemoryStore(Store):
                 run.counts["refused"] += 1
                 return False
             run.write(claim.id, claim.number, claim.worker, written)
+            for key, completion in answers.items():
+                run.bought.update(purchase(buyer, key, completion))
             self._changed.notify_all()
             return True
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
 from metropolis.llm.agent import CallRecord
+from metropolis.llm.base import Completion
+from metropolis.llm.journal import Key
 from metropolis.types import AgentId, Step
 from metropolis.world.encoding import (
     entity_from_json,
@@ -18,6 +21,10 @@ from metropolis.world.encoding import (
     plain,
 )
 from metropolis.world.entities import Entity, Event
+
+PaidAnswers = Mapping[Key, Completion]
+"""What language models have answered in a step."""
+NO_ANSWERS: PaidAnswers = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)

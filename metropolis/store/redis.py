@@ -20,8 +20,8 @@ All keys of a run begin with `metropolis:{RUN}:`; the braces keep them together 
     ready           sorted set: id by step
     tokens          list: one for every ready cluster that no worker ran last, for who waits
     asking          hash: worker -> "until (ms) number lease (ms) most", of its call that waits
-    inbox:WORKER    list: what was dispatched meanwhile and is claimed for that call, as claiming.lua
-                    describes it
+    inbox:WORKER    list: what was dispatched meanwhile and is claimed for that call, described as
+                    in claiming.lua
     claims          hash: id -> "number worker"
     lasts           hash: worker -> "number id id …" of its last call
     leases          sorted set: id by the time (ms) at which the claim runs out
@@ -77,7 +77,7 @@ from metropolis.store.encoding import (
     written_by,
 )
 from metropolis.store.link import Link
-from metropolis.store.outcome import Outcome
+from metropolis.store.outcome import NO_ANSWERS, Outcome, PaidAnswers
 from metropolis.store.reading import inspection_of
 from metropolis.store.replies import arguments_of, lines_of, pairs_of, versions_of
 from metropolis.store.scripts import call
@@ -278,9 +278,17 @@ class RedisStore(Store):
         """See Store."""
         self._do(calls.keep_answer(key, completion, buyer))
 
-    def commit(self, claim: Claim, outcome: Outcome, minds: Mapping[AgentId, Changes]) -> bool:
+    def commit(
+        self,
+        claim: Claim,
+        outcome: Outcome,
+        minds: Mapping[AgentId, Changes],
+        answers: PaidAnswers = NO_ANSWERS,
+        buyer: str = "",
+    ) -> bool:
         """See Store."""
-        return self._do(calls.commit(claim, self.written(claim, outcome, minds)))
+        written = self.written(claim, outcome, minds)
+        return self._do(calls.commit(claim, written, answers, buyer))
 
     def written(self, claim: Claim, outcome: Outcome, minds: Mapping[AgentId, Changes]) -> Written:
         """What a commit writes."""

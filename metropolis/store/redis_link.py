@@ -12,7 +12,7 @@ from metropolis.llm.journal import Key
 from metropolis.store import calls
 from metropolis.store.base import Acknowledged, Claim
 from metropolis.store.link import Link
-from metropolis.store.outcome import Outcome
+from metropolis.store.outcome import NO_ANSWERS, Outcome, PaidAnswers
 from metropolis.store.scripts import script
 from metropolis.store.wire import Wire
 from metropolis.types import AgentId, Dispatch, Step
@@ -46,10 +46,16 @@ class RedisLink(Link):
         await self._do(calls.keep_answer(key, completion, buyer))
 
     async def commit(
-        self, claim: Claim, outcome: Outcome, minds: Mapping[AgentId, Changes]
+        self,
+        claim: Claim,
+        outcome: Outcome,
+        minds: Mapping[AgentId, Changes],
+        answers: PaidAnswers = NO_ANSWERS,
+        buyer: str = "",
     ) -> bool:
         """See Store."""
-        return await self._do(calls.commit(claim, self._redis.written(claim, outcome, minds)))
+        written = self._redis.written(claim, outcome, minds)
+        return await self._do(calls.commit(claim, written, answers, buyer))
 
     async def acknowledgements(self, after: str, wait_s: float) -> list[Acknowledged]:
         """See Store."""

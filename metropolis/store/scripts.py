@@ -13,7 +13,6 @@ import redis
 
 from metropolis.store.connect import Client
 
-
 _CLAIMING = "claim", "dispatch"
 
 

@@ -1,16 +1,27 @@
-"""Answers of language models, kept in a store until the step they belong to is committed."""
+"""Answers of language models, kept in a store until the step they belong to is committed.
+
+An agent goes on while its answer is on the way to the store, and with the next one when it is
+there. An answer that ends its step goes with the commit. So what a kill loses is what was in
+flight, from the model or to the store.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Iterable, Mapping
 
 from metropolis.llm.base import Completion
 from metropolis.llm.client import Answers
 from metropolis.llm.journal import Key
-from metropolis.store.base import Store
+from metropolis.store.base import Claim, Store
+from metropolis.store.outcome import Outcome, PaidAnswers
 from metropolis.types import AgentId
 from metropolis.workers.leases import awaited
+from metropolis.world.parts import Changes
+
+END_S = 1.0
+"""How long a worker that ends waits for answers on the way."""
 
 
 class StoredAnswers:
@@ -24,6 +35,9 @@ class StoredAnswers:
         self.link, self._journal, self._buyer = store.link(), journal, buyer
         self._known: dict[AgentId, dict[Key, Completion]] = defaultdict(dict)
         self._at_work: Counter[AgentId] = Counter()
+        self._fresh: dict[AgentId, dict[Key, Completion]] = {}
+        """Not sent yet: the step may end in this turn of the loop."""
+        self._on_the_way: dict[AgentId, asyncio.Task[None]] = {}
 
     def take(self, agents: Iterable[AgentId], answers: Mapping[Key, Completion]) -> None:
         """What a claim of `agents` has brought."""
@@ -48,15 +62,70 @@ class StoredAnswers:
         """All answers of the run that are known here."""
         return () if self._journal is None else self._journal.answers()
 
-    def put(self, key: Key, completion: Completion) -> Awaitable[None]:
-        """Keep an answer, before its agent sees it."""
+    def put(self, key: Key, completion: Completion) -> Awaitable[None] | None:
+        """Keep an answer; to be awaited before its agent sees it, unless None."""
         if self._journal is not None:
             self._journal.put(key, completion)
-        return self._keep(key, completion)
+        if self._is_on_the_way(key.agent):
+            return self._take_next(key, completion)
+        self._take(key, completion)
+        return None
 
-    async def _keep(self, key: Key, completion: Completion) -> None:
-        await awaited(self.link.keep_answer, key, completion, self._buyer)
+    async def commit(
+        self, claim: Claim, outcome: Outcome, minds: Mapping[AgentId, Changes]
+    ) -> None:
+        """As the store's, with the answers that are kept nowhere yet."""
+        fresh = {
+            key: completion
+            for agent in claim.agents
+            for key, completion in self._fresh.pop(agent, {}).items()
+        }
+        if not await awaited(self.link.commit, claim, outcome, minds, fresh, self._buyer):
+            for key, completion in fresh.items():  # they are bought all the same
+                await awaited(self.link.keep_answer, key, completion, self._buyer)
+        await self._arrived(claim.agents)
+
+    async def _arrived(self, agents: Iterable[AgentId]) -> None:
+        """Raises StoreError when an answer cannot be kept."""
+        for agent in agents:
+            sent = self._on_the_way.pop(agent, None)
+            if sent is not None:
+                await sent
+
+    async def end(self) -> None:
+        """Let what is on the way arrive, if the store answers; then close the link."""
+        if self._on_the_way:
+            await asyncio.wait(self._on_the_way.values(), timeout=END_S)
+        for sent in self._on_the_way.values():
+            sent.cancel()
+        await self.link.close()
+
+    def _is_on_the_way(self, agent: AgentId) -> bool:
+        return agent in self._on_the_way and not self._on_the_way[agent].done()
+
+    async def _take_next(self, key: Key, completion: Completion) -> None:
+        while self._is_on_the_way(key.agent):
+            await asyncio.wait([self._on_the_way[key.agent]])
+        self._take(key, completion)
+
+    def _take(self, key: Key, completion: Completion) -> None:
         self._known[key.agent][key] = completion
+        if key.agent not in self._fresh:
+            self._fresh[key.agent] = {}
+            asyncio.get_running_loop().call_soon(self._send, key.agent)
+        self._fresh[key.agent][key] = completion
+
+    def _send(self, agent: AgentId) -> None:
+        fresh = self._fresh.pop(agent, None)
+        if fresh is not None:
+            before = self._on_the_way.get(agent)
+            self._on_the_way[agent] = asyncio.ensure_future(self._keep(fresh, before))
+
+    async def _keep(self, fresh: PaidAnswers, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await before
+        for key, completion in fresh.items():
+            await awaited(self.link.keep_answer, key, completion, self._buyer)
 
     def flush(self) -> None:
         """Let what is written survive a power cut."""

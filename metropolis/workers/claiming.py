@@ -82,7 +82,7 @@ class ClaimingWorker:
             raise failures.exceptions[0] from None
         finally:
             self._local.close()
-            await self._link.close()
+            await self._answers.end()
 
     async def _begin(self, group: asyncio.TaskGroup) -> None:
         """The next clusters, if there are any soon: one's own, or else some that others leave."""
@@ -142,7 +142,7 @@ class ClaimingWorker:
             state = claim.slice.state(self._world.metric, self._world.perception_radius)
             outcome = await self._local.run(Dispatch(claim.step, claim.agents), state)
             minds = {agent: self._minds.changes(agent) for agent in claim.agents}
-            await awaited(self._link.commit, claim, outcome, minds)
+            await self._answers.commit(claim, outcome, minds)
         except asyncio.CancelledError:
             self._give_back(claim)
             if self._is_ours(claim):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-from metropolis.store.base import Claim, Server, Store
+from metropolis.store.base import Server, Store
 from metropolis.store.check import check_store
 from metropolis.store.memory import MemoryServer, MemoryStore
-from metropolis.store.outcome import Outcome
 from metropolis.types import AgentId, MetropolisError, Step
 from metropolis.world.entities import Entity
 
@@ -22,8 +21,8 @@ def test_it_keeps_its_promises(server: Server) -> None:
 
 
 class CommitsTwice(MemoryStore):
-    def commit(self, claim: Claim, outcome: Outcome, minds: Mapping[AgentId, Any]) -> bool:
-        super().commit(claim, outcome, minds)
+    def commit(self, *about: Any) -> bool:
+        super().commit(*about)
         return True
 
 

@@ -1,14 +1,12 @@
 -- Keep an answer while its agent is at its step, and add it to what was bought. ARGV: agent, step,
--- key, completion; three times a sum and what it grows by.
+-- key, completion, what was bought.
 
 local agent, step, key, completion = take(), take(), take(), take()
 local node = call('HGET', run .. 'nodes', agent)
 if not node then
   return refusal() or 0
 end
-for _ = 1, 3 do
-  call('HINCRBY', run .. 'bought', take(), take())
-end
+count_bought()
 if step_of(node) ~= step then
   return 0
 end

@@ -1,5 +1,5 @@
 -- A cluster's step, all of it or nothing. ARGV: id, text, "number worker", acknowledgement, nodes,
--- versions, events. Returns 1 when it is committed by this claim, else 0.
+-- versions, events, what was bought. Returns 1 when it is committed by this claim, else 0.
 
 local about = call('HMGET', run .. 'state', 'fence', 'newest', 'kept_step')
 local refused = refusal(nil, about[1])
@@ -42,6 +42,7 @@ call('ZADD', run .. 'acked', step, entry)
 if tonumber(about[2]) < tonumber(following) then
   call('HSET', run .. 'state', 'newest', following)
 end
+count_bought()
 count('commits')
 count('agent_steps', #members)
 return 1

@@ -28,6 +28,13 @@ local function count(what, by)
   call('HINCRBY', run .. 'counts', what, by or 1)
 end
 
+-- Number, then a sum and what it grows by.
+local function count_bought()
+  for _ = 1, take_number() do
+    call('HINCRBY', run .. 'bought', take(), take())
+  end
+end
+
 -- Why the script must not go on: no run, or another controller's; `fence` is optional, `current` is
 -- given by who has read it.
 local function refusal(fence, current)

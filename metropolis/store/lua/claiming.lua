@@ -1,0 +1,87 @@
+-- Before the scripts that hand clusters to workers.
+
+-- Append a number and so many values.
+local function append(found, values)
+  found[#found + 1] = #values
+  for _, value in ipairs(values) do
+    found[#found + 1] = value
+  end
+end
+
+-- A cluster and all it needs, appended to `found`: id, text; versions, events, minds (agent, parts
+-- of each), answers, each after its number.
+local function describe(found, worker, id, text)
+  local members = words(text)
+  local step = table.remove(members, 1)
+  local names, events = {}, {}
+  local cells, keys, is_known = {}, {}, {}
+  for _, node in ipairs(get_all(run .. 'nodes', members)) do
+    for cell in string.gmatch(string.match(node, '\n([^\n]*)$'), '%S+') do
+      if not is_known[cell] then
+        is_known[cell] = true
+        cells[#cells + 1] = cell
+        keys[#keys + 1] = run .. 'cell:' .. cell
+      end
+    end
+  end
+  if #keys <= 4000 then
+    names = call('SUNION', unpack(keys))
+  else
+    for _, key in ipairs(keys) do
+      for _, name in ipairs(call('SMEMBERS', key)) do
+        if not is_known[key .. name] then
+          is_known[key .. name] = true
+          names[#names + 1] = name
+        end
+      end
+    end
+  end
+  for _, lines in ipairs(get_all(run .. 'events:' .. step, cells)) do
+    if lines then
+      events[#events + 1] = lines
+    end
+  end
+  found[#found + 1], found[#found + 2] = id, text
+  append(found, seen(names, tonumber(step)))
+  append(found, events)
+  local strange, answers = {}, {}
+  for i, home in ipairs(get_all(run .. 'homes', members)) do
+    if worker_of(home) ~= worker then
+      strange[#strange + 1] = members[i]
+    end
+    for _, part in ipairs(call('HGETALL', run .. 'memo:' .. members[i])) do
+      answers[#answers + 1] = part
+    end
+  end
+  found[#found + 1] = #strange
+  for _, agent in ipairs(strange) do
+    found[#found + 1] = agent
+    append(found, call('HGETALL', run .. 'mind:' .. agent))
+  end
+  append(found, answers)
+  all('HDEL', run .. 'homes', members)
+end
+
+-- What a worker that has claimed the clusters `ids` with its call `number` is told: the number, how
+-- many they are, and each of them.
+local function described(number, worker, ids)
+  local found = { number, #ids }
+  for i, text in ipairs(get_all(run .. 'clusters', ids)) do
+    describe(found, worker, ids[i], text)
+  end
+  return found
+end
+
+-- Let `worker` have the clusters `ids`, which are ready, for `lease` ms.
+local function claim_all(number, worker, lease, ids, now)
+  local claims, leases = {}, {}
+  for i, id in ipairs(ids) do
+    claims[2 * i - 1], claims[2 * i] = id, number .. ' ' .. worker
+    leases[2 * i - 1], leases[2 * i] = now + lease, id
+  end
+  call('ZREM', run .. 'ready', unpack(ids))
+  call('HSET', run .. 'claims', unpack(claims))
+  call('HSET', run .. 'lasts', worker, number .. ' ' .. table.concat(ids, ' '))
+  call('ZADD', run .. 'leases', unpack(leases))
+  count('claims', #ids)
+end
