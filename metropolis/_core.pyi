@@ -114,8 +114,7 @@ class Request:
         prompt_tokens: int,
         output_tokens: int,
         priority: int = 0,
-        prefix_id: int = -1,
-        prefix_tokens: int = 0,
+        prefix: Sequence[tuple[int, int]] = (),
     ) -> None: ...
     @property
     def prompt_tokens(self) -> int: ...
@@ -124,9 +123,11 @@ class Request:
     @property
     def priority(self) -> int: ...
     @property
-    def prefix_id(self) -> int: ...
-    @property
-    def prefix_tokens(self) -> int: ...
+    def prefix(self) -> list[tuple[int, int]]:
+        """What the sequence, its prompt and then its answer, begins with: (text, tokens), ...
+
+        Requests share their tokens up to where these part; tokens behind them are nobody else's.
+        """
 
 class Completion:
     """A request that has left: with all its tokens, or aborted with those it had."""
@@ -154,6 +155,10 @@ class InstanceStatus:
     @property
     def kv_used_blocks(self) -> int:
         """Held by running sequences."""
+
+    @property
+    def kv_cached_blocks(self) -> int:
+        """Held by nobody, kept for requests that begin with them."""
 
     @property
     def kv_capacity_blocks(self) -> int: ...
@@ -191,6 +196,16 @@ class InstancePool:
         """Requests that run, and how many tokens each has at the time the pool has reached."""
 
     def status(self, instance: int = 0) -> InstanceStatus: ...
+    @staticmethod
+    def iteration_sim_s(
+        profile: Profile, sequences: int, kv_tokens: int, prefill_tokens: int = 0
+    ) -> float:
+        """An iteration in which `sequences` decode, reading `kv_tokens`.
+
+        `prefill_tokens` of one prompt, its first, are computed with them. ValueError for negative
+        counts.
+        """
+
     @staticmethod
     def isolated_sim_s(profile: Profile, request: Request) -> float: ...
 

@@ -92,17 +92,25 @@ void bind_instance(py::module_& m) {
   bind_profile(m);
 
   py::class_<Request>(m, "Request", "What one LLM call asks of an instance.")
-      .def(py::init([](std::int32_t prompt_tokens, std::int32_t output_tokens,
-                       std::int64_t priority, std::int64_t prefix_id, std::int32_t prefix_tokens) {
-             return Request{prompt_tokens, output_tokens, priority, prefix_id, prefix_tokens};
-           }),
-           py::arg("prompt_tokens"), py::arg("output_tokens"), py::arg("priority") = 0,
-           py::arg("prefix_id") = -1, py::arg("prefix_tokens") = 0)
+      .def(
+          py::init([](std::int32_t prompt_tokens, std::int32_t output_tokens, std::int64_t priority,
+                      const std::vector<std::pair<std::int64_t, std::int32_t>>& prefix) {
+            Request request{prompt_tokens, output_tokens, priority, {}};
+            for (const auto& [id, tokens] : prefix) request.prefix.push_back({id, tokens});
+            return request;
+          }),
+          py::arg("prompt_tokens"), py::arg("output_tokens"), py::arg("priority") = 0,
+          py::arg("prefix") = py::tuple())
       .def_readonly("prompt_tokens", &Request::prompt_tokens)
       .def_readonly("output_tokens", &Request::output_tokens)
       .def_readonly("priority", &Request::priority)
-      .def_readonly("prefix_id", &Request::prefix_id)
-      .def_readonly("prefix_tokens", &Request::prefix_tokens);
+      .def_property_readonly("prefix", [](const Request& request) {
+        std::vector<std::pair<std::int64_t, std::int32_t>> prefix;
+        for (const Segment& segment : request.prefix) {
+          prefix.emplace_back(segment.id, segment.tokens);
+        }
+        return prefix;
+      });
 
   py::class_<Completion>(m, "Completion",
                          "A request that has left: with all its tokens, or aborted.")
@@ -115,6 +123,7 @@ void bind_instance(py::module_& m) {
 
   py::class_<InstanceStatus>(m, "InstanceStatus", "An instance at the time its pool has reached.")
       .def_readonly("kv_used_blocks", &InstanceStatus::kv_used_blocks)
+      .def_readonly("kv_cached_blocks", &InstanceStatus::kv_cached_blocks)
       .def_readonly("kv_capacity_blocks", &InstanceStatus::kv_capacity_blocks)
       .def_readonly("running", &InstanceStatus::running)
       .def_readonly("waiting", &InstanceStatus::waiting)
@@ -152,6 +161,8 @@ void bind_instance(py::module_& m) {
           },
           py::arg("instance") = 0)
       .def("status", &InstancePool::status, py::arg("instance") = 0)
+      .def_static("iteration_sim_s", &InstancePool::iteration_sim_s, py::arg("profile"),
+                  py::arg("sequences"), py::arg("kv_tokens"), py::arg("prefill_tokens") = 0)
       .def_static("isolated_sim_s", &InstancePool::isolated_sim_s, py::arg("profile"),
                   py::arg("request"));
 

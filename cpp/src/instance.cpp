@@ -25,15 +25,25 @@ std::size_t checked_instances(const InstancePoolOptions& options) {
   return static_cast<std::size_t>(options.instances);
 }
 
-void check_tokens(const std::string& name, const Request& request) {
-  if (request.prompt_tokens >= 1 && request.output_tokens >= 1 && request.prefix_tokens >= 0) {
-    return;
+// What makes no sense about its tokens; empty if nothing.
+std::string flaw_of_tokens(const Request& request) {
+  if (request.prompt_tokens < 1 || request.output_tokens < 1) {
+    return " has " + std::to_string(request.prompt_tokens) + " prompt and " +
+           std::to_string(request.output_tokens) + " output tokens; both must be at least 1";
   }
-  throw std::invalid_argument(
-      name + " has " + std::to_string(request.prompt_tokens) + " prompt, " +
-      std::to_string(request.output_tokens) + " output and " +
-      std::to_string(request.prefix_tokens) +
-      " prefix tokens; prompt and output must be at least 1, the prefix at least 0");
+  std::int64_t left = std::int64_t{request.prompt_tokens} + request.output_tokens;
+  for (const Segment& segment : request.prefix) {
+    left -= segment.tokens;
+    if (segment.tokens >= 1 && left >= 0) continue;
+    return " has a prefix segment " + std::to_string(segment.id) + " of " +
+           std::to_string(segment.tokens) +
+           " tokens; it must have at least 1, and all together no more than prompt and output";
+  }
+  return {};
+}
+
+std::string name_of(RequestId id) {
+  return "request " + std::to_string(id);
 }
 
 }  // namespace
@@ -50,21 +60,22 @@ struct InstancePool::Impl {
   }
 
   void check(RequestId id, const Request& request, double at_sim_s) const {
-    const std::string name = "request " + std::to_string(id);
-    check_tokens(name, request);
+    if (const std::string flaw = flaw_of_tokens(request); !flaw.empty()) {
+      throw std::invalid_argument(name_of(id) + flaw);
+    }
     const std::int64_t kv = std::int64_t{request.prompt_tokens} + request.output_tokens - 1;
     const std::int64_t blocks = profile.kv_capacity_tokens / profile.block_tokens;
     if (ceil_div(kv, profile.block_tokens) > blocks) {
-      throw std::invalid_argument(name + " needs " + std::to_string(kv) +
+      throw std::invalid_argument(name_of(id) + " needs " + std::to_string(kv) +
                                   " KV tokens; an instance holds " +
                                   std::to_string(blocks * profile.block_tokens));
     }
-    check_time(name + " is submitted", at_sim_s);
+    check_time(id, "submitted", at_sim_s);
   }
 
-  void check_time(const std::string& what, double at_sim_s) const {
+  void check_time(RequestId id, const char* what, double at_sim_s) const {
     if (std::isfinite(at_sim_s) && at_sim_s >= now_sim_s) return;
-    throw std::invalid_argument(what + " at " + std::to_string(at_sim_s) +
+    throw std::invalid_argument(name_of(id) + " is " + what + " at " + std::to_string(at_sim_s) +
                                 " s, but the pool has reached " + std::to_string(now_sim_s) + " s");
   }
 
@@ -123,8 +134,7 @@ void InstancePool::submit(RequestId id, const Request& request, double now_sim_s
 }
 
 void InstancePool::abort(RequestId id, double now_sim_s) {
-  const std::string name = "request " + std::to_string(id);
-  impl_->check_time(name + " is aborted", now_sim_s);
+  impl_->check_time(id, "aborted", now_sim_s);
   impl_->pass(now_sim_s);
   const std::size_t before = impl_->unreported.size();
   for (std::size_t i = 0; i < impl_->engines.size(); ++i) {
@@ -133,7 +143,7 @@ void InstancePool::abort(RequestId id, double now_sim_s) {
     impl_->pass(now_sim_s);  // the end of the iteration under way may be now
     return;
   }
-  throw std::invalid_argument(name +
+  throw std::invalid_argument(name_of(id) +
                               " cannot be aborted: it is unknown, has ended or has been aborted");
 }
 
@@ -176,8 +186,25 @@ InstanceStatus InstancePool::status(std::int32_t instance) const {
   return impl_->engines.at(static_cast<std::size_t>(instance)).status(impl_->now_sim_s);
 }
 
+double InstancePool::iteration_sim_s(const Profile& profile, std::int64_t sequences,
+                                     std::int64_t kv_tokens, std::int64_t prefill_tokens) {
+  if (sequences < 0 || kv_tokens < 0 || prefill_tokens < 0) {
+    throw std::invalid_argument("an iteration of " + std::to_string(sequences) + " sequences, " +
+                                std::to_string(kv_tokens) + " KV and " +
+                                std::to_string(prefill_tokens) +
+                                " prefill tokens; none may be negative");
+  }
+  const CostModel cost(profile);
+  if (prefill_tokens == 0) return detail::to_seconds(cost.decode_run(sequences, kv_tokens).first);
+  detail::PrefillWork prefill;
+  prefill.add(prefill_tokens, 0);
+  return detail::to_seconds(cost.mixed(sequences, kv_tokens, prefill));
+}
+
 double InstancePool::isolated_sim_s(const Profile& profile, const Request& request) {
-  check_tokens("the request", request);
+  if (const std::string flaw = flaw_of_tokens(request); !flaw.empty()) {
+    throw std::invalid_argument("the request" + flaw);
+  }
   const CostModel cost(profile);
   detail::Units total = 0;
   for (std::int64_t kv = 0; kv < request.prompt_tokens;) {

@@ -78,6 +78,7 @@ InstanceStatus Engine::status(double now_sim_s) const {
     used += decode_blocks(iteration_ + 1, iterations_begun(now_sim_s) - 1);
   }
   return {.kv_used_blocks = used,
+          .kv_cached_blocks = std::min(prefixes_.idle_blocks(), capacity - used),
           .kv_capacity_blocks = capacity,
           .running = decoding() + static_cast<std::int64_t>(chunks_.size()) + has_partial_,
           .waiting = static_cast<std::int64_t>(waiting_.size()),

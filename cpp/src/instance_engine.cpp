@@ -28,22 +28,18 @@ void Engine::enqueue(RequestId id, const Request& request, double now_sim_s) {
     slot = free_slots_.back();
     free_slots_.pop_back();
   }
-  // At least one token of the prompt is computed, or there would be nothing to decode from.
-  const bool shares = prefix_reuse_ && request.prefix_id >= 0;
-  const std::int32_t shareable_tokens =
-      shares ? std::min(request.prefix_tokens, request.prompt_tokens - 1) : 0;
+  const bool known = prefix_reuse_ && !request.prefix.empty();
   slab_[slot] = {.rank = {request.priority, now_sim_s, id},
                  .first_token_sim_s = kNever,
-                 .prefix_id = request.prefix_id,
+                 .known = known ? std::make_unique<KnownPrefix>(request.prefix) : nullptr,
                  .prompt_tokens = request.prompt_tokens,
                  .output_tokens = request.output_tokens,
                  .generated_tokens = 0,
+                 .last_shared = PrefixCache::kNone,
                  .computed_tokens = 0,
-                 .shareable_blocks = shareable_tokens / profile_.block_tokens,
-                 .shared_blocks = 0,
                  .own_blocks = 0,
-                 .phase = 0,
-                 .prefix = {}};
+                 .shared_blocks = 0,
+                 .phase = 0};
   waiting_.push(slab_[slot].rank, slot);
   if (state_ == State::kIdle) {
     origin_sim_s_ = now_sim_s;
@@ -115,7 +111,7 @@ void Engine::begin_leap(std::int64_t longest) {
 
 // Whether the leap under way ends early for the request that has come first. Within a leap room
 // only shrinks, so it is the next boundary or none.
-bool Engine::front_may_join() {
+bool Engine::front_may_join() const {
   return state_ == State::kIterating && chunks_.empty() && !has_partial_ &&
          decoding() < std::min(profile_.max_sequences, profile_.chunk_tokens) &&
          fits(slab_[waiting_.front()]);
@@ -166,8 +162,8 @@ void Engine::end(std::deque<Completion>& out) {
       continue;
     }
     if (sequence.first_token_sim_s == kNever) sequence.first_token_sim_s = to_sim_s(now_);
+    share_blocks(sequence);
     ++sequence.generated_tokens;
-    share_prefix(sequence);
     if (sequence.generated_tokens == sequence.output_tokens) {
       leave(chunk.slot, to_sim_s(now_), false, out);
     } else {
@@ -175,7 +171,7 @@ void Engine::end(std::deque<Completion>& out) {
     }
   }
   chunks_.clear();
-  leave_aborted(out);
+  if (!aborting_.empty()) leave_aborted(out);
   reach_boundary();
 }
 

@@ -12,13 +12,15 @@
 //     first that does not fit ends this. Nobody is admitted in an iteration that preempts.
 //  4. At its end sequences leave in order of id, first those that decoded; a completed prefill
 //     yields one token. Then those leave that were aborted while they ran.
-// Prefixes are shared in whole blocks. The first to compute one leaves it in the cache at the end
-// of its prefill; a later prefill that begins with it skips it. A cached prefix is used whole or
-// not at all, so that a sequence alone in the engine always fits.
+// Known tokens (Request::prefix) are shared in whole blocks. They enter the cache when a prefill
+// ends and when a sequence leaves or is preempted; what another sequence has put there in the
+// meantime is held once. A prefill skips the blocks it finds, and computes at least one token.
+// Blocks nobody holds are evicted when others are needed, least recently used first.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <vector>
 
 #include "instance_cost.hpp"
@@ -53,16 +55,15 @@ class Engine {
   struct Sequence {
     Rank rank;
     double first_token_sim_s;
-    std::int64_t prefix_id;
+    std::unique_ptr<const KnownPrefix> known;  // none: nobody can share anything with it
     std::int32_t prompt_tokens;
     std::int32_t output_tokens;
-    std::int32_t generated_tokens;  // kept up to date except while decoding
-    std::int64_t computed_tokens;   // of the prefill
-    std::int32_t shareable_blocks;  // whole blocks of its prefix
-    std::int32_t shared_blocks;     // of those, the ones it holds in the prefix cache: all or none
-    std::int64_t own_blocks;        // the others; not counting what it allocated while decoding
-    std::int32_t phase;             // it needs a block when (phase + iteration) % block_tokens == 0
-    PrefixCache::Handle prefix;     // valid if shared_blocks > 0
+    std::int32_t generated_tokens;   // kept up to date except while decoding
+    PrefixCache::Block last_shared;  // of the blocks it holds in the prefix cache
+    std::int64_t computed_tokens;    // in the KV cache; kept up to date except while decoding
+    std::int64_t own_blocks;         // the others; not counting what it allocated while decoding
+    std::int32_t shared_blocks;      // how many it holds in the prefix cache
+    std::int32_t phase;  // it needs a block when (phase + iteration) % block_tokens == 0
 
     std::int64_t prefill_tokens() const { return std::int64_t{prompt_tokens} + generated_tokens; }
   };
@@ -83,20 +84,20 @@ class Engine {
   void begin();
   void end(std::deque<Completion>& out);
   void begin_leap(std::int64_t longest);
-  bool front_may_join();
+  bool front_may_join() const;
   void cut_leap(double now_sim_s);
   std::int64_t iterations_begun(double now_sim_s) const;
 
   bool preempt_until_decodes_fit();
   void preempt_worst();
   void add_prefill(Slot slot, std::int64_t& budget, PrefillWork& work);
-  bool fits(const Sequence& sequence);
+  bool fits(const Sequence& sequence) const;
   void admit(Sequence& sequence);
-  PrefixCache::Handle usable_prefix(const Sequence& sequence);
+  PrefixBlocks blocks_within(const Sequence& sequence, std::int64_t tokens) const;
 
   void start_decoding(Slot slot);
   void stop_decoding(const Decoding& decoding);
-  void share_prefix(Sequence& sequence);
+  void share_blocks(Sequence& sequence);
   bool runs(RequestId id) const;
   void leave_aborted(std::deque<Completion>& out);
   void leave(Slot slot, double now_sim_s, bool aborted, std::deque<Completion>& out);
@@ -104,7 +105,7 @@ class Engine {
 
   std::int64_t decode_blocks(std::int64_t iteration, std::int64_t count) const;
   void allocate(std::int64_t blocks);
-  std::int64_t available_blocks() const { return free_blocks_ + prefixes_.evictable_blocks(); }
+  std::int64_t available_blocks() const { return free_blocks_ + prefixes_.idle_blocks(); }
   std::int64_t decoding() const { return static_cast<std::int64_t>(decodings_.size()); }
   std::int64_t generated_tokens(const Decoding& d) const {
     return slab_[d.slot].output_tokens - (d.last_iteration - iteration_);

@@ -18,8 +18,8 @@ std::int64_t Engine::decode_blocks(std::int64_t iteration, std::int64_t count) c
 }
 
 void Engine::allocate(std::int64_t blocks) {
-  while (free_blocks_ < blocks) free_blocks_ += prefixes_.evict();
   free_blocks_ -= blocks;
+  for (; free_blocks_ < 0; ++free_blocks_) prefixes_.evict();
 }
 
 bool Engine::preempt_until_decodes_fit() {
@@ -47,35 +47,41 @@ void Engine::preempt_worst() {
   ++preemptions_;
 }
 
-// The cached prefix this sequence begins with, unless it is longer than what it can share.
-PrefixCache::Handle Engine::usable_prefix(const Sequence& sequence) {
-  if (sequence.shareable_blocks == 0) return prefixes_.none();
-  const PrefixCache::Handle entry = prefixes_.find(sequence.prefix_id);
-  return entry != prefixes_.none() && entry->blocks <= sequence.shareable_blocks ? entry
-                                                                                 : prefixes_.none();
+// Whole blocks of known tokens among its first `tokens`.
+PrefixBlocks Engine::blocks_within(const Sequence& sequence, std::int64_t tokens) const {
+  if (!sequence.known) return {};
+  const std::int64_t shareable = std::min(sequence.known->tokens, tokens);
+  return {*sequence.known, shareable / profile_.block_tokens, profile_.block_tokens};
 }
 
-bool Engine::fits(const Sequence& sequence) {
+bool Engine::fits(const Sequence& sequence) const {
   std::int64_t needed = ceil_div(sequence.prefill_tokens(), profile_.block_tokens);
   std::int64_t available = available_blocks();
-  if (const auto prefix = usable_prefix(sequence); prefix != prefixes_.none()) {
-    needed -= prefix->blocks;
-    if (prefix->references == 0) available -= prefix->blocks;
+  if (needed <= available) return true;
+  PrefixBlocks blocks = blocks_within(sequence, sequence.prefill_tokens() - 1);
+  while (needed > available && blocks.left() > 0) {
+    const PrefixCache::Block block = prefixes_.find(blocks.next());
+    if (block == PrefixCache::kNone) break;
+    --needed;
+    if (prefixes_.idle(block)) --available;
   }
   return needed <= available;
 }
 
+// At least one token is left to compute, or there would be nothing to decode from.
 void Engine::admit(Sequence& sequence) {
-  sequence.own_blocks = ceil_div(sequence.prefill_tokens(), profile_.block_tokens);
-  sequence.computed_tokens = 0;
-  if (const auto prefix = usable_prefix(sequence); prefix != prefixes_.none()) {
-    prefixes_.acquire(prefix);
-    sequence.prefix = prefix;
-    sequence.shared_blocks = static_cast<std::int32_t>(prefix->blocks);
-    sequence.own_blocks -= prefix->blocks;
-    sequence.computed_tokens = prefix->blocks * profile_.block_tokens;
-    prefix_hit_tokens_ += sequence.computed_tokens;
+  PrefixBlocks blocks = blocks_within(sequence, sequence.prefill_tokens() - 1);
+  while (blocks.left() > 0) {
+    const PrefixCache::Block block = prefixes_.find(blocks.next());
+    if (block == PrefixCache::kNone) break;
+    prefixes_.acquire(block);
+    sequence.last_shared = block;
+    ++sequence.shared_blocks;
   }
+  sequence.computed_tokens = std::int64_t{sequence.shared_blocks} * profile_.block_tokens;
+  prefix_hit_tokens_ += sequence.computed_tokens;
+  sequence.own_blocks =
+      ceil_div(sequence.prefill_tokens(), profile_.block_tokens) - sequence.shared_blocks;
   allocate(sequence.own_blocks);
 }
 
@@ -107,24 +113,39 @@ void Engine::stop_decoding(const Decoding& decoding) {
   sequence.generated_tokens = static_cast<std::int32_t>(generated_tokens(decoding));
   const std::int64_t kv = sequence.prefill_tokens();
   decode_kv_tokens_ -= kv;
+  sequence.computed_tokens = kv - 1;
   sequence.own_blocks = ceil_div(kv - 1, profile_.block_tokens) - sequence.shared_blocks;
 }
 
-// Leaves a prefix just computed in the cache, in blocks that so far were the sequence's own.
-void Engine::share_prefix(Sequence& sequence) {
-  if (sequence.shareable_blocks == 0 || prefixes_.find(sequence.prefix_id) != prefixes_.none()) {
-    return;
+// Puts what it has computed of its known tokens into the cache.
+void Engine::share_blocks(Sequence& sequence) {
+  if (!sequence.known) return;
+  PrefixBlocks blocks = blocks_within(sequence, sequence.computed_tokens);
+  if (blocks.left() <= sequence.shared_blocks) return;
+  for (std::int32_t i = 0; i < sequence.shared_blocks; ++i) blocks.next();
+  while (blocks.left() > 0) {
+    const std::uint64_t hash = blocks.next();
+    PrefixCache::Block block = prefixes_.find(hash);
+    if (block == PrefixCache::kNone) {
+      block = prefixes_.insert(hash, sequence.last_shared);
+    } else {
+      prefixes_.acquire(block);
+      ++free_blocks_;  // its own copy
+    }
+    sequence.last_shared = block;
+    ++sequence.shared_blocks;
+    --sequence.own_blocks;
   }
-  sequence.prefix = prefixes_.insert(sequence.prefix_id, sequence.shareable_blocks);
-  sequence.shared_blocks = sequence.shareable_blocks;
-  sequence.own_blocks -= sequence.shareable_blocks;
 }
 
 void Engine::release_blocks(Sequence& sequence) {
+  share_blocks(sequence);
   free_blocks_ += sequence.own_blocks;
-  if (sequence.shared_blocks > 0) prefixes_.release(sequence.prefix);
+  prefixes_.release(sequence.last_shared);
   sequence.own_blocks = 0;
   sequence.shared_blocks = 0;
+  sequence.last_shared = PrefixCache::kNone;
+  sequence.computed_tokens = 0;
 }
 
 void Engine::leave(Slot slot, double now_sim_s, bool aborted, std::deque<Completion>& out) {

@@ -1,64 +1,146 @@
-// Prefixes kept in one instance's KV cache. Block accounting stays with the caller.
+// The prefix cache of one instance: a radix tree of KV blocks. Block accounting stays with the
+// caller.
+//
+// As in vLLM a block is found by a hash of all tokens up to its end, so that the tree needs no
+// edges but those to parents. Who holds a block holds its ancestors, and lets go of the last first;
+// so the least recently used of the blocks nobody holds is a leaf.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <list>
 #include <unordered_map>
+#include <vector>
+
+#include "metropolis/instance.hpp"
 
 namespace metropolis::detail {
 
-class PrefixCache {
+// A request's known tokens.
+struct KnownPrefix {
+  explicit KnownPrefix(const std::vector<Segment>& prefix) : segments(prefix) {
+    for (const Segment& segment : segments) tokens += segment.tokens;
+  }
+
+  std::vector<Segment> segments;
+  std::int64_t tokens = 0;
+};
+
+// The hashes of the first `count` blocks of known tokens.
+class PrefixBlocks {
  public:
-  struct Entry {
-    std::int64_t id;
-    std::int64_t blocks;
-    std::int64_t references;
-  };
-  using Handle = std::list<Entry>::iterator;
+  PrefixBlocks() = default;
+  PrefixBlocks(const KnownPrefix& known, std::int64_t count, std::int32_t block_tokens)
+      : segment_(known.segments.begin()), count_(count), block_tokens_(block_tokens) {}
 
-  Handle none() { return held_.end(); }
+  std::int64_t left() const { return count_; }
 
-  Handle find(std::int64_t id) {
-    const auto found = by_id_.find(id);
-    return found == by_id_.end() ? none() : found->second;
-  }
-
-  // A new entry with one reference.
-  Handle insert(std::int64_t id, std::int64_t blocks) {
-    const Handle entry = held_.insert(held_.end(), {id, blocks, 1});
-    by_id_.emplace(id, entry);
-    return entry;
-  }
-
-  void acquire(Handle entry) {
-    if (entry->references++ == 0) {
-      evictable_blocks_ -= entry->blocks;
-      held_.splice(held_.end(), idle_, entry);
+  // That of all tokens up to the end of the next block.
+  std::uint64_t next() {
+    --count_;
+    for (std::int64_t missing = block_tokens_; missing > 0;) {
+      const std::int64_t piece = std::min<std::int64_t>(missing, segment_->tokens - offset_);
+      hash_ = mixed(mixed(hash_ ^ static_cast<std::uint64_t>(segment_->id)) ^
+                    static_cast<std::uint64_t>(offset_ << 32 | piece));
+      missing -= piece;
+      offset_ += piece;
+      if (offset_ == segment_->tokens) {
+        ++segment_;
+        offset_ = 0;
+      }
     }
-  }
-
-  void release(Handle entry) {
-    if (--entry->references == 0) {
-      evictable_blocks_ += entry->blocks;
-      idle_.splice(idle_.end(), held_, entry);
-    }
-  }
-
-  std::int64_t evictable_blocks() const { return evictable_blocks_; }
-
-  // Drops the unreferenced prefix that has been so the longest; returns its blocks.
-  std::int64_t evict() {
-    const Entry entry = idle_.front();
-    by_id_.erase(entry.id);
-    idle_.pop_front();
-    evictable_blocks_ -= entry.blocks;
-    return entry.blocks;
+    return hash_;
   }
 
  private:
-  std::list<Entry> held_, idle_;  // idle_: unreferenced, least recently used first
-  std::unordered_map<std::int64_t, Handle> by_id_;
-  std::int64_t evictable_blocks_ = 0;
+  static std::uint64_t mixed(std::uint64_t x) {  // the finalizer of splitmix64
+    x += 0x9e3779b97f4a7c15;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+    return x ^ (x >> 31);
+  }
+
+  std::vector<Segment>::const_iterator segment_;
+  std::int64_t count_ = 0;
+  std::int64_t block_tokens_ = 0;
+  std::int64_t offset_ = 0;
+  std::uint64_t hash_ = 0;
+};
+
+class PrefixCache {
+ public:
+  using Block = std::uint32_t;
+  static constexpr Block kNone = 0;  // before the first block; also the head of the idle list
+
+  Block find(std::uint64_t hash) const {
+    const auto found = by_hash_.find(hash);
+    return found == by_hash_.end() ? kNone : found->second;
+  }
+
+  // A new block that one sequence holds.
+  Block insert(std::uint64_t hash, Block parent) {
+    Block block = static_cast<Block>(nodes_.size());
+    if (unused_.empty()) {
+      nodes_.emplace_back();
+    } else {
+      block = unused_.back();
+      unused_.pop_back();
+    }
+    nodes_[block] = {
+        .hash = hash, .parent = parent, .references = 1, .older = kNone, .newer = kNone};
+    by_hash_.emplace(hash, block);
+    return block;
+  }
+
+  bool idle(Block block) const { return nodes_[block].references == 0; }
+
+  void acquire(Block block) {
+    if (nodes_[block].references++ == 0) unlink(block);
+  }
+
+  // Lets go of a block and all its ancestors.
+  void release(Block block) {
+    for (; block != kNone; block = nodes_[block].parent) {
+      if (--nodes_[block].references == 0) link_as_newest(block);
+    }
+  }
+
+  std::int64_t idle_blocks() const { return idle_blocks_; }
+
+  // Drops the block that nobody has held for the longest time.
+  void evict() {
+    const Block oldest = nodes_[kNone].newer;
+    unlink(oldest);
+    by_hash_.erase(nodes_[oldest].hash);
+    unused_.push_back(oldest);
+  }
+
+ private:
+  struct Node {
+    std::uint64_t hash;
+    Block parent;
+    std::uint32_t references;
+    Block older, newer;  // neighbours in the idle list, a ring through nodes_[kNone]
+  };
+
+  void link_as_newest(Block block) {
+    const Block before = nodes_[kNone].older;
+    nodes_[block].older = before;
+    nodes_[block].newer = kNone;
+    nodes_[before].newer = nodes_[kNone].older = block;
+    ++idle_blocks_;
+  }
+
+  void unlink(Block block) {
+    const Node& node = nodes_[block];
+    nodes_[node.older].newer = node.newer;
+    nodes_[node.newer].older = node.older;
+    --idle_blocks_;
+  }
+
+  std::vector<Node> nodes_{1};
+  std::vector<Block> unused_;
+  std::unordered_map<std::uint64_t, Block> by_hash_;
+  std::int64_t idle_blocks_ = 0;
 };
 
 }  // namespace metropolis::detail

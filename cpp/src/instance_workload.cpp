@@ -36,6 +36,7 @@ WorkloadResult run_workload(const Profile& profile, const InstancePoolOptions& o
                         0,
                         0};
   std::vector<Completion> completions;
+  Request request;
   double now_sim_s = 0;
   const auto collect = [&](double until_sim_s) {
     completions.clear();
@@ -61,13 +62,14 @@ WorkloadResult run_workload(const Profile& profile, const InstancePoolOptions& o
         collect(now_sim_s);
       }
     }
-    pool.submit(static_cast<RequestId>(row),
-                {.prompt_tokens = workload.prompt_tokens[row],
-                 .output_tokens = workload.output_tokens[row],
-                 .priority = value_or<std::int64_t>(workload.priority, row, 0),
-                 .prefix_id = value_or<std::int64_t>(workload.prefix_id, row, -1),
-                 .prefix_tokens = value_or<std::int32_t>(workload.prefix_tokens, row, 0)},
-                now_sim_s);
+    request.prompt_tokens = workload.prompt_tokens[row];
+    request.output_tokens = workload.output_tokens[row];
+    request.priority = value_or<std::int64_t>(workload.priority, row, 0);
+    request.prefix.clear();
+    const std::int64_t prefix_id = value_or<std::int64_t>(workload.prefix_id, row, -1);
+    const std::int32_t prefix_tokens = value_or<std::int32_t>(workload.prefix_tokens, row, 0);
+    if (prefix_id >= 0 && prefix_tokens != 0) request.prefix.push_back({prefix_id, prefix_tokens});
+    pool.submit(static_cast<RequestId>(row), request, now_sim_s);
     result.submitted_sim_s[row] = now_sim_s;
   }
   collect(std::numeric_limits<double>::infinity());

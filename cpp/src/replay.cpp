@@ -165,8 +165,9 @@ void Replay::submit(std::size_t call) {
   Request request;
   request.prompt_tokens = trace_.prompt_tokens[call];
   request.output_tokens = trace_.output_tokens[call];
-  request.prefix_id = trace_.prefix_id[call];
-  request.prefix_tokens = trace_.prefix_tokens[call];
+  if (trace_.prefix_id[call] >= 0 && trace_.prefix_tokens[call] > 0) {
+    request.prefix = {{trace_.prefix_id[call], trace_.prefix_tokens[call]}};
+  }
   if (options_.step_priority) request.priority = trace_.call_step[call];
   timeline_.sent_sim_s[call] = now_sim_s_;
   instances_.submit(static_cast<RequestId>(call), request, now_sim_s_);

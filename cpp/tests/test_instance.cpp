@@ -98,8 +98,7 @@ TEST_CASE("the worst sequence is preempted and computes again what it had") {
 
 TEST_CASE("a cached prefix is not computed again until it is evicted") {
   Request shared = request(12, 1);
-  shared.prefix_id = 3;
-  shared.prefix_tokens = 10;  // two whole blocks
+  shared.prefix = {{3, 10}};  // two whole blocks
   InstancePool pool(token_counter(16), {.instances = 1, .prefix_reuse = true});
   pool.submit(0, shared, 0);
   pool.submit(1, shared, 1);
@@ -206,8 +205,9 @@ TEST_CASE("random workloads end, whole or in slices, with the same completions")
       const auto room = static_cast<std::int32_t>(profile.kv_capacity_tokens / 4 * 4) - 16;
       if (room > 0) r.output_tokens += draw(0, room);
       r.priority = draw(0, 2);
-      r.prefix_id = draw(-1, 2);
-      r.prefix_tokens = draw(0, 20);
+      if (draw(0, 3) > 0) r.prefix.push_back({draw(0, 1), draw(1, r.prompt_tokens)});
+      if (draw(0, 1) > 0) r.prefix.push_back({draw(2, 3), r.output_tokens});
+      if (r.prefix.size() == 1) r.prefix[0].tokens = std::min(r.prefix[0].tokens, r.prompt_tokens);
       whole.submit(id, r, now_sim_s);
       sliced.submit(id, r, now_sim_s);
       if (draw(0, 1) == 0) sliced.advance(now_sim_s + 0.001 * draw(-100, 0), of_sliced);

@@ -6,6 +6,7 @@ Slow and plain on purpose. The rules are numbered as in cpp/src/instance_engine.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import takewhile
 from math import inf, nextafter
 
 from metropolis._core import Profile, Request
@@ -31,6 +32,7 @@ class Status:
     """As `metropolis._core.InstanceStatus`."""
 
     kv_used_blocks: int
+    kv_cached_blocks: int
     kv_capacity_blocks: int
     running: int
     waiting: int
@@ -38,7 +40,11 @@ class Status:
     prefix_hit_tokens: int
 
 
-@dataclass
+Tokens = tuple[tuple[int, int], ...]
+"""Known tokens: which text, and which of its tokens."""
+
+
+@dataclass(eq=False)
 class _Sequence:
     id: int
     request: Request
@@ -49,8 +55,9 @@ class _Sequence:
     computed: int = 0
     """Tokens in the KV cache."""
     blocks: int = 0
-    """Blocks it holds, without those of a shared prefix."""
-    prefix: _Prefix | None = None
+    """Blocks it holds, without those in the prefix cache."""
+    shared: list[Tokens] = field(default_factory=list)
+    """Blocks it holds in the prefix cache, by all tokens up to their ends."""
     first_token_sim_s: float = inf
 
     @property
@@ -63,10 +70,8 @@ class _Sequence:
 
 
 @dataclass
-class _Prefix:
-    id: int
-    blocks: int
-    references: int = 0
+class _CachedBlock:
+    references: int
     released: int = 0
     """Counts releases, so that the smallest is the least recently used."""
 
@@ -78,7 +83,7 @@ class _Instance:
     index: int
     waiting: list[_Sequence] = field(default_factory=list)
     running: list[_Sequence] = field(default_factory=list)
-    prefixes: dict[int, _Prefix] = field(default_factory=dict)
+    cached: dict[Tokens, _CachedBlock] = field(default_factory=dict)
     origin_sim_s: float = 0.0
     boundary: int = 0
     """End of the last iteration, in units from the origin."""
@@ -129,38 +134,50 @@ class _Instance:
     # --- memory
 
     def free_blocks(self) -> int:
-        used = sum(s.blocks for s in self.running) + sum(p.blocks for p in self.prefixes.values())
+        used = sum(s.blocks for s in self.running) + len(self.cached)
         return self.profile.kv_capacity_tokens // self.profile.block_tokens - used
 
     def available_blocks(self) -> int:
-        """Free, or held by prefixes nobody refers to."""
-        idle = sum(p.blocks for p in self.prefixes.values() if not p.references)
-        return self.free_blocks() + idle
+        """Free, or cached and held by nobody."""
+        return self.free_blocks() + len(self.idle_blocks())
+
+    def idle_blocks(self) -> list[Tokens]:
+        """Cached and held by nobody, least recently used first."""
+        idle = [tokens for tokens, block in self.cached.items() if not block.references]
+        return sorted(idle, key=lambda tokens: self.cached[tokens].released)
 
     def allocate(self, sequence: _Sequence, blocks: int) -> None:
         while self.free_blocks() < blocks:
-            idle = [p for p in self.prefixes.values() if not p.references]
-            del self.prefixes[min(idle, key=lambda p: p.released).id]
+            del self.cached[self.idle_blocks()[0]]
         sequence.blocks += blocks
 
     def release(self, sequence: _Sequence) -> None:
+        self.share_blocks(sequence)
         self.running.remove(sequence)
         sequence.blocks = 0
-        if sequence.prefix:
-            sequence.prefix.references -= 1
+        for tokens in reversed(sequence.shared):  # the last first: leaves are evicted first
+            block = self.cached[tokens]
+            block.references -= 1
             self.releases += 1
-            sequence.prefix.released = self.releases
-            sequence.prefix = None
+            block.released = self.releases
+        sequence.shared = []
+
+    def share_blocks(self, sequence: _Sequence) -> None:
+        """Put what it has computed of its known tokens into the cache."""
+        for tokens in self.known_blocks(sequence, sequence.computed)[len(sequence.shared) :]:
+            self.cached.setdefault(tokens, _CachedBlock(0)).references += 1
+            sequence.shared.append(tokens)
+            sequence.blocks -= 1
+
+    def known_blocks(self, sequence: _Sequence, limit: int) -> list[Tokens]:
+        """Whole blocks of known tokens among its first `limit` tokens."""
+        prefix = sequence.request.prefix if self.prefix_reuse else []
+        known = tuple((text, i) for text, tokens in prefix for i in range(tokens))[:limit]
+        step = self.profile.block_tokens
+        return [known[:end] for end in range(step, len(known) + 1, step)]
 
     def blocks_of(self, tokens: int) -> int:
         return -(-tokens // self.profile.block_tokens)
-
-    def shareable_blocks(self, sequence: _Sequence) -> int:
-        request = sequence.request
-        if not self.prefix_reuse or request.prefix_id < 0:
-            return 0
-        tokens = min(request.prefix_tokens, request.prompt_tokens - 1)
-        return tokens // self.profile.block_tokens
 
     # --- an iteration
 
@@ -210,22 +227,19 @@ class _Instance:
         self.busy += duration
 
     def _admit(self, sequence: _Sequence) -> bool:
-        shareable = self.shareable_blocks(sequence)
-        prefix = self.prefixes.get(sequence.request.prefix_id) if shareable else None
-        if prefix and prefix.blocks > shareable:
-            prefix = None
-        shared = prefix.blocks if prefix else 0
         sequence.to_prefill = sequence.request.prompt_tokens + sequence.generated
-        needed = self.blocks_of(sequence.to_prefill) - shared
-        available = self.available_blocks() - (shared if prefix and not prefix.references else 0)
-        if needed > available:
+        known = self.known_blocks(sequence, sequence.to_prefill - 1)
+        found = list(takewhile(self.cached.__contains__, known))
+        needed = self.blocks_of(sequence.to_prefill) - len(found)
+        idle = sum(not self.cached[tokens].references for tokens in found)
+        if needed > self.available_blocks() - idle:
             return False
         self.waiting.remove(sequence)
         self.running.append(sequence)
-        if prefix:
-            prefix.references += 1
-            sequence.prefix = prefix
-        sequence.computed = shared * self.profile.block_tokens
+        for tokens in found:
+            self.cached[tokens].references += 1
+        sequence.shared = found
+        sequence.computed = len(found) * self.profile.block_tokens
         self.prefix_hit_tokens += sequence.computed
         self.allocate(sequence, needed)
         return True
@@ -260,7 +274,7 @@ class _Instance:
                 sequence.computed += self.chunks[sequence.id]
                 if not sequence.decodes:
                     continue
-                self._share_prefix(sequence)
+                self.share_blocks(sequence)
             sequence.generated += 1
             sequence.first_token_sim_s = min(sequence.first_token_sim_s, now_sim_s)
             if sequence.generated == sequence.request.output_tokens:
@@ -279,13 +293,6 @@ class _Instance:
         return Completion(
             sequence.id, self.index, sequence.generated, first_token_sim_s, now_sim_s, aborted
         )
-
-    def _share_prefix(self, sequence: _Sequence) -> None:
-        blocks = self.shareable_blocks(sequence)
-        prefix_id = sequence.request.prefix_id
-        if blocks and prefix_id not in self.prefixes:
-            sequence.prefix = self.prefixes[prefix_id] = _Prefix(prefix_id, blocks, references=1)
-            sequence.blocks -= blocks
 
 
 def _by_id(sequence: _Sequence) -> int:
@@ -325,9 +332,15 @@ class ReferencePool:
         """An instance at the time the pool has reached."""
         one = self._instances[instance]
         capacity = one.profile.kv_capacity_tokens // one.profile.block_tokens
-        used = capacity - one.available_blocks()
-        running, waiting = len(one.running), len(one.waiting)
-        return Status(used, capacity, running, waiting, one.preemptions, one.prefix_hit_tokens)
+        return Status(
+            capacity - one.available_blocks(),
+            len(one.idle_blocks()),
+            capacity,
+            len(one.running),
+            len(one.waiting),
+            one.preemptions,
+            one.prefix_hit_tokens,
+        )
 
     def next_event_sim_s(self) -> float:
         """A time at or before the next completion; infinity when nothing is outstanding."""

@@ -31,6 +31,18 @@ class Case:
 
 
 @st.composite
+def prefixes(draw: st.DrawFn, whole_tokens: int, usual_tokens: list[int]) -> list[tuple[int, int]]:
+    """Segments of three texts, mostly of their usual lengths, within `whole_tokens`."""
+    segments = []
+    for text in draw(st.lists(st.integers(0, 2), max_size=3)):
+        tokens = draw(st.just(usual_tokens[text]) | st.integers(1, 60))
+        if tokens := min(tokens, whole_tokens):
+            segments.append((text, tokens))
+            whole_tokens -= tokens
+    return segments
+
+
+@st.composite
 def cases(draw: st.DrawFn) -> Case:
     block_tokens = draw(st.sampled_from([1, 2, 4, 5, 16]))
     blocks = draw(st.integers(4, 24))
@@ -56,17 +68,13 @@ def cases(draw: st.DrawFn) -> Case:
         gap = st.integers(0, 20).map(lambda n: n / 64)
     now = 0.0
     requests = []
-    prefix_tokens = draw(st.lists(st.integers(0, 30), min_size=3, max_size=3))
+    usual_tokens = draw(st.lists(st.integers(1, 30), min_size=3, max_size=3))
     for _ in range(draw(st.integers(1, 25))):
         now += draw(st.just(0.0) | gap)
         kv = draw(st.integers(1, blocks * block_tokens))
         prompt = draw(st.integers(1, kv))
-        prefix_id = draw(st.integers(-1, 2))
-        same = draw(st.integers(0, 9))  # mostly the prefix's own length
-        prefix = draw(st.integers(0, 30)) if same == 0 else prefix_tokens[prefix_id]
-        requests.append(
-            (now, Request(prompt, kv - prompt + 1, draw(st.integers(0, 2)), prefix_id, prefix))
-        )
+        prefix = draw(prefixes(kv + 1, usual_tokens))
+        requests.append((now, Request(prompt, kv - prompt + 1, draw(st.integers(0, 2)), prefix)))
     ids = draw(st.permutations(range(len(requests))))
     return Case(profile, draw(st.integers(1, 3)), draw(st.booleans()), tuple(requests), tuple(ids))
 

@@ -107,21 +107,42 @@ def test_a_lone_request_takes_its_isolated_time(case: Case) -> None:
     assert completion.last_token_sim_s == InstancePool.isolated_sim_s(case.profile, request)
 
 
+@given(cases(), st.integers(1, 200), st.integers(1, 100))
+def test_an_iteration_takes_what_the_pool_takes_for_it(
+    case: Case, prompt: int, output: int
+) -> None:
+    """A lone request is its prefill, of one chunk, and an iteration for each further token."""
+    profile = case.profile
+    profile.kv_capacity_tokens, profile.chunk_tokens = 10_000, 1000
+    time_s = InstancePool.iteration_sim_s
+    whole = time_s(profile, 0, 0, prompt)
+    whole += sum(time_s(profile, 1, prompt + token) for token in range(1, output))
+    alone = InstancePool.isolated_sim_s(profile, Request(prompt, output))
+    assert whole == pytest.approx(alone, rel=1e-12)
+    with pytest.raises(ValueError, match="none may be negative"):
+        time_s(profile, -1, 0)
+
+
 @given(cases(), st.integers(1, 6))
 @settings(max_examples=200, deadline=None)
 def test_simulate_is_the_pool_in_one_call(case: Case, concurrency: int) -> None:
+    firsts = [[*r.prefix, ()] for _, r in case.requests]  # a column holds one segment
     columns = {
         "arrival_sim_s": [now for now, _ in case.requests],
         "prompt_tokens": [r.prompt_tokens for _, r in case.requests],
         "output_tokens": [r.output_tokens for _, r in case.requests],
         "priority": [r.priority for _, r in case.requests],
-        "prefix_id": [r.prefix_id for _, r in case.requests],
-        "prefix_tokens": [r.prefix_tokens for _, r in case.requests],
+        "prefix_id": [p[0] if p else -1 for p, *_ in firsts],
+        "prefix_tokens": [p[1] if p else 0 for p, *_ in firsts],
         "instances": case.instances,
         "prefix_reuse": case.prefix_reuse,
     }
+    requests = tuple(
+        (now, Request(r.prompt_tokens, r.output_tokens, r.priority, r.prefix[:1]))
+        for now, r in case.requests
+    )
     in_order = Case(
-        case.profile, case.instances, case.prefix_reuse, case.requests, tuple(sorted(case.ids))
+        case.profile, case.instances, case.prefix_reuse, requests, tuple(sorted(case.ids))
     )
     expected, pool = run(in_order, InstancePool)
     result = simulate(case.profile, **columns)
@@ -142,9 +163,13 @@ def test_bad_input_is_refused() -> None:
     profile = Profile(w_ms=1.0, kv_capacity_tokens=64)
     with pytest.raises(ValueError, match="request 3 needs 65 KV tokens; an instance holds 64"):
         InstancePool(profile).submit(3, Request(64, 2), 0.0)
-    with pytest.raises(ValueError, match="prompt and output must be at least 1"):
+    with pytest.raises(ValueError, match="request 3 has 64 prompt and 0 output tokens; both must"):
         InstancePool(profile).submit(3, Request(64, 0), 0.0)
-    with pytest.raises(ValueError, match="prompt and output must be at least 1"):
+    with pytest.raises(ValueError, match="request 3 has a prefix segment 9 of 0 tokens"):
+        InstancePool(profile).submit(3, Request(8, 1, 0, [(9, 0)]), 0.0)
+    with pytest.raises(ValueError, match="no more than prompt and output"):
+        InstancePool(profile).submit(3, Request(8, 1, 0, [(9, 5), (8, 5)]), 0.0)
+    with pytest.raises(ValueError, match="both must be at least 1"):
         InstancePool.isolated_sim_s(profile, Request(64, 0))
     with pytest.raises(ValueError, match="at least 1"):
         InstancePool(profile, instances=0)

@@ -26,12 +26,19 @@ struct Profile {
   std::int32_t max_sequences = 128;
 };
 
+// The first tokens of a text; texts of one id are the same as far as both go.
+struct Segment {
+  std::int64_t id;
+  std::int32_t tokens;
+};
+
 struct Request {
   std::int32_t prompt_tokens = 0;
   std::int32_t output_tokens = 0;
-  std::int64_t priority = 0;    // smaller runs first; ties by arrival, then by id
-  std::int64_t prefix_id = -1;  // requests of one prefix_id share their first prefix_tokens
-  std::int32_t prefix_tokens = 0;
+  std::int64_t priority = 0;  // smaller runs first; ties by arrival, then by id
+  // What the sequence, its prompt and then its answer, begins with. Requests share their tokens up
+  // to where their segments part; tokens behind the segments are nobody else's.
+  std::vector<Segment> prefix = {};
 };
 
 // A request that has left: with all its tokens, or aborted with those it had.
@@ -51,7 +58,8 @@ struct Progress {
 
 // An instance at the time its pool has reached.
 struct InstanceStatus {
-  std::int64_t kv_used_blocks;  // held by running sequences
+  std::int64_t kv_used_blocks;    // held by running sequences
+  std::int64_t kv_cached_blocks;  // held by nobody, kept for requests that begin with them
   std::int64_t kv_capacity_blocks;
   std::int64_t running;
   std::int64_t waiting;
@@ -94,6 +102,12 @@ class InstancePool {
   // The sequences that run, and how far they are at the time the pool has reached.
   std::vector<Progress> progress(std::int32_t instance) const;
   InstanceStatus status(std::int32_t instance) const;
+
+  // What an iteration takes in which `sequences` decode, reading `kv_tokens`, and
+  // `prefill_tokens` of one prompt are computed, its first.
+  // Throws std::invalid_argument for negative counts.
+  static double iteration_sim_s(const Profile& profile, std::int64_t sequences,
+                                std::int64_t kv_tokens, std::int64_t prefill_tokens = 0);
 
   // Time one request takes on an otherwise idle instance: the lower bound used by critical paths.
   // Throws as submit does, except that KV capacity does not matter.

@@ -9,7 +9,8 @@
 
 namespace metropolis {
 
-// Columns of n requests; the last three may be empty: priority 0, no prefix.
+// Columns of n requests; the last three may be empty: priority 0, no prefix. A prefix is one
+// segment, as in traces; prefix_id -1: none.
 struct Workload {
   std::span<const double> arrival_sim_s;  // ascending
   std::span<const std::int32_t> prompt_tokens;
