@@ -16,13 +16,25 @@ from metropolis.sim.instance import Asked, Instance
 
 
 class Engines:
-    """As many instances as the dispatcher's fleet has; whoever drives them keeps the time."""
+    """As many instances as the dispatcher's fleet has; whoever drives them keeps the time.
 
-    def __init__(self, profile: Profile, policy: Policy, dispatcher: Dispatcher) -> None:
+    With `prefix_reuse` an instance does not compute again what it still has of an earlier request.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        policy: Policy,
+        dispatcher: Dispatcher,
+        *,
+        prefix_reuse: bool = False,
+    ) -> None:
         self._policy, self._dispatcher = policy, dispatcher
         self._queue = RequestQueue(policy)
         instances = range(dispatcher.fleet.instances)
-        self._instances = [Instance(index, profile, policy) for index in instances]
+        self._instances = [
+            Instance(index, profile, policy, prefix_reuse=prefix_reuse) for index in instances
+        ]
         self._preemptions = [0] * len(self._instances)
         self._unplaced: dict[int, Asked] = {}
 
@@ -35,9 +47,14 @@ class Engines:
         """How long the instances have computed, all together."""
         return sum(instance.busy_sim_s for instance in self._instances)
 
-    def send(self, request: QueuedRequest, output_tokens: int) -> None:
-        """`request` waits from its arrival on, until `dispatch` places it."""
-        self._unplaced[request.id] = Asked(request, output_tokens)
+    def send(
+        self, request: QueuedRequest, output_tokens: int, answer_text: int | None = None
+    ) -> None:
+        """`request` waits from its arrival on, until `dispatch` places it.
+
+        `answer_text`: which text its answer is, if later prompts may repeat it.
+        """
+        self._unplaced[request.id] = Asked(request, output_tokens, answer_text)
         self._queue.push(request)
 
     def program_ended(self, program: str) -> None:

@@ -21,6 +21,8 @@ class Asked:
 
     request: QueuedRequest
     output_tokens: int
+    answer_text: int | None = None
+    """Which text its answer is, if its whole prompt is told as texts."""
     generated_tokens: int = 0
     """Before it was preempted."""
     submitted_sim_s: float = 0.0
@@ -33,13 +35,22 @@ class Asked:
         """With what it has of its answer."""
         return self.request.prompt_tokens + self.generated_tokens
 
+    @property
+    def prefix(self) -> tuple[tuple[int, int], ...]:
+        """What prompt and answer begin with, as far as others may begin with it."""
+        if self.answer_text is None:
+            return self.request.prefix
+        return *self.request.prefix, (self.answer_text, self.output_tokens)
+
 
 class Instance:
     """One engine; whoever drives it keeps the time."""
 
-    def __init__(self, index: int, profile: Profile, policy: Policy) -> None:
+    def __init__(
+        self, index: int, profile: Profile, policy: Policy, *, prefix_reuse: bool = False
+    ) -> None:
         self._index, self._profile, self._policy = index, profile, policy
-        self._pool = InstancePool(profile)
+        self._pool = InstancePool(profile, prefix_reuse=prefix_reuse)
         self._queue = RequestQueue(policy)
         self._asked: dict[int, Asked] = {}
         """By id, all that has not been answered."""
@@ -129,7 +140,8 @@ class Instance:
         self._inside[request.id] = asked
         asked.submitted_sim_s = now_sim_s
         left = asked.output_tokens - asked.generated_tokens
-        tokens = Request(asked.prompt_tokens, left, self._policy.rank(request))
+        rank = self._policy.rank(request)
+        tokens = Request(asked.prompt_tokens, left, rank, prefix=asked.prefix)
         self._pool.submit(request.id, tokens, now_sim_s)
         self._policy.started(request, now_sim_s)
 

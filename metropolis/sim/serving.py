@@ -55,9 +55,11 @@ class Serving:
         policy: Policy,
         dispatcher: Dispatcher,
         advance: Callable[[int], None] = lambda _: None,
+        *,
+        prefix_reuse: bool = False,
     ) -> None:
         self._advance = advance
-        self._engines = Engines(profile, policy, dispatcher)
+        self._engines = Engines(profile, policy, dispatcher, prefix_reuse=prefix_reuse)
         self._coming = by_arrival(programs)[::-1]
         self._running: dict[str, _Running] = {}
         self._calls: list[int] = []
@@ -104,7 +106,7 @@ class Serving:
             prefix=call.prefix,
         )
         self._calls.append(index)
-        self._engines.send(request, call.output_tokens)
+        self._engines.send(request, call.output_tokens, call.answer_text)
 
     def _complete(self, execution: Execution) -> None:
         request, now_sim_s = execution.request, execution.completed_s

@@ -15,6 +15,8 @@ from metropolis.dispatch.fixed import LeastUsed
 from metropolis.policy.agentix.policy import Atlas
 from metropolis.policy.base import Execution, QueuedRequest
 from metropolis.sim.engines import Engines
+from metropolis.sim.serving import Serving
+from metropolis.trace.generate import agentix
 
 SLOTS = 3
 
@@ -113,3 +115,22 @@ def test_a_long_answer_makes_place_and_goes_on_where_it_was() -> None:
     # what was put back computes its tokens again, but none is generated twice
     alone_s = InstancePool.isolated_sim_s(engine, Request(10, 100))
     assert max(ended_s.values()) == pytest.approx(alone_s + 0.1, rel=0.2)
+
+
+@pytest.mark.parametrize("name", agentix.WORKLOADS)
+def test_what_a_program_has_said_is_not_computed_again(name: str) -> None:
+    """One program alone: what it takes is its answers, and what its prompts add to those before."""
+    (program,) = agentix.workload(name, 1, 1.0, seed=3)
+    engine = Profile(w_ms=1.0, g_ms=1.0, kv_capacity_tokens=1 << 20, block_tokens=1)
+    ended_s = {}
+    for reuse in (False, True):
+        fleet = Fleet(1, engine.kv_capacity_tokens, 1000.0)
+        serving = Serving([program], engine, Atlas(), LeastUsed(fleet), prefix_reuse=reuse)
+        ended_s[reuse] = serving.run().programs[0].ended_sim_s - program.arrival_s
+    texts: dict[int | None, int] = {}
+    for call in program.calls:
+        texts |= {text: tokens for text, tokens in call.prefix}
+    # parallel calls that come at once compute what is new to all of them once each
+    bound_s = sum(texts.values()) * (5 if name == "LATS" else 1) / 1000
+    answers_s = sum(call.output_tokens for call in program.calls) / 1000
+    assert ended_s[True] < bound_s + answers_s < ended_s[False]

@@ -64,7 +64,7 @@ class _Draft:
         return len(self.calls) - 1
 
 
-CHAT_CALLS, CHAT_TURN, CHAT_ANSWER = Tail(6.69, 0.8, 80), Tail(259, 1.0, 2048), Tail(278, 0.8, 2048)
+CHAT_CALLS, CHAT_TURN, CHAT_ANSWER = Tail(6.75, 1.0, 80), Tail(259, 1.0, 2048), Tail(278, 0.8, 2048)
 CHAT_SYSTEM: Text = (0, 40)
 
 
@@ -79,7 +79,7 @@ def chat(draft: _Draft) -> None:
         parents = (turn,)
 
 
-TOOL_CALLS, TOOL_ANSWER = Tail(10.75, 0.6, 70), Tail(34.2, 0.5, 256)
+TOOL_CALLS, TOOL_ANSWER = Tail(10.85, 0.7, 70), Tail(34.2, 0.5, 256)
 TOOL_TASK, TOOL_RESULT = Tail(40, 0.5, 256), Tail(22, 0.6, 256)
 TOOL_SYSTEMS: tuple[Text, ...] = tuple((1 + api, 224 + 20 * api) for api in range(8))
 """Instructions with the signatures of one set of tools."""
