@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from metropolis.types import AgentId
 from metropolis.world.base import Agent
-from metropolis.world.parts import Changes, Parts, changes, whole
+from metropolis.world.parts import Changes, Encoded, Parts, changes, whole
 from metropolis.world.saving import restore, save_parts
 
 
@@ -20,6 +21,7 @@ class Minds:
     def __init__(self, agents: Sequence[Agent]) -> None:
         self._agents = agents
         self._stored: dict[AgentId, Parts] = {}
+        self._encoded: dict[AgentId, Encoded] = defaultdict(dict)
 
     def take(self, minds: Mapping[AgentId, Parts]) -> None:
         """Give the agents the minds that a claim has brought."""
@@ -29,6 +31,6 @@ class Minds:
 
     def changes(self, agent: AgentId) -> Changes:
         """What a commit has to tell of the agent's mind; assumes that it succeeds."""
-        now = save_parts(self._agents[agent])
+        now = save_parts(self._agents[agent], self._encoded[agent])
         before, self._stored[agent] = self._stored[agent], now
         return changes(before, now)

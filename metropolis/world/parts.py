@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, lru_cache
+from operator import is_
 from typing import Any
 
 import msgspec
@@ -22,15 +23,26 @@ _SHORT = {str, int, float, bool, type(None), tuple}
 Parts = Mapping[str, bytes]
 Changes = Mapping[str, bytes | None]
 """Parts that are new or different, and None for those that are gone."""
+Encoded = dict[str, tuple[list[Any], bytes]]
+"""Chunks of items that never change, and their bodies, by name."""
 
 
-def parts_of(value: Any, encode_other: Callable[[Any], Any] | None = None) -> dict[str, bytes]:
+def parts_of(
+    value: Any,
+    encode_other: Callable[[Any], Any] | None = None,
+    encoded: Encoded | None = None,
+) -> dict[str, bytes]:
     """`value` as JSON, in parts; `encode_other` makes plain data of what JSON does not know.
+
+    Chunks that were `encoded` the last time, with the very same items that cannot have changed
+    (frozen dataclasses, tuples, texts, numbers), are not encoded anew; what is encoded now is
+    added.
 
     Raises TypeError, ValueError or OverflowError on what cannot be kept as JSON, NaN included.
     """
     found: dict[str, bytes] = {}
-    _take_apart("[", value, found, msgspec.json.Encoder(enc_hook=encode_other), at_top=True)
+    encoder = _Encoder(encode_other, {} if encoded is None else encoded)
+    _take_apart("[", value, found, encoder, at_top=True)
     return found
 
 
@@ -68,12 +80,52 @@ class _Leaf:
     value: Any
 
 
+class _Encoder:
+    def __init__(self, encode_other: Callable[[Any], Any] | None, encoded: Encoded) -> None:
+        self._encoder, self._encoded = msgspec.json.Encoder(enc_hook=encode_other), encoded
+
+    def encode(self, value: Any) -> bytes:
+        body = self._encoder.encode(value)
+        if b"null" in body and value is not None:  # which may have been NaN or infinity
+            hook = self._encoder.enc_hook
+            json.dumps(msgspec.to_builtins(value, str_keys=True, enc_hook=hook), allow_nan=False)
+        return body
+
+    def encode_chunk(self, name: str, items: list[Any]) -> bytes:
+        before, body = self._encoded.get(name, ((), b""))
+        if len(before) == len(items) and all(map(is_, before, items)):
+            return body
+        body = self.encode(items)
+        if all(map(_is_fixed, items)):
+            self._encoded[name] = items, body
+        else:
+            self._encoded.pop(name, None)
+        return body
+
+
+def _is_fixed(value: Any) -> bool:
+    """Whether it can never change."""
+    kind = type(value)
+    if kind is tuple:
+        return all(map(_is_fixed, value))
+    return kind in _SHORT or (
+        _is_frozen(value.__class__)
+        and all(_is_fixed(getattr(value, name)) for name in _names(value.__class__))
+    )
+
+
+@cache
+def _is_frozen(kind: type) -> bool:
+    return is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+
+
 def _take_apart(
-    prefix: str, value: Any, found: dict[str, bytes], encoder: msgspec.json.Encoder, at_top: bool
+    prefix: str, value: Any, found: dict[str, bytes], encoder: _Encoder, at_top: bool
 ) -> None:
     if type(value) is list and len(value) > CHUNK:
         for first in range(0, len(value), CHUNK):
-            found[f"{prefix}{first}]"] = _encoded(value[first : first + CHUNK], encoder)
+            name = f"{prefix}{first}]"
+            found[name] = encoder.encode_chunk(name, value[first : first + CHUNK])
         return
     items = _items(value) if at_top or _is_long(value) else {}
     for position, (key, item) in enumerate(items.items()):
@@ -81,9 +133,9 @@ def _take_apart(
         if _is_long(item):
             _take_apart(f"{below},", item, found, encoder, at_top=False)
         else:
-            found[f"{below}]"] = _encoded(item, encoder)
+            found[f"{below}]"] = encoder.encode(item)
     if not items:
-        found[f"{prefix.rstrip(',')}]"] = _encoded(value, encoder)
+        found[f"{prefix.rstrip(',')}]"] = encoder.encode(value)
 
 
 @lru_cache(maxsize=4096)
@@ -98,9 +150,12 @@ def _is_long(value: Any) -> bool:
         return False
     if kind is list:
         return len(value) > CHUNK
-    if kind is dict:
-        return any(map(_is_long, value.values()))
-    return any(_is_long(getattr(value, name)) for name in _names(value.__class__))
+    inner = (
+        value.values()
+        if kind is dict
+        else [getattr(value, name) for name in _names(value.__class__)]
+    )
+    return any(_is_long(item) for item in inner if type(item) not in _SHORT)
 
 
 def _items(value: Any) -> Mapping[str, Any]:
@@ -115,14 +170,6 @@ def _names(kind: type) -> tuple[str, ...]:
     if not is_dataclass(kind):
         return ()
     return tuple(field.name for field in fields(kind))
-
-
-def _encoded(value: Any, encoder: msgspec.json.Encoder) -> bytes:
-    body = encoder.encode(value)
-    if b"null" in body and value is not None:  # which may have been NaN or infinity
-        plain = msgspec.to_builtins(value, str_keys=True, enc_hook=encoder.enc_hook)
-        json.dumps(plain, allow_nan=False)
-    return body
 
 
 def _joined(node: Any) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 
 from metropolis.types import MetropolisError
 from metropolis.world.base import Agent
-from metropolis.world.parts import parts_of
+from metropolis.world.parts import Encoded, parts_of
 
 
 def save(agent: Agent) -> Any:
@@ -28,12 +28,15 @@ def save(agent: Agent) -> Any:
         return saved
 
 
-def save_parts(agent: Agent) -> dict[str, bytes]:
-    """The same as JSON, in parts. Raises MetropolisError when it cannot be."""
+def save_parts(agent: Agent, encoded: Encoded) -> dict[str, bytes]:
+    """The same as JSON, in parts; `encoded` is as `parts_of` has left it.
+
+    Raises MetropolisError when it cannot be.
+    """
     if hasattr(agent, "save"):
-        return parts_of(save(agent))
+        return parts_of(save(agent), None, encoded)
     with _saving(agent):
-        return parts_of(_state(agent), _encode)
+        return parts_of(_state(agent), _encode, encoded)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metropolis.world.parts import CHUNK, applied, changes, parts_of, whole
+from metropolis.world.parts import CHUNK, Encoded, applied, changes, parts_of, whole
 
 SCALARS = st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3)
 PLAIN = st.recursive(
@@ -56,6 +56,44 @@ def test_what_changes_is_sent_and_little_else(count: int, data: st.DataObject) -
     if count not in (CHUNK, CHUNK - 1):  # where the list becomes long
         assert len(changed) == 1
     assert sum(len(body or b"") for body in changed.values()) < 10 * (CHUNK + 3)
+
+
+@dataclass(frozen=True)
+class Fixed:
+    number: int
+    inner: list[int]
+    more: tuple[int, ...] = ()
+
+
+@given(st.data())
+def test_what_was_encoded_before_is_not_used_when_it_may_have_changed(data: st.DataObject) -> None:
+    items: list[Any] = [
+        Fixed(i, [], (i,)) if i % 3 == 0 else [i] if i % 3 == 1 else i for i in range(3 * CHUNK)
+    ]
+    items += [Fixed(i, i) for i in range(2 * CHUNK)]  # type: ignore[arg-type]
+    encoded: Encoded = {}
+    for _ in range(data.draw(st.integers(1, 4))):
+        assert parts_of({"a": items}, None, encoded) == parts_of({"a": items})
+        which = data.draw(st.integers(0, len(items) - 1))
+        match items[which]:
+            case Fixed(inner=list() as inner):
+                inner.append(1)
+            case list() as inner:
+                inner.append(1)
+            case _:
+                items[which] = data.draw(st.integers(0, 9))
+        if data.draw(st.booleans()):
+            del items[data.draw(st.integers(0, len(items) - 1))]
+    assert parts_of({"a": items}, None, encoded) == parts_of({"a": items})
+
+
+def test_what_cannot_change_is_encoded_once() -> None:
+    items = [Fixed(i, (), (i,)) for i in range(5 * CHUNK)]  # type: ignore[arg-type]
+    encoded: Encoded = {}
+    first = parts_of({"a": items}, None, encoded)
+    items.append(Fixed(-1, (), ()))  # type: ignore[arg-type]
+    second = parts_of({"a": items}, None, encoded)
+    assert [second[name] is body for name, body in first.items()] == [True] * 5
 
 
 def test_dataclasses_are_as_json_has_them() -> None:

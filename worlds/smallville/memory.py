@@ -19,21 +19,19 @@ RECENCY_PER_HOUR = 0.995
 _FIRST_CAPACITY = 256
 
 
-@dataclass
+@dataclass(frozen=True)
 class Node:
-    """One memory. Times are simulated seconds since the midnight before step 0."""
+    """One memory, as it was made. Times are simulated seconds since the midnight before step 0."""
 
     kind: Literal["event", "thought", "chat"]
     text: str
     created_s: int
-    accessed_s: int
-    """When it last came to mind."""
     importance: int
     """1, mundane, to 10, poignant."""
     subject: str
     predicate: str
     object: str
-    evidence: list[int] = field(default_factory=list)
+    evidence: tuple[int, ...] = ()
     """The memories a thought was drawn from."""
 
 
@@ -42,6 +40,8 @@ class Memory:
     """All nodes in the order they were made; a node's number is its place in the list."""
 
     nodes: list[Node] = field(default_factory=list)
+    accessed_s: list[int] = field(default_factory=list)
+    """When each last came to mind."""
 
     def __post_init__(self) -> None:
         self._known = 0
@@ -53,6 +53,7 @@ class Memory:
     def add(self, node: Node) -> int:
         """Remember; returns the node's number."""
         self.nodes.append(node)
+        self.accessed_s.append(node.created_s)
         return len(self.nodes) - 1
 
     def retrieve(self, question: str, count: int, now_s: int, embed: Embedder) -> list[Node]:
@@ -62,10 +63,15 @@ class Memory:
         self._index(embed)
         chosen = np.argsort(-self.scores(question, now_s, embed), kind="stable")[:count]
         self._accessed_s[chosen] = now_s
-        found = [self.nodes[number] for number in chosen.tolist()]
-        for node in found:
-            node.accessed_s = now_s
-        return found
+        for number in chosen.tolist():
+            self.accessed_s[number] = now_s
+        return [self.nodes[number] for number in chosen.tolist()]
+
+    def latest(self, count: int, among: int) -> list[Node]:
+        """Of the newest `among`, the `count` that came to mind last, the last one at the end."""
+        newest = range(max(0, len(self.nodes) - among), len(self.nodes))
+        chosen = sorted(newest, key=self.accessed_s.__getitem__)[-count:]
+        return [self.nodes[number] for number in chosen]
 
     def scores(self, question: str, now_s: int, embed: Embedder) -> npt.NDArray[np.float64]:
         """How readily each node comes to mind, 0 to 3."""
@@ -94,7 +100,7 @@ class Memory:
                 self._grow()
             self._vectors[number] = embed(node.text)
             self._importance[number] = node.importance
-            self._accessed_s[number] = node.accessed_s
+            self._accessed_s[number] = self.accessed_s[number]
             for name in {node.subject, node.object}:
                 self._by_subject.setdefault(name, []).append(number)
         self._known = len(self.nodes)

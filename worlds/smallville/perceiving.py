@@ -45,7 +45,6 @@ async def perceive(me: Resident, observation: Observation, llm: LLM) -> list[Not
                 "event",
                 event.text,
                 observation.clock_s,
-                observation.clock_s,
                 importance,
                 event.subject,
                 event.predicate,

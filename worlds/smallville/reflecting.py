@@ -18,13 +18,15 @@ IMPORTANCE_BUDGET = 150
 """How much importance adds up before a resident reflects (Park et al. 2023, §4.2)."""
 QUESTIONS, INSIGHTS = 3, 5
 RECENT_MEMORIES, EVIDENCE_MEMORIES = 30, 20
+NEWEST_MEMORIES = 200
+"""Among which the recent ones are looked for."""
 _EVIDENCE = re.compile(r"\s*\(because of ([\d, and]+)\)\s*\.?\s*$")
 
 
 async def reflect(me: Resident, now_s: int, llm: LLM) -> list[str]:
     """Ask oneself what matters, answer it from memory, and keep the insights; returns them."""
     me.unreflected = IMPORTANCE_BUDGET
-    newest = sorted(me.memory.nodes[-200:], key=lambda node: node.accessed_s)[-RECENT_MEMORIES:]
+    newest = me.memory.latest(RECENT_MEMORIES, among=NEWEST_MEMORIES)
     answer = await llm.chat(prompts.focal_pt(me, newest), function="focal_pt", max_tokens=150)
     questions = lines_of(answer.text)[:QUESTIONS]
     found = [

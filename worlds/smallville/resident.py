@@ -64,11 +64,9 @@ class Resident(Agent):
         self.name = self.profile.name
         self.goal = self.profile.goal
         for text, importance in _known(self.profile):
-            self.memory.add(Node("thought", text, 0, 0, importance, self.name, "knows", text))
+            self.memory.add(Node("thought", text, 0, importance, self.name, "knows", text))
         for name, text in self.profile.relations.items():
-            self.memory.add(
-                Node("thought", text, 0, 0, RELATION_IMPORTANCE, self.name, "knows", name)
-            )
+            self.memory.add(Node("thought", text, 0, RELATION_IMPORTANCE, self.name, "knows", name))
 
     async def proceed(self, observation: Observation, llm: LLM) -> Action | None:
         """One step of life; None: it goes on as before, standing where it is."""

@@ -54,9 +54,7 @@ async def remember(me: Resident, conversation: Conversation, now_s: int, llm: LL
         rate(me, "chat_poignancy", text, llm), event_triple(me, text, "event_triple", llm)
     )
     me.unreflected -= importance
-    number = me.memory.add(
-        Node("chat", text, now_s, now_s, importance, me.name, triple[1], partner)
-    )
+    number = me.memory.add(Node("chat", text, now_s, importance, me.name, triple[1], partner))
     me.talk = Talk(partner, conversation.lines, conversation.until_s, number)
     me.activity.until_s = min(me.activity.until_s, conversation.until_s)
     me.abed = False
@@ -85,7 +83,7 @@ async def think(me: Resident, text: str, evidence: list[int], now_s: int, llm: L
     (subject, predicate, what), importance = await asyncio.gather(
         event_triple(me, text, "event_triple", llm), rate(me, "thought_poignancy", text, llm)
     )
-    node = Node("thought", text, now_s, now_s, importance, subject, predicate, what, evidence)
+    node = Node("thought", text, now_s, importance, subject, predicate, what, tuple(evidence))
     me.memory.add(node)
 
 
