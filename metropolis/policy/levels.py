@@ -13,7 +13,7 @@ from math import inf
 from metropolis.policy.base import Execution, Policy, QueuedRequest
 from metropolis.types import MetropolisError
 
-QUANTA_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+QUANTA_S = (2.0, 8.0, 32.0, 128.0)
 """Of all levels but the last, which has no end."""
 
 _LEVEL_BITS, _ENTRY_BITS = 8, 40

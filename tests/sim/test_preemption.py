@@ -129,7 +129,7 @@ def test_what_a_program_has_said_is_not_computed_again(name: str) -> None:
         ended_s[reuse] = serving.run().programs[0].ended_sim_s - program.arrival_s
     texts: dict[int | None, int] = {}
     for call in program.calls:
-        texts |= {text: tokens for text, tokens in call.prefix}
+        texts |= dict(call.prefix)
     # parallel calls that come at once compute what is new to all of them once each
     bound_s = sum(texts.values()) * (5 if name == "LATS" else 1) / 1000
     answers_s = sum(call.output_tokens for call in program.calls) / 1000

@@ -81,7 +81,7 @@ def chat(draft: _Draft) -> None:
 
 TOOL_CALLS, TOOL_ANSWER = Tail(10.85, 0.7, 70), Tail(34.2, 0.5, 256)
 TOOL_TASK, TOOL_RESULT = Tail(40, 0.5, 256), Tail(22, 0.6, 256)
-TOOL_SYSTEMS: tuple[Text, ...] = tuple((1 + api, 224 + 20 * api) for api in range(8))
+TOOL_SYSTEMS: tuple[Text, ...] = tuple((1 + api, 166 + 20 * api) for api in range(8))
 """Instructions with the signatures of one set of tools."""
 
 
