@@ -1,7 +1,7 @@
 """A policy and a dispatcher of one's own: this file, and their names in pyproject.toml.
 
 `pip install ./examples/own_policy`, then
-`metropolis bench serving --policies fcfs,short-prompts:patience_s=5 --dispatchers by-function`
+`metropolis replay TRACE --policy short-prompts:patience_s=5 --dispatcher by-function`
 """
 
 from zlib import crc32

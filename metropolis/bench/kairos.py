@@ -21,7 +21,7 @@ from metropolis.policy.base import Policy
 from metropolis.policy.kairos.accuracy import ordering_accuracy
 from metropolis.policy.named import DISPATCHERS, POLICIES, named
 from metropolis.progress import progress_bar
-from metropolis.sim.fleet import fleet_of
+from metropolis.sim.fleet import busy_rate_per_s, fleet_of
 from metropolis.sim.profiles import Profile, load_profile
 from metropolis.sim.serving import Served, Serving
 from metropolis.trace.generate.agentic import APPLICATIONS, CO_LOCATED, workload
@@ -101,22 +101,6 @@ def _summed(
     )
 
 
-def busy_rate_per_s(application: str, fleet: Fleet, seed: int) -> float:
-    """Programs a second whose answers keep all KV memory in use, from a sample of them.
-
-    A request holds its prompt and, on average, half of its answer while that grows.
-    """
-    sample = workload(application, 500, 1.0, seed)
-    held_token_s = [
-        sum(
-            (call.prompt_tokens + call.output_tokens / 2) * call.output_tokens / fleet.tokens_per_s
-            for call in program.calls
-        )
-        for program in sample
-    ]
-    return fleet.instances * fleet.capacity_tokens / float(np.mean(held_token_s))
-
-
 def lower_by(measured: Sequence[Measured], than: str) -> dict[tuple[str, float], float]:
     """(application, load) -> how much lower Kairos' average is, in per cent."""
     average = {(one.application, one.load, one.system): one.average_ms for one in measured}
@@ -144,7 +128,7 @@ def command(programs: int, instances: int, profile: str, seed: int, as_json: boo
     measured: list[Measured] = []
     with progress_bar(len(applications) * len(LOADS), "loads") as (advance, describe):
         for application in applications:
-            busy_per_s = busy_rate_per_s(application, fleet, seed)
+            busy_per_s = busy_rate_per_s(workload(application, 500, 1.0, seed), fleet)
             for load in LOADS:
                 describe(f"{application}, load {load:g}")
                 measured += measure(application, load, busy_per_s, programs, fleet, engine, seed)

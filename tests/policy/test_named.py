@@ -16,7 +16,9 @@ from metropolis.dispatch.check import check_policy
 from metropolis.policy.base import RANK_BITS, Policy, QueuedRequest
 from metropolis.policy.combined import Combined
 from metropolis.policy.named import POLICIES, named
+from metropolis.trace.parquet import write_trace
 from metropolis.types import MetropolisError
+from tests.small_traces import small_trace
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_policy"
 
@@ -118,16 +120,44 @@ print(json.dumps([names_of(POLICIES), names_of(DISPATCHERS)]))
 """
 
 
-def test_the_example_of_a_third_party(tmp_path: Path) -> None:
-    source, target = tmp_path / "source", tmp_path / "target"
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Runs Python where the example is installed."""
+    source, target = (tmp_path_factory.mktemp("example") / name for name in ("source", "target"))
     shutil.copytree(EXAMPLE, source)
     install = ["pip", "install", "-q", "--no-deps", "--target", str(target), str(source)]
     subprocess.run([sys.executable, "-m", *install], check=True)
     place = {"PYTHONPATH": str(target), "PATH": ""}
-    used = subprocess.run(
-        [sys.executable, "-c", USE], env=place, capture_output=True, text=True, check=False
-    )
+
+    def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", program, *arguments]
+        return subprocess.run(command, env=place, capture_output=True, text=True, check=False)
+
+    return run
+
+
+def test_the_example_of_a_third_party_keeps_the_interface(run: Run) -> None:
+    used = run(USE)
     assert used.returncode == 0, used.stderr
     policies, dispatchers = json.loads(used.stdout)
     assert "short-prompts" in policies
     assert "by-function" in dispatchers
+
+
+def test_the_example_is_used_by_name_in_a_command(run: Run, tmp_path: Path) -> None:
+    trace = tmp_path / "small.parquet"
+    write_trace(small_trace(5, agents=4, steps=6, edge=9, radius=2), trace)
+
+    def replay(policy: str) -> subprocess.CompletedProcess[str]:
+        chosen = ["--policy", policy, "--dispatcher", "by-function", "--json"]
+        return run("from metropolis.cli import main; main()", "replay", str(trace), *chosen)
+
+    replayed = replay("short-prompts:patience_s=9")
+    assert replayed.returncode == 0, replayed.stderr
+    assert {row["policy"] for row in json.loads(replayed.stdout)} == {"short-prompts:patience_s=9"}
+    refused = replay("short-prompts:patience_s=-1")
+    assert refused.returncode == 2
+    assert refused.stderr == "metropolis: patience_s is -1.0; it should be above 0\n"

@@ -1,0 +1,140 @@
+"""`metropolis bench serving`: every policy with every dispatcher, on simulations and on programs.
+
+Makespans of replays of SmallVille and LargeVille, latencies of agentic mixes; all simulated.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import product
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from metropolis.bench.serving.measure import (
+    MIXES,
+    Mixed,
+    Place,
+    Replayed,
+    mixed,
+    replayed,
+    setting_of,
+)
+from metropolis.policy.named import DISPATCHERS, POLICIES, named, names_of
+from metropolis.progress import progress_bar
+from metropolis.sim.profiles import load_profile
+from metropolis.trace.generate.largeville import generate
+
+OF_REPLAYS = ("fcfs", "step", "kairos", "step+kairos", "mlfq", "plas", "atlas", "step+atlas")
+OF_MIXES = ("fcfs", "kairos", "mlfq", "plas", "atlas")
+"""Neither has a plan of stages for `topology`, and a mix has no steps."""
+HOURS = (12.0, 12.5)
+"""Of the busy hour."""
+SMALLVILLE = Place("SmallVille", 25, 2)
+
+
+@click.command("serving")
+@click.option("--policy", "policies", multiple=True, help="[default: all that apply]")
+@click.option("--dispatcher", "dispatchers", multiple=True, help="[default: all]")
+@click.option(
+    "--agents",
+    type=click.IntRange(1, 100_000),
+    default=250,
+    show_default=True,
+    help="Of LargeVille on --instances; twice as many are on half of them.",
+)
+@click.option("--programs", type=click.IntRange(20, 1_000_000), default=600, show_default=True)
+@click.option("--load", type=click.FloatRange(0.01, 100), default=1.1, show_default=True)
+@click.option("--instances", type=click.IntRange(1, 1000), default=4, show_default=True)
+@click.option("--profile", default="llama-3-8b/l4", show_default=True)
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print an object.")
+def command(
+    policies: tuple[str, ...],
+    dispatchers: tuple[str, ...],
+    agents: int,
+    programs: int,
+    load: float,
+    instances: int,
+    profile: str,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Replay simulations and serve programs with every policy and dispatcher, in virtual time.
+
+    --load is the rate of programs, of the one that keeps all memory of the instances in use.
+    """
+    placing = dispatchers or tuple(names_of(DISPATCHERS))
+    for group, names in ((POLICIES, policies), (DISPATCHERS, placing)):
+        for name in names:
+            named(group, name)  # says what is wrong before any long work
+    of_replays = list(product(policies or OF_REPLAYS, placing))
+    of_mixes = list(product(policies or OF_MIXES, placing))
+    engine = load_profile(profile)
+    places = [
+        SMALLVILLE,
+        Place("LargeVille", agents, instances),
+        Place("LargeVille", 2 * agents, max(1, instances // 2)),
+    ]
+    replays: list[Replayed] = []
+    mixes: list[Mixed] = []
+    total = len(places) * len(of_replays) + len(MIXES) * len(of_mixes)
+    with progress_bar(total, "runs") as (advance, describe):
+        for place in places:
+            trace = generate(place.agents, HOURS, seed)
+            setting = setting_of(trace, place, profile, engine)
+            for policy, dispatcher in of_replays:
+                describe(f"{place.agents} agents, {policy}, {dispatcher}")
+                replays.append(replayed(trace, place, setting, policy, dispatcher))
+                advance(1)
+        for mix in MIXES:
+            describe(mix)
+            mixes += mixed(mix, load, programs, engine, instances, seed, of_mixes, advance)
+    if as_json:
+        found = {"simulated": True, "profile": profile, "seed": seed, "hours": HOURS}
+        rows = {
+            "replays": [asdict(one) for one in replays],
+            "mixes": [asdict(one) for one in mixes],
+        }
+        click.echo(json.dumps(found | rows, indent=2))
+        return
+    _print(replays, mixes, profile)
+
+
+def _print(replays: Sequence[Replayed], mixes: Sequence[Mixed], profile: str) -> None:
+    console = Console()
+    for place in dict.fromkeys(one.place for one in replays):
+        here = [one for one in replays if one.place == place]
+        title = (
+            f"{place.name}: {place.agents} agents, {here[0].calls:,} calls, "
+            f"{place.instances} x {profile}; makespan, sim_s"
+        )
+        cells = {(one.policy, one.dispatcher): f"{one.makespan_sim_s:,.0f}" for one in here}
+        console.print(_matrix(title, cells))
+    for mix in dict.fromkeys(one.mix for one in mixes):
+        found = [one for one in mixes if one.mix == mix]
+        title = (
+            f"{mix}: {found[0].programs:,} programs at load {found[0].load:g}, "
+            f"{found[0].instances} x {profile}; ms per token, average / P99"
+        )
+        latencies = {
+            (one.policy, one.dispatcher): f"{one.average_ms:,.0f} / {one.p99_ms:,.0f}"
+            for one in found
+        }
+        console.print(_matrix(title, latencies))
+    console.print("all simulated; lengths of programs are estimates")
+
+
+def _matrix(title: str, cells: dict[tuple[str, str], str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, title=title)
+    table.add_column("", no_wrap=True)
+    dispatchers = list(dict.fromkeys(dispatcher for _, dispatcher in cells))
+    for dispatcher in dispatchers:
+        table.add_column(dispatcher, justify="right")
+    for policy in dict.fromkeys(policy for policy, _ in cells):
+        table.add_row(policy, *(cells[policy, dispatcher] for dispatcher in dispatchers))
+    return table

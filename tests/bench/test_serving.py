@@ -1,0 +1,55 @@
+"""`metropolis bench serving`, small: a cell for every policy and dispatcher."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+
+import pytest
+from click.testing import CliRunner
+
+from metropolis.bench import serving
+from metropolis.bench.serving.measure import MIXES
+from metropolis.types import MetropolisError
+
+POLICIES = ("fcfs", "step:bucket=2+kairos")
+DISPATCHERS = ("least_used", "kairos", "prefix:share=0.3")
+SMALL = ["--agents", "3", "--instances", "2", "--programs", "20"]
+
+
+def options() -> list[str]:
+    chosen = [["--policy", name] for name in POLICIES]
+    return [*SMALL, *sum(chosen + [["--dispatcher", name] for name in DISPATCHERS], [])]
+
+
+@pytest.fixture(autouse=True)
+def _shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "HOURS", (12.0, 12.05))
+    monkeypatch.setattr(serving, "SMALLVILLE", serving.Place("SmallVille", 5, 1))
+
+
+def test_every_pair_is_measured() -> None:
+    result = CliRunner().invoke(serving.command, [*options(), "--json"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.output)
+    pairs = list(product(POLICIES, DISPATCHERS))
+    assert found["simulated"] is True
+    places = [(row["place"]["agents"], row["place"]["instances"]) for row in found["replays"]]
+    assert list(dict.fromkeys(places)) == [(5, 1), (3, 2), (6, 1)]
+    assert [(row["policy"], row["dispatcher"]) for row in found["replays"]] == 3 * pairs
+    assert [(row["policy"], row["dispatcher"]) for row in found["mixes"]] == len(MIXES) * pairs
+    for row in found["replays"]:
+        assert 0 < row["call_mean_sim_s"] < row["makespan_sim_s"]
+    for row in found["mixes"]:
+        assert 0 < row["average_ms"] <= row["p99_ms"]
+
+
+def test_the_tables_name_every_policy_and_dispatcher() -> None:
+    result = CliRunner().invoke(serving.command, options(), catch_exceptions=False)
+    for name in (*POLICIES, *DISPATCHERS, *MIXES, "SmallVille", "LargeVille", "all simulated"):
+        assert name in result.output
+
+
+def test_a_wrong_name_is_told_before_any_work() -> None:
+    with pytest.raises(MetropolisError, match="'lifo' is not among the policies"):
+        CliRunner().invoke(serving.command, [*SMALL, "--policy", "lifo"], catch_exceptions=False)
