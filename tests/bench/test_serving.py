@@ -18,8 +18,8 @@ SMALL = ["--agents", "3", "--instances", "2", "--programs", "20"]
 
 
 def options() -> list[str]:
-    chosen = [["--policy", name] for name in POLICIES]
-    return [*SMALL, *sum(chosen + [["--dispatcher", name] for name in DISPATCHERS], [])]
+    policies = [f"--policy={name}" for name in POLICIES]
+    return [*SMALL, *policies, *(f"--dispatcher={name}" for name in DISPATCHERS)]
 
 
 @pytest.fixture(autouse=True)
