@@ -181,7 +181,7 @@ def _served(
     policy: Policy = named(POLICIES, setting.policy)()
     place = named(DISPATCHERS, setting.dispatcher or "least_used")
     fleet = fleet_of(setting.profile, setting.instances)
-    engines = Engines(setting.profile, policy, place(fleet))
+    engines = Engines(setting.profile, policy, place(fleet), prefix_reuse=setting.prefix_reuse)
     running = ServedReplay(trace, controller, policy, engines, mode.outstanding_max, progress)
     running.run()
     return {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -94,8 +96,15 @@ def test_lockstep_has_a_barrier_after_every_step(trace: Trace) -> None:
 @given(small_traces, st.sampled_from(["step", "fcfs"]), st.sampled_from(SCHEDULED))
 @settings(max_examples=100, deadline=None)
 def test_policies_in_python_are_those_of_the_core(trace: Trace, policy: str, mode: Mode) -> None:
+    calls = trace.calls
+    shared = replace(
+        calls,
+        prefix_id=calls.function.astype(np.int64) - 1,
+        prefix_tokens=calls.prompt_tokens // 2 * (calls.function > 0),
+    )
+    setting = replace(setting_for(trace, instances=1, policy=policy), prefix_reuse=True)
     native, served = (
-        replay(trace, mode.name, setting_for(trace, instances=1, policy=policy, dispatcher=place))
+        replay(replace(trace, calls=shared), mode.name, replace(setting, dispatcher=place))
         for place in (None, "least_used")
     )
     assert served.completed_sim_s == pytest.approx(native.completed_sim_s)

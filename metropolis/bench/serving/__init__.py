@@ -15,17 +15,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from metropolis.bench.serving.measure import (
-    MIXES,
-    Mixed,
-    Place,
-    Replayed,
-    mixed,
-    replayed,
-    setting_of,
-)
+from metropolis.bench.serving.measure import MIXES, Bench, Mixed, Place, Replayed
 from metropolis.policy.named import DISPATCHERS, POLICIES, named, names_of
 from metropolis.progress import progress_bar
+from metropolis.sim.fleet import fleet_of
 from metropolis.sim.profiles import load_profile
 from metropolis.trace.generate.largeville import generate
 
@@ -51,6 +44,12 @@ SMALLVILLE = Place("SmallVille", 25, 2)
 @click.option("--load", type=click.FloatRange(0.01, 100), default=1.1, show_default=True)
 @click.option("--instances", type=click.IntRange(1, 1000), default=4, show_default=True)
 @click.option("--profile", default="llama-3-8b/l4", show_default=True)
+@click.option(
+    "--prefix-reuse/--no-prefix-reuse",
+    default=True,
+    show_default=True,
+    help="Whether instances keep what prompts begin with.",
+)
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def command(
@@ -61,6 +60,7 @@ def command(
     load: float,
     instances: int,
     profile: str,
+    prefix_reuse: bool,
     seed: int,
     as_json: bool,
 ) -> None:
@@ -74,7 +74,8 @@ def command(
             named(group, name)  # says what is wrong before any long work
     of_replays = list(product(policies or OF_REPLAYS, placing))
     of_mixes = list(product(policies or OF_MIXES, placing))
-    engine = load_profile(profile)
+    measuring = Bench(profile, load_profile(profile), prefix_reuse, seed)
+    fleet = fleet_of(measuring.engine, instances)
     places = [
         SMALLVILLE,
         Place("LargeVille", agents, instances),
@@ -86,14 +87,16 @@ def command(
     with progress_bar(total, "runs") as (advance, describe):
         for place in places:
             trace = generate(place.agents, HOURS, seed)
-            setting = setting_of(trace, place, profile, engine)
-            for policy, dispatcher in of_replays:
-                describe(f"{place.agents} agents, {policy}, {dispatcher}")
-                replays.append(replayed(trace, place, setting, policy, dispatcher))
+            for pair in of_replays:
+                describe(f"{place.agents} agents, {', '.join(pair)}")
+                replays.append(measuring.replayed(trace, place, *pair))
                 advance(1)
         for mix in MIXES:
-            describe(mix)
-            mixes += mixed(mix, load, programs, engine, instances, seed, of_mixes, advance)
+            arriving = measuring.arriving(mix, programs, load, fleet)
+            for pair in of_mixes:
+                describe(f"{mix}, {', '.join(pair)}")
+                mixes.append(measuring.mixed(mix, load, arriving, fleet, *pair))
+                advance(1)
     if as_json:
         found = {"simulated": True, "profile": profile, "seed": seed, "hours": HOURS}
         rows = {
@@ -102,7 +105,7 @@ def command(
         }
         click.echo(json.dumps(found | rows, indent=2))
         return
-    _print(replays, mixes, profile)
+    _print(replays, mixes, f"{profile}{', prefixes reused' if prefix_reuse else ''}")
 
 
 def _print(replays: Sequence[Replayed], mixes: Sequence[Mixed], profile: str) -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
+from metropolis.dispatch.base import Fleet
 from metropolis.policy.named import DISPATCHERS, POLICIES, named
 from metropolis.rules.metrics import metric_named
 from metropolis.runtime.replay import Setting, replay
-from metropolis.sim.fleet import busy_rate_per_s, fleet_of
+from metropolis.sim.fleet import busy_rate_per_s
 from metropolis.sim.profiles import Profile
 from metropolis.sim.serving import Serving
 from metropolis.trace.generate import agentic, agentix
@@ -70,70 +70,73 @@ MIXES: dict[str, Callable[[int, float, int], list[Program]]] = {
 """(programs, a second, seed) -> what arrives."""
 
 
-def setting_of(trace: Trace, place: Place, profile: str, engine: Profile) -> Setting:
-    """What holds for all cells of a table."""
-    meta = trace.meta
-    return Setting(
-        metric=metric_named(meta.metric, meta.map, meta.max_velocity, meta.graph),
-        perception_radius=meta.perception_radius,
-        max_velocity=meta.max_velocity,
-        joint_radius=meta.joint_radius,
-        profile=engine,
-        profile_name=profile,
-        instances=place.instances,
-    )
+@dataclass(frozen=True)
+class Bench:
+    """What all cells have in common."""
 
+    profile: str
+    engine: Profile
+    prefix_reuse: bool
+    seed: int
 
-def replayed(
-    trace: Trace, place: Place, setting: Setting, policy: str, dispatcher: str
-) -> Replayed:
-    """A cell."""
-    result = replay(trace, MODE, replace(setting, policy=policy, dispatcher=dispatcher))
-    took_sim_s = result.completed_sim_s - result.sent_sim_s
-    return Replayed(
-        place,
-        result.calls,
-        policy,
-        dispatcher,
-        result.makespan_sim_s,
-        float(took_sim_s.mean()),
-        result.preemptions,
-    )
-
-
-def mixed(
-    mix: str,
-    load: float,
-    programs: int,
-    engine: Profile,
-    instances: int,
-    seed: int,
-    pairs: Sequence[tuple[str, str]],
-    advance: Callable[[int], Any],
-) -> list[Mixed]:
-    """The cells of a mix at `load` times the rate that keeps all memory in use, before the same
-    arrivals.
-    """
-    fleet = fleet_of(engine, instances)
-    per_s = load * busy_rate_per_s(MIXES[mix](500, 1.0, seed), fleet)
-    arriving = MIXES[mix](programs, per_s, seed)
-    cells = []
-    for policy, dispatcher in pairs:
-        place = named(DISPATCHERS, dispatcher)(fleet)
-        served = Serving(arriving, engine, named(POLICIES, policy)(), place).run()
-        latencies_ms = np.array([1000 * one.latency_s_per_token for one in served.programs])
-        cells.append(
-            Mixed(
-                mix,
-                load,
-                programs,
-                instances,
-                policy,
-                dispatcher,
-                float(latencies_ms.mean()),
-                float(np.percentile(latencies_ms, 99)),
-                served.preemptions,
-            )
+    def replayed(self, trace: Trace, place: Place, policy: str, dispatcher: str) -> Replayed:
+        """A cell."""
+        meta = trace.meta
+        setting = Setting(
+            metric=metric_named(meta.metric, meta.map, meta.max_velocity, meta.graph),
+            perception_radius=meta.perception_radius,
+            max_velocity=meta.max_velocity,
+            joint_radius=meta.joint_radius,
+            profile=self.engine,
+            profile_name=self.profile,
+            instances=place.instances,
+            policy=policy,
+            dispatcher=dispatcher,
+            prefix_reuse=self.prefix_reuse,
         )
-        advance(1)
-    return cells
+        result = replay(trace, MODE, setting)
+        took_sim_s = result.completed_sim_s - result.sent_sim_s
+        return Replayed(
+            place,
+            result.calls,
+            policy,
+            dispatcher,
+            result.makespan_sim_s,
+            float(took_sim_s.mean()),
+            result.preemptions,
+        )
+
+    def arriving(self, mix: str, programs: int, load: float, fleet: Fleet) -> list[Program]:
+        """Programs at `load` times the rate that keeps all memory in use."""
+        per_s = load * busy_rate_per_s(MIXES[mix](500, 1.0, self.seed), fleet)
+        return MIXES[mix](programs, per_s, self.seed)
+
+    def mixed(
+        self,
+        mix: str,
+        load: float,
+        arriving: Sequence[Program],
+        fleet: Fleet,
+        policy: str,
+        dispatcher: str,
+    ) -> Mixed:
+        """A cell."""
+        served = Serving(
+            arriving,
+            self.engine,
+            named(POLICIES, policy)(),
+            named(DISPATCHERS, dispatcher)(fleet),
+            prefix_reuse=self.prefix_reuse,
+        ).run()
+        latencies_ms = np.array([1000 * one.latency_s_per_token for one in served.programs])
+        return Mixed(
+            mix,
+            load,
+            len(arriving),
+            fleet.instances,
+            policy,
+            dispatcher,
+            float(latencies_ms.mean()),
+            float(np.percentile(latencies_ms, 99)),
+            served.preemptions,
+        )
