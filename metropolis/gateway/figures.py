@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from time import process_time
 
 BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
 ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
@@ -60,6 +61,8 @@ class Figures:
             ("refused_total", "counter", "Requests refused, the queue full.", self.refused),
         ):
             lines += [*_head(f"metropolis_{name}", kind, what), f"metropolis_{name} {value}"]
+        lines += _head("process_cpu_seconds_total", "counter", "Processor time of the gateway.")
+        lines.append(f"process_cpu_seconds_total {process_time():.6f}")
         lines += self.latency.lines(
             "metropolis_latency_seconds", "From a request's arrival to its answer's end."
         )

@@ -1,0 +1,163 @@
+"""`metropolis bench gateway`: what a gateway adds to the latency of a direct connection.
+
+Client, gateway and stub engine are processes of this machine. How long an answer takes is drawn by
+what is asked, so everything is asked twice, directly and through the gateway, and the difference is
+what the gateway added. At any time half of the clients ask directly, so both ways meet the same
+disturbances.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+
+import click
+import numpy as np
+
+from metropolis.bench.stub_server import MODEL, stub_server
+from metropolis.llm.backends.compatible import Compatible
+from metropolis.llm.base import Request
+from metropolis.progress import progress_bar
+
+SEED = 1
+BAR_MS = 3.0
+"""Of the median, at any concurrency."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """Clients that ask one question after the other, each of them both ways in turn."""
+
+    clients: int
+    questions_each: int
+    mean_s: float
+    """Of the stub's latencies; the clients begin spread over it."""
+
+
+LOADS = (Load(1, 300, 0.0), Load(200, 6, 0.5), Load(2000, 1, 5.0))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Milliseconds added to the latency of one request."""
+
+    clients: int
+    in_flight: float
+    """Through the gateway at once: half of the clients', on average; the others' are direct."""
+    mean_latency_s: float
+    requests: int
+    """Through the gateway."""
+    direct_p50_ms: float
+    """Of the whole latency, the stub's included."""
+    added_p50_ms: float
+    added_p99_ms: float
+    cpu_ms_per_request: float
+    """Of the gateway."""
+
+
+@contextmanager
+def gateway_before(engine: str) -> Iterator[str]:
+    """The URL of a gateway in a process of its own."""
+    start = [sys.executable, "-c", "from metropolis.cli import main; main()", "gateway"]
+    start += ["--engine", engine, "--port", "0", "--at-once", "4096"]
+    process = subprocess.Popen(start, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline().split()[3].removesuffix(",")
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def request_of(client: int, number: int) -> Request:
+    """No two ask the same."""
+    question = f"You are agent {client}. It is step {number}. What do you do next?"
+    return Request(
+        agent=client, step=number, function="act", prompt=None, max_tokens=16, temperature=0.0,
+        messages=({"role": "user", "content": question},), seed=0, priority=0, program=str(client),
+    )  # fmt: skip
+
+
+async def pairs_s(load: Load, direct: str, gateway: str) -> list[tuple[float, float]]:
+    """The latencies of every question, asked directly and through the gateway."""
+    backends = [Compatible(url, MODEL) for url in (direct, gateway)]
+    found: list[tuple[float, float]] = []
+
+    async def ask(client: int) -> None:
+        await asyncio.sleep(client / load.clients * load.mean_s)
+        for number in range(load.questions_each):
+            latencies_s = [0.0, 0.0]
+            for way in (0, 1) if (client + number) % 2 else (1, 0):
+                began = time.perf_counter()
+                await backends[way].complete(request_of(client, number))
+                latencies_s[way] = time.perf_counter() - began
+            found.append((latencies_s[0], latencies_s[1]))
+
+    await asyncio.gather(*map(ask, range(load.clients)))
+    for backend in backends:
+        await backend.close()
+    return found
+
+
+def cpu_s_of(gateway: str) -> float:
+    """Processor time so far."""
+    with urllib.request.urlopen(f"{gateway}/metrics") as metrics:
+        lines = metrics.read().decode().splitlines()
+    return next(float(ln.split()[1]) for ln in lines if ln.startswith("process_cpu_seconds_total"))
+
+
+def measure(load: Load, repetitions: int, progress: Callable[[int], None]) -> Measured:
+    """Both ways at once; `progress` is told of each run."""
+    pairs: list[tuple[float, float]] = []
+    with stub_server(load.mean_s, SEED) as engine, gateway_before(engine) as gateway:
+        cpu_s = -cpu_s_of(gateway)
+        for _ in range(repetitions):
+            gc.collect()
+            pairs += asyncio.run(pairs_s(load, engine, gateway))
+            progress(1)
+        cpu_s += cpu_s_of(gateway)
+    direct_s, through_s = np.array(pairs).T
+    added_s = through_s - direct_s
+    return Measured(
+        load.clients,
+        max(1.0, load.clients / 2),
+        load.mean_s,
+        len(pairs),
+        1000 * float(np.median(direct_s)),
+        1000 * float(np.median(added_s)),
+        1000 * float(np.percentile(added_s, 99)),
+        1000 * cpu_s / len(pairs),
+    )
+
+
+@click.command("gateway")
+@click.option("--repetitions", type=click.IntRange(1, 100), default=3, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print an object.")
+def command(repetitions: int, as_json: bool) -> None:
+    """Measure the latency a gateway adds; takes some minutes.
+
+    The calls are real, over HTTP to a stub server on this machine; its latencies are drawn.
+    """
+    with progress_bar(len(LOADS) * repetitions, "runs") as (advance, describe):
+        rows = []
+        for load in LOADS:
+            describe(f"{load.clients} clients")
+            rows.append(measure(load, repetitions, advance))
+    if as_json:
+        click.echo(json.dumps({"loads": [asdict(row) for row in rows]}, indent=2))
+        return
+    for row in rows:
+        click.echo(
+            f"{row.in_flight:>5g} in flight, answers take {row.mean_latency_s:g} s: "
+            f"direct p50 {row.direct_p50_ms:,.1f} ms, added p50 {row.added_p50_ms:.2f} ms "
+            f"(bar {BAR_MS:g}), p99 {row.added_p99_ms:.1f} ms, "
+            f"CPU {row.cpu_ms_per_request:.2f} ms a request"
+        )
