@@ -25,8 +25,8 @@ from metropolis.trace.generate.largeville import generate
 OF_REPLAYS = ("fcfs", "step", "kairos", "step+kairos", "mlfq", "plas", "atlas", "step+atlas")
 OF_MIXES = ("fcfs", "kairos", "mlfq", "plas", "atlas")
 """Neither has a plan of stages for `topology`, and a mix has no steps."""
-HOURS = (12.0, 12.5)
-"""Of the busy hour."""
+HOURS = (12.0, 12.25)
+"""A quarter of the busy hour."""
 SMALLVILLE = Place("SmallVille", 25, 2)
 
 
@@ -40,7 +40,7 @@ SMALLVILLE = Place("SmallVille", 25, 2)
     show_default=True,
     help="Of LargeVille on --instances; twice as many are on half of them.",
 )
-@click.option("--programs", type=click.IntRange(20, 1_000_000), default=600, show_default=True)
+@click.option("--programs", type=click.IntRange(20, 1_000_000), default=400, show_default=True)
 @click.option("--load", type=click.FloatRange(0.01, 100), default=1.1, show_default=True)
 @click.option("--instances", type=click.IntRange(1, 1000), default=4, show_default=True)
 @click.option("--profile", default="llama-3-8b/l4", show_default=True)
