@@ -9,6 +9,7 @@ import signal
 import click
 
 from metropolis.dispatch.base import Fleet
+from metropolis.gateway.engine import CAPACITY_TOKENS, TOKENS_PER_S, Engine
 from metropolis.policy.named import DISPATCHERS, POLICIES, named
 from metropolis.types import MetropolisError
 
@@ -40,11 +41,12 @@ from metropolis.types import MetropolisError
     help="A program has ended when nothing has come of it for so many seconds.",
 )  # fmt: skip
 @click.option(
-    "--capacity-tokens", type=click.IntRange(1), default=400_000, show_default=True,
+    "--capacity-tokens", type=click.IntRange(1), default=CAPACITY_TOKENS, show_default=True,
     help="KV cache of one engine, for dispatchers that pack.",
 )  # fmt: skip
 @click.option(
-    "--tokens-per-s", type=click.FloatRange(0, min_open=True), default=30.0, show_default=True,
+    "--tokens-per-s", type=click.FloatRange(0, min_open=True),
+    default=TOKENS_PER_S, show_default=True,
     help="How fast one answer grows in a full batch, for dispatchers that pack.",
 )  # fmt: skip
 def command(
@@ -65,7 +67,6 @@ def command(
     """
     try:
         from metropolis.gateway.admission import Admission
-        from metropolis.gateway.engine import Engine
         from metropolis.gateway.relay import Gateway
         from metropolis.gateway.server import Server
     except ImportError as missing:

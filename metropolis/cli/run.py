@@ -63,6 +63,18 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
     "former run, or the world's own offline author.",
 )
 @click.option("--model", metavar="NAME", help="Which of the server's models.")
+@click.option(
+    "--engine",
+    metavar="URL",
+    multiple=True,
+    help="In place of --llm: a server behind a gateway in this process; repeat it for more.",
+)
+@click.option(
+    "--policy", default="step", show_default=True, help="Whose calls go first to the engines."
+)
+@click.option(
+    "--dispatcher", default="least_used", show_default=True, help="Which engine takes a call."
+)
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
 @click.option(
     "--out",

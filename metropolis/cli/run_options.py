@@ -10,12 +10,16 @@ from typing import Any
 
 import msgspec
 
+from metropolis.dispatch.base import Fleet
+from metropolis.gateway.backend import InProcess
+from metropolis.gateway.engine import CAPACITY_TOKENS, TOKENS_PER_S
 from metropolis.llm.backends.replay import Replay
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Backend
 from metropolis.llm.client import Client
 from metropolis.llm.connect import connect
 from metropolis.llm.usage import Prices
+from metropolis.policy.named import DISPATCHERS, POLICIES, named
 from metropolis.runtime.run_directory import RunDirectory
 from metropolis.runtime.stored import MEMORY
 from metropolis.sim.profiles import load_profile
@@ -41,6 +45,9 @@ class RunOptions:
     seed: int
     llm: str
     model: str | None
+    engine: tuple[str, ...]
+    policy: str
+    dispatcher: str
     profile: str
     instances: int
     concurrency: int
@@ -62,6 +69,11 @@ class RunOptions:
     def __post_init__(self) -> None:
         if self.hours is not None and self.steps is not None:
             raise MetropolisError("give either --hours or --steps, not both")
+        if self.engine and (self.llm != "scripted" or self.store != MEMORY):
+            raise MetropolisError(
+                "--engine puts a gateway into this process: leave out --llm and --store, or start "
+                "`metropolis gateway` and give its URL to --llm"
+            )
         if (self.price_in is None) != (self.price_out is None):
             raise MetropolisError("give both --price-in and --price-out, or neither")
         if self.max_cost is not None and self.prices is None:
@@ -91,6 +103,10 @@ class RunOptions:
 
         Not in a store: virtual time is one process's own.
         """
+        if self.engine:
+            fleet = Fleet(len(self.engine), CAPACITY_TOKENS, TOKENS_PER_S)
+            dispatcher = named(DISPATCHERS, self.dispatcher)(fleet)
+            return InProcess(self.engine, named(POLICIES, self.policy)(), dispatcher, self.model)
         backend = connect(self.llm, self.model, author=scenario.author)
         if self.store != MEMORY or not isinstance(backend, Scripted | Replay):
             return backend

@@ -32,12 +32,16 @@ OF_CONNECTION = frozenset(
 """Headers that are not handed on."""
 OF_BODY = OF_CONNECTION | {"accept-encoding", "content-encoding", "expect"}
 """Nor are these of a request, whose body has come and been unpacked."""
+CAPACITY_TOKENS = 400_000
+"""KV cache of an engine of which nothing is said: 8 billion parameters on 80 GB."""
+TOKENS_PER_S = 30.0
+"""How fast an answer grows there in a full batch."""
 PROBE_S = 5.0
 KEEPALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4))
 """A machine that has vanished without a word is found out after 35 s."""
 
 
-class EngineLostError(LLMError):
+class EngineLostError(UnavailableError):
     """The engine cannot be reached, or broke off its answer."""
 
 

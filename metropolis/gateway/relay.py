@@ -54,9 +54,12 @@ class Gateway:
         """Stop looking and close connections."""
         for watch in self._watches:
             watch.cancel()
-        await asyncio.gather(*self._watches, return_exceptions=True)
+        ended = await asyncio.gather(*self._watches, return_exceptions=True)
         for engine in self.engines:
             await engine.close()
+        for error in ended:
+            if error is not None and not isinstance(error, asyncio.CancelledError):
+                raise error
 
     @asynccontextmanager
     async def reply_to(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from base64 import b64encode
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -59,7 +59,9 @@ class JSONServer:
         request = f"GET {self._path(path)} HTTP/1.1\r\n{self._fields}\r\n".encode()
         try:
             async with asyncio.timeout(CHECK_S):
-                return self._decode(await self._exchange(request, "the check"), form, "the check")
+                return decode(
+                    await self._exchange(request, "the check"), form, self.called, "the check"
+                )
         except TimeoutError:
             raise UnavailableError(
                 f"{self.called} did not answer within {CHECK_S:g} s; is the address right?"
@@ -67,7 +69,8 @@ class JSONServer:
 
     async def post(self, path: str, body: Any, form: type[T], asked: str) -> T:
         """The answer to a POST of `body`, as a `form`."""
-        return self._decode(await self._exchange(self._post(path, body), asked), form, asked)
+        content = await self._exchange(self._post(path, body), asked)
+        return decode(content, form, self.called, asked)
 
     async def send(self, path: str, body: Any, asked: str) -> None:
         """POST `body`; the answer does not matter."""
@@ -80,16 +83,8 @@ class JSONServer:
         async with self._sent(self._post(path, body), asked) as connection:
             if await connection.status() != 200:
                 await self._read(connection, asked)
-            rest = b""
-            async for chunk in connection.chunks():
-                *lines, rest = (rest + chunk).split(b"\n")
-                for line in lines:
-                    data = line.removeprefix(b"data:").strip()
-                    if data == b"[DONE]":
-                        return
-                    if data and line.startswith(b"data:"):
-                        yield self._decode(data, form, asked)
-        raise MalformedError(f"{self.called} broke off its answer to {asked}")
+            async for event in events_in(connection.chunks(), form, self.called, asked):
+                yield event
 
     async def close(self) -> None:
         """Close all connections."""
@@ -136,13 +131,29 @@ class JSONServer:
         content = msgspec.json.encode(body)
         return b"%b%d\r\n\r\n%b" % (self._heads[path], len(content), content)
 
-    def _decode(self, content: bytes, form: type[T], asked: str) -> T:
-        try:
-            return msgspec.json.decode(content, type=form)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise MalformedError(
-                f"{self.called} gave a malformed answer to {asked}: {error}"
-            ) from None
+
+def decode(content: bytes, form: type[T], called: str, asked: str) -> T:
+    """What `called` has answered, as a `form`; raises MalformedError when it is none."""
+    try:
+        return msgspec.json.decode(content, type=form)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MalformedError(f"{called} gave a malformed answer to {asked}: {error}") from None
+
+
+async def events_in(
+    chunks: AsyncIterator[bytes], form: type[T], called: str, asked: str
+) -> AsyncGenerator[T, None]:
+    """The server-sent events in `chunks`, up to `[DONE]`; raises MalformedError without it."""
+    rest = b""
+    async for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            data = line.removeprefix(b"data:").strip()
+            if data == b"[DONE]":
+                return
+            if data and line.startswith(b"data:"):
+                yield decode(data, form, called, asked)
+    raise MalformedError(f"{called} broke off its answer to {asked}")
 
 
 def _reason(error: OSError) -> str:

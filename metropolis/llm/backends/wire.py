@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from metropolis.llm.backends.http import JSONServer
 from metropolis.llm.base import (
     Completion,
     MalformedError,
@@ -16,6 +15,25 @@ from metropolis.llm.base import (
     UnavailableError,
 )
 from metropolis.llm.tokens import approximate_tokens
+
+T = TypeVar("T")
+
+
+class Server(Protocol):
+    """Where JSON is sent, and comes from; failures are LLMErrors (`http.JSONServer`)."""
+
+    @property
+    def called(self) -> str:
+        """How errors name it."""
+
+    async def get(self, path: str, form: type[T]) -> T:
+        """The answer to a GET."""
+
+    async def post(self, path: str, body: Any, form: type[T], asked: str) -> T:
+        """The answer to a POST of `body`."""
+
+    def events(self, path: str, body: Any, form: type[T], asked: str) -> AsyncGenerator[T, None]:
+        """The server-sent events that answer a POST of `body`."""
 
 
 class Counts(msgspec.Struct):
@@ -49,7 +67,7 @@ class _Models(msgspec.Struct):
     data: list[_Model]
 
 
-async def models_of(server: JSONServer, path: str) -> list[str]:
+async def models_of(server: Server, path: str) -> list[str]:
     """The names of the models the server has."""
     return [model.id for model in (await server.get(path, _Models)).data]
 
@@ -66,7 +84,7 @@ def choose_model(called: str, wanted: str | None, models: list[str]) -> str:
     return wanted or models[0]
 
 
-async def ask(server: JSONServer, path: str, body: Mapping[str, Any], asked: Request) -> Completion:
+async def ask(server: Server, path: str, body: Mapping[str, Any], asked: Request) -> Completion:
     """The whole answer to `body`."""
     answer = await server.post(path, body, _Answer, asked.where)
     if not answer.choices:
@@ -77,7 +95,7 @@ async def ask(server: JSONServer, path: str, body: Mapping[str, Any], asked: Req
 
 
 async def stream(
-    server: JSONServer, path: str, body: Mapping[str, Any], asked: Request
+    server: Server, path: str, body: Mapping[str, Any], asked: Request
 ) -> AsyncGenerator[str | Completion, None]:
     """The pieces of the answer to `body`, and at last the whole."""
     streamed = {**body, "stream": True, "stream_options": {"include_usage": True}}
