@@ -10,8 +10,9 @@ read as whole prompts. Nobody takes time between an answer and the next call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import count
 from math import exp
 from random import Random
@@ -150,11 +151,15 @@ def workload(name: str, programs: int, per_s: float, seed: int) -> list[Program]
     return found
 
 
-def _drawn(name: str, programs: int, seed: int) -> Iterator[tuple[str, tuple[PlannedCall, ...]]]:
+@lru_cache(maxsize=2)
+def _drawn(name: str, programs: int, seed: int) -> list[tuple[str, tuple[PlannedCall, ...]]]:
+    """Kept, because they are wanted at one rate after the other."""
     kinds = list(WORKLOADS) if name == MIXED else [name]
+    found = []
     for number in range(programs):
         draw = Random(f"{seed} {name} {number}")
         kind = draw.choice(kinds)
         draft = _Draft(draw, number)
         WORKLOADS[kind](draft)
-        yield kind, tuple(draft.calls)
+        found.append((kind, tuple(draft.calls)))
+    return found

@@ -1,0 +1,100 @@
+"""`metropolis bench agentix`: Agentix beside FCFS and MLFQ, ours (simulated) beside the paper's.
+
+Agentix §6: program-level token latency over the rate at which programs arrive, throughput at equal
+latency, load balancers, replicas, and the makespan of a batch.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from math import inf
+
+import click
+from rich.console import Console
+
+from metropolis.bench.agentix.measure import AGENTIX, SYSTEMS, Bench, Measured, System
+from metropolis.bench.agentix.tables import (
+    PAPER_BALANCER_TIMES,
+    PAPER_SHORTER_BY,
+    PAPER_TIMES,
+    show,
+)
+from metropolis.progress import progress_bar
+from metropolis.sim.profiles import load_profile
+from metropolis.trace.generate.agentix import MIXED, WORKLOADS
+
+LOADS = (0.4, 0.7, 0.85, 1.0, 1.2, 1.5)
+"""Of the rate at which one instance is just busy, see Bench.busy_per_s."""
+FEW_LOADS = (0.7, 1.0, 1.3)
+"""Where there are many instances."""
+BALANCERS = ("round_robin", "least_used", "prefix", "agentix")
+BALANCED = ("ShareGPT", "LATS")
+INSTANCES = 4
+REPLICAS = (1, 2, 4)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What to measure; rates are an instance's share."""
+
+    part: str
+    workload: str
+    system: System
+    load: float
+    instances: int = 1
+
+
+def runs() -> list[Run]:
+    """All of them; a load of inf: a batch, all at once."""
+    names = (*WORKLOADS, MIXED)
+    balanced = [replace(AGENTIX, dispatcher=balancer) for balancer in BALANCERS]
+    return [
+        *(Run("curves", name, one, load) for name in names for one in SYSTEMS for load in LOADS),
+        *(Run("batches", name, one, inf) for name in names for one in SYSTEMS),
+        *(
+            Run("balancers", name, one, load, INSTANCES)
+            for name in BALANCED
+            for one in balanced
+            for load in FEW_LOADS
+        ),
+        *(Run("replicas", "ShareGPT", AGENTIX, load, n) for n in REPLICAS for load in FEW_LOADS),
+    ]
+
+
+@click.command("agentix")
+@click.option("--programs", type=click.IntRange(10, 1_000_000), default=1000, show_default=True)
+@click.option("--profile", default="llama-3-8b/a100", show_default=True)
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print an object.")
+def command(programs: int, profile: str, seed: int, as_json: bool) -> None:
+    """Serve agentic programs in virtual time, by Agentix and by what it is compared with.
+
+    Everything is simulated: instances, and programs that have the paper's statistics. PROGRAMS are
+    chats for each instance; of the others as many as take about as long.
+    """
+    bench = Bench(load_profile(profile), programs, seed)
+    busy_per_s = {
+        (name, reuse): bench.busy_per_s(name, prefix_reuse=reuse)
+        for name in (*WORKLOADS, MIXED)
+        for reuse in (False, True)
+    }
+    found: dict[str, list[Measured]] = {run.part: [] for run in runs()}
+    with progress_bar(len(runs()), "runs") as (advance, describe):
+        for run in runs():
+            describe(f"{run.part}: {run.workload}, {run.system.name}")
+            per_s = run.load * run.instances * busy_per_s[run.workload, run.system.prefix_reuse]
+            found[run.part].append(bench.run(run.workload, run.system, per_s, run.instances))
+            advance(1)
+    if as_json:
+        told = {"profile": profile, "seed": seed, "programs": programs}
+        simulated = {part: [asdict(one) for one in rows] for part, rows in found.items()}
+        paper = {
+            "throughput_times": PAPER_TIMES,
+            "balancer_times": PAPER_BALANCER_TIMES,
+            "batch_shorter_by": PAPER_SHORTER_BY,
+        }
+        click.echo(json.dumps(told | {"simulated": simulated, "paper": paper}, indent=2))
+        return
+    show(found, Console())
+    click.echo(f"{programs} chats an instance on {profile}; all simulated, lengths are estimates")

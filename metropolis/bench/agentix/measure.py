@@ -1,0 +1,141 @@
+"""Runs of Agentix' benchmark: systems, loads, latencies and throughput at equal latency."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import log
+
+import numpy as np
+
+from metropolis.policy.named import DISPATCHERS, POLICIES, named
+from metropolis.sim.fleet import fleet_of
+from metropolis.sim.profiles import Profile
+from metropolis.sim.serving import Served, Serving
+from metropolis.trace.generate.agentix import workload
+
+SINGLE_THREADED = ("ShareGPT", "BFCL")
+TAILS = (95, 99)
+
+
+@dataclass(frozen=True)
+class System:
+    """What is compared (§6.2)."""
+
+    name: str
+    policy: str
+    """Empty: `plas` for programs of one thread, `atlas` for others."""
+    prefix_reuse: bool = True
+    dispatcher: str = "least_used"
+
+
+FCFS = System("FCFS", "fcfs", prefix_reuse=False)
+OPTIMISED = System("FCFS, prefix cache", "fcfs")
+MLFQ = System("MLFQ", "mlfq")
+AGENTIX = System("Agentix", "", dispatcher="agentix")
+SYSTEMS = (FCFS, OPTIMISED, MLFQ, AGENTIX)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One system under one load; latencies in ms per output token of a program."""
+
+    workload: str
+    system: str
+    dispatcher: str
+    instances: int
+    programs_per_s: float
+    """Infinite: all at once."""
+    average_ms: float
+    tails_ms: dict[int, float]
+    preemptions: int
+    makespan_sim_s: float
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all runs have in common."""
+
+    engine: Profile
+    programs: int
+    """Of the chats; of programs with more calls fewer, see `count`."""
+    seed: int
+
+    def count(self, name: str) -> int:
+        """So many programs of a workload that it takes about as long as the chats do."""
+        share = {"LATS": 0.1, "mixed": 0.3}.get(name, 1.0)
+        return max(1, round(share * self.programs))
+
+    def run(self, name: str, system: System, per_s: float, instances: int = 1) -> Measured:
+        """Serve programs of `name` that arrive `per_s` a second, or all at once."""
+        arriving = workload(name, instances * self.count(name), min(per_s, 1e9), self.seed)
+        policy = system.policy or ("plas" if name in SINGLE_THREADED else "atlas")
+        served = Serving(
+            arriving,
+            self.engine,
+            named(POLICIES, policy)(),
+            named(DISPATCHERS, system.dispatcher)(fleet_of(self.engine, instances)),
+            prefix_reuse=system.prefix_reuse,
+        ).run()
+        return _summed(name, system, instances, per_s, served, arriving[0].arrival_s)
+
+    def busy_per_s(self, name: str, *, prefix_reuse: bool) -> float:
+        """Programs a second that keep one instance's full batch at work, as its profile has it.
+
+        With prefix reuse everything is computed once in a program and system prompts never.
+        """
+        engine, batch = self.engine, self.engine.max_sequences
+        iteration_ms = max(engine.w_ms, engine.g_ms * batch + engine.h_ms)
+        sample, busy_ms = workload(name, self.count(name), 1.0, self.seed), 0.0
+        for program in sample:
+            seen: set[int | None] = set()
+            for call in program.calls:
+                new = [tokens for text, tokens in call.prefix if text not in seen]
+                if prefix_reuse:
+                    seen |= {text for text, _ in call.prefix} | {call.answer_text}
+                context = call.prompt_tokens + call.output_tokens / 2
+                token_ms = iteration_ms / batch + engine.b_ms + engine.k_ms * context
+                busy_ms += engine.g_ms * sum(new) + engine.c_ms + call.output_tokens * token_ms
+        return 1000 * len(sample) / busy_ms
+
+
+def _summed(
+    name: str, system: System, instances: int, per_s: float, served: Served, begun_sim_s: float
+) -> Measured:
+    latencies_ms = np.array([1000 * one.latency_s_per_token for one in served.programs])
+    return Measured(
+        name,
+        system.name,
+        system.dispatcher,
+        instances,
+        per_s,
+        float(latencies_ms.mean()),
+        {tail: float(np.percentile(latencies_ms, tail)) for tail in TAILS},
+        served.preemptions,
+        max(one.ended_sim_s for one in served.programs) - begun_sim_s,
+    )
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Programs a second; more than that if `beyond` what was measured."""
+
+    per_s: float
+    beyond: bool = False
+
+
+def throughput_at(curve: Sequence[Measured], latency_ms: float) -> Throughput:
+    """The rate up to which the average stays within `latency_ms`, log-linear between loads.
+
+    0 when it does at none.
+    """
+    ordered = sorted(curve, key=lambda one: one.programs_per_s)
+    if ordered[0].average_ms > latency_ms:
+        return Throughput(0.0)
+    for below, above in pairwise(ordered):
+        if above.average_ms > latency_ms:
+            part = log(latency_ms / below.average_ms) / log(above.average_ms / below.average_ms)
+            more_per_s = above.programs_per_s - below.programs_per_s
+            return Throughput(below.programs_per_s + part * more_per_s)
+    return Throughput(ordered[-1].programs_per_s, beyond=True)

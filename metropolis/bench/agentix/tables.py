@@ -1,0 +1,127 @@
+"""What `metropolis bench agentix` prints: ours beside the paper's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from metropolis.bench.agentix.measure import AGENTIX, TAILS, Measured, Throughput, throughput_at
+
+SLOWDOWNS = (2.0, 4.0)
+"""Times the least latency of all: where throughput is compared."""
+# Agentix' throughput over that of others at the same latency, at most (§6.3)
+PAPER_TIMES = {
+    "ShareGPT": {"FCFS": 8.0, "FCFS, prefix cache": 2.0, "MLFQ": 1.5},
+    "BFCL": {"FCFS": 8.0, "FCFS, prefix cache": 2.0, "MLFQ": 1.5},
+    "LATS": {"FCFS": 5.0, "FCFS, prefix cache": 2.0, "MLFQ": 2.5},
+    "mixed": {"FCFS": 15.0, "FCFS, prefix cache": 5.0, "MLFQ": 5.5},
+}
+PAPER_BALANCER_TIMES = 1.4
+"""Over round robin and least used, at most (§6.4)."""
+PAPER_SHORTER_BY = (0.1, 0.4)
+"""A batch of chats (§6.5)."""
+
+Key = tuple[str, str, str, int]
+
+
+def curves_of(measured: Sequence[Measured]) -> dict[Key, list[Measured]]:
+    """(workload, system, dispatcher, instances) -> its loads."""
+    curves: dict[Key, list[Measured]] = {}
+    for one in measured:
+        key = (one.workload, one.system, one.dispatcher, one.instances)
+        curves.setdefault(key, []).append(one)
+    return curves
+
+
+def throughputs(measured: Sequence[Measured]) -> dict[Key, list[Throughput]]:
+    """Programs a second at SLOWDOWNS times the least latency that any has of its workload."""
+    least_ms: dict[str, float] = {}
+    for one in measured:
+        least_ms[one.workload] = min(one.average_ms, least_ms.get(one.workload, one.average_ms))
+    return {
+        key: [throughput_at(curve, slowdown * least_ms[key[0]]) for slowdown in SLOWDOWNS]
+        for key, curve in curves_of(measured).items()
+    }
+
+
+def times(ours: Sequence[Throughput], others: Sequence[Throughput]) -> str:
+    """How many times theirs ours are, at each slowdown; - where theirs is not known."""
+    return " and ".join(
+        f"{'>' * our.beyond}{our.per_s / other.per_s:.1f}"
+        if other.per_s and not other.beyond
+        else "-"
+        for our, other in zip(ours, others, strict=True)
+    )
+
+
+def latency_table(title: str, measured: Sequence[Measured]) -> Table:
+    """Every run a row."""
+    table = Table(box=box.SIMPLE_HEAD, title=title)
+    for name in ("", "system", "x"):
+        table.add_column(name, no_wrap=True)
+    for name in ("programs/s", "average", *(f"P{tail}" for tail in TAILS), "preempted"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for one in measured:
+        placed = f", {one.dispatcher}" if one.instances > 1 else ""
+        table.add_row(
+            one.workload,
+            one.system + placed,
+            f"{one.instances}",
+            f"{one.programs_per_s:.2f}",
+            f"{one.average_ms:.0f}",
+            *(f"{one.tails_ms[tail]:.0f}" for tail in TAILS),
+            f"{one.preemptions}",
+        )
+    return table
+
+
+def show(found: dict[str, list[Measured]], console: Console) -> None:
+    """Latencies, then what follows from them."""
+    unit = "ms per output token of a program"
+    console.print(latency_table(f"Latency, {unit}", found["curves"]))
+    console.print(latency_table(f"Load balancers: latency, {unit}", found["balancers"]))
+    console.print(latency_table(f"Replicas: latency, {unit}", found["replicas"]))
+    for line in (*_systems(found["curves"]), *_balancers(found["balancers"])):
+        console.print(line)
+    for line in (*_replicas(found["replicas"]), *_batches(found["batches"])):
+        console.print(line)
+
+
+def _systems(measured: Sequence[Measured]) -> Iterator[str]:
+    slowdowns = " and ".join(f"{slowdown:g}" for slowdown in SLOWDOWNS)
+    yield f"Throughput at {slowdowns} times the least latency:"
+    found = throughputs(measured)
+    for name, others in PAPER_TIMES.items():
+        ours = found[name, AGENTIX.name, AGENTIX.dispatcher, 1]
+        for other, paper in others.items():
+            theirs = next(v for key, v in found.items() if key[:2] == (name, other))
+            yield f"{name}: Agentix {times(ours, theirs)} x {other} (paper: up to {paper:g})"
+
+
+def _balancers(measured: Sequence[Measured]) -> Iterator[str]:
+    found = throughputs(measured)
+    for (name, system, balancer, instances), theirs in found.items():
+        if balancer != AGENTIX.dispatcher:
+            ours = found[name, system, AGENTIX.dispatcher, instances]
+            paper = "level" if balancer == "prefix" else f"up to {PAPER_BALANCER_TIMES}"
+            yield f"{name}: agentix {times(ours, theirs)} x {balancer} (paper: {paper})"
+
+
+def _replicas(measured: Sequence[Measured]) -> Iterator[str]:
+    found = throughputs(measured)
+    one = next(rates for (*_, instances), rates in found.items() if instances == 1)
+    for (name, _, _, instances), rates in found.items():
+        yield f"{name}: {instances} replicas {times(rates, one)} x one (paper: linear)"
+
+
+def _batches(measured: Sequence[Measured]) -> Iterator[str]:
+    took_s = {(one.workload, one.system): one.makespan_sim_s for one in measured}
+    low, high = PAPER_SHORTER_BY
+    for (name, system), others_s in took_s.items():
+        if system != AGENTIX.name:
+            shorter = 1 - took_s[name, AGENTIX.name] / others_s
+            paper = f" (paper: {low:.0%} to {high:.0%})" if name == "ShareGPT" else ""
+            yield f"{name}, a batch: Agentix {shorter:.0%} shorter than {system}{paper}"

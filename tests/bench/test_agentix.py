@@ -1,0 +1,76 @@
+"""`metropolis bench agentix`: it measures what it says, and throughput at equal latency is that."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metropolis.bench import agentix
+from metropolis.bench.agentix.measure import (
+    AGENTIX,
+    OPTIMISED,
+    SYSTEMS,
+    Bench,
+    Measured,
+    Throughput,
+    throughput_at,
+)
+from metropolis.bench.agentix.tables import times
+from metropolis.sim.profiles import load_profile
+
+POINT = Measured("ShareGPT", "FCFS", "least_used", 1, 1.0, 10.0, {95: 1.0, 99: 1.0}, 0, 1.0)
+
+
+def curve(*points: tuple[float, float]) -> list[Measured]:
+    return [replace(POINT, programs_per_s=rate, average_ms=ms) for rate, ms in points]
+
+
+@given(st.floats(1.0, 100.0), st.floats(0.1, 5.0))
+def test_throughput_of_an_exponential_curve_is_where_it_crosses(limit_ms: float, k: float) -> None:
+    rates = [0.5 * number for number in range(1, 21)]
+    found = throughput_at(curve(*((rate, 2.0 ** (k * rate)) for rate in rates)), limit_ms)
+    if limit_ms < 2.0 ** (k * rates[0]):
+        assert found == Throughput(0.0)
+    elif limit_ms >= 2.0 ** (k * rates[-1]):
+        assert found == Throughput(rates[-1], beyond=True)
+    else:
+        assert 2.0 ** (k * found.per_s) == pytest.approx(limit_ms)
+
+
+def test_times_say_what_is_a_bound_and_what_is_not_known() -> None:
+    ours = [Throughput(3.0), Throughput(4.0, beyond=True), Throughput(4.0), Throughput(4.0)]
+    theirs = [Throughput(2.0), Throughput(2.0), Throughput(4.0, beyond=True), Throughput(0.0)]
+    assert times(ours, theirs) == "1.5 and >2.0 and - and -"
+
+
+def test_an_instance_is_busy_at_its_busy_rate() -> None:
+    """Well below it nobody waits long; well above, latency is a multiple."""
+    bench = Bench(load_profile("llama-3-8b/a100"), 400, seed=1)
+    per_s = bench.busy_per_s("BFCL", prefix_reuse=True)
+    assert per_s > 2 * bench.busy_per_s("BFCL", prefix_reuse=False)
+    low, high = (bench.run("BFCL", OPTIMISED, load * per_s) for load in (0.5, 2.0))
+    assert high.average_ms > 2 * low.average_ms
+    assert bench.run("BFCL", AGENTIX, 2.0 * per_s).average_ms < high.average_ms
+
+
+def test_the_bench_prints(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agentix, "LOADS", (0.5, 1.0))
+    monkeypatch.setattr(agentix, "FEW_LOADS", (1.0,))
+    shown = CliRunner().invoke(agentix.command, ["--programs", "10"], catch_exceptions=False)
+    assert "all simulated" in shown.output
+    assert "mixed: Agentix" in shown.output
+    assert "a batch: Agentix" in shown.output
+    few = [run for run in agentix.runs() if run.workload == "BFCL" and run.part == "curves"]
+    assert len(few) == len(SYSTEMS) * len(agentix.LOADS)
+    monkeypatch.setattr(agentix, "runs", lambda: few)
+    told = CliRunner().invoke(
+        agentix.command, ["--programs", "10", "--json"], catch_exceptions=False
+    )
+    rows = json.loads(told.output)["simulated"]["curves"]
+    assert [row["system"] for row in rows] == [run.system.name for run in few]
+    assert all(row["average_ms"] > 0 for row in rows)
