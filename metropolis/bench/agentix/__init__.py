@@ -63,7 +63,7 @@ def runs() -> list[Run]:
 
 
 @click.command("agentix")
-@click.option("--programs", type=click.IntRange(10, 1_000_000), default=1000, show_default=True)
+@click.option("--programs", type=click.IntRange(10, 1_000_000), default=300, show_default=True)
 @click.option("--profile", default="llama-3-8b/a100", show_default=True)
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
