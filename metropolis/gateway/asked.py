@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,8 @@ from metropolis.types import MetropolisError
 PREFIX = "X-Metropolis-"
 """Of the headers a client may send: Program, Function, Upstream, Step, Stages-Left, End."""
 USAGE = re.compile(rb'"completion_tokens"\s*:\s*(\d+)')
+PIECE_BYTES = 1024
+"""Prompts share whole pieces of their messages."""
 USAGE_BYTES = 2048
 """Usage stands in the last bytes of an answer."""
 
@@ -43,6 +45,8 @@ class Asked:
     """The model has spoken in it before."""
     prompt_tokens: int
     """Approximately."""
+    prefix: tuple[tuple[int, int], ...]
+    """Its prompt in pieces: a digest of each, and about how many tokens it has."""
 
 
 def read(headers: Mapping[str, str], body: bytes) -> Asked:
@@ -56,6 +60,7 @@ def read(headers: Mapping[str, str], body: bytes) -> Asked:
     turns = [message.get("role") for message in messages]
     opening = turns.index("assistant") if "assistant" in turns else len(turns)
     user = said.user if isinstance(said.user, str) and said.user else None
+    texts = [msgspec.json.encode(message) for message in messages or [said.prompt]]
     return Asked(
         headers.get(f"{PREFIX}Program") or user,
         headers.get(f"{PREFIX}Function") or _function(messages),
@@ -66,6 +71,7 @@ def read(headers: Mapping[str, str], body: bytes) -> Asked:
         _digest(messages[:opening]) if messages else None,
         opening < len(turns),
         (_characters(messages) + _characters(said.prompt)) // CHARACTERS_PER_TOKEN + 1,
+        tuple(piece for text in texts for piece in _pieces(text)),
     )
 
 
@@ -102,6 +108,13 @@ def _function(messages: list[dict[str, Any]]) -> str:
 
 def _digest(messages: list[dict[str, Any]]) -> bytes:
     return hashlib.blake2b(msgspec.json.encode(messages), digest_size=16).digest()
+
+
+def _pieces(text: bytes) -> Iterator[tuple[int, int]]:
+    for begin in range(0, len(text), PIECE_BYTES):
+        piece = text[begin : begin + PIECE_BYTES]
+        digest = int.from_bytes(hashlib.blake2b(piece, digest_size=8).digest(), "big")
+        yield digest, len(piece) // CHARACTERS_PER_TOKEN + 1
 
 
 def _characters(said: Any) -> int:

@@ -72,6 +72,7 @@ class Sessions:
             asked.upstream or program.led,
             asked.step,
             asked.stages_left,
+            asked.prefix,
         )
 
     def leave(self, request: QueuedRequest, now_s: float, *, is_answered: bool) -> None:
