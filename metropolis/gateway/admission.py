@@ -2,7 +2,9 @@
 
 1. An engine has at most `at_once` requests; one at its bound, or lost, is closed to the dispatcher.
 2. The first in the policy's order goes where the dispatcher places it, or all wait.
-3. Every request placed comes back once: answered, or withdrawn.
+3. Every request placed comes back once: answered, withdrawn, or put back.
+4. A policy that preempts has the last of those that `yields` holds put back, one at a time, while
+   the first that waits ranks before it and no engine is open.
 """
 
 from __future__ import annotations
@@ -41,6 +43,9 @@ class Admission:
         self._queue = RequestQueue(policy)
         self._waiting: dict[int, asyncio.Future[int]] = {}
         """By the id of a request; the queue still holds some for whom nobody waits any more."""
+        self.yields: dict[int, tuple[QueuedRequest, Callable[[], None]]] = {}
+        """Requests at engines that can be put back, and what makes them, by id."""
+        self._leaving: int | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.at_work = [0] * dispatcher.fleet.instances
         self.is_up = [False] * dispatcher.fleet.instances
@@ -81,20 +86,20 @@ class Admission:
         """A request placed has been answered."""
         self.policy.completed(execution)
         self._dispatcher.completed(execution)
-        self._leave(execution.instance)
+        self._leave(execution.request, execution.instance)
 
     def put_back(self, request: QueuedRequest, instance: int) -> None:
         """A request placed on `instance` is there no more; it is to be placed anew."""
         now_s = self.clock()
         self.policy.preempted(request, now_s)
         self._dispatcher.withdrawn(request, instance, now_s)
-        self._leave(instance)
+        self._leave(request, instance)
 
     def withdraw(self, request: QueuedRequest, instance: int) -> None:
         """A request placed on `instance` is there no more; nobody waits for it."""
         self.policy.withdrawn(request)
         self._dispatcher.withdrawn(request, instance, self.clock())
-        self._leave(instance)
+        self._leave(request, instance)
 
     def open(self, instance: int, is_up: bool) -> None:
         """An engine answers, or does not."""
@@ -106,22 +111,40 @@ class Admission:
         """Place as many as can be."""
         everywhere, now_s = len(self.at_work), self.clock()
         self.policy.passed(now_s)
-        while self._queue and len(self._dispatcher.closed) < everywhere:
+        while (request := self._first()) is not None:
+            if len(self._dispatcher.closed) == everywhere:
+                self._make_place(request)
+                break
+            instance = self._dispatcher.place(request, now_s)
+            if instance is None:
+                break
+            self.at_work[instance] += 1
+            self._look_at(instance)
+            self._waiting.pop(request.id).set_result(instance)
+            self._queue.pop()
+            self.policy.started(request, now_s)
+        self._expect(now_s)
+
+    def _first(self) -> QueuedRequest | None:
+        """Who goes next, of those for whom somebody waits."""
+        while self._queue:
             request = self._queue.first()
             turn = self._waiting.get(request.id)
             if turn is not None and not turn.cancelled():
-                instance = self._dispatcher.place(request, now_s)
-                if instance is None:
-                    break
-                self.at_work[instance] += 1
-                self._look_at(instance)
-                del self._waiting[request.id]
-                turn.set_result(instance)
-                self._queue.pop()
-                self.policy.started(request, now_s)
-            else:
-                self._queue.pop()
-        self._expect(now_s)
+                return request
+            self._queue.pop()
+        return None
+
+    def _make_place(self, first: QueuedRequest) -> None:
+        if not self.policy.preempts or self._leaving is not None or not self.yields:
+            return
+        last, leave = max(self.yields.values(), key=lambda one: self._place(one[0]))
+        if self._place(last) > self._place(first):
+            self._leaving = last.id
+            leave()
+
+    def _place(self, request: QueuedRequest) -> tuple[int, float, int]:
+        return self.policy.rank(request), request.arrived_s, request.id
 
     def _push(self, request: QueuedRequest) -> None:
         try:
@@ -139,7 +162,10 @@ class Admission:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(max(0.0, due_s - now_s), self.pump)
 
-    def _leave(self, instance: int) -> None:
+    def _leave(self, request: QueuedRequest, instance: int) -> None:
+        self.yields.pop(request.id, None)
+        if self._leaving == request.id:
+            self._leaving = None
         self.at_work[instance] -= 1
         self._look_at(instance)
         self.pump()

@@ -14,7 +14,8 @@ from metropolis.dispatch.base import Dispatcher
 from metropolis.gateway.admission import Admission, QueueFullError
 from metropolis.gateway.asked import PREFIX
 from metropolis.gateway.engine import Engine
-from metropolis.gateway.relay import Gateway, Relayed
+from metropolis.gateway.relay import Gateway
+from metropolis.gateway.relayed import Relayed
 from metropolis.llm.backends import wire
 from metropolis.llm.backends.compatible import SPECULATIVE_PRIORITY, Compatible, path_of
 from metropolis.llm.backends.http import decode, events_in, refusal, said

@@ -86,6 +86,10 @@ class Reply:
         except (OSError, BrokenAnswerError) as error:
             raise self._engine.lost(error) from None
 
+    def break_off(self) -> None:
+        """Let whoever reads find it broken off."""
+        self._connection.close()
+
     def close(self) -> None:
         """Nobody reads on; the engine need not either."""
         self._engine.close_reply(self._connection, self._rid)

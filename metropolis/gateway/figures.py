@@ -41,7 +41,7 @@ class Figures:
         self.requests: Counter[tuple[str, str, int]] = Counter()
         """By engine, function, status."""
         self.latency, self.queueing = Histogram(), Histogram()
-        self.aborted = self.retried = self.refused = 0
+        self.aborted = self.retried = self.refused = self.preempted = 0
 
     def text(
         self, up: Mapping[str, bool], at_work: Mapping[str, int], waiting: int, programs: int
@@ -58,6 +58,7 @@ class Figures:
             ("programs", "gauge", "Programs that have not ended.", programs),
             ("aborted_total", "counter", "Requests whose client has left.", self.aborted),
             ("retried_total", "counter", "Requests sent anew, their engine lost.", self.retried),
+            ("preempted_total", "counter", "Streams put back by the policy.", self.preempted),
             ("refused_total", "counter", "Requests refused, the queue full.", self.refused),
         ):
             lines += [*_head(f"metropolis_{name}", kind, what), f"metropolis_{name} {value}"]

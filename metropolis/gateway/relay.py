@@ -3,6 +3,7 @@
 1. An answer of which nothing has been handed on yet is asked for again, elsewhere, when its engine
    is lost; so is a stream before its first piece.
 2. A stream whose first piece has been handed on cannot be taken back: it ends with EngineLostError.
+   That of a plain completion goes on elsewhere (`partial.py`), also when the policy preempts it.
 3. Whoever waits no more frees the place in the queue or at the engine at once.
 """
 
@@ -13,14 +14,13 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from metropolis.gateway.admission import Admission, QueueFullError
-from metropolis.gateway.asked import output_tokens_in, read
+from metropolis.gateway.asked import read
 from metropolis.gateway.engine import Engine, EngineLostError, Reply
 from metropolis.gateway.figures import Figures
+from metropolis.gateway.relayed import LOSSES_MAX, Relayed
 from metropolis.gateway.sessions import Sessions
 from metropolis.policy.base import Execution, QueuedRequest
 
-LOSSES_MAX = 5
-"""After so many engines were lost over one request it is believed to be what they die of."""
 PROBE_EVERY_S = 5.0
 PROBE_LOST_S = 0.5
 SWEEP_S = 1.0
@@ -73,14 +73,14 @@ class Gateway:
         request = self.sessions.enter(read(headers, body), self.admission.clock())
         is_answered = False
         try:
-            instance, sent_s, reply = await self._ask(request, path, headers, body)
-            relayed = Relayed(reply)
+            relayed = Relayed(self, request, path, headers)
+            await relayed.ask(body)
             try:
                 yield relayed
-                is_answered = reply.status == 200 and relayed.is_whole
+                is_answered = relayed.reply.status == 200 and relayed.is_whole
             finally:
-                reply.close()
-                self._account(request, instance, sent_s, relayed, is_answered=is_answered)
+                relayed.reply.close()
+                self._account(request, relayed, is_answered=is_answered)
         except (asyncio.CancelledError, ConnectionError):
             self.figures.aborted += 1
             raise
@@ -97,16 +97,22 @@ class Gateway:
                 try:
                     return await engine.ask("GET", path, headers, b"", 0)
                 except EngineLostError as error:
-                    self._doubt(instance, error)
+                    self.doubt(instance, error)
         raise EngineLostError("no engine answers")
 
-    async def _ask(
-        self, request: QueuedRequest, path: str, headers: Mapping[str, str], body: bytes
+    async def ask(
+        self,
+        request: QueuedRequest,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        *,
+        anew: bool,
     ) -> tuple[int, float, Reply]:
-        """Which engine took it, when, and how it answers."""
+        """Which engine took it, when, and how it answers; `anew`: it had been placed before."""
         losses = 0
         while True:
-            instance = await self.admission.place(request, anew=losses > 0)
+            instance = await self.admission.place(request, anew=anew or losses > 0)
             sent_s = self.admission.clock()
             try:
                 rank = self.admission.policy.rank(request)
@@ -114,7 +120,7 @@ class Gateway:
                 return instance, sent_s, await engine.ask("POST", path, headers, body, rank)
             except EngineLostError as error:
                 losses += 1
-                self._doubt(instance, error)
+                self.doubt(instance, error)
                 if losses == LOSSES_MAX:
                     self.admission.withdraw(request, instance)
                     raise
@@ -124,17 +130,12 @@ class Gateway:
                 self.admission.withdraw(request, instance)
                 raise
 
-    def _account(
-        self,
-        request: QueuedRequest,
-        instance: int,
-        sent_s: float,
-        relayed: Relayed,
-        *,
-        is_answered: bool,
-    ) -> None:
+    def _account(self, request: QueuedRequest, relayed: Relayed, *, is_answered: bool) -> None:
+        instance, sent_s = relayed.instance, relayed.sent_s
+        if instance is None:
+            return  # it was being placed anew
         if relayed.lost is not None:
-            self._doubt(instance, relayed.lost)
+            self.doubt(instance, relayed.lost)
         now_s = self.admission.clock()
         if is_answered:
             tokens = relayed.output_tokens
@@ -146,7 +147,7 @@ class Gateway:
         self.figures.queueing.add(sent_s - request.arrived_s)
         self.figures.latency.add(now_s - request.arrived_s)
 
-    def _doubt(self, instance: int, error: EngineLostError) -> None:
+    def doubt(self, instance: int, error: EngineLostError) -> None:
         """Nothing goes there until it has been looked at."""
         if self.admission.is_up[instance]:
             self._said(str(error))
@@ -173,32 +174,3 @@ class Gateway:
             await asyncio.sleep(SWEEP_S)
             self.sessions.sweep(self.admission.clock())
             self.admission.pump()
-
-
-class Relayed:
-    """An answer on its way to the client, and what can be told of it."""
-
-    def __init__(self, reply: Reply) -> None:
-        self.reply = reply
-        self.lost: EngineLostError | None = None
-        self.is_whole = reply.whole is not None
-        self._end = reply.whole or b""
-        self._events = 0
-
-    async def pieces(self) -> AsyncIterator[bytes]:
-        """A stream's; raises EngineLostError."""
-        try:
-            async for piece in self.reply.pieces():
-                self._events += piece.count(b"data:")
-                self._end = (self._end + piece)[-4096:]
-                yield piece
-        except EngineLostError as error:
-            self.lost = error
-            raise
-        self.is_whole = True
-
-    @property
-    def output_tokens(self) -> int:
-        """As the engine counts them, or as many as a stream had pieces."""
-        told = output_tokens_in(self._end)
-        return max(1, self._events - 1) if told is None else told

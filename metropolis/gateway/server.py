@@ -11,7 +11,8 @@ from aiohttp.hdrs import METH_POST
 
 from metropolis.gateway.admission import QueueFullError
 from metropolis.gateway.engine import EngineLostError
-from metropolis.gateway.relay import Gateway, Relayed
+from metropolis.gateway.relay import Gateway
+from metropolis.gateway.relayed import Relayed
 from metropolis.types import MetropolisError
 
 BODY_BYTES_MAX = 256 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -38,6 +38,8 @@ class StubEngine:
         self.open.set()
         self.pieces: asyncio.Semaphore | None = None
         """If set, every piece of a stream takes one."""
+        self.piece_s = 0.0
+        """And so long."""
         self.raw: list[bytes] = []
         self.headers: list[dict[str, str]] = []
         self.answered: Counter[str] = Counter()
@@ -90,7 +92,9 @@ class StubEngine:
             await asyncio.sleep(self.latency_s)
             await self.open.wait()
             if body.get("stream"):
-                return await self._stream(request, question_of(body))
+                is_chat = "messages" in body
+                events = pieces_of(question_of(body)) if is_chat else list(counting(body))
+                return await self._stream(request, question_of(body), events)
         except (asyncio.CancelledError, ConnectionError):
             self.left += 1
             raise
@@ -102,10 +106,13 @@ class StubEngine:
             headers={"X-Request-Id": "17"},
         )
 
-    async def _stream(self, request: web.Request, question: str) -> web.StreamResponse:
+    async def _stream(
+        self, request: web.Request, question: str, events: list[bytes]
+    ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        for piece in pieces_of(question):
+        for piece in events:
+            await asyncio.sleep(self.piece_s)
             if self.pieces is not None:
                 await self.pieces.acquire()
             await response.write(piece)
@@ -133,6 +140,17 @@ def pieces_of(question: str) -> list[bytes]:
     ]
     events.append(frame | {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
     return [f"data: {json.dumps(event)}\n\n".encode() for event in events] + [b"data: [DONE]\n\n"]
+
+
+def counting(body: dict[str, Any]) -> Iterator[bytes]:
+    """Goes on counting where the prompt's words end, as many words as tokens are asked for."""
+    name, *counted = body["prompt"].split(" ")
+    for n in range(len(counted), len(counted) + body["max_tokens"]):
+        choice = {"index": 0, "text": f" {n}", "finish_reason": None}
+        yield f"data: {json.dumps({'id': name, 'choices': [choice]})}\n\n".encode()
+    choice = {"index": 0, "text": "", "finish_reason": "length"}
+    yield f"data: {json.dumps({'id': name, 'choices': [choice]})}\n\n".encode()
+    yield b"data: [DONE]\n\n"
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from metropolis.dispatch.fixed import InTurn
-from metropolis.gateway.relay import LOSSES_MAX
+from metropolis.gateway.relayed import LOSSES_MAX
 from tests.gateway.engines import StubEngine, answer_to, chat, gateway_before, pieces_of, until
 from tests.gateway.test_server import PATHS, post
 

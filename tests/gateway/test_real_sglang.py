@@ -12,6 +12,7 @@ import pytest
 
 from metropolis.policy.fixed import StepFirst
 from tests.gateway.engines import StubEngine, gateway_before, until
+from tests.gateway.test_preemption import Impatient, at_step
 from tests.gateway.test_server import PATHS, post
 from tests.llm.test_real_sglang import metric
 
@@ -117,6 +118,33 @@ def test_a_client_that_leaves_is_aborted_in_the_engine(sglang_url: str, stream: 
 
     asyncio.run(ask())
     assert metric(sglang_url, "sglang:num_aborted_requests_total") == before + 1
+
+
+def test_a_long_completion_is_preempted_and_taken_up_again(sglang_url: str) -> None:
+    order: list[str] = []
+
+    async def ask() -> None:
+        real = RealEngine(sglang_url)
+        async with gateway_before(real, policy=Impatient(), at_once=1) as (url, gateway):
+
+            async def one(name: str, tokens: int) -> None:
+                body = GREEDY | {"prompt": name, "max_tokens": tokens, "ignore_eos": True}
+                status, answer, _ = await post(
+                    url, body | {"stream": True}, path=PATHS[1], headers=at_step(tokens)
+                )
+                assert status == 200
+                *_, last, end = answer.removesuffix(b"\n\n").split(b"\n\n")
+                assert json.loads(last[5:])["choices"][0]["finish_reason"] == "length"
+                assert end == b"data: [DONE]"
+                order.append(name)
+
+            long = asyncio.create_task(one("long", 800))
+            await until(lambda: gateway.admission.yields)
+            await asyncio.gather(long, one("short", 5))
+            assert gateway.figures.preempted == 1
+
+    asyncio.run(ask())
+    assert order == ["short", "long"]
 
 
 def test_an_error_is_passed_on(sglang_url: str) -> None:

@@ -1,0 +1,170 @@
+"""Streams of plain completions that go on elsewhere: preempted, or their engine lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metropolis.gateway.partial import Partial, partial_of
+from metropolis.policy.fixed import Fcfs, StepFirst
+from tests.gateway.engines import StubEngine, chat, counting, gateway_before, until
+from tests.gateway.test_server import PATHS, post
+
+
+class Impatient(StepFirst):
+    preempts = True
+
+
+def at_step(step: int) -> dict[str, str]:
+    return {"X-Metropolis-Step": str(step)}
+
+
+def counted(name: str, tokens: int, **fields: Any) -> dict[str, Any]:
+    return {"model": "tiny", "prompt": name, "max_tokens": tokens, "stream": True, **fields}
+
+
+def text_of(answer: bytes) -> str:
+    *events, end = answer.removesuffix(b"\n\n").split(b"\n\n")
+    assert end == b"data: [DONE]"
+    return "".join(json.loads(event[5:])["choices"][0]["text"] for event in events)
+
+
+def words(tokens: int) -> str:
+    return "".join(f" {n}" for n in range(tokens))
+
+
+def partial(body: dict[str, Any], path: str = PATHS[1]) -> Partial | None:
+    return partial_of(path, json.dumps(body).encode())
+
+
+@given(st.integers(1, 9), st.lists(st.integers(0, 900)), st.booleans())
+def test_a_stream_cut_anywhere_is_taken_up_there(tokens: int, cuts: list[int], crlf: bool) -> None:
+    whole = b": hello\n\n" + b"".join(counting(counted("p", tokens)))
+    if crlf:
+        whole = whole.replace(b"\n\n", b"\r\n\r\n")
+    edges = sorted({min(cut, len(whole)) for cut in (0, *cuts)})
+    got = partial(counted("p", tokens))
+    assert got is not None
+    handed_on = b"".join(got.take(whole[left:right]) for left, right in pairwise(edges))
+    assert whole.startswith(handed_on)
+    assert handed_on + got.cut() == whole[: edges[-1]]
+    rest = json.loads(got.rest())
+    had = handed_on.count(b'"text": " ')
+    assert rest["prompt"] == "p" + words(had)
+    assert rest["max_tokens"] == tokens - had
+    assert got.is_at_its_end == (had == tokens)
+    assert got.is_understood
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"prompt": ["a"]}, {"prompt": [1, 2]}, {"max_tokens": None}, {"stream": False}, {"n": 2},
+        {"echo": True}, {"logprobs": 0}, {"suffix": "."}, {"best_of": 3},
+    ],
+)  # fmt: skip
+def test_what_cannot_be_appended_to_is_not_taken_up(fields: dict[str, Any]) -> None:
+    assert partial(counted("p", 3)) is not None
+    assert partial(counted("p", 3) | fields) is None
+    assert partial(counted("p", 3), PATHS[0]) is None
+
+
+def test_events_of_something_else_are_handed_on_but_not_understood() -> None:
+    got = partial(counted("p", 3))
+    assert got is not None
+    assert got.take(b'data: {"error": 1}\n\n') == b'data: {"error": 1}\n\n'
+    assert not got.is_understood
+
+
+def test_a_policy_that_preempts_lets_the_short_pass_the_long() -> None:
+    async def ask() -> None:
+        engine = StubEngine()
+        engine.piece_s = 0.01
+        async with gateway_before(engine, policy=Impatient(), at_once=1) as (url, gateway):
+            order: list[str] = []
+
+            async def one(name: str, tokens: int) -> str:
+                body = counted(name, tokens)
+                status, answer, _ = await post(url, body, path=PATHS[1], headers=at_step(tokens))
+                assert status == 200
+                order.append(name)
+                return text_of(answer)
+
+            long = asyncio.create_task(one("long", 60))
+            await until(lambda: engine.raw)
+            short = asyncio.create_task(one("short", 3))
+            assert await short == words(3)
+            assert await long == words(60)
+            assert order == ["short", "long"]
+            assert gateway.figures.preempted == 1
+            assert [body["prompt"].split()[0] for body in engine.bodies] == [
+                "long",
+                "short",
+                "long",
+            ]
+            assert engine.bodies[2]["max_tokens"] < 60
+            assert gateway.admission.at_work == [0]
+            assert not gateway.admission.yields
+
+    asyncio.run(ask())
+
+
+def test_other_requests_are_let_finish() -> None:
+    async def ask() -> None:
+        engine = StubEngine()
+        engine.piece_s = 0.05
+        async with gateway_before(engine, policy=Impatient(), at_once=1) as (url, gateway):
+            long = asyncio.create_task(post(url, chat("long", stream=True), headers=at_step(9)))
+            await until(lambda: engine.raw)
+            await post(url, counted("short", 1), path=PATHS[1])
+            assert long.done()
+            assert gateway.figures.preempted == 0
+
+    asyncio.run(ask())
+
+
+def test_a_plain_completion_outlives_its_engine() -> None:
+    async def ask() -> None:
+        engines = [StubEngine(), StubEngine()]
+        engines[0].pieces = asyncio.Semaphore(4)
+        async with gateway_before(*engines, policy=Fcfs()) as (url, gateway):
+            asked = asyncio.create_task(post(url, counted("p", 9), path=PATHS[1]))
+            await until(lambda: engines[0].raw)
+            await asyncio.sleep(0.05)
+            await engines[0].kill()
+            status, answer, _ = await asked
+            assert (status, text_of(answer)) == (200, words(9))
+            assert engines[1].bodies[0]["prompt"] == "p" + words(4)
+            assert gateway.figures.retried == 1
+            await engines[0].start()
+
+    asyncio.run(ask())
+
+
+def test_clients_may_leave_while_a_preempted_stream_waits() -> None:
+    async def ask() -> None:
+        engine = StubEngine()
+        engine.piece_s = 0.01
+        async with gateway_before(engine, policy=Impatient(), at_once=1) as (url, gateway):
+            long = asyncio.create_task(
+                post(url, counted("long", 6000), path=PATHS[1], headers=at_step(9))
+            )
+            await until(lambda: engine.raw)
+            engine.open.clear()
+            short = asyncio.create_task(post(url, counted("short", 1), path=PATHS[1]))
+            await until(lambda: gateway.figures.preempted == 1 and len(gateway.admission) == 1)
+            long.cancel()
+            await until(lambda: len(gateway.admission) == 0)
+            engine.open.set()
+            status, answer, _ = await short
+            assert (status, text_of(answer)) == (200, words(1))
+            await until(lambda: gateway.admission.at_work == [0])
+            assert gateway.figures.aborted == 1
+
+    asyncio.run(ask())
