@@ -112,7 +112,8 @@ class StubEngine:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         for piece in events:
-            await asyncio.sleep(self.piece_s)
+            if self.piece_s:
+                await asyncio.sleep(self.piece_s)
             if self.pieces is not None:
                 await self.pieces.acquire()
             await response.write(piece)
