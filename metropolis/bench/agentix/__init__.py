@@ -24,9 +24,9 @@ from metropolis.progress import progress_bar
 from metropolis.sim.profiles import load_profile
 from metropolis.trace.generate.agentix import MIXED, WORKLOADS
 
-LOADS = (0.4, 0.7, 0.85, 1.0, 1.2, 1.5)
+LOADS = (0.4, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0)
 """Of the rate at which one instance is just busy, see Bench.busy_per_s."""
-FEW_LOADS = (0.7, 1.0, 1.3)
+FEW_LOADS = (0.4, 0.8, 1.0, 1.3)
 """Where there are many instances."""
 BALANCERS = ("round_robin", "least_used", "prefix", "agentix")
 BALANCED = ("ShareGPT", "LATS")
@@ -65,15 +65,24 @@ def runs() -> list[Run]:
 @click.command("agentix")
 @click.option("--programs", type=click.IntRange(10, 1_000_000), default=300, show_default=True)
 @click.option("--profile", default="llama-3-8b/a100", show_default=True)
+@click.option(
+    "--sequences",
+    type=click.IntRange(1, 4096),
+    default=32,
+    show_default=True,
+    help="Most that an instance decodes at once: with fewer, fewer programs keep it busy.",
+)
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
-def command(programs: int, profile: str, seed: int, as_json: bool) -> None:
+def command(programs: int, profile: str, sequences: int, seed: int, as_json: bool) -> None:
     """Serve agentic programs in virtual time, by Agentix and by what it is compared with.
 
     Everything is simulated: instances, and programs that have the paper's statistics. PROGRAMS are
     chats for each instance; of the others as many as take about as long.
     """
-    bench = Bench(load_profile(profile), programs, seed)
+    engine = load_profile(profile)
+    engine.max_sequences = sequences
+    bench = Bench(engine, programs, seed)
     busy_per_s = {
         (name, reuse): bench.busy_per_s(name, prefix_reuse=reuse)
         for name in (*WORKLOADS, MIXED)
@@ -87,7 +96,7 @@ def command(programs: int, profile: str, seed: int, as_json: bool) -> None:
             found[run.part].append(bench.run(run.workload, run.system, per_s, run.instances))
             advance(1)
     if as_json:
-        told = {"profile": profile, "seed": seed, "programs": programs}
+        told = {"profile": profile, "sequences": sequences, "seed": seed, "programs": programs}
         simulated = {part: [asdict(one) for one in rows] for part, rows in found.items()}
         paper = {
             "throughput_times": PAPER_TIMES,
@@ -97,4 +106,7 @@ def command(programs: int, profile: str, seed: int, as_json: bool) -> None:
         click.echo(json.dumps(told | {"simulated": simulated, "paper": paper}, indent=2))
         return
     show(found, Console())
-    click.echo(f"{programs} chats an instance on {profile}; all simulated, lengths are estimates")
+    click.echo(
+        f"{programs} chats an instance on {profile}, {sequences} sequences at once; all simulated, "
+        "lengths are estimates"
+    )
