@@ -182,7 +182,7 @@ def _served(
     place = named(DISPATCHERS, setting.dispatcher or "least_used")
     fleet = fleet_of(setting.profile, setting.instances)
     engines = Engines(setting.profile, policy, place(fleet), prefix_reuse=setting.prefix_reuse)
-    running = ServedReplay(trace, controller, policy, engines, mode.outstanding_max, progress)
+    running = ServedReplay(trace, controller, engines, mode.outstanding_max, progress)
     running.run()
     return {
         "makespan_sim_s": running.now_sim_s,

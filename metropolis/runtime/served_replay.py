@@ -17,7 +17,7 @@ from math import isinf
 import numpy as np
 
 from metropolis import _core
-from metropolis.policy.base import Execution, Policy, QueuedRequest
+from metropolis.policy.base import Execution, QueuedRequest
 from metropolis.sim.engines import Engines
 from metropolis.trace.schema import Trace
 
@@ -37,13 +37,12 @@ class ServedReplay:
         self,
         trace: Trace,
         controller: _core.Controller,
-        policy: Policy,
         engines: Engines,
         outstanding_max: int = 0,
         progress: Callable[[int], None] | None = None,
     ) -> None:
         self._trace, self._controller, self._progress = trace, controller, progress
-        self._policy, self._engines = policy, engines
+        self._engines = engines
         self._outstanding, self._outstanding_max = 0, outstanding_max
         self._held_back: list[int] = []
         calls = trace.calls
@@ -160,7 +159,7 @@ class ServedReplay:
         agent = self._trace.calls.agent[call]
         self._open_calls[agent] -= 1
         if not self._open_calls[agent]:
-            self._policy.program_ended(execution.request.program)
+            self._engines.program_ended(execution.request.program)
             cluster = self._cluster_of[agent]
             assert cluster is not None
             self._finish(cluster)
