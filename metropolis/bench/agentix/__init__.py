@@ -26,7 +26,7 @@ from metropolis.trace.generate.agentix import MIXED, WORKLOADS
 
 LOADS = (0.4, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0)
 """Of the rate at which one instance is just busy, see Bench.busy_per_s."""
-FEW_LOADS = (0.4, 0.8, 1.0, 1.3)
+FEW_LOADS = (0.4, 0.8, 1.1, 1.5)
 """Where there are many instances."""
 BALANCERS = ("round_robin", "least_used", "prefix", "agentix")
 BALANCED = ("ShareGPT", "LATS")
@@ -43,6 +43,8 @@ class Run:
     system: System
     load: float
     instances: int = 1
+    shares: int = 1
+    """So many times the programs of one instance."""
 
 
 def runs() -> list[Run]:
@@ -53,12 +55,16 @@ def runs() -> list[Run]:
         *(Run("curves", name, one, load) for name in names for one in SYSTEMS for load in LOADS),
         *(Run("batches", name, one, inf) for name in names for one in SYSTEMS),
         *(
-            Run("balancers", name, one, load, INSTANCES)
+            Run("balancers", name, one, load, INSTANCES, INSTANCES)
             for name in BALANCED
             for one in balanced
             for load in FEW_LOADS
         ),
-        *(Run("replicas", "ShareGPT", AGENTIX, load, n) for n in REPLICAS for load in FEW_LOADS),
+        *(
+            Run("replicas", "ShareGPT", AGENTIX, load, replicas, REPLICAS[-1])
+            for replicas in REPLICAS
+            for load in FEW_LOADS
+        ),
     ]
 
 
@@ -93,7 +99,9 @@ def command(programs: int, profile: str, sequences: int, seed: int, as_json: boo
         for run in runs():
             describe(f"{run.part}: {run.workload}, {run.system.name}")
             per_s = run.load * run.instances * busy_per_s[run.workload, run.system.prefix_reuse]
-            found[run.part].append(bench.run(run.workload, run.system, per_s, run.instances))
+            found[run.part].append(
+                bench.run(run.workload, run.system, per_s, run.instances, run.shares)
+            )
             advance(1)
     if as_json:
         told = {"profile": profile, "sequences": sequences, "seed": seed, "programs": programs}

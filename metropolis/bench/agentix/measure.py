@@ -67,9 +67,14 @@ class Bench:
         share = {"LATS": 0.1, "mixed": 0.3}.get(name, 1.0)
         return max(1, round(share * self.programs))
 
-    def run(self, name: str, system: System, per_s: float, instances: int = 1) -> Measured:
-        """Serve programs of `name` that arrive `per_s` a second, or all at once."""
-        arriving = workload(name, instances * self.count(name), min(per_s, 1e9), self.seed)
+    def run(
+        self, name: str, system: System, per_s: float, instances: int = 1, shares: int = 1
+    ) -> Measured:
+        """Serve programs of `name`, `shares` times as many as one instance's share.
+
+        They arrive `per_s` a second, or all at once.
+        """
+        arriving = workload(name, shares * self.count(name), min(per_s, 1e9), self.seed)
         policy = system.policy or ("plas" if name in SINGLE_THREADED else "atlas")
         served = Serving(
             arriving,

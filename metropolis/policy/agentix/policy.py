@@ -15,7 +15,7 @@ from metropolis.policy.base import Execution, QueuedRequest
 from metropolis.policy.levels import QUANTA_S, Call, Multilevel
 from metropolis.types import MetropolisError
 
-BETA = 8.0
+BETA = 32.0
 """A program's waiting over its service at which its calls are promoted."""
 
 
