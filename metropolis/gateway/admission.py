@@ -13,6 +13,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from math import inf
+from operator import itemgetter
 
 from metropolis.dispatch.base import Dispatcher
 from metropolis.policy.base import Execution, Policy, QueuedRequest
@@ -43,8 +44,8 @@ class Admission:
         self._queue = RequestQueue(policy)
         self._waiting: dict[int, asyncio.Future[int]] = {}
         """By the id of a request; the queue still holds some for whom nobody waits any more."""
-        self.yields: dict[int, tuple[QueuedRequest, Callable[[], None]]] = {}
-        """Requests at engines that can be put back, and what makes them, by id."""
+        self.yields: dict[int, tuple[QueuedRequest, int, Callable[[], None]]] = {}
+        """Requests that can be put back, at which engine, and what makes them; by id."""
         self._leaving: int | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.at_work = [0] * dispatcher.fleet.instances
@@ -136,11 +137,16 @@ class Admission:
         return None
 
     def _make_place(self, first: QueuedRequest) -> None:
-        if not self.policy.preempts or self._leaving is not None or not self.yields:
+        if not self.policy.preempts or self._leaving is not None:
             return
-        last, leave = max(self.yields.values(), key=lambda one: self._place(one[0]))
-        if self._place(last) > self._place(first):
-            self._leaving = last.id
+        ranked = [
+            (self._place(request), leave)
+            for request, instance, leave in self.yields.values()
+            if self.is_up[instance]
+        ]
+        place, leave = max(ranked, key=itemgetter(0), default=(self._place(first), None))
+        if leave is not None and place > self._place(first):
+            self._leaving = place[-1]
             leave()
 
     def _place(self, request: QueuedRequest) -> tuple[int, float, int]:

@@ -109,8 +109,9 @@ class Relayed:
         self._let_yield()
 
     def _let_yield(self) -> None:
-        if self._partial is not None and self._gateway.admission.policy.preempts:
-            self._gateway.admission.yields[self._request.id] = self._request, self._preempt
+        admission = self._gateway.admission
+        if self._partial is not None and self.instance is not None and admission.policy.preempts:
+            admission.yields[self._request.id] = self._request, self.instance, self._preempt
 
     def _preempt(self) -> None:
         self._is_preempted = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -188,6 +189,32 @@ def test_ranks_that_change_by_time_alone_are_looked_at_in_time() -> None:
         await world.act("arrive", 0)
         world.now_s = 0.5
         await until(lambda: policy.passed_s == 0.5)
+
+    asyncio.run(run())
+
+
+def test_the_last_at_an_engine_that_answers_makes_place_for_who_ranks_before_it() -> None:
+    class Impatient(StepFirst):
+        preempts = True
+
+    async def run() -> None:
+        world = World(Impatient(), InTurn)
+        left: list[int] = []
+        for step in (4, 3, 2, 4, 3, 2):  # two at each engine
+            await world.act("arrive", step)
+        for id_, (request, engine) in world.placed.items():
+            world.admission.yields[id_] = request, engine, partial(left.append, id_)
+        await world.act("down", world.placed[3][1])  # the last are there, 0 and 3
+        await world.act("arrive", 4)
+        assert left == []
+        await world.act("arrive", 1)
+        assert left == [4]
+        await world.act("arrive", 0)
+        assert left == [4]  # one at a time
+        world.admission.put_back(*world.placed.pop(4))
+        assert left == [4, 1]
+        await world.settle()
+        assert {request.step for request, _ in world.placed.values()} == {4, 3, 2, 0}
 
     asyncio.run(run())
 
