@@ -1,7 +1,7 @@
 """Types of the C++ extension."""
 
 from collections.abc import Sequence
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -90,6 +90,12 @@ class Profile:
     block_tokens: int
     chunk_tokens: int
     max_sequences: int
+    kv_bytes_per_token: int
+    """This and the next two: for preemption by swap."""
+    pcie_gb_per_s: float
+    """Between GPU and host, all links of the instance together."""
+    host_gb: float
+    """Host memory for swapped KV blocks."""
     def __init__(
         self,
         *,
@@ -106,6 +112,9 @@ class Profile:
         block_tokens: int = 16,
         chunk_tokens: int = 2048,
         max_sequences: int = 128,
+        kv_bytes_per_token: int = 0,
+        pcie_gb_per_s: float = 0.0,
+        host_gb: float = 0.0,
     ) -> None: ...
 
 class Request:
@@ -163,6 +172,10 @@ class InstanceStatus:
     @property
     def kv_capacity_blocks(self) -> int: ...
     @property
+    def kv_host_blocks(self) -> int:
+        """Swapped out."""
+
+    @property
     def running(self) -> int: ...
     @property
     def waiting(self) -> int: ...
@@ -171,12 +184,29 @@ class InstanceStatus:
         """So far."""
 
     @property
+    def swapped_blocks(self) -> int:
+        """So far, out and in."""
+
+    @property
     def prefix_hit_tokens(self) -> int:
         """Of prompts and recomputed answers, found in the cache so far."""
 
 class InstancePool:
+    """Data-parallel replicas behind a least-loaded dispatcher.
+
+    `preemption`: what becomes of the KV blocks of a preempted sequence: "recompute" drops them,
+    "swap" copies them to the host's memory and back while there is room in it (the swap space of
+    vLLM; Agentix §4.2.2: all of a sequence in one copy). `decision_iterations`: multi-step
+    scheduling as in vLLM 0.6: the engine admits, preempts and lets go every so many iterations.
+    """
+
     def __init__(
-        self, profile: Profile, instances: int = 1, prefix_reuse: bool = False
+        self,
+        profile: Profile,
+        instances: int = 1,
+        prefix_reuse: bool = False,
+        preemption: Literal["recompute", "swap"] = "recompute",
+        decision_iterations: int = 1,
     ) -> None: ...
     def submit(self, id: int, request: Request, now_sim_s: float) -> None: ...
     def abort(self, id: int, now_sim_s: float) -> None:
@@ -228,6 +258,8 @@ def simulate(
     instances: int = 1,
     prefix_reuse: bool = False,
     concurrency: int = 0,
+    preemption: Literal["recompute", "swap"] = "recompute",
+    decision_iterations: int = 1,
 ) -> Simulated: ...
 
 # --- replay (cpp/bindings/bind_replay.cpp)

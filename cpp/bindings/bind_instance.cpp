@@ -30,19 +30,30 @@ py::array_t<T> to_numpy(const std::vector<T>& values) {
   return py::array_t<T>(static_cast<py::ssize_t>(values.size()), values.data());
 }
 
+InstancePoolOptions options_of(std::int32_t instances, bool prefix_reuse,
+                               const std::string& preemption, std::int32_t decision_iterations) {
+  if (preemption != "recompute" && preemption != "swap") {
+    throw py::value_error("preemption is '" + preemption + "', but must be recompute or swap");
+  }
+  const auto kind = preemption == "swap" ? Preemption::kSwap : Preemption::kRecompute;
+  return {instances, prefix_reuse, kind, decision_iterations};
+}
+
 py::dict simulate(const Profile& profile, const Column<double>& arrival_sim_s,
                   const Column<std::int32_t>& prompt_tokens,
                   const Column<std::int32_t>& output_tokens,
                   const std::optional<Column<std::int64_t>>& priority,
                   const std::optional<Column<std::int64_t>>& prefix_id,
                   const std::optional<Column<std::int32_t>>& prefix_tokens, std::int32_t instances,
-                  bool prefix_reuse, std::int64_t concurrency) {
+                  bool prefix_reuse, std::int64_t concurrency, const std::string& preemption,
+                  std::int32_t decision_iterations) {
   const Workload workload{view(arrival_sim_s), view(prompt_tokens), view(output_tokens),
                           view(priority),      view(prefix_id),     view(prefix_tokens)};
+  const auto options = options_of(instances, prefix_reuse, preemption, decision_iterations);
   WorkloadResult result;
   {
     const py::gil_scoped_release release;
-    result = run_workload(profile, {instances, prefix_reuse}, workload, concurrency);
+    result = run_workload(profile, options, workload, concurrency);
   }
   py::dict columns;
   columns["submitted_sim_s"] = to_numpy(result.submitted_sim_s);
@@ -60,17 +71,24 @@ void bind_profile(py::module_& m) {
       .def(py::init([](double w_ms, double g_ms, double h_ms, double b_ms, double k_ms, double q_ms,
                        double c_ms, double k_mixed_ms, bool c_once, std::int64_t kv_capacity_tokens,
                        std::int32_t block_tokens, std::int32_t chunk_tokens,
-                       std::int32_t max_sequences) {
-             return Profile{w_ms,         g_ms,         h_ms,         b_ms,   k_ms,
-                            q_ms,         c_ms,         k_mixed_ms,   c_once, kv_capacity_tokens,
-                            block_tokens, chunk_tokens, max_sequences};
+                       std::int32_t max_sequences, std::int64_t kv_bytes_per_token,
+                       double pcie_gb_per_s, double host_gb) {
+             return Profile{w_ms,          g_ms,
+                            h_ms,          b_ms,
+                            k_ms,          q_ms,
+                            c_ms,          k_mixed_ms,
+                            c_once,        kv_capacity_tokens,
+                            block_tokens,  chunk_tokens,
+                            max_sequences, kv_bytes_per_token,
+                            pcie_gb_per_s, host_gb};
            }),
            py::kw_only(), py::arg("w_ms") = 0.0, py::arg("g_ms") = 0.0, py::arg("h_ms") = 0.0,
            py::arg("b_ms") = 0.0, py::arg("k_ms") = 0.0, py::arg("q_ms") = 0.0,
            py::arg("c_ms") = 0.0, py::arg("k_mixed_ms") = 0.0, py::arg("c_once") = false,
            py::arg("kv_capacity_tokens"), py::arg("block_tokens") = defaults.block_tokens,
            py::arg("chunk_tokens") = defaults.chunk_tokens,
-           py::arg("max_sequences") = defaults.max_sequences)
+           py::arg("max_sequences") = defaults.max_sequences, py::arg("kv_bytes_per_token") = 0,
+           py::arg("pcie_gb_per_s") = 0.0, py::arg("host_gb") = 0.0)
       .def_readwrite("w_ms", &Profile::w_ms)
       .def_readwrite("g_ms", &Profile::g_ms)
       .def_readwrite("h_ms", &Profile::h_ms)
@@ -83,7 +101,10 @@ void bind_profile(py::module_& m) {
       .def_readwrite("kv_capacity_tokens", &Profile::kv_capacity_tokens)
       .def_readwrite("block_tokens", &Profile::block_tokens)
       .def_readwrite("chunk_tokens", &Profile::chunk_tokens)
-      .def_readwrite("max_sequences", &Profile::max_sequences);
+      .def_readwrite("max_sequences", &Profile::max_sequences)
+      .def_readwrite("kv_bytes_per_token", &Profile::kv_bytes_per_token)
+      .def_readwrite("pcie_gb_per_s", &Profile::pcie_gb_per_s)
+      .def_readwrite("host_gb", &Profile::host_gb);
 }
 
 }  // namespace
@@ -125,17 +146,22 @@ void bind_instance(py::module_& m) {
       .def_readonly("kv_used_blocks", &InstanceStatus::kv_used_blocks)
       .def_readonly("kv_cached_blocks", &InstanceStatus::kv_cached_blocks)
       .def_readonly("kv_capacity_blocks", &InstanceStatus::kv_capacity_blocks)
+      .def_readonly("kv_host_blocks", &InstanceStatus::kv_host_blocks)
       .def_readonly("running", &InstanceStatus::running)
       .def_readonly("waiting", &InstanceStatus::waiting)
       .def_readonly("preemptions", &InstanceStatus::preemptions)
+      .def_readonly("swapped_blocks", &InstanceStatus::swapped_blocks)
       .def_readonly("prefix_hit_tokens", &InstanceStatus::prefix_hit_tokens);
 
   py::class_<InstancePool>(m, "InstancePool",
                            "Data-parallel replicas behind a least-loaded dispatcher.")
-      .def(py::init([](const Profile& profile, std::int32_t instances, bool prefix_reuse) {
-             return InstancePool(profile, {instances, prefix_reuse});
+      .def(py::init([](const Profile& profile, std::int32_t instances, bool prefix_reuse,
+                       const std::string& preemption, std::int32_t decision_iterations) {
+             return InstancePool(
+                 profile, options_of(instances, prefix_reuse, preemption, decision_iterations));
            }),
-           py::arg("profile"), py::arg("instances") = 1, py::arg("prefix_reuse") = false)
+           py::arg("profile"), py::arg("instances") = 1, py::arg("prefix_reuse") = false,
+           py::arg("preemption") = "recompute", py::arg("decision_iterations") = 1)
       .def("submit", &InstancePool::submit, py::arg("id"), py::arg("request"), py::arg("now_sim_s"))
       .def("abort", &InstancePool::abort, py::arg("id"), py::arg("now_sim_s"))
       .def("next_event_sim_s", &InstancePool::next_event_sim_s)
@@ -171,5 +197,6 @@ void bind_instance(py::module_& m) {
         py::arg("profile"), py::arg("arrival_sim_s"), py::arg("prompt_tokens"),
         py::arg("output_tokens"), py::arg("priority") = py::none(),
         py::arg("prefix_id") = py::none(), py::arg("prefix_tokens") = py::none(),
-        py::arg("instances") = 1, py::arg("prefix_reuse") = false, py::arg("concurrency") = 0);
+        py::arg("instances") = 1, py::arg("prefix_reuse") = false, py::arg("concurrency") = 0,
+        py::arg("preemption") = "recompute", py::arg("decision_iterations") = 1);
 }

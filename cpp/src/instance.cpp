@@ -17,6 +17,20 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
+void check_options(const Profile& profile, const InstancePoolOptions& options) {
+  if (options.decision_iterations < 1) {
+    throw std::invalid_argument("decision_iterations is " +
+                                std::to_string(options.decision_iterations) +
+                                ", but must be at least 1");
+  }
+  if (options.preemption == Preemption::kSwap &&
+      !(profile.kv_bytes_per_token > 0 && profile.pcie_gb_per_s > 0 && profile.host_gb > 0)) {
+    throw std::invalid_argument(
+        "preemption by swap needs the profile fields kv_bytes_per_token, pcie_gb_per_s and "
+        "host_gb");
+  }
+}
+
 std::size_t checked_instances(const InstancePoolOptions& options) {
   if (options.instances < 1) {
     throw std::invalid_argument("a pool of " + std::to_string(options.instances) +
@@ -51,11 +65,13 @@ std::string name_of(RequestId id) {
 struct InstancePool::Impl {
   Impl(const Profile& p, const InstancePoolOptions& options)
       : profile(p),
+        decision_iterations(options.decision_iterations),
         next_events(checked_instances(options), kNever),
         loads(checked_instances(options), 0) {
+    check_options(profile, options);
     const CostModel cost(profile);
     for (std::int32_t i = 0; i < options.instances; ++i) {
-      engines.emplace_back(profile, cost, options.prefix_reuse, i);
+      engines.emplace_back(profile, cost, options, i);
     }
   }
 
@@ -63,7 +79,9 @@ struct InstancePool::Impl {
     if (const std::string flaw = flaw_of_tokens(request); !flaw.empty()) {
       throw std::invalid_argument(name_of(id) + flaw);
     }
-    const std::int64_t kv = std::int64_t{request.prompt_tokens} + request.output_tokens - 1;
+    // Everything but its last token, and what may be decoded in vain before the next decision.
+    const std::int64_t kv =
+        std::int64_t{request.prompt_tokens} + request.output_tokens - 1 + decision_iterations - 1;
     const std::int64_t blocks = profile.kv_capacity_tokens / profile.block_tokens;
     if (ceil_div(kv, profile.block_tokens) > blocks) {
       throw std::invalid_argument(name_of(id) + " needs " + std::to_string(kv) +
@@ -109,6 +127,7 @@ struct InstancePool::Impl {
   }
 
   Profile profile;
+  std::int32_t decision_iterations;
   std::deque<Engine> engines;
   Tournament<double> next_events;
   Tournament<std::int64_t> loads;  // outstanding requests by instance

@@ -61,7 +61,9 @@ std::vector<Progress> Engine::progress(double now_sim_s) const {
   }
   std::vector<Progress> out;
   for (const Decoding& decoding : decodings_) {
-    out.push_back({decoding.id, static_cast<std::int32_t>(generated_tokens(decoding) + completed)});
+    const std::int64_t tokens = std::min<std::int64_t>(decoded_tokens(decoding) + completed,
+                                                       slab_[decoding.slot].output_tokens);
+    out.push_back({decoding.id, static_cast<std::int32_t>(tokens)});
   }
   const auto prefilling = [&](Slot slot) {
     out.push_back({slab_[slot].rank.id, slab_[slot].generated_tokens});
@@ -80,9 +82,11 @@ InstanceStatus Engine::status(double now_sim_s) const {
   return {.kv_used_blocks = used,
           .kv_cached_blocks = std::min(prefixes_.idle_blocks(), capacity - used),
           .kv_capacity_blocks = capacity,
+          .kv_host_blocks = host_used_blocks_,
           .running = decoding() + static_cast<std::int64_t>(chunks_.size()) + has_partial_,
           .waiting = static_cast<std::int64_t>(waiting_.size()),
           .preemptions = preemptions_,
+          .swapped_blocks = swapped_blocks_,
           .prefix_hit_tokens = prefix_hit_tokens_};
 }
 

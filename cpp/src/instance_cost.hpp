@@ -24,13 +24,16 @@ inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
-// A run of decode-only iterations of an unchanging batch: iteration i takes first + i * growth.
+// A run of decode-only iterations of an unchanging batch: iteration i takes first + i * growth, and
+// the first one `once` more.
 struct DecodeRun {
   Units first;
   Units growth;
+  Units once = 0;
 
   Units elapsed(std::int64_t iterations) const {
-    return iterations * first + growth * (static_cast<Units>(iterations) * (iterations - 1) / 2);
+    return once + iterations * first +
+           growth * (static_cast<Units>(iterations) * (iterations - 1) / 2);
   }
 };
 
@@ -67,14 +70,22 @@ class CostModel {
            static_cast<Units>(c_) * (c_once_ ? 1 : prefill.chunks);
   }
 
+  // Copying KV blocks between GPU and host, while nothing is computed.
+  Units swap(std::int64_t blocks) const { return static_cast<Units>(swap_block_) * blocks; }
+
  private:
   Units linear(std::int64_t tokens) const {
     return std::max<Units>(w_, static_cast<Units>(g_) * tokens + h_);
   }
 
   Units w_, b_, h_;
-  std::int64_t g_, k_, k_mixed_, q_, c_;
+  std::int64_t g_, k_, k_mixed_, q_, c_, swap_block_;
   bool c_once_;
 };
+
+// Bytes of one KV block.
+inline double block_bytes(const Profile& profile) {
+  return static_cast<double>(profile.kv_bytes_per_token * profile.block_tokens);
+}
 
 }  // namespace metropolis::detail

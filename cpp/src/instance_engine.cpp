@@ -11,10 +11,15 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 
 }  // namespace
 
-Engine::Engine(const Profile& profile, const CostModel& cost, bool prefix_reuse, std::int32_t index)
+Engine::Engine(const Profile& profile, const CostModel& cost, const InstancePoolOptions& options,
+               std::int32_t index)
     : profile_(profile),
       cost_(cost),
-      prefix_reuse_(prefix_reuse),
+      prefix_reuse_(options.prefix_reuse),
+      decision_iterations_(options.decision_iterations),
+      host_blocks_(options.preemption == Preemption::kSwap
+                       ? static_cast<std::int64_t>(profile.host_gb * 1e9 / block_bytes(profile))
+                       : 0),
       index_(index),
       free_blocks_(profile.kv_capacity_tokens / profile.block_tokens),
       next_event_sim_s_(kNever),
@@ -37,6 +42,7 @@ void Engine::enqueue(RequestId id, const Request& request, double now_sim_s) {
                  .generated_tokens = 0,
                  .last_shared = PrefixCache::kNone,
                  .computed_tokens = 0,
+                 .swapped_tokens = 0,
                  .own_blocks = 0,
                  .shared_blocks = 0,
                  .phase = 0};
@@ -71,8 +77,10 @@ void Engine::reach_boundary() {
 }
 
 void Engine::begin() {
+  const std::int64_t swapped_before = swapped_blocks_;
   const bool preempted = preempt_until_decodes_fit();
   allocate(decode_blocks(iteration_, 1));
+  reserved_blocks_ = decode_blocks(iteration_ + 1, decision_iterations_ - 1);
   std::int64_t budget = std::max<std::int64_t>(0, profile_.chunk_tokens - decoding());
   PrefillWork work;
   if (has_partial_ && budget > 0) {
@@ -85,7 +93,12 @@ void Engine::begin() {
     if (!fits(slab_[slot])) break;
     waiting_.pop();
     admit(slab_[slot]);
-    add_prefill(slot, budget, work);
+    if (slab_[slot].decodes_next()) {
+      start_decoding(slot);
+      --budget;
+    } else {
+      add_prefill(slot, budget, work);
+    }
   }
   if (work.chunks == 0) {
     begin_leap(preempted ? 1 : decodings_.front().last_iteration - iteration_);
@@ -93,6 +106,7 @@ void Engine::begin() {
     leap_ = {cost_.mixed(decoding(), decode_kv_tokens_, work), 0};
     leap_iterations_ = 1;
   }
+  leap_.once = cost_.swap(swapped_blocks_ - swapped_before);
   state_ = State::kIterating;
   next_event_sim_s_ = to_sim_s(now_ + leap_.elapsed(leap_iterations_));
 }
@@ -100,13 +114,14 @@ void Engine::begin() {
 // Nothing changes until a sequence has all its tokens, blocks run out or a submission cuts in.
 void Engine::begin_leap(std::int64_t longest) {
   leap_ = cost_.decode_run(decoding(), decode_kv_tokens_);
-  leap_iterations_ = longest;
+  leap_iterations_ = ceil_div(longest, decision_iterations_) * decision_iterations_;
   const std::int64_t available = available_blocks();
-  if (decode_blocks(iteration_ + 1, longest - 1) <= available) return;
+  if (decode_blocks(iteration_ + 1, leap_iterations_ - 1) <= available) return;
   // block_tokens iterations take one block for each sequence; the rest is counted one by one.
   leap_iterations_ = 1 + available / decoding() * profile_.block_tokens;
   std::int64_t used = available / decoding() * decoding();
   while ((used += decode_blocks(iteration_ + leap_iterations_, 1)) <= available) ++leap_iterations_;
+  leap_iterations_ -= leap_iterations_ % decision_iterations_;
 }
 
 // Whether the leap under way ends early for the request that has come first. Within a leap room
@@ -117,15 +132,17 @@ bool Engine::front_may_join() const {
          fits(slab_[waiting_.front()]);
 }
 
-// Ends the leap at the first boundary that sees what happens at `now_sim_s`.
+// Ends the leap at the first decision that sees what happens at `now_sim_s`.
 void Engine::cut_leap(double now_sim_s) {
-  leap_iterations_ = iterations_begun(now_sim_s);
+  leap_iterations_ =
+      ceil_div(iterations_begun(now_sim_s), decision_iterations_) * decision_iterations_;
   next_event_sim_s_ = to_sim_s(now_ + leap_.elapsed(leap_iterations_));
 }
 
 // Iterations of the leap that began before `now_sim_s`; at least one.
 std::int64_t Engine::iterations_begun(double now_sim_s) const {
-  const double wait = (now_sim_s - to_sim_s(now_)) * kUnitsPerSecond;
+  const double wait = std::max(
+      0.0, (now_sim_s - to_sim_s(now_)) * kUnitsPerSecond - static_cast<double>(leap_.once));
   const double half_growth = static_cast<double>(leap_.growth) / 2;
   const double linear = static_cast<double>(leap_.first) - half_growth;
   const double root = std::sqrt(linear * linear + 4 * half_growth * wait);
@@ -143,7 +160,7 @@ void Engine::end(std::deque<Completion>& out) {
   allocate(decode_blocks(iteration_ + 1, leap_iterations_ - 1));
   iteration_ += leap_iterations_;
   decode_kv_tokens_ += leap_iterations_ * decoding();
-  while (!decodings_.empty() && decodings_.front().last_iteration == iteration_) {
+  while (!decodings_.empty() && decodings_.front().last_iteration <= iteration_) {
     const Decoding decoding = decodings_.front();
     std::pop_heap(decodings_.begin(), decodings_.end());
     decodings_.pop_back();

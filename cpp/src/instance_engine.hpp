@@ -6,12 +6,17 @@
 //     the requests submitted up to and including that instant.
 //  2. Every decoding sequence gets one token. If their new KV blocks do not fit, the running
 //     sequence of the largest rank is preempted: its blocks are freed and it waits again, to
-//     prefill its prompt and what it had generated.
+//     prefill its prompt and what it had generated; or, with preemption by swap, to go on with the
+//     blocks that were copied to the host, where these had room. Copying delays the iteration.
 //  3. The rest of `chunk_tokens` goes to the sequence whose prefill is under way, then to waiting
 //     ones by rank while there is room for a sequence and for all the blocks of its prefill; the
 //     first that does not fit ends this. Nobody is admitted in an iteration that preempts.
 //  4. At its end sequences leave in order of id, first those that decoded; a completed prefill
 //     yields one token. Then those leave that were aborted while they ran.
+//  5. Multi-step scheduling: unless it prefills, an iteration is the first of
+//     `decision_iterations`, N. The others only decode; 2 to 4 wait for their end, 2 and 3 see to
+//     it that blocks suffice until then. What a sequence decodes beyond its last token is thrown
+//     away.
 // Known tokens (Request::prefix) are shared in whole blocks. They enter the cache when a prefill
 // ends and when a sequence leaves or is preempted; what another sequence has put there in the
 // meantime is held once. A prefill skips the blocks it finds, and computes at least one token.
@@ -31,7 +36,8 @@ namespace metropolis::detail {
 
 class Engine {
  public:
-  Engine(const Profile& profile, const CostModel& cost, bool prefix_reuse, std::int32_t index);
+  Engine(const Profile& profile, const CostModel& cost, const InstancePoolOptions& options,
+         std::int32_t index);
 
   // `now_sim_s` is not before anything step() has carried out.
   void enqueue(RequestId id, const Request& request, double now_sim_s);
@@ -61,10 +67,15 @@ class Engine {
     std::int32_t generated_tokens;   // kept up to date except while decoding
     PrefixCache::Block last_shared;  // of the blocks it holds in the prefix cache
     std::int64_t computed_tokens;    // in the KV cache; kept up to date except while decoding
+    std::int64_t swapped_tokens;     // in host memory
     std::int64_t own_blocks;         // the others; not counting what it allocated while decoding
     std::int32_t shared_blocks;      // how many it holds in the prefix cache
     std::int32_t phase;  // it needs a block when (phase + iteration) % block_tokens == 0
 
+    // Whether all but its last token is in the KV cache.
+    bool decodes_next() const {
+      return generated_tokens > 0 && computed_tokens == prefill_tokens() - 1;
+    }
     std::int64_t prefill_tokens() const { return std::int64_t{prompt_tokens} + generated_tokens; }
   };
   struct Decoding {
@@ -90,6 +101,8 @@ class Engine {
 
   bool preempt_until_decodes_fit();
   void preempt_worst();
+  void swap_out(Sequence& sequence);
+  void swap_in(Sequence& sequence);
   void add_prefill(Slot slot, std::int64_t& budget, PrefillWork& work);
   bool fits(const Sequence& sequence) const;
   void admit(Sequence& sequence);
@@ -103,11 +116,15 @@ class Engine {
   void leave(Slot slot, double now_sim_s, bool aborted, std::deque<Completion>& out);
   void release_blocks(Sequence& sequence);
 
+  std::int64_t blocks_of(std::int64_t tokens) const {
+    return ceil_div(tokens, profile_.block_tokens);
+  }
+  std::int64_t lookahead(const Sequence& sequence) const;
   std::int64_t decode_blocks(std::int64_t iteration, std::int64_t count) const;
   void allocate(std::int64_t blocks);
   std::int64_t available_blocks() const { return free_blocks_ + prefixes_.idle_blocks(); }
   std::int64_t decoding() const { return static_cast<std::int64_t>(decodings_.size()); }
-  std::int64_t generated_tokens(const Decoding& d) const {
+  std::int64_t decoded_tokens(const Decoding& d) const {  // with what will be thrown away
     return slab_[d.slot].output_tokens - (d.last_iteration - iteration_);
   }
   double to_sim_s(Units offset) const { return origin_sim_s_ + to_seconds(offset); }
@@ -116,6 +133,8 @@ class Engine {
   const Profile profile_;
   const CostModel cost_;
   const bool prefix_reuse_;
+  const std::int64_t decision_iterations_;
+  const std::int64_t host_blocks_;
   const std::int32_t index_;
 
   std::vector<Sequence> slab_;
@@ -128,6 +147,8 @@ class Engine {
   std::vector<RequestId> aborting_;  // run until the next boundary
   PrefixCache prefixes_;
   std::int64_t free_blocks_;
+  std::int64_t reserved_blocks_ = 0;  // for the decodes of rule 5
+  std::int64_t host_used_blocks_ = 0;
 
   State state_ = State::kIdle;
   double next_event_sim_s_;
@@ -140,6 +161,7 @@ class Engine {
   std::int64_t leap_iterations_ = 0;   // length of the leap under way
   DecodeRun leap_{0, 0};               // its cost; a single mixed iteration has no growth
   std::int64_t preemptions_ = 0;
+  std::int64_t swapped_blocks_ = 0;
   std::int64_t prefix_hit_tokens_ = 0;
 };
 

@@ -24,7 +24,7 @@ void Engine::allocate(std::int64_t blocks) {
 
 bool Engine::preempt_until_decodes_fit() {
   const std::int64_t before = preemptions_;
-  while (decode_blocks(iteration_, 1) > available_blocks()) preempt_worst();
+  while (decode_blocks(iteration_, decision_iterations_) > available_blocks()) preempt_worst();
   return preemptions_ > before;
 }
 
@@ -42,9 +42,28 @@ void Engine::preempt_worst() {
     decodings_.erase(worst);
     std::make_heap(decodings_.begin(), decodings_.end());
   }
+  swap_out(slab_[slot]);
   release_blocks(slab_[slot]);
   waiting_.push(slab_[slot].rank, slot);
   ++preemptions_;
+}
+
+void Engine::swap_out(Sequence& sequence) {
+  const std::int64_t blocks = blocks_of(sequence.computed_tokens);
+  if (host_used_blocks_ + blocks > host_blocks_) return;
+  sequence.swapped_tokens = sequence.computed_tokens;
+  host_used_blocks_ += blocks;
+  swapped_blocks_ += blocks;
+}
+
+// Brings back what the prefix cache does not have.
+void Engine::swap_in(Sequence& sequence) {
+  if (sequence.swapped_tokens == 0) return;
+  const std::int64_t blocks = blocks_of(sequence.swapped_tokens);
+  host_used_blocks_ -= blocks;
+  swapped_blocks_ += std::max<std::int64_t>(0, blocks - sequence.shared_blocks);
+  sequence.computed_tokens = std::max(sequence.computed_tokens, sequence.swapped_tokens);
+  sequence.swapped_tokens = 0;
 }
 
 // Whole blocks of known tokens among its first `tokens`.
@@ -54,9 +73,14 @@ PrefixBlocks Engine::blocks_within(const Sequence& sequence, std::int64_t tokens
   return {*sequence.known, shareable / profile_.block_tokens, profile_.block_tokens};
 }
 
+// Tokens for which a sequence that comes back may decode before the next decision (rule 5).
+std::int64_t Engine::lookahead(const Sequence& sequence) const {
+  return sequence.generated_tokens > 0 ? decision_iterations_ - 1 : 0;
+}
+
 bool Engine::fits(const Sequence& sequence) const {
-  std::int64_t needed = ceil_div(sequence.prefill_tokens(), profile_.block_tokens);
-  std::int64_t available = available_blocks();
+  std::int64_t needed = blocks_of(sequence.prefill_tokens() + lookahead(sequence));
+  std::int64_t available = available_blocks() - reserved_blocks_;
   if (needed <= available) return true;
   PrefixBlocks blocks = blocks_within(sequence, sequence.prefill_tokens() - 1);
   while (needed > available && blocks.left() > 0) {
@@ -80,8 +104,10 @@ void Engine::admit(Sequence& sequence) {
   }
   sequence.computed_tokens = std::int64_t{sequence.shared_blocks} * profile_.block_tokens;
   prefix_hit_tokens_ += sequence.computed_tokens;
-  sequence.own_blocks =
-      ceil_div(sequence.prefill_tokens(), profile_.block_tokens) - sequence.shared_blocks;
+  swap_in(sequence);
+  const std::int64_t whole = blocks_of(sequence.prefill_tokens());
+  reserved_blocks_ += blocks_of(sequence.prefill_tokens() + lookahead(sequence)) - whole;
+  sequence.own_blocks = whole - sequence.shared_blocks;
   allocate(sequence.own_blocks);
 }
 
@@ -110,11 +136,13 @@ void Engine::start_decoding(Slot slot) {
 void Engine::stop_decoding(const Decoding& decoding) {
   Sequence& sequence = slab_[decoding.slot];
   --phases_[static_cast<std::size_t>(sequence.phase)];
-  sequence.generated_tokens = static_cast<std::int32_t>(generated_tokens(decoding));
-  const std::int64_t kv = sequence.prefill_tokens();
+  const std::int64_t decoded = decoded_tokens(decoding);
+  const std::int64_t kv = sequence.prompt_tokens + decoded;
+  sequence.generated_tokens =
+      static_cast<std::int32_t>(std::min<std::int64_t>(decoded, sequence.output_tokens));
   decode_kv_tokens_ -= kv;
   sequence.computed_tokens = kv - 1;
-  sequence.own_blocks = ceil_div(kv - 1, profile_.block_tokens) - sequence.shared_blocks;
+  sequence.own_blocks = blocks_of(kv - 1) - sequence.shared_blocks;
 }
 
 // Puts what it has computed of its known tokens into the cache.
@@ -151,6 +179,7 @@ void Engine::release_blocks(Sequence& sequence) {
 void Engine::leave(Slot slot, double now_sim_s, bool aborted, std::deque<Completion>& out) {
   Sequence& sequence = slab_[slot];
   release_blocks(sequence);
+  host_used_blocks_ -= blocks_of(sequence.swapped_tokens);
   out.push_back({sequence.rank.id, index_, sequence.generated_tokens, sequence.first_token_sim_s,
                  now_sim_s, aborted});
   free_slots_.push_back(slot);

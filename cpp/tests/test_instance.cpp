@@ -171,6 +171,32 @@ TEST_CASE("an aborted request leaves: a waiting one at once, a running one at th
   CHECK(pool.outstanding() == 0);
 }
 
+TEST_CASE("a swapped sequence decodes on where it was, and copying takes its time") {
+  Profile profile = token_counter(16);  // four blocks, a millisecond to copy one
+  profile.kv_bytes_per_token = 250000;
+  profile.pcie_gb_per_s = 1;
+  profile.host_gb = 1;
+  CHECK_THROWS_AS(InstancePool(token_counter(16), {.preemption = Preemption::kSwap}),
+                  std::invalid_argument);
+  InstancePool pool(profile, {.preemption = Preemption::kSwap});
+  pool.submit(0, request(8, 9), 0);
+  pool.submit(1, request(8, 2), 0);
+  const auto out = finish(pool);
+  REQUIRE(out.size() == 2);
+  CHECK(pool.status(0).swapped_blocks == 4);
+  CHECK(out[0].last_token_sim_s == doctest::Approx(0.026).epsilon(1e-12));
+  CHECK(out[1].last_token_sim_s == doctest::Approx(0.029).epsilon(1e-12));
+}
+
+TEST_CASE("with multi-step scheduling a sequence leaves at the next decision") {
+  InstancePool pool(token_counter(1000), {.decision_iterations = 4});
+  pool.submit(0, request(8, 4), 0);
+  const auto out = finish(pool);
+  REQUIRE(out.size() == 1);
+  CHECK(out[0].output_tokens == 4);
+  CHECK(out[0].last_token_sim_s == doctest::Approx(0.012).epsilon(1e-12));
+}
+
 TEST_CASE("a closed loop keeps to its concurrency") {
   const std::vector<double> arrival_sim_s(50, 0.0);
   const std::vector<std::int32_t> prompt(50, 8), output(50, 3);
@@ -195,14 +221,18 @@ TEST_CASE("random workloads end, whole or in slices, with the same completions")
     profile.q_ms = 0.001;
     profile.chunk_tokens = draw(1, 100);
     profile.max_sequences = draw(1, 20);
-    const InstancePoolOptions options{draw(1, 3), seed % 2 == 0};
+    profile.kv_bytes_per_token = 1000;
+    profile.pcie_gb_per_s = 0.01;
+    profile.host_gb = 1e-4;
+    const auto preemption = seed % 3 == 0 ? Preemption::kSwap : Preemption::kRecompute;
+    const InstancePoolOptions options{draw(1, 3), seed % 2 == 0, preemption, seed % 5 == 0 ? 2 : 1};
     InstancePool whole(profile, options), sliced(profile, options);
     std::vector<Completion> of_whole, of_sliced;
     double now_sim_s = 0;
     for (RequestId id = 0; id < 60; ++id) {
       if (draw(0, 2) == 0) now_sim_s += 0.001 * draw(0, 500);
       Request r = request(draw(1, 15), draw(1, 2));
-      const auto room = static_cast<std::int32_t>(profile.kv_capacity_tokens / 4 * 4) - 16;
+      const auto room = static_cast<std::int32_t>(profile.kv_capacity_tokens / 4 * 4) - 17;
       if (room > 0) r.output_tokens += draw(0, room);
       r.priority = draw(0, 2);
       if (draw(0, 3) > 0) r.prefix.push_back({draw(0, 1), draw(1, r.prompt_tokens)});

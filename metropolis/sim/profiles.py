@@ -20,8 +20,14 @@ __all__ = ["Profile", "ProfileEntry", "load_entry", "load_profile", "profile_nam
 
 FOLDER = Path(__file__).parent / "profiles"
 
-_NUMBERS = {"w_ms", "g_ms", "h_ms", "b_ms", "k_ms", "q_ms", "c_ms", "k_mixed_ms"}
-_COUNTS = {"kv_capacity_tokens", "block_tokens", "chunk_tokens", "max_sequences"}
+_NUMBERS = {
+    *("w_ms", "g_ms", "h_ms", "b_ms", "k_ms", "q_ms", "c_ms", "k_mixed_ms"),
+    *("pcie_gb_per_s", "host_gb"),
+}
+_COUNTS = {
+    *("kv_capacity_tokens", "block_tokens", "chunk_tokens", "max_sequences"),
+    "kv_bytes_per_token",
+}
 _REQUIRED = {"w_ms", "g_ms", "h_ms", "b_ms", "k_ms", "q_ms", "c_ms", "kv_capacity_tokens", "source"}
 _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(_NUMBERS, (int, float)),

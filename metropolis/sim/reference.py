@@ -6,10 +6,11 @@ Slow and plain on purpose. The rules are numbered as in cpp/src/instance_engine.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import takewhile
 from math import inf, nextafter
+from typing import Literal
 
 from metropolis._core import Profile, Request
+from metropolis.sim.reference_memory import Memory, Options, Sequence
 
 SCALE = 2**60
 """Units of virtual time in a second: integers, so that sums do not depend on grouping."""
@@ -34,68 +35,30 @@ class Status:
     kv_used_blocks: int
     kv_cached_blocks: int
     kv_capacity_blocks: int
+    kv_host_blocks: int
     running: int
     waiting: int
     preemptions: int
+    swapped_blocks: int
     prefix_hit_tokens: int
 
 
-Tokens = tuple[tuple[int, int], ...]
-"""Known tokens: which text, and which of its tokens."""
-
-
-@dataclass(eq=False)
-class _Sequence:
-    id: int
-    request: Request
-    arrival_sim_s: float
-    generated: int = 0
-    to_prefill: int = 0
-    """Prompt, and what had been generated when it was admitted (again)."""
-    computed: int = 0
-    """Tokens in the KV cache."""
-    blocks: int = 0
-    """Blocks it holds, without those in the prefix cache."""
-    shared: list[Tokens] = field(default_factory=list)
-    """Blocks it holds in the prefix cache, by all tokens up to their ends."""
-    first_token_sim_s: float = inf
-
-    @property
-    def rank(self) -> tuple[int, float, int]:
-        return (self.request.priority, self.arrival_sim_s, self.id)
-
-    @property
-    def decodes(self) -> bool:
-        return self.computed >= self.to_prefill
-
-
 @dataclass
-class _CachedBlock:
-    references: int
-    released: int = 0
-    """Counts releases, so that the smallest is the least recently used."""
-
-
-@dataclass
-class _Instance:
-    profile: Profile
-    prefix_reuse: bool
-    index: int
-    waiting: list[_Sequence] = field(default_factory=list)
-    running: list[_Sequence] = field(default_factory=list)
-    cached: dict[Tokens, _CachedBlock] = field(default_factory=dict)
+class _Instance(Memory):
+    index: int = 0
     origin_sim_s: float = 0.0
     boundary: int = 0
     """End of the last iteration, in units from the origin."""
     end: int | None = None
     """End of the iteration under way."""
+    until_decision: int = 0
+    """Iterations of rule 5 that have not ended."""
     chunks: dict[int, int] = field(default_factory=dict)
     """Prefill tokens of the iteration under way, by sequence id."""
+    attention: int = 0
+    """Twice Q of its cost."""
     busy: int = 0
     aborting: set[int] = field(default_factory=set)
-    preemptions: int = 0
-    prefix_hit_tokens: int = 0
-    releases: int = 0
 
     def to_sim_s(self, units: int) -> float:
         return self.origin_sim_s + units / SCALE
@@ -103,7 +66,7 @@ class _Instance:
     def outstanding(self) -> int:
         return len(self.waiting) + len(self.running)
 
-    def submit(self, sequence: _Sequence) -> None:
+    def submit(self, sequence: Sequence) -> None:
         if not self.outstanding():
             self.origin_sim_s, self.boundary = sequence.arrival_sim_s, 0
         self.waiting.append(sequence)
@@ -112,7 +75,7 @@ class _Instance:
         """What leaves at once; KeyError for a request that is not here, or aborted already."""
         found = {s.id: s for s in [*self.waiting, *self.running] if s.id not in self.aborting}
         sequence = found[id]
-        if sequence in self.running and self.end is not None:
+        if sequence in self.running and (self.end is not None or self.until_decision):
             self.aborting.add(id)
             return None
         return self._leave(sequence, now_sim_s, aborted=True)
@@ -131,125 +94,69 @@ class _Instance:
             completions += self._finish()
         return completions
 
-    # --- memory
-
-    def free_blocks(self) -> int:
-        used = sum(s.blocks for s in self.running) + len(self.cached)
-        return self.profile.kv_capacity_tokens // self.profile.block_tokens - used
-
-    def available_blocks(self) -> int:
-        """Free, or cached and held by nobody."""
-        return self.free_blocks() + len(self.idle_blocks())
-
-    def idle_blocks(self) -> list[Tokens]:
-        """Cached and held by nobody, least recently used first."""
-        idle = [tokens for tokens, block in self.cached.items() if not block.references]
-        return sorted(idle, key=lambda tokens: self.cached[tokens].released)
-
-    def allocate(self, sequence: _Sequence, blocks: int) -> None:
-        while self.free_blocks() < blocks:
-            del self.cached[self.idle_blocks()[0]]
-        sequence.blocks += blocks
-
-    def release(self, sequence: _Sequence) -> None:
-        self.share_blocks(sequence)
-        self.running.remove(sequence)
-        sequence.blocks = 0
-        for tokens in reversed(sequence.shared):  # the last first: leaves are evicted first
-            block = self.cached[tokens]
-            block.references -= 1
-            self.releases += 1
-            block.released = self.releases
-        sequence.shared = []
-
-    def share_blocks(self, sequence: _Sequence) -> None:
-        """Put what it has computed of its known tokens into the cache."""
-        for tokens in self.known_blocks(sequence, sequence.computed)[len(sequence.shared) :]:
-            self.cached.setdefault(tokens, _CachedBlock(0)).references += 1
-            sequence.shared.append(tokens)
-            sequence.blocks -= 1
-
-    def known_blocks(self, sequence: _Sequence, limit: int) -> list[Tokens]:
-        """Whole blocks of known tokens among its first `limit` tokens."""
-        prefix = sequence.request.prefix if self.prefix_reuse else []
-        known = tuple((text, i) for text, tokens in prefix for i in range(tokens))[:limit]
-        step = self.profile.block_tokens
-        return [known[:end] for end in range(step, len(known) + 1, step)]
-
-    def blocks_of(self, tokens: int) -> int:
-        return -(-tokens // self.profile.block_tokens)
-
-    # --- an iteration
-
     def _begin(self) -> None:
-        profile = self.profile
-        decoding = [s for s in self.running if s.decodes]
-
-        # Rule 2: room for one token of everybody who decodes.
-        def growing() -> list[_Sequence]:
-            return [s for s in decoding if s.computed % profile.block_tokens == 0]
-
-        preempted = False
-        while len(growing()) > self.available_blocks():
-            worst = max(self.running, key=lambda s: s.rank)
-            self.release(worst)
-            decoding = [s for s in decoding if s is not worst]
-            self.waiting.append(worst)
-            self.preemptions += 1
-            preempted = True
-        for sequence in growing():
-            self.allocate(sequence, 1)
-        for sequence in decoding:
-            sequence.computed += 1
-
-        # Rule 3: prefills.
-        budget = max(0, profile.chunk_tokens - len(decoding))
-        self.chunks = {}
-        attention = 0
-        for sequence in [s for s in self.running if not s.decodes]:
-            chunk = min(budget, sequence.to_prefill - sequence.computed)
-            if chunk:
-                self.chunks[sequence.id] = chunk
-                attention += chunk * (2 * sequence.computed + chunk)
-                budget -= chunk
-        self.waiting.sort(key=lambda s: s.rank)
-        while not preempted and budget and self.waiting:
-            sequence = self.waiting[0]
-            if len(self.running) >= profile.max_sequences or not self._admit(sequence):
-                break
-            chunk = min(budget, sequence.to_prefill - sequence.computed)
-            self.chunks[sequence.id] = chunk
-            attention += chunk * (2 * sequence.computed + chunk)
-            budget -= chunk
-
-        duration = self._duration(decoding, attention)
+        swapped_before = self.swapped_blocks
+        self.chunks, self.attention = {}, 0
+        if self.until_decision:  # rule 5
+            for sequence in self.running:
+                if sequence.decodes:
+                    self.grow(sequence)
+        else:
+            preempted = self._decode()
+            self._prefill(preempted)
+            self.until_decision = 1 if self.chunks else self.options.decision_iterations
+        duration = self._duration(self.swapped_blocks - swapped_before)
         self.end = self.boundary + duration
         self.busy += duration
 
-    def _admit(self, sequence: _Sequence) -> bool:
-        sequence.to_prefill = sequence.request.prompt_tokens + sequence.generated
-        known = self.known_blocks(sequence, sequence.to_prefill - 1)
-        found = list(takewhile(self.cached.__contains__, known))
-        needed = self.blocks_of(sequence.to_prefill) - len(found)
-        idle = sum(not self.cached[tokens].references for tokens in found)
-        if needed > self.available_blocks() - idle:
-            return False
-        self.waiting.remove(sequence)
-        self.running.append(sequence)
-        for tokens in found:
-            self.cached[tokens].references += 1
-        sequence.shared = found
-        sequence.computed = len(found) * self.profile.block_tokens
-        self.prefix_hit_tokens += sequence.computed
-        self.allocate(sequence, needed)
-        return True
+    def _decode(self) -> bool:
+        """Rule 2: room for what decodes, until the next decision; whether somebody lost it."""
+        ahead = self.options.decision_iterations
+        before = self.preemptions
+        while self._growth(ahead) > self.available_blocks():
+            self.preempt(max(self.running, key=lambda s: s.rank))
+        for sequence in self.running:
+            if sequence.decodes:
+                self.grow(sequence)
+        self.reserved = self._growth(ahead - 1)
+        return self.preemptions > before
 
-    def _duration(self, decoding: list[_Sequence], attention: int) -> int:
+    def _growth(self, tokens: int) -> int:
+        return sum(self.growth(s, tokens) for s in self.running if s.decodes)
+
+    def _prefill(self, preempted: bool) -> None:
+        """Rule 3."""
+        decoding = sum(s.decodes for s in self.running)
+        budget = max(0, self.profile.chunk_tokens - decoding)
+        for sequence in [s for s in self.running if not s.decodes]:
+            budget -= self._add_chunk(sequence, budget)
+        self.waiting.sort(key=lambda s: s.rank)
+        while not preempted and budget and self.waiting:
+            sequence = self.waiting[0]
+            if len(self.running) >= self.profile.max_sequences or not self.admit(sequence):
+                break
+            if sequence.generated and sequence.computed == sequence.to_prefill - 1:
+                sequence.computed += 1  # it decodes; the block for this is among the admitted
+                budget -= 1
+            else:
+                budget -= self._add_chunk(sequence, budget)
+
+    def _add_chunk(self, sequence: Sequence, budget: int) -> int:
+        chunk = min(budget, sequence.to_prefill - sequence.computed)
+        if chunk:
+            self.chunks[sequence.id] = chunk
+            self.attention += chunk * (2 * sequence.computed + chunk)
+        return chunk
+
+    def _duration(self, swapped_blocks: int) -> int:
         profile, chunks = self.profile, self.chunks
+        decoding = [s for s in self.running if s.decodes]
 
         def units(value_ms: float) -> int:
             return int(value_ms * SCALE / 1000)
 
+        block_bytes = profile.kv_bytes_per_token * profile.block_tokens
+        swap_ms = swapped_blocks and block_bytes / (profile.pcie_gb_per_s * 1e6)
         k_ms = (chunks and profile.k_mixed_ms) or profile.k_ms
         prefills = min(len(chunks), 1) if profile.c_once else len(chunks)
         new_tokens = len(decoding) + sum(chunks.values())
@@ -257,60 +164,80 @@ class _Instance:
             max(units(profile.w_ms), units(profile.g_ms) * new_tokens + units(profile.h_ms))
             + units(profile.b_ms) * len(decoding)
             + units(k_ms) * sum(s.computed for s in decoding)
-            + units(profile.q_ms) * attention // 2
+            + units(profile.q_ms) * self.attention // 2
             + units(profile.c_ms) * prefills
+            + units(swap_ms) * swapped_blocks
         )
 
     def _finish(self) -> list[Completion]:
-        """Rule 4: those that decoded go first, in order of id; the aborted last."""
+        """Rule 4, if rule 5 lets it: in order of the last token and id; the aborted last."""
         assert self.end is not None
         self.boundary, self.end = self.end, None
+        self.until_decision -= 1
         now_sim_s = self.to_sim_s(self.boundary)
-        completions = []
         decoded = [s for s in self.running if s.decodes]
-        prefilled = [s for s in self.running if s.id in self.chunks]
-        for sequence in [*sorted(decoded, key=_by_id), *sorted(prefilled, key=_by_id)]:
-            if sequence.id in self.chunks:
-                sequence.computed += self.chunks[sequence.id]
-                if not sequence.decodes:
-                    continue
-                self.share_blocks(sequence)
+        for sequence in decoded:
             sequence.generated += 1
-            sequence.first_token_sim_s = min(sequence.first_token_sim_s, now_sim_s)
-            if sequence.generated == sequence.request.output_tokens:
+        if self.until_decision:
+            return []
+        prefilled = sorted((s for s in self.running if s.id in self.chunks), key=_by_id)
+        for sequence in prefilled:
+            sequence.computed += self.chunks[sequence.id]
+            if sequence.decodes:
+                sequence.generated += 1
+                sequence.first_token_sim_s = min(sequence.first_token_sim_s, now_sim_s)
+        completions = []
+        for sequence in [*sorted(decoded, key=_by_surplus), *prefilled]:
+            if sequence.decodes and sequence in prefilled:
+                self.share(sequence)
+            if sequence.generated >= sequence.request.output_tokens:
                 completions.append(self._leave(sequence, now_sim_s, aborted=False))
         for sequence in sorted((s for s in self.running if s.id in self.aborting), key=_by_id):
             completions.append(self._leave(sequence, now_sim_s, aborted=True))
         self.aborting.clear()
         return completions
 
-    def _leave(self, sequence: _Sequence, now_sim_s: float, *, aborted: bool) -> Completion:
+    def _leave(self, sequence: Sequence, now_sim_s: float, *, aborted: bool) -> Completion:
         if sequence in self.running:
             self.release(sequence)
         else:
             self.waiting.remove(sequence)
-        first_token_sim_s = sequence.first_token_sim_s
-        return Completion(
-            sequence.id, self.index, sequence.generated, first_token_sim_s, now_sim_s, aborted
-        )
+        tokens, first_token_sim_s = _tokens(sequence), sequence.first_token_sim_s
+        return Completion(sequence.id, self.index, tokens, first_token_sim_s, now_sim_s, aborted)
 
 
-def _by_id(sequence: _Sequence) -> int:
+def _by_id(sequence: Sequence) -> int:
     return sequence.id
+
+
+def _by_surplus(sequence: Sequence) -> tuple[int, int]:
+    return (sequence.request.output_tokens - sequence.generated, sequence.id)
+
+
+def _tokens(sequence: Sequence) -> int:
+    return min(sequence.generated, sequence.request.output_tokens)
 
 
 class ReferencePool:
     """The same observable behaviour as `metropolis._core.InstancePool`."""
 
-    def __init__(self, profile: Profile, instances: int = 1, prefix_reuse: bool = False) -> None:
-        self._instances = [_Instance(profile, prefix_reuse, i) for i in range(instances)]
+    def __init__(
+        self,
+        profile: Profile,
+        instances: int = 1,
+        prefix_reuse: bool = False,
+        preemption: Literal["recompute", "swap"] = "recompute",
+        decision_iterations: int = 1,
+    ) -> None:
+        options = Options(prefix_reuse, preemption, decision_iterations)
+        self._instances = [_Instance(profile, options, index=i) for i in range(instances)]
         self._unreported: list[Completion] = []
 
     def submit(self, id: int, request: Request, now_sim_s: float) -> None:
         """Gives the request to the least loaded instance; times must not descend."""
         self._pass(now_sim_s)
         least = min(self._instances, key=lambda i: (i.outstanding(), i.index))
-        least.submit(_Sequence(id, request, now_sim_s))
+        least.submit(Sequence(id, request, now_sim_s))
 
     def abort(self, id: int, now_sim_s: float) -> None:
         """See `metropolis._core.InstancePool.abort`."""
@@ -326,7 +253,7 @@ class ReferencePool:
 
     def progress(self, instance: int = 0) -> dict[int, int]:
         """Requests that run, and how many tokens each has."""
-        return {s.id: s.generated for s in self._instances[instance].running}
+        return {s.id: _tokens(s) for s in self._instances[instance].running}
 
     def status(self, instance: int = 0) -> Status:
         """An instance at the time the pool has reached."""
@@ -336,9 +263,11 @@ class ReferencePool:
             capacity - one.available_blocks(),
             len(one.idle_blocks()),
             capacity,
+            one.host_blocks(),
             len(one.running),
             len(one.waiting),
             one.preemptions,
+            one.swapped_blocks,
             one.prefix_hit_tokens,
         )
 

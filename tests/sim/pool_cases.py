@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from metropolis._core import InstancePool, Profile, Request
 from metropolis.sim.reference import Completion, ReferencePool, Status
+from metropolis.sim.reference_memory import Options
 
 Pool = InstancePool | ReferencePool
 Event = tuple[int, int, int, float, float, bool]
@@ -22,12 +23,19 @@ class Case:
 
     profile: Profile
     instances: int
-    prefix_reuse: bool
+    options: Options
     requests: tuple[tuple[float, Request], ...]
     ids: tuple[int, ...]
 
     def pool(self, kind: type[Pool]) -> Pool:
-        return kind(self.profile, self.instances, self.prefix_reuse)
+        options = self.options
+        return kind(
+            self.profile,
+            self.instances,
+            options.prefix_reuse,
+            options.preemption,
+            options.decision_iterations,
+        )
 
 
 @st.composite
@@ -45,7 +53,7 @@ def prefixes(draw: st.DrawFn, whole_tokens: int, usual_tokens: list[int]) -> lis
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
     block_tokens = draw(st.sampled_from([1, 2, 4, 5, 16]))
-    blocks = draw(st.integers(4, 24))
+    blocks = draw(st.integers(8 if block_tokens == 1 else 4, 24))
     ms = st.floats(0, 3, allow_nan=False)
     small = st.floats(0, 0.1, allow_nan=False)
     profile = Profile(
@@ -54,8 +62,14 @@ def cases(draw: st.DrawFn) -> Case:
         k_mixed_ms=draw(small), c_once=draw(st.booleans()),
         kv_capacity_tokens=blocks * block_tokens, block_tokens=block_tokens,
         chunk_tokens=draw(st.integers(1, 2 * block_tokens * blocks)),
-        max_sequences=draw(st.integers(1, 8)),
+        max_sequences=draw(st.integers(1, 8)), kv_bytes_per_token=1000,
+        pcie_gb_per_s=draw(st.floats(0.001, 1)), host_gb=draw(st.sampled_from([1e-5, 5e-5, 1])),
     )  # fmt: skip
+    options = Options(
+        draw(st.booleans()),
+        draw(st.sampled_from(["recompute", "swap"])),
+        draw(st.sampled_from([1, 1, 2, 3, 8])),
+    )
     gap = st.floats(0, 0.3)
     if draw(st.booleans()):  # a grid of times, for requests that arrive at a boundary exactly
         profile = Profile(
@@ -64,6 +78,9 @@ def cases(draw: st.DrawFn) -> Case:
             block_tokens=block_tokens,
             chunk_tokens=profile.chunk_tokens,
             max_sequences=profile.max_sequences,
+            kv_bytes_per_token=1000,
+            pcie_gb_per_s=profile.pcie_gb_per_s,
+            host_gb=profile.host_gb,
         )
         gap = st.integers(0, 20).map(lambda n: n / 64)
     now = 0.0
@@ -71,12 +88,13 @@ def cases(draw: st.DrawFn) -> Case:
     usual_tokens = draw(st.lists(st.integers(1, 30), min_size=3, max_size=3))
     for _ in range(draw(st.integers(1, 25))):
         now += draw(st.just(0.0) | gap)
-        kv = draw(st.integers(1, blocks * block_tokens))
+        room = blocks * block_tokens - options.decision_iterations + 1
+        kv = draw(st.integers(1, max(1, room)))
         prompt = draw(st.integers(1, kv))
         prefix = draw(prefixes(kv + 1, usual_tokens))
         requests.append((now, Request(prompt, kv - prompt + 1, draw(st.integers(0, 2)), prefix)))
     ids = draw(st.permutations(range(len(requests))))
-    return Case(profile, draw(st.integers(1, 3)), draw(st.booleans()), tuple(requests), tuple(ids))
+    return Case(profile, draw(st.integers(1, 3)), options, tuple(requests), tuple(ids))
 
 
 @dataclass(frozen=True)

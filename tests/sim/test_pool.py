@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from metropolis._core import InstancePool, Profile, Request, simulate
 from metropolis.sim.reference import ReferencePool
+from metropolis.sim.reference_memory import Options
 from tests.sim.pool_cases import COMPLETION, Case, Event, cases, run
 
 
@@ -66,7 +67,7 @@ def test_every_request_gets_its_tokens_in_possible_time(case: Case) -> None:
         assert 0 <= instance < case.instances
         assert arrival < first <= last
         assert (first == last) == (request.output_tokens == 1)
-        if not case.prefix_reuse:
+        if not case.options.prefix_reuse:
             least = InstancePool.isolated_sim_s(case.profile, request)
             assert last - arrival >= least * (1 - 1e-12)
     end = max(last for *_, last, _ in out)
@@ -85,13 +86,14 @@ def test_tokens_are_conserved(case: Case) -> None:
         chunk_tokens=case.profile.chunk_tokens,
         max_sequences=case.profile.max_sequences,
     )
-    counted = Case(profile, case.instances, case.prefix_reuse, case.requests, case.ids)
+    reuses = case.options.prefix_reuse
+    counted = Case(profile, case.instances, Options(reuses), case.requests, case.ids)
     _, pool = run(counted, InstancePool)
     computed_tokens = 1000 * sum(pool.busy_sim_s(i) for i in range(case.instances))
     tokens = sum(r.prompt_tokens + r.output_tokens - 1 for _, r in case.requests)
     if pool.preemptions():
-        assert case.prefix_reuse or computed_tokens > tokens - 1e-6
-    elif case.prefix_reuse:
+        assert reuses or computed_tokens > tokens - 1e-6
+    elif reuses:
         assert computed_tokens < tokens + 1e-6
     else:
         assert abs(computed_tokens - tokens) < 1e-6
@@ -135,15 +137,15 @@ def test_simulate_is_the_pool_in_one_call(case: Case, concurrency: int) -> None:
         "prefix_id": [p[0] if p else -1 for p, *_ in firsts],
         "prefix_tokens": [p[1] if p else 0 for p, *_ in firsts],
         "instances": case.instances,
-        "prefix_reuse": case.prefix_reuse,
+        "prefix_reuse": case.options.prefix_reuse,
+        "preemption": case.options.preemption,
+        "decision_iterations": case.options.decision_iterations,
     }
     requests = tuple(
         (now, Request(r.prompt_tokens, r.output_tokens, r.priority, r.prefix[:1]))
         for now, r in case.requests
     )
-    in_order = Case(
-        case.profile, case.instances, case.prefix_reuse, requests, tuple(sorted(case.ids))
-    )
+    in_order = Case(case.profile, case.instances, case.options, requests, tuple(sorted(case.ids)))
     expected, pool = run(in_order, InstancePool)
     result = simulate(case.profile, **columns)
     for id, instance, _, first, last, _ in expected:
@@ -175,6 +177,14 @@ def test_bad_input_is_refused() -> None:
         InstancePool(profile, instances=0)
     with pytest.raises(ValueError, match="field b_ms is -1"):
         InstancePool(Profile(w_ms=1.0, b_ms=-1.0, kv_capacity_tokens=64))
+    with pytest.raises(ValueError, match="preemption is 'move', but must be recompute or swap"):
+        InstancePool(profile, preemption="move")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="swap needs the profile fields kv_bytes_per_token"):
+        InstancePool(profile, preemption="swap")
+    with pytest.raises(ValueError, match="decision_iterations is 0, but must be at least 1"):
+        InstancePool(profile, decision_iterations=0)
+    with pytest.raises(ValueError, match="request 3 needs 67 KV tokens; an instance holds 64"):
+        InstancePool(profile, decision_iterations=4).submit(3, Request(64, 1), 0.0)
     with pytest.raises(ValueError, match="column output_tokens has 1 rows, arrival_sim_s has 2"):
         simulate(profile, [0.0, 1.0], [1, 1], [1])
     with pytest.raises(ValueError, match="arrival_sim_s of row 1 is before"):

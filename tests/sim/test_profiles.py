@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from metropolis._core import InstancePool
 from metropolis.sim.profiles import load_entry, load_profile, profile_names
 from metropolis.types import MetropolisError
 
@@ -44,6 +45,7 @@ def test_every_profile_has_its_sources(name: str) -> None:
     assert entry.kv_source
     assert entry.estimate == ("roofline" in entry.source or "scaled" in entry.source)
     assert load_profile(name).kv_capacity_tokens >= 20_000
+    InstancePool(load_profile(name), preemption="swap")
 
 
 def test_an_unknown_name_gets_the_nearest() -> None:
@@ -73,6 +75,7 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
         ("w_ms = 5", "w_ms = nan", "profile field w_ms is nan"),
         ("b_ms = 0", "b_ms = 0\nw_mss = 3", "unknown field 'w_mss'; a profile has w_ms"),
         ("b_ms = 0", "b_ms = ", "is not a TOML file"),
+        ("b_ms = 0", "b_ms = 0\nhost_gb = -1", "host_gb must be at least 0"),
         ("1000", "0", "field 'kv_capacity_tokens' is 0"),
         ("1000", "10", "must hold at least one block of 16 tokens"),
         ("1000", "10.5", "field 'kv_capacity_tokens' is 10.5, but must be int"),

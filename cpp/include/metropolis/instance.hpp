@@ -24,6 +24,9 @@ struct Profile {
   std::int32_t block_tokens = 16;
   std::int32_t chunk_tokens = 2048;  // new tokens per iteration (chunked prefill)
   std::int32_t max_sequences = 128;
+  std::int64_t kv_bytes_per_token = 0;  // these three: for preemption by swap
+  double pcie_gb_per_s = 0;             // between GPU and host, all links of the instance together
+  double host_gb = 0;                   // host memory for swapped KV blocks
 };
 
 // The first tokens of a text; texts of one id are the same as far as both go.
@@ -61,15 +64,24 @@ struct InstanceStatus {
   std::int64_t kv_used_blocks;    // held by running sequences
   std::int64_t kv_cached_blocks;  // held by nobody, kept for requests that begin with them
   std::int64_t kv_capacity_blocks;
+  std::int64_t kv_host_blocks;  // swapped out
   std::int64_t running;
   std::int64_t waiting;
   std::int64_t preemptions;        // so far
+  std::int64_t swapped_blocks;     // so far, out and in
   std::int64_t prefix_hit_tokens;  // of prompts and recomputed answers, found in the cache so far
 };
+
+// What becomes of the KV blocks of a preempted sequence: dropped and computed again, or copied to
+// host memory and back while there is room in it.
+enum class Preemption { kRecompute, kSwap };
 
 struct InstancePoolOptions {
   std::int32_t instances = 1;
   bool prefix_reuse = false;
+  Preemption preemption = Preemption::kRecompute;
+  // Multi-step scheduling: the engine admits, preempts and lets go every so many iterations.
+  std::int32_t decision_iterations = 1;
 };
 
 // Data-parallel replicas behind a least-loaded dispatcher. Time never goes backwards.
