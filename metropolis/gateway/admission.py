@@ -96,6 +96,11 @@ class Admission:
         self._dispatcher.withdrawn(request, instance, now_s)
         self._leave(request, instance)
 
+    def program_ended(self, program: str) -> None:
+        """Nothing more will come of `program`."""
+        self.policy.program_ended(program)
+        self._dispatcher.program_ended(program)
+
     def withdraw(self, request: QueuedRequest, instance: int) -> None:
         """A request placed on `instance` is there no more; nobody waits for it."""
         self.policy.withdrawn(request)

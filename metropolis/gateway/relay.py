@@ -37,7 +37,7 @@ class Gateway:
         said: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.engines, self.admission = engines, admission
-        self.sessions = Sessions(idle_s, admission.policy.program_ended)
+        self.sessions = Sessions(idle_s, admission.program_ended)
         self.figures = Figures()
         self._said = said
         self._doubts = [asyncio.Event() for _ in engines]

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from metropolis.dispatch.agentix import DataLocal
 from metropolis.dispatch.base import Dispatcher, Fleet
 from metropolis.dispatch.fixed import InTurn, LeastUsed
 from metropolis.dispatch.kairos import TimeSlots
@@ -262,3 +263,15 @@ def test_those_who_leave_while_no_engine_answers_are_forgotten() -> None:
         assert len(admission._queue) <= GONE_MAX
 
     asyncio.run(run())
+
+
+def test_a_program_that_has_ended_is_forgotten_by_policy_and_dispatcher() -> None:
+    policy, dispatcher = Plas(), DataLocal(Fleet(2, 1 << 20, 20.0), threshold_tokens=1)
+    told: list[str] = []
+    policy.program_ended = told.append  # type: ignore[method-assign]
+    admission = Admission(policy, dispatcher, 1, 1)
+    dispatcher.closed = set()
+    assert [dispatcher.place(queued(0), 0.0) for _ in range(2)] == [0, 0]  # it is at home there
+    admission.program_ended(queued(0).program)
+    assert told == [queued(0).program]
+    assert dispatcher.place(queued(0), 0.0) == 1  # the least used
