@@ -129,7 +129,7 @@ class ServedReplay:
     def _send(self, call: int) -> None:
         calls, parents = self._trace.calls, self._parents[call]
         agent, step = int(calls.agent[call]), int(calls.step[call])
-        shared = int(calls.prefix_id[call])
+        shared, shared_tokens = int(calls.prefix_id[call]), int(calls.prefix_tokens[call])
         request = QueuedRequest(
             call,
             f"{agent} at {step}",
@@ -139,7 +139,7 @@ class ServedReplay:
             float(self.dispatched_sim_s[step * self._trace.agents + agent]),
             self._function(parents[-1]) if parents else None,
             step,
-            prefix=((shared, int(calls.prefix_tokens[call])),) if shared >= 0 else (),
+            prefix=((shared, shared_tokens),) if shared >= 0 and shared_tokens else (),
         )
         self._outstanding += 1
         self.sent_sim_s[call] = self.now_sim_s
