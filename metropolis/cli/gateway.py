@@ -20,9 +20,9 @@ from metropolis.types import MetropolisError
     help="A server of models; sglang:URL and vllm:URL are told priorities. Repeat it for more.",
 )  # fmt: skip
 @click.option(
-    "--policy", default="fcfs", show_default=True, help="Who of those waiting goes first."
+    "--policy", default="kairos", show_default=True, help="Who of those waiting goes first."
 )
-@click.option("--dispatcher", default="least_used", show_default=True, help="And where to.")
+@click.option("--dispatcher", default="prefix", show_default=True, help="And where to.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8000, show_default=True,

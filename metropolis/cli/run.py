@@ -70,10 +70,10 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
     help="In place of --llm: a server behind a gateway in this process; repeat it for more.",
 )
 @click.option(
-    "--policy", default="step", show_default=True, help="Whose calls go first to the engines."
+    "--policy", default="kairos", show_default=True, help="Whose calls go first to the engines."
 )
 @click.option(
-    "--dispatcher", default="least_used", show_default=True, help="Which engine takes a call."
+    "--dispatcher", default="prefix", show_default=True, help="Which engine takes a call."
 )
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
 @click.option(
