@@ -10,6 +10,10 @@ import aiohttp
 import openai
 import pytest
 
+from metropolis.dispatch.base import Fleet
+from metropolis.dispatch.fixed import LeastUsed
+from metropolis.gateway.backend import InProcess
+from metropolis.llm.check import check_backend
 from metropolis.policy.fixed import StepFirst
 from tests.gateway.engines import StubEngine, gateway_before, until
 from tests.gateway.test_preemption import Impatient, at_step
@@ -145,6 +149,15 @@ def test_a_long_completion_is_preempted_and_taken_up_again(sglang_url: str) -> N
 
     asyncio.run(ask())
     assert order == ["short", "long"]
+
+
+def test_in_a_runs_process_it_keeps_a_backends_promises(sglang_url: str) -> None:
+    async def ask() -> None:
+        backend = InProcess([sglang_url], StepFirst(), LeastUsed(Fleet(1, 40_000, 10.0)))
+        await check_backend(backend)
+        await backend.close()
+
+    asyncio.run(ask())
 
 
 def test_an_error_is_passed_on(sglang_url: str) -> None:
