@@ -24,7 +24,7 @@ LEASE_S = 0.6
 
 
 class Logged(Scripted):
-    """Takes its time, and writes down what was bought of it, one line a call, and by which process."""
+    """Takes its time, and writes down what was bought of it and by which process, a line a call."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(author)
