@@ -16,8 +16,8 @@ from tests.small_traces import small_trace
 
 FIELDS = {
     "mode", "rule", "metric", "policy", "dispatcher", "instances", "agents", "steps", "calls",
-    "makespan_sim_s", "speedup_over_lockstep", "share_of_oracle", "achieved_parallelism", "utilisation",
-    "controller_us_per_agent_step", "simulated",
+    "makespan_sim_s", "speedup_over_lockstep", "share_of_oracle", "achieved_parallelism",
+    "utilisation", "controller_us_per_agent_step", "simulated",
 }  # fmt: skip
 
 
