@@ -112,6 +112,7 @@ class Relayed:
         admission = self._gateway.admission
         if self._partial is not None and self.instance is not None and admission.policy.preempts:
             admission.yields[self._request.id] = self._request, self.instance, self._preempt
+            admission.pump()  # somebody may wait for just that
 
     def _preempt(self) -> None:
         self._is_preempted = True

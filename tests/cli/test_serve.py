@@ -67,11 +67,21 @@ def arguments(port: int, *more: str) -> list[str]:
     return ["serve", "sglang", "--model-path", "tiny", "--port", str(port), *more]
 
 
+def _heed_interrupts() -> None:
+    """A shell's background jobs ignore them, and so do their children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.fixture
 def serving(stand_in: Path, port: int) -> Iterator[subprocess.Popen[str]]:
     start = [sys.executable, "-c", "from metropolis.cli import main; main()"]
     options = arguments(port, "--device", "cpu", "--", "--mem-fraction-static", "0.5")
-    with subprocess.Popen([*start, *options], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [*start, *options],
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=_heed_interrupts,
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == (
             f"SGLang serves tiny at http://127.0.0.1:{port}; "
