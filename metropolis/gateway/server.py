@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
@@ -21,6 +22,8 @@ RETRY_AFTER_S = 1
 BACKLOG = 4096
 GRACE_S = 5.0
 """How long connections may take to close."""
+STALL_S = 60.0
+"""A client that takes nothing of its answer for so long has left."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -28,8 +31,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Server:
     """Serves `gateway` over HTTP."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, stall_s: float = STALL_S) -> None:
         self._gateway = gateway
+        self._stall_ms = int(1000 * stall_s)
         self._is_draining = False
         self._open: set[asyncio.Task[object] | None] = set()
         self._all_answered = asyncio.Event()
@@ -101,6 +105,9 @@ class Server:
 
     async def _relay(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
+        if request.transport is not None:
+            connected = request.transport.get_extra_info("socket")
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, self._stall_ms)
         async with self._gateway.reply_to(request.path_qs, request.headers, body) as relayed:
             reply = relayed.reply
             if reply.whole is None:

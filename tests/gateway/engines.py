@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,7 +16,7 @@ from metropolis.dispatch.fixed import LeastUsed
 from metropolis.gateway.admission import Admission
 from metropolis.gateway.engine import Engine
 from metropolis.gateway.relay import Gateway
-from metropolis.gateway.server import Server
+from metropolis.gateway.server import STALL_S, Server
 from metropolis.policy.base import Policy
 from metropolis.policy.fixed import Fcfs
 
@@ -43,6 +43,8 @@ class StubEngine:
         self.raw: list[bytes] = []
         self.headers: list[dict[str, str]] = []
         self.answered: Counter[str] = Counter()
+        self.sent = 0
+        """Pieces of streams."""
         self.left = 0
         """Clients that went before their answer was whole."""
         self.aborted: list[str] = []
@@ -93,7 +95,7 @@ class StubEngine:
             await self.open.wait()
             if body.get("stream"):
                 is_chat = "messages" in body
-                events = pieces_of(question_of(body)) if is_chat else list(counting(body))
+                events = pieces_of(question_of(body)) if is_chat else counting(body)
                 return await self._stream(request, question_of(body), events)
         except (asyncio.CancelledError, ConnectionError):
             self.left += 1
@@ -107,7 +109,7 @@ class StubEngine:
         )
 
     async def _stream(
-        self, request: web.Request, question: str, events: list[bytes]
+        self, request: web.Request, question: str, events: Iterable[bytes]
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
@@ -117,6 +119,7 @@ class StubEngine:
             if self.pieces is not None:
                 await self.pieces.acquire()
             await response.write(piece)
+            self.sent += 1
         self.answered[question] += 1
         return response
 
@@ -163,13 +166,14 @@ async def gateway_before(
     queue_limit: int = 10_000,
     idle_s: float = 60.0,
     kind: str = "",
+    stall_s: float = STALL_S,
 ) -> AsyncIterator[tuple[str, Gateway]]:
     """Its URL, and itself; the engines are started before it and killed after it."""
     urls = [await engine.start() for engine in engines]
     fleet = Fleet(len(engines), 100_000, 30.0)
     admission = Admission(policy or Fcfs(), dispatcher(fleet), at_once, queue_limit)
     gateway = Gateway([Engine(kind + url) for url in urls], admission, idle_s)
-    server = Server(gateway)
+    server = Server(gateway, stall_s)
     try:
         yield await server.start("127.0.0.1", 0), gateway
     finally:

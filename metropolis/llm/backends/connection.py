@@ -15,6 +15,8 @@ import httptools
 
 Address = tuple[str, int] | tuple[str, int, int, int]
 """Of a host by its number, in IPv4 or IPv6."""
+AHEAD_BYTES = 64 << 10
+"""A server may be ahead by about so much of whoever takes its answer in pieces."""
 
 
 class BrokenAnswerError(Exception):
@@ -33,7 +35,8 @@ class Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._lost: Exception | None = None
         self._chunks: list[bytes] = []
-        self._headed = self._framed = self._complete = self._keep = False
+        self._untaken_bytes = 0
+        self._headed = self._framed = self._complete = self._keep = self._in_pieces = False
         self.exchanges = 0
         """Begun on this connection."""
         self.headers: dict[bytes, str] = {}
@@ -84,7 +87,9 @@ class Connection(asyncio.Protocol):
         return b"".join(self._chunks)
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The answer's pieces as they come."""
+        """The answer's pieces as they come; while they are not taken, no more are read."""
+        assert self._transport is not None
+        self._in_pieces = True
         while True:
             chunks, self._chunks = self._chunks, []
             for chunk in chunks:
@@ -92,6 +97,8 @@ class Connection(asyncio.Protocol):
             if self._complete and not self._chunks:
                 return
             if not self._chunks:
+                self._untaken_bytes = 0
+                self._transport.resume_reading()
                 await self._change()
 
     def close(self) -> None:
@@ -113,6 +120,9 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self._lost = BrokenAnswerError(f"no HTTP: {error}")
             self.close()
+        if self._in_pieces and not self._complete and self._untaken_bytes > AHEAD_BYTES:
+            assert self._transport is not None
+            self._transport.pause_reading()
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -140,6 +150,7 @@ class Connection(asyncio.Protocol):
     def on_body(self, chunk: bytes) -> None:
         """A piece of it."""
         self._chunks.append(chunk)
+        self._untaken_bytes += len(chunk)
 
     def on_message_complete(self) -> None:
         """The answer is whole."""
@@ -150,7 +161,8 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self.headers = {}
         self._chunks = []
-        self._headed = self._framed = self._complete = self._keep = False
+        self._untaken_bytes = 0
+        self._headed = self._framed = self._complete = self._keep = self._in_pieces = False
 
     async def _change(self) -> None:
         """Wait until something has come; raises what has ended the connection."""
