@@ -83,60 +83,57 @@ def test_a_stream_that_is_broken_off_says_so_and_has_no_proper_end() -> None:
     asyncio.run(ask())
 
 
-async def breaking_engine(respond: bytes) -> tuple[asyncio.Server, list[bytes]]:
-    """Answers the first request of every connection with `respond`, and closes at the second."""
-    asked: list[bytes] = []
+class BreakingEngine(StubEngine):
+    """Answers the first request of every connection with `reply`, if any, and closes at others."""
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        first = True
+    def __init__(self, reply: bytes) -> None:
+        super().__init__()
+        self.reply = reply
+
+    async def start(self) -> str:
+        self.server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return f"http://127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
+
+    async def kill(self) -> None:
+        self.server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reply = self.reply
         while head := await reader.readuntil(b"\r\n\r\n"):
             if head.startswith(b"GET /v1/models"):
                 writer.write(b'HTTP/1.1 200 OK\r\nContent-Length: 11\r\n\r\n{"data":[]}')
                 continue
             length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
-            asked.append(await reader.readexactly(length))
-            if first:
-                writer.write(respond)
-            if not first or not respond:
+            self.raw.append(await reader.readexactly(length))
+            if not reply:
                 writer.transport.abort()
                 return
-            first = False
-
-    return await asyncio.start_server(serve, "127.0.0.1", 0), asked
+            writer.write(reply)
+            reply = b""
 
 
 def test_what_kills_engines_is_given_up() -> None:
     async def ask() -> None:
-        server, asked = await breaking_engine(b"")
-        stub = StubEngine()
-        stub.start = lambda: asyncio.sleep(0, f"http://127.0.0.1:{port}")  # type: ignore[method-assign]
-        stub.kill = lambda: asyncio.sleep(0)  # type: ignore[method-assign]
-        port = server.sockets[0].getsockname()[1]
-        async with gateway_before(stub) as (url, gateway):
+        engine = BreakingEngine(b"")
+        async with gateway_before(engine) as (url, gateway):
             status, answer, _ = await post(url, chat("poison"))
             assert status == 502
             assert "was lost" in json.loads(answer)["error"]["message"]
-            assert len(asked) == LOSSES_MAX
+            assert len(engine.raw) == LOSSES_MAX
             assert gateway.admission.at_work == [0]
-        server.close()
 
     asyncio.run(ask())
 
 
 def test_a_connection_closed_while_idle_is_no_loss() -> None:
     async def ask() -> None:
-        server, asked = await breaking_engine(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
-        stub = StubEngine()
-        stub.start = lambda: asyncio.sleep(0, f"http://127.0.0.1:{port}")  # type: ignore[method-assign]
-        stub.kill = lambda: asyncio.sleep(0)  # type: ignore[method-assign]
-        port = server.sockets[0].getsockname()[1]
-        async with gateway_before(stub) as (url, gateway):
+        engine = BreakingEngine(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        async with gateway_before(engine) as (url, gateway):
             for n in range(3):
                 status, answer, _ = await post(url, chat(f"q{n}"))
                 assert (status, answer) == (200, b"{}")
             assert gateway.figures.retried == 0
             assert gateway.admission.is_up == [True]
-            assert len(asked) == 5
-        server.close()
+            assert len(engine.raw) == 5
 
     asyncio.run(ask())
