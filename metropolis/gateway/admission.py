@@ -3,8 +3,8 @@
 1. An engine has at most `at_once` requests; one at its bound, or lost, is closed to the dispatcher.
 2. The first in the policy's order goes where the dispatcher places it, or all wait.
 3. Every request placed comes back once: answered, withdrawn, or put back.
-4. A policy that preempts has the last of those that `yields` holds put back, one at a time, while
-   the first that waits ranks before it and no engine is open.
+4. A policy that preempts has the last of those that `yields` holds and that can leave put back, one
+   at a time, while the first that waits ranks before it and no engine is open.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from math import inf
 from operator import itemgetter
+from typing import NamedTuple
 
 from metropolis.dispatch.base import Dispatcher
 from metropolis.policy.base import Execution, Policy, QueuedRequest
@@ -26,6 +27,17 @@ GONE_MAX = 1000
 
 class QueueFullError(MetropolisError):
     """Too many wait already."""
+
+
+class Yielding(NamedTuple):
+    """A request at an engine that may be put back."""
+
+    request: QueuedRequest
+    instance: int
+    can_leave: Callable[[], bool]
+    """Now."""
+    leave: Callable[[], None]
+    """Makes it so."""
 
 
 class Admission:
@@ -44,8 +56,8 @@ class Admission:
         self._queue = RequestQueue(policy)
         self._waiting: dict[int, asyncio.Future[int]] = {}
         """By the id of a request; the queue still holds some for whom nobody waits any more."""
-        self.yields: dict[int, tuple[QueuedRequest, int, Callable[[], None]]] = {}
-        """Requests that can be put back, at which engine, and what makes them; by id."""
+        self.yields: dict[int, Yielding] = {}
+        """By the id of the request."""
         self._leaving: int | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.at_work = [0] * dispatcher.fleet.instances
@@ -145,9 +157,9 @@ class Admission:
         if not self.policy.preempts or self._leaving is not None:
             return
         ranked = [
-            (self._place(request), leave)
-            for request, instance, leave in self.yields.values()
-            if self.is_up[instance]
+            (self._place(one.request), one.leave)
+            for one in self.yields.values()
+            if self.is_up[one.instance] and one.can_leave()
         ]
         place, leave = max(ranked, key=itemgetter(0), default=(self._place(first), None))
         if leave is not None and place > self._place(first):

@@ -121,6 +121,11 @@ class Engine:
         self._count = 0
         self._aborts: set[asyncio.Task[None]] = set()
 
+    @property
+    def is_known(self) -> bool:
+        """SGLang or vLLM, which continue a chat's last message and count tokens in every event."""
+        return self._kind in ("sglang", "vllm")
+
     async def ask(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes, rank: int
     ) -> Reply:

@@ -1,107 +1,236 @@
-"""A completion that is being streamed, and how to ask for the rest of it.
+"""An answer that comes in parts: what has come of it, and what the client gets to see.
 
-Engines know no preemption from outside, but prompt and answer so far make the next prompt, which
-their prefix caches keep cheap (Agentix §4.2.2). Chats cannot be taken up in the middle of a turn.
+1. A part begins where the text so far ends, or a little before (`Continuable.is_edge`); what the
+   client has of it already is not sent again.
+2. A token counts when its text is kept: usage is that of the kept parts and of the last.
+3. The client's stream has one id, one role, one end. While there is one part, and nothing was asked
+   for beyond what the client asked, its bytes are the engine's.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from metropolis.gateway.asked import with_fields
+from metropolis.gateway.continuable import Continuable
+from metropolis.gateway.envelope import Envelope, written
 
-PATH = "/v1/completions"
 END = re.compile(rb"(\r?\n\r?\n)")
 LAST = b"data: [DONE]\n\n"
+THOUGHT = "<think"
+"""Templates of chats render thoughts anew, so that no answer that has some can be continued."""
 
 
-class _Body(msgspec.Struct):
-    prompt: str
-    max_tokens: int
-    stream: bool
-    n: int | None = None
-    best_of: int | None = None
-    echo: bool | None = None
-    logprobs: int | None = None
-    suffix: str | None = None
+class _Delta(msgspec.Struct, frozen=True):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: Any = None
 
     @property
     def is_plain(self) -> bool:
-        """Whether a second answer can be appended to the first."""
-        alone = self.n in (None, 1) and self.best_of in (None, 1) and self.suffix is None
-        return self.stream and alone and not self.echo and self.logprobs is None
+        """Nothing but text."""
+        others = self.reasoning_content or self.reasoning or self.refusal or self.tool_calls
+        return not others and THOUGHT not in (self.content or "")
 
 
 class _Choice(msgspec.Struct):
-    text: str
-    finish_reason: Any = None
+    text: str | None = None
+    delta: _Delta = _Delta()
+    finish_reason: str | None = None
+    logprobs: dict[str, Any] | None = None
+
+
+class _Usage(msgspec.Struct):
+    completion_tokens: int
 
 
 class _Event(msgspec.Struct):
     choices: list[_Choice]
+    usage: _Usage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    text: str
+    tokens: int
+    """So far, this one's included."""
+    logprobs: dict[str, Any] | None
 
 
 class Partial:
-    """What has come of the answer to `body`; tokens are taken to be as many as events with text."""
+    """What has come of the answer to `request`.
 
-    def __init__(self, body: bytes, asked: _Body) -> None:
-        self._body, self._asked = body, asked
-        self._text, self._tokens, self._cut = "", 0, b""
+    Where engines do not count tokens, they are taken to be as many as events with text.
+    """
+
+    def __init__(self, request: Continuable) -> None:
+        self._request = request
+        self._pieces: list[_Piece] = []
+        self._kept = self._kept_tokens = 0
+        """Pieces and tokens of former parts."""
+        self._begin = self._length = self._sent = 0
+        """Characters at which this part began, that have come, and that the client has."""
+        self._envelope, self._cut = Envelope(), b""
+        self._is_first_part = True
+        self._is_begun = self._is_finished = self._is_ended = self._has_usage = False
+        """Whether the client has an event; whether the last piece, all events, usage have come."""
+        self.output_tokens = 0
         self.is_understood = True
-        """False: some event was none of a completion's."""
-        self.is_finished = False
-        """All has come but the last event."""
+        """False: some event was none that can be taken up."""
+
+    @property
+    def is_joined(self) -> bool:
+        """The client gets the whole in one answer."""
+        return self._request.is_joined
+
+    @property
+    def can_leave(self) -> bool:
+        """The engine may be left now, and the rest be asked for."""
+        return self.is_understood and len(self._pieces) > self._kept
+
+    @property
+    def can_go_on(self) -> bool:
+        """The rest can be asked for, or, as the client has nothing yet, all."""
+        return self.is_understood or self.is_joined
+
+    @property
+    def is_at_its_end(self) -> bool:
+        """Nothing is left to ask for."""
+        limit = self._request.max_tokens
+        return self._is_finished or (limit is not None and self._tokens >= limit)
 
     def take(self, piece: bytes) -> bytes:
-        """The events that are whole with `piece`."""
+        """The events that are whole with `piece`, as the client gets them."""
         *whole, self._cut = END.split(self._cut + piece)
-        for line in whole[::2]:
-            data = line.removeprefix(b"data:").strip()
-            if data == b"[DONE]":
-                self.is_finished = True
-            elif line.startswith(b"data:"):
-                self._read(data)
-        return b"".join(whole)
+        return b"".join(map(self._seen, whole[::2], whole[1::2]))
 
     def cut(self) -> bytes:
         """What has come of an event that is not whole."""
         return self._cut
 
-    def _read(self, data: bytes) -> None:
-        try:
-            choices = msgspec.json.decode(data, type=_Event).choices
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            self.is_understood = False
-            return
-        for choice in choices:
-            self._text += choice.text
-            self._tokens += bool(choice.text)
-            self.is_finished |= choice.finish_reason is not None
-
-    @property
-    def is_at_its_end(self) -> bool:
-        """Nothing is left to ask for."""
-        return self.is_finished or self._tokens >= self._asked.max_tokens
+    def ending(self) -> bytes:
+        """What a stream that is at its end lacks, its engine left before it said so."""
+        if self._is_ended:
+            return b""
+        events = self._envelope.last_events(
+            self._kept_tokens,
+            is_chat=self._request.is_chat,
+            is_finished=self._is_finished,
+            wants_usage=self._request.wants_usage and not self._has_usage,
+        )
+        return b"".join(map(written, events)) + LAST
 
     def rest(self) -> bytes:
-        """The body that asks for the rest; an event that was cut is forgotten."""
-        self._cut = b""
-        if not self._tokens:
-            return self._body
-        prompt = self._asked.prompt + self._text
-        left = self._asked.max_tokens - self._tokens
-        return with_fields(self._body, {"prompt": prompt, "max_tokens": left})
+        """The body that asks for the rest, a new part; an event that was cut is forgotten."""
+        if not self.is_understood:
+            self._pieces, self._envelope, self.is_understood = [], Envelope(), True
+        text = "".join(piece.text for piece in self._pieces)
+        while self._pieces and not (self._pieces[-1].text and self._request.is_edge(text)):
+            text = text[: len(text) - len(self._pieces.pop().text)]
+        self._kept, self._kept_tokens = len(self._pieces), self._tokens
+        self._begin = self._length = len(text)
+        self.output_tokens, self._cut, self._is_first_part = self._kept_tokens, b"", False
+        self._envelope.begin_part()
+        return self._request.rest(text, self._kept_tokens) if text else self._request.first()
+
+    def whole(self) -> tuple[int, bytes]:
+        """Status and body of the answer in one."""
+        text = "".join(piece.text for piece in self._pieces)
+        logprobs = [piece.logprobs for piece in self._pieces if piece.logprobs]
+        return self._envelope.whole(
+            text, logprobs, self._kept_tokens, is_chat=self._request.is_chat
+        )
+
+    @property
+    def _tokens(self) -> int:
+        return self._pieces[-1].tokens if self._pieces else 0
+
+    def _seen(self, block: bytes, end: bytes) -> bytes:
+        """What the client gets of a `block` of lines."""
+        data = block.removeprefix(b"data:").strip()
+        if data == b"[DONE]":
+            self._is_ended = self._is_finished = True
+        elif block.startswith(b"data:"):
+            return self._read(data, block + end)
+        elif not block.startswith(b":"):
+            self.is_understood = False
+        return block + end
+
+    def _read(self, data: bytes, as_it_came: bytes) -> bytes:
+        try:
+            event = msgspec.json.decode(data, type=_Event)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            self.is_understood = False
+            self._envelope.failed(data)
+            return as_it_came
+        unseen = "".join(self._choose(choice, event.usage) for choice in event.choices)
+        if event.usage is not None:
+            self.output_tokens = self._kept_tokens + event.usage.completion_tokens
+        is_engines = self._is_first_part and not self.is_joined and not self._request.counts
+        if is_engines and self._envelope.head:
+            return as_it_came
+        fields = msgspec.json.decode(data)
+        self._envelope.take(fields, is_first_part=self._is_first_part)
+        self._is_begun |= is_engines
+        if is_engines or self.is_joined:
+            return as_it_came
+        return self._rewritten(fields, unseen)
+
+    def _choose(self, choice: _Choice, usage: _Usage | None) -> str:
+        """What the client has not yet of a choice's text."""
+        text = choice.text or choice.delta.content or ""
+        self.is_understood &= choice.delta.is_plain
+        self.output_tokens += bool(text)
+        tokens = self.output_tokens
+        if usage is not None:
+            tokens = self._kept_tokens + usage.completion_tokens
+        if text or choice.logprobs:
+            self._pieces.append(_Piece(text, tokens, _shifted(choice.logprobs, self._begin)))
+        unseen = text[max(0, self._sent - self._length) :]
+        self._length += len(text)
+        self._sent = max(self._sent, self._length)
+        self._is_finished |= choice.finish_reason is not None
+        return unseen
+
+    def _rewritten(self, event: dict[str, Any], unseen: str) -> bytes:
+        """An event like those of the first part, with what the client has asked for."""
+        event |= self._envelope.head
+        if event.get("usage") and not self._show_usage(event):
+            return b""
+        for choice in event["choices"]:
+            delta = choice.get("delta", {})
+            if self._is_begun and not self._is_first_part:
+                if not unseen and choice.get("finish_reason") is None:
+                    return b""
+                delta.pop("role", None)
+            if choice.get("text"):
+                choice["text"] = unseen
+            elif delta.get("content"):
+                delta["content"] = unseen
+            self._is_begun = True
+        return written(event)
+
+    def _show_usage(self, event: dict[str, Any]) -> bool:
+        """Write the whole's, if the client wants it; False: it wants nothing of the event."""
+        is_last = not event["choices"]
+        if (is_last and self._request.wants_usage) or self._request.wants_every_usage:
+            self._has_usage |= is_last
+            event["usage"] = self._envelope.usage(self._kept_tokens)
+        else:
+            event["usage"] = None
+            if not self._request.wants_usage:
+                del event["usage"]
+        return "usage" in event or not is_last
 
 
-def partial_of(path: str, body: bytes) -> Partial | None:
-    """Nothing yet of the answer to `body`; None if it could not be taken up in the middle."""
-    if path.partition("?")[0] != PATH:
-        return None
-    try:
-        asked = msgspec.json.decode(body, type=_Body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None  # no string for a prompt, no limit; or the engine will say what is wrong
-    return Partial(body, asked) if asked.is_plain else None
+def _shifted(logprobs: dict[str, Any] | None, begin: int) -> dict[str, Any] | None:
+    """Offsets from the beginning of the answer, not of the part; negative ones are none."""
+    offsets = (logprobs or {}).get("text_offset")
+    if not logprobs or not offsets:
+        return logprobs
+    return logprobs | {"text_offset": [at + begin if at >= 0 else at for at in offsets]}

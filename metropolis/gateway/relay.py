@@ -2,8 +2,8 @@
 
 1. An answer of which nothing has been handed on yet is asked for again, elsewhere, when its engine
    is lost; so is a stream before its first piece.
-2. A stream whose first piece has been handed on cannot be taken back: it ends with EngineLostError.
-   That of a plain completion goes on elsewhere (`partial.py`), also when the policy preempts it.
+2. A stream whose first piece has been handed on cannot be taken back: it ends with EngineLostError,
+   unless it can be gone on with elsewhere (`continuable.py`), which is also how a policy preempts.
 3. Whoever waits no more frees the place in the queue or at the engine at once.
 """
 
@@ -76,6 +76,7 @@ class Gateway:
             relayed = Relayed(self, request, path, headers)
             await relayed.ask(body)
             try:
+                await relayed.join()
                 yield relayed
                 is_answered = relayed.reply.status == 200 and relayed.is_whole
             finally:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING
 
+from metropolis.gateway.admission import Yielding
 from metropolis.gateway.asked import output_tokens_in
+from metropolis.gateway.continuable import continuable
 from metropolis.gateway.engine import EngineLostError, Reply
-from metropolis.gateway.partial import LAST, Partial, partial_of
+from metropolis.gateway.partial import Partial
 from metropolis.policy.base import QueuedRequest
 
 if TYPE_CHECKING:
@@ -34,49 +36,72 @@ class Relayed:
         self.lost: EngineLostError | None = None
         self.is_whole = False
         self._partial: Partial | None = None
-        self._is_preempted = False
+        self._is_preempted = self._is_yielding = self._is_behind = False
+        """The last: the client has not taken what there is."""
         self._end, self._events, self._losses = b"", 0, 0
 
     async def ask(self, body: bytes) -> None:
         """Have it placed and answered; raises as `Gateway.reply_to`."""
-        await self._place(body, anew=False)
+        gateway = self._gateway
+        preempts = gateway.admission.policy.preempts
+        is_known = all(engine.is_known for engine in gateway.engines)
+        request = continuable(self._path, body, preempts=preempts, is_known=is_known)
+        await self._place(body if request is None else request.first(), anew=False)
         if self.reply.whole is not None:
             self.is_whole, self._end = True, self.reply.whole
-        elif self.reply.status == 200:
-            self._partial = partial_of(self._path, body)
-            self._let_yield()
+        elif self.reply.status == 200 and request is not None:
+            self._partial = Partial(request)
+
+    async def join(self) -> None:
+        """Have the whole of an answer that is a stream for the engine only."""
+        if self._partial is not None and self._partial.is_joined:
+            async for _ in self.pieces():
+                pass
+            self.reply.status, self.reply.whole = self._partial.whole()
+            self.reply.headers["content-type"] = "application/json"
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """A stream's, up to its end; raises EngineLostError."""
+        partial = self._partial
         while not self.is_whole:
             lost = None
             try:
                 async for piece in self.reply.pieces():
-                    whole = piece if self._partial is None else self._partial.take(piece)
+                    whole = piece if partial is None else self._take(piece, partial)
                     if whole:
                         self._count(whole)
+                        self._is_behind = True
                         yield whole
-                if self._partial is not None and self._partial.cut() and not self._is_preempted:
-                    yield self._partial.cut()
+                        self._is_behind = False
+                if partial is not None and partial.cut() and not self._is_preempted:
+                    yield partial.cut()
             except EngineLostError as error:
                 lost = error
             if lost is None and not self._is_preempted:
                 self.is_whole = True
-            elif self._partial is None or not self._partial.is_understood:
+            elif partial is not None and partial.is_at_its_end:
+                self.is_whole = True
+                if ending := partial.ending():
+                    yield ending
+            elif partial is None or not partial.can_go_on:
                 self.lost = lost or EngineLostError("an answer that was preempted makes no sense")
                 raise self.lost
-            elif self._partial.is_at_its_end:
-                self.is_whole = True
-                if not self._end.endswith(LAST):
-                    yield LAST
             else:
-                await self._go_on(lost, self._partial)
+                await self._go_on(lost, partial)
 
     @property
     def output_tokens(self) -> int:
         """As the engine counts them, or as many as a stream had pieces."""
+        if self._partial is not None:
+            return max(1, self._partial.output_tokens)
         told = output_tokens_in(self._end)
         return max(1, self._events - 1) if told is None else told
+
+    def _take(self, piece: bytes, partial: Partial) -> bytes:
+        whole = partial.take(piece)
+        if not self._is_yielding and partial.can_leave:
+            self._let_yield()
+        return b"" if partial.is_joined else whole
 
     def _count(self, piece: bytes) -> None:
         self._events += piece.count(b"data:")
@@ -101,18 +126,24 @@ class Relayed:
                 raise lost
             self._gateway.doubt(self.instance, lost)
             self._gateway.figures.retried += 1
-        instance, self.instance, self._is_preempted = self.instance, None, False
+        instance, self.instance = self.instance, None
+        self._is_preempted = self._is_yielding = False
         self._gateway.admission.put_back(self._request, instance)
         await self._place(partial.rest(), anew=True)
         if self.reply.whole is not None:
             raise EngineLostError(f"the rest of an answer was refused: HTTP {self.reply.status}")
-        self._let_yield()
 
     def _let_yield(self) -> None:
+        self._is_yielding = True
         admission = self._gateway.admission
-        if self._partial is not None and self.instance is not None and admission.policy.preempts:
-            admission.yields[self._request.id] = self._request, self.instance, self._preempt
+        if self.instance is not None and admission.policy.preempts:
+            admission.yields[self._request.id] = Yielding(
+                self._request, self.instance, self._can_leave, self._preempt
+            )
             admission.pump()  # somebody may wait for just that
+
+    def _can_leave(self) -> bool:
+        return not self._is_behind and self._partial is not None and self._partial.can_leave
 
     def _preempt(self) -> None:
         self._is_preempted = True

@@ -78,6 +78,12 @@ class StubEngine:
                 connection.transport.abort()
         await self._runner.cleanup()
 
+    def whole(self, body: dict[str, Any]) -> bytes:
+        return answer_to(question_of(body))
+
+    def events(self, body: dict[str, Any]) -> Iterable[bytes]:
+        return pieces_of(question_of(body)) if "messages" in body else counting(body)
+
     async def _models(self, request: web.Request) -> web.Response:
         models = [{"id": "tiny", "object": "model", "owned_by": self.owned_by}]
         return web.json_response({"object": "list", "data": models})
@@ -94,15 +100,13 @@ class StubEngine:
             await asyncio.sleep(self.latency_s)
             await self.open.wait()
             if body.get("stream"):
-                is_chat = "messages" in body
-                events = pieces_of(question_of(body)) if is_chat else counting(body)
-                return await self._stream(request, question_of(body), events)
+                return await self._stream(request, question_of(body), self.events(body))
         except (asyncio.CancelledError, ConnectionError):
             self.left += 1
             raise
         self.answered[question_of(body)] += 1
         return web.Response(
-            body=answer_to(question_of(body)),
+            body=self.whole(body),
             status=self.status,
             content_type="application/json",
             headers={"X-Request-Id": "17"},

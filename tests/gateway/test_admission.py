@@ -16,7 +16,7 @@ from metropolis.dispatch.agentix import DataLocal
 from metropolis.dispatch.base import Dispatcher, Fleet
 from metropolis.dispatch.fixed import InTurn, LeastUsed
 from metropolis.dispatch.kairos import TimeSlots
-from metropolis.gateway.admission import GONE_MAX, Admission, QueueFullError
+from metropolis.gateway.admission import GONE_MAX, Admission, QueueFullError, Yielding
 from metropolis.policy.agentix.policy import Plas
 from metropolis.policy.base import Execution, Policy, QueuedRequest
 from metropolis.policy.combined import Combined
@@ -204,7 +204,9 @@ def test_the_last_at_an_engine_that_answers_makes_place_for_who_ranks_before_it(
         for step in (4, 3, 2, 4, 3, 2):  # two at each engine
             await world.act("arrive", step)
         for id_, (request, engine) in world.placed.items():
-            world.admission.yields[id_] = request, engine, partial(left.append, id_)
+            world.admission.yields[id_] = Yielding(
+                request, engine, lambda: True, partial(left.append, id_)
+            )
         await world.act("down", world.placed[3][1])  # the last are there, 0 and 3
         await world.act("arrive", 4)
         assert left == []

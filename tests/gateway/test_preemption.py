@@ -1,19 +1,13 @@
-"""Streams of plain completions that go on elsewhere: preempted, or their engine lost."""
+"""Requests that go on elsewhere: preempted, or their engine lost."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from itertools import pairwise
 from typing import Any
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from metropolis.gateway.partial import Partial, partial_of
 from metropolis.policy.fixed import Fcfs, StepFirst
-from tests.gateway.engines import StubEngine, chat, counting, gateway_before, until
+from tests.gateway.engines import StubEngine, chat, gateway_before, until
 from tests.gateway.test_server import PATHS, post
 
 
@@ -37,49 +31,6 @@ def text_of(answer: bytes) -> str:
 
 def words(tokens: int) -> str:
     return "".join(f" {n}" for n in range(tokens))
-
-
-def partial(body: dict[str, Any], path: str = PATHS[1]) -> Partial | None:
-    return partial_of(path, json.dumps(body).encode())
-
-
-@given(st.integers(1, 9), st.lists(st.integers(0, 900)), st.booleans())
-def test_a_stream_cut_anywhere_is_taken_up_there(tokens: int, cuts: list[int], crlf: bool) -> None:
-    whole = b": hello\n\n" + b"".join(counting(counted("p", tokens)))
-    if crlf:
-        whole = whole.replace(b"\n\n", b"\r\n\r\n")
-    edges = sorted({min(cut, len(whole)) for cut in (0, *cuts)})
-    got = partial(counted("p", tokens))
-    assert got is not None
-    handed_on = b"".join(got.take(whole[left:right]) for left, right in pairwise(edges))
-    assert whole.startswith(handed_on)
-    assert handed_on + got.cut() == whole[: edges[-1]]
-    rest = json.loads(got.rest())
-    had = handed_on.count(b'"text": " ')
-    assert rest["prompt"] == "p" + words(had)
-    assert rest["max_tokens"] == tokens - had
-    assert got.is_at_its_end == (had == tokens)
-    assert got.is_understood
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"prompt": ["a"]}, {"prompt": [1, 2]}, {"max_tokens": None}, {"stream": False}, {"n": 2},
-        {"echo": True}, {"logprobs": 0}, {"suffix": "."}, {"best_of": 3},
-    ],
-)  # fmt: skip
-def test_what_cannot_be_appended_to_is_not_taken_up(fields: dict[str, Any]) -> None:
-    assert partial(counted("p", 3)) is not None
-    assert partial(counted("p", 3) | fields) is None
-    assert partial(counted("p", 3), PATHS[0]) is None
-
-
-def test_events_of_something_else_are_handed_on_but_not_understood() -> None:
-    got = partial(counted("p", 3))
-    assert got is not None
-    assert got.take(b'data: {"error": 1}\n\n') == b'data: {"error": 1}\n\n'
-    assert not got.is_understood
 
 
 def test_a_policy_that_preempts_lets_the_short_pass_the_long() -> None:

@@ -16,6 +16,7 @@ from metropolis.gateway.backend import InProcess
 from metropolis.llm.check import check_backend
 from metropolis.policy.fixed import StepFirst
 from tests.gateway.engines import StubEngine, gateway_before, until
+from tests.gateway.test_partial import read
 from tests.gateway.test_preemption import Impatient, at_step
 from tests.gateway.test_server import PATHS, post
 from tests.llm.test_real_sglang import metric
@@ -124,31 +125,71 @@ def test_a_client_that_leaves_is_aborted_in_the_engine(sglang_url: str, stream: 
     assert metric(sglang_url, "sglang:num_aborted_requests_total") == before + 1
 
 
-def test_a_long_completion_is_preempted_and_taken_up_again(sglang_url: str) -> None:
-    order: list[str] = []
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", PATHS)
+def test_a_long_answer_is_preempted_and_taken_up_again(
+    sglang_url: str, path: str, stream: bool
+) -> None:
+    order: list[int] = []
 
     async def ask() -> None:
         real = RealEngine(sglang_url)
         async with gateway_before(real, policy=Impatient(), at_once=1) as (url, gateway):
 
-            async def one(name: str, tokens: int) -> None:
-                body = GREEDY | {"prompt": name, "max_tokens": tokens, "ignore_eos": True}
-                status, answer, _ = await post(
-                    url, body | {"stream": True}, path=PATHS[1], headers=at_step(tokens)
-                )
+            async def one(tokens: int) -> None:
+                body = GREEDY | ASKED[path] | {"max_tokens": tokens, "ignore_eos": True}
+                if stream:
+                    body |= {"stream": True, "stream_options": {"include_usage": True}}
+                status, answer, _ = await post(url, body, path=path, headers=at_step(tokens))
                 assert status == 200
-                *_, last, end = answer.removesuffix(b"\n\n").split(b"\n\n")
-                assert json.loads(last[5:])["choices"][0]["finish_reason"] == "length"
-                assert end == b"data: [DONE]"
-                order.append(name)
+                finish, used = read_of(answer) if stream else whole_of(answer)
+                assert (finish, used) == ("length", tokens)
+                order.append(tokens)
 
-            long = asyncio.create_task(one("long", 800))
+            long = asyncio.create_task(one(800))
             await until(lambda: gateway.admission.yields)
-            await asyncio.gather(long, one("short", 5))
+            await asyncio.gather(long, one(5))
             assert gateway.figures.preempted == 1
 
     asyncio.run(ask())
-    assert order == ["short", "long"]
+    assert order == [5, 800]
+
+
+def read_of(stream: bytes) -> tuple[str, int]:
+    got = read(stream)
+    assert got["text"]
+    (finish,), (usage,) = got["finish"], got["usage"]
+    return finish, usage["completion_tokens"]
+
+
+def whole_of(answer: bytes) -> tuple[str, int]:
+    (choice,), tokens = content_of(answer)
+    assert choice.get("text") or choice["message"]["content"]
+    return choice["finish_reason"], tokens
+
+
+@pytest.mark.parametrize("fields", [{}, {"stop": "e"}, {"logprobs": 1}])
+@pytest.mark.parametrize("path", PATHS)
+def test_a_joined_answer_is_that_of_the_engine(
+    sglang_url: str, path: str, fields: dict[str, Any]
+) -> None:
+    """The engine is asked for a stream, and nobody is preempted."""
+    body = GREEDY | ASKED[path] | fields
+    if path == PATHS[0] and "logprobs" in fields:
+        body["logprobs"] = True
+
+    async def ask() -> None:
+        async with gateway_before(RealEngine(sglang_url), policy=Impatient()) as (url, _):
+            direct, joined = [
+                json.loads((await post(base, body, path=path))[1]) for base in (sglang_url, url)
+            ]
+            assert joined["choices"] == direct["choices"]
+            for name in ("object", "model"):
+                assert joined[name] == direct[name]
+            for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
+                assert joined["usage"][name] == direct["usage"][name]
+
+    asyncio.run(ask())
 
 
 def test_in_a_runs_process_it_keeps_a_backends_promises(sglang_url: str) -> None:

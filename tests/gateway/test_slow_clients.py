@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 import aiohttp
 
 from tests.gateway.engines import StubEngine, gateway_before, until
-from tests.gateway.test_preemption import counted, text_of, words
-from tests.gateway.test_server import PATHS
+from tests.gateway.test_preemption import Impatient, at_step, counted, text_of, words
+from tests.gateway.test_server import PATHS, post
 
 PIECES = 800
 LARGE = counted("x" * 100_000, PIECES)
@@ -22,7 +22,7 @@ async def reader_of(url: str) -> AsyncIterator[aiohttp.ClientResponse]:
     """The head of an answer has come; of the rest a few bytes are read ahead."""
     async with (
         aiohttp.ClientSession() as session,
-        session.post(url + PATHS[1], json=LARGE, read_bufsize=1024) as answer,
+        session.post(url + PATHS[1], json=LARGE, headers=at_step(9), read_bufsize=1024) as answer,
     ):
         yield answer
 
@@ -56,5 +56,30 @@ def test_a_client_that_takes_nothing_for_long_has_left() -> None:
             await until(lambda: engine.left == 1 and gateway.figures.aborted == 1)
             assert engine.sent < PIECES
             assert gateway.admission.at_work == [0]
+
+    asyncio.run(ask())
+
+
+def test_who_is_behind_is_not_preempted() -> None:
+    """It could not be told until its client takes what there is."""
+
+    async def ask() -> None:
+        engine = StubEngine()
+        async with (
+            gateway_before(engine, policy=Impatient(), at_once=2) as (url, gateway),
+            reader_of(url) as answer,
+        ):
+            await steady(lambda: engine.sent)
+            engine.piece_s = 0.01
+            asked = []
+            for step, body in ((3, counted("long", 60)), (0, counted("short", 1))):
+                one = post(url, body, path=PATHS[1], headers=at_step(step))
+                asked.append(asyncio.create_task(one))
+                await until(lambda: len(engine.raw) > len(asked))
+            await asyncio.gather(*asked)
+            assert gateway.figures.preempted == 1
+            assert [body["prompt"][:4] for body in engine.bodies[1:]] == ["long", "shor", "long"]
+            engine.piece_s = 0.0
+            assert text_of(await answer.read()) == words(PIECES)
 
     asyncio.run(ask())

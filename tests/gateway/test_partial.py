@@ -1,0 +1,224 @@
+"""Answers that come in parts, without I/O: the client gets what it would have got in one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metropolis.gateway.continuable import CHATS, COMPLETIONS, continuable
+from metropolis.gateway.partial import Partial
+from tests.gateway.models import Model
+
+CUTS = st.lists(st.floats(0, 1), max_size=5)
+
+
+def encoded(body: dict[str, Any]) -> bytes:
+    return json.dumps(body).encode()
+
+
+def bodies(*, chats: bool, stream: bool) -> st.SearchStrategy[dict[str, Any]]:
+    fields: dict[str, Any] = {"model": st.just("tiny"), "stream": st.just(stream)}
+    limit = st.integers(1, 45)
+    options: dict[str, Any] = {"stop": st.sampled_from(["END", "a b", "\n  "])}
+    if chats:
+        question = st.integers(0, 99).map(lambda n: [{"role": "user", "content": f"q{n}"}])
+        fields["messages"] = question
+        options |= {"max_tokens": limit, "max_completion_tokens": st.none()}
+    else:
+        fields |= {"prompt": st.integers(0, 99).map(lambda n: f"q{n}:"), "max_tokens": limit}
+    if stream:
+        options["stream_options"] = st.just({"include_usage": True})
+    elif not chats:
+        options["logprobs"] = st.just(0)
+    return st.fixed_dictionaries(fields, optional=options)
+
+
+def in_parts(model: Model, body: dict[str, Any], cuts: list[float], **known: bool) -> bytes:
+    """What the client gets when the engine is left at those points."""
+    path = CHATS if "messages" in body else COMPLETIONS
+    request = continuable(path, encoded(body), **known)
+    assert request is not None
+    partial = Partial(request)
+    asked, got = request.first(), b""
+    for cut in (*cuts, None):
+        stream = b"".join(model.events(json.loads(asked)))
+        end = len(stream) if cut is None else int(cut * len(stream))
+        got += partial.take(stream[: end // 2]) + partial.take(stream[end // 2 : end])
+        if partial.is_at_its_end:
+            got += partial.ending()
+            break
+        asked = partial.rest()
+    status, whole = partial.whole()
+    assert status == 200
+    return whole if partial.is_joined else got
+
+
+def read(stream: bytes) -> dict[str, Any]:
+    """What a client makes of a stream."""
+    *events, end = stream.removesuffix(b"\n\n").split(b"\n\n")
+    assert end == b"data: [DONE]"
+    chunks = [json.loads(event.removeprefix(b"data:")) for event in events]
+    assert len({(chunk["id"], chunk["created"]) for chunk in chunks}) == 1
+    choices = [chunk["choices"][0] for chunk in chunks if chunk["choices"]]
+    said = [choice.get("delta") or choice for choice in choices]
+    return {
+        "text": "".join(one.get("content") or one.get("text") or "" for one in said),
+        "roles": [one["role"] for one in said if one.get("role")],
+        "finish": [one["finish_reason"] for one in choices if one["finish_reason"]],
+        "usage": [chunk["usage"] for chunk in chunks if chunk.get("usage")],
+    }
+
+
+def bare(whole: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in whole.items() if name not in ("id", "created")}
+
+
+@given(st.data(), st.booleans(), CUTS)
+def test_a_whole_answer_is_that_of_one_engine(
+    data: st.DataObject, chats: bool, cuts: list[float]
+) -> None:
+    body, model = data.draw(bodies(chats=chats, stream=False)), Model()
+    whole = json.loads(in_parts(model, body, cuts, preempts=True, is_known=True))
+    assert bare(whole) == bare(model.whole(body))
+
+
+@given(st.data(), st.booleans(), CUTS)
+def test_a_stream_is_that_of_one_engine(
+    data: st.DataObject, chats: bool, cuts: list[float]
+) -> None:
+    body, model = data.draw(bodies(chats=chats, stream=True)), Model()
+    stream = in_parts(model, body, cuts, preempts=True, is_known=True)
+    assert read(stream) == read(b"".join(model.events(body)))
+
+
+@given(st.data(), CUTS, st.booleans(), st.booleans())
+def test_before_unknown_engines_every_event_is_a_token(
+    data: st.DataObject, cuts: list[float], stream: bool, preempts: bool
+) -> None:
+    body, model = data.draw(bodies(chats=False, stream=stream)), Model(groups=False)
+    body.pop("stop", None)  # what may be one is held back, and then comes as one event
+    parts = in_parts(model, body, cuts, preempts=preempts or not stream, is_known=False)
+    if stream:
+        got, one = read(parts), read(b"".join(model.events(body)))
+    else:
+        got, one = bare(json.loads(parts)), bare(model.whole(body))
+    if not got["usage"]:  # the engine was left before it told
+        got["usage"] = one["usage"]
+    assert got == one
+
+
+@given(st.data(), st.booleans())
+def test_what_is_not_left_passes_as_it_is(data: st.DataObject, chats: bool) -> None:
+    body = data.draw(bodies(chats=chats, stream=True))
+    request = continuable(
+        CHATS if chats else COMPLETIONS, encoded(body), preempts=False, is_known=True
+    )
+    assert request is not None
+    assert request.first() == encoded(body)
+    stream = b": hello\r\n\r\n" + b"".join(Model().events(body))
+    assert Partial(request).take(stream) == stream
+
+
+PLAIN: dict[str, dict[str, Any]] = {
+    COMPLETIONS: {"prompt": "p", "max_tokens": 3},
+    CHATS: {"messages": [{"role": "user", "content": "p"}]},
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        *[
+            (path, fields)
+            for path in PLAIN
+            for fields in (
+                {"n": 2}, {"response_format": {"type": "json_object"}}, {"regex": "a*"},
+                {"presence_penalty": 1}, {"frequency_penalty": 0.1}, {"repetition_penalty": 1.1},
+                {"stream": True, "logprobs": 2}, {"unheard_of": 1},
+            )
+        ],
+        *[
+            (COMPLETIONS, fields)
+            for fields in (
+                {"prompt": ["a"]}, {"prompt": [1, 2]}, {"max_tokens": None}, {"echo": True},
+                {"suffix": "."}, {"best_of": 3},
+            )
+        ],
+        *[
+            (CHATS, fields)
+            for fields in (
+                {"messages": []}, {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+                {"messages": [*PLAIN[CHATS]["messages"], {"role": "assistant", "content": "a"}]},
+                {"tools": [{"type": "function"}]}, {"logprobs": True},
+                {"continue_final_message": True},
+            )
+        ],
+    ],
+)  # fmt: skip
+def test_what_cannot_be_continued_is_let_alone(path: str, fields: dict[str, Any]) -> None:
+    known = {"preempts": True, "is_known": True}
+    assert continuable(path, encoded(PLAIN[path]), **known) is not None
+    assert continuable(path, encoded(PLAIN[path] | fields), **known) is None
+
+
+def test_only_known_engines_continue_chats_and_only_for_policies_are_answers_joined() -> None:
+    stream = {"stream": True}
+    for path, fields, preempts, is_known, expected in (
+        (CHATS, stream, True, False, False),
+        (CHATS, stream, False, True, True),
+        (COMPLETIONS, stream, False, False, True),
+        (COMPLETIONS, {}, True, False, True),
+        (COMPLETIONS, {}, False, True, False),
+        (COMPLETIONS, {"stream": False}, False, True, False),
+        ("/v1/embeddings", stream, True, True, False),
+    ):
+        body = encoded(PLAIN[path if path in PLAIN else CHATS] | fields)
+        request = continuable(f"{path}?a=1", body, preempts=preempts, is_known=is_known)
+        assert (request is not None) == expected
+
+
+def begun(path: str, *events: bytes, **fields: Any) -> Partial:
+    request = continuable(path, encoded(PLAIN[path] | fields), preempts=True, is_known=True)
+    assert request is not None
+    partial = Partial(request)
+    partial.take(b"".join(b"data: %b\n\n" % event for event in events))
+    return partial
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        b'{"choices": [{"delta": {"reasoning_content": "hm"}}]}',
+        b'{"choices": [{"delta": {"content": "<think>"}}]}',
+        b'{"choices": [{"delta": {"tool_calls": [{}]}}]}',
+        b'{"error": {"message": "no", "code": 400}}',
+        b"{",
+    ],
+)
+def test_what_is_more_than_text_is_not_left(event: bytes) -> None:
+    text = b'{"choices": [{"delta": {"content": "a"}}]}'
+    assert begun(CHATS, text, stream=True).can_leave
+    for partial in (begun(CHATS, text, event, stream=True), begun(CHATS, text, event)):
+        assert not partial.can_leave
+        assert partial.can_go_on == partial.is_joined
+
+
+def test_a_whole_answer_may_have_thoughts_and_begins_anew_when_it_is_lost() -> None:
+    thought = b'{"id": 1, "choices": [{"delta": {"reasoning_content": "h"}}]}'
+    partial = begun(CHATS, thought, thought, b'{"choices": [{"delta": {"content": "a"}}]}')
+    assert json.loads(partial.rest()).get("messages") == PLAIN[CHATS]["messages"]
+    finish = b'{"choices": [{"delta": {}, "finish_reason": "stop"}]}'
+    for event in (thought, thought, b'{"choices": [{"delta": {"content": "b"}}]}', finish):
+        partial.take(b"data: %b\n\n" % event)
+    (choice,) = json.loads(partial.whole()[1])["choices"]
+    assert choice["message"] == {"role": "assistant", "content": "b", "reasoning_content": "hh"}
+
+
+@pytest.mark.parametrize(("code", "status"), [(400, 400), (None, 500), (7, 500)])
+def test_an_engines_error_is_the_answer(code: int | None, status: int) -> None:
+    error = encoded({"error": {"message": "no", "code": code}})
+    assert begun(COMPLETIONS, error).whole() == (status, error)
