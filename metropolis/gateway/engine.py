@@ -19,7 +19,7 @@ from metropolis.gateway.priorities import Priorities
 from metropolis.llm.backends.connection import BrokenAnswerError, Connection
 from metropolis.llm.backends.http import JSONServer, bare_url, parse_url
 from metropolis.llm.backends.pool import Connections
-from metropolis.llm.base import LLMError, UnavailableError
+from metropolis.llm.base import LLMError, MalformedError, UnavailableError
 from metropolis.types import MetropolisError
 
 KINDS = ("sglang", "vllm", "compatible")
@@ -46,11 +46,11 @@ class EngineLostError(UnavailableError):
 
 
 class _Model(msgspec.Struct):
-    owned_by: str = ""
+    owned_by: str | None = None
 
 
 class _Models(msgspec.Struct):
-    data: list[_Model]
+    data: list[_Model] | None = None
 
 
 class Reply:
@@ -156,21 +156,22 @@ class Engine:
                     self.close_reply(connection, fields.get("rid"))
                 raise
 
-    async def probe(self) -> str | None:
-        """None when the engine answers; otherwise a sentence that says what is wrong."""
+    async def probe(self) -> tuple[bool, str]:
+        """Whether the engine answers, and a sentence about it."""
+        sentence, models = f"the engine at {self.name} answers", _Models()
         try:
             async with asyncio.timeout(PROBE_S):
                 models = await self._checks.get("v1/models", _Models)
         except TimeoutError:
-            return f"the engine at {self.name} does not answer within {PROBE_S:g} s"
-        except UnavailableError as error:
-            return str(error)
-        except LLMError:
-            models = _Models([])  # it wants a key, or has no such page, and yet it answers
+            return False, f"the engine at {self.name} does not answer within {PROBE_S:g} s"
+        except (UnavailableError, MalformedError) as error:
+            return False, str(error)
+        except LLMError as error:  # it wants a key, or has no such page, and yet it answers
+            sentence = f"{error}; requests go there all the same"
         if self._kind is None and models.data:
             is_sglang = any(model.owned_by == "sglang" for model in models.data)
             self._kind = "sglang" if is_sglang else "compatible"
-        return None
+        return True, sentence
 
     async def close(self) -> None:
         """Wait for aborts on their way and close idle connections."""

@@ -47,7 +47,13 @@ class Figures:
         self, up: Mapping[str, bool], at_work: Mapping[str, int], waiting: int, programs: int
     ) -> str:
         """All of it; `up` and `at_work` by engine."""
-        lines = [*_head("metropolis_requests_total", "counter", "Requests that engines answered.")]
+        lines = [
+            *_head(
+                "metropolis_requests_total",
+                "counter",
+                "Requests that engines answered.",
+            )
+        ]
         for (engine, function, status), count in sorted(self.requests.items()):
             labels = _labels(engine=engine, function=function, status=str(status))
             lines.append(f"metropolis_requests_total{labels} {count}")
@@ -58,7 +64,7 @@ class Figures:
             ("programs", "gauge", "Programs that have not ended.", programs),
             ("aborted_total", "counter", "Requests whose client has left.", self.aborted),
             ("retried_total", "counter", "Requests sent anew, their engine lost.", self.retried),
-            ("preempted_total", "counter", "Streams put back by the policy.", self.preempted),
+            ("preempted_total", "counter", "Requests put back by the policy.", self.preempted),
             ("refused_total", "counter", "Requests refused, the queue full.", self.refused),
         ):
             lines += [*_head(f"metropolis_{name}", kind, what), f"metropolis_{name} {value}"]

@@ -20,6 +20,7 @@ from metropolis.gateway.figures import Figures
 from metropolis.gateway.relayed import LOSSES_MAX, Relayed
 from metropolis.gateway.sessions import Sessions
 from metropolis.policy.base import Execution, QueuedRequest
+from metropolis.types import MetropolisError
 
 PROBE_EVERY_S = 5.0
 PROBE_LOST_S = 0.5
@@ -27,7 +28,10 @@ SWEEP_S = 1.0
 
 
 class Gateway:
-    """Engines behind one queue; `said` is told when one is lost or comes back."""
+    """Engines behind one queue; `said` is told when one is lost or comes back.
+
+    Raises MetropolisError when one is named twice.
+    """
 
     def __init__(
         self,
@@ -36,6 +40,10 @@ class Gateway:
         idle_s: float,
         said: Callable[[str], None] = lambda _: None,
     ) -> None:
+        names = [engine.name for engine in engines]
+        for name in names:
+            if names.count(name) > 1:
+                raise MetropolisError(f"the engine at {name} is named twice; name it once")
         self.engines, self.admission = engines, admission
         self.sessions = Sessions(idle_s, admission.program_ended)
         self.figures = Figures()
@@ -156,10 +164,10 @@ class Gateway:
         self._doubts[instance].set()
 
     async def _look(self, instance: int) -> None:
-        wrong = await self.engines[instance].probe()
-        if self.admission.is_up[instance] != (wrong is None):
-            self._said(wrong or f"the engine at {self.engines[instance].name} answers")
-        self.admission.open(instance, wrong is None)
+        is_up, sentence = await self.engines[instance].probe()
+        if self.admission.is_up[instance] != is_up or not self._watches:  # the first look
+            self._said(sentence)
+        self.admission.open(instance, is_up)
 
     async def _watch(self, instance: int) -> None:
         while True:

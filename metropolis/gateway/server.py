@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 from collections.abc import Awaitable, Callable
 
@@ -59,11 +60,15 @@ class Server:
             await self._runner.cleanup()
             await self._gateway.close()
             raise MetropolisError(
-                f"cannot listen at {host}:{port}: {str(error.strerror).partition(' (')[0]}; "
-                "choose another --host or --port"
+                f"cannot listen at {host}:{port}: {_reason(error)}; choose another --host or --port"
             ) from None
         name, port = self._runner.addresses[0][:2]
         return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+
+    @property
+    def unanswered(self) -> int:
+        """So many requests that have come."""
+        return len(self._open)
 
     async def drain(self) -> None:
         """Take no more requests, answer those that have come, and close."""
@@ -157,6 +162,11 @@ async def _stream(request: web.Request, relayed: Relayed) -> web.StreamResponse:
         assert request.transport is not None
         request.transport.close()
     return response
+
+
+def _reason(error: OSError) -> str:
+    """asyncio writes sentences of its own; errors of names have negative numbers."""
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror)
 
 
 def _error(status: int, sentence: str, headers: dict[str, str] | None = None) -> web.Response:

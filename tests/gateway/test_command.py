@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
+from aiohttp import web
 from click.testing import CliRunner
 
 from metropolis.cli.gateway import command
@@ -82,7 +83,7 @@ def test_a_second_signal_waits_no_longer() -> None:
             await until(lambda: engine.raw)
             process.send_signal(signal.SIGTERM)
             assert process.stderr is not None
-            while await process.stderr.readline() != b"answering what has come\n":
+            while b"answering what has come, open: 1;" not in await process.stderr.readline():
                 pass
             process.send_signal(signal.SIGTERM)
             assert await process.wait() == 130
@@ -107,8 +108,35 @@ def test_it_starts_before_its_engines_and_tells_of_them() -> None:
             assert (status, answer) == (200, answer_to("why"))
             process.send_signal(signal.SIGTERM)
             _, errors = await process.communicate()
-            assert f"the engine at {url} answers" in errors.decode()
+            refused, answers, *_ = errors.decode().splitlines()
+            assert refused.startswith(f"the engine at {url} cannot be reached for the check")
+            assert answers == f"the engine at {url} answers"
         await engine.kill()
+
+    asyncio.run(ask())
+
+
+def test_what_is_no_engine_is_told_of() -> None:
+    async def ask() -> None:
+        async def page(_: web.Request) -> web.Response:
+            return web.Response(text="<h1>Hello</h1>")
+
+        app = web.Application()
+        app.router.add_get("/page/v1/models", page)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        async with running("--engine", url, "--engine", f"{url}/page") as (gateway, process):
+            async with aiohttp.ClientSession() as session, session.get(f"{gateway}/health") as read:
+                assert (await read.json())["engines"] == {url: True, f"{url}/page": False}
+            process.send_signal(signal.SIGTERM)
+            _, errors = await process.communicate()
+        other, malformed = sorted(errors.decode().splitlines()[:2])
+        assert other.startswith(f"the engine at {url} answered the check with HTTP 404")
+        assert other.endswith("requests go there all the same")
+        assert malformed.startswith(f"the engine at {url}/page gave a malformed answer")
+        await runner.cleanup()
 
     asyncio.run(ask())
 
@@ -121,6 +149,8 @@ def test_it_starts_before_its_engines_and_tells_of_them() -> None:
         (("--engine", "nowhere"), "'nowhere' is not the address of a server"),
         (("--engine", "http://a:b@host"), "leave out user and password"),
         (("--engine", "vllm:nowhere"), "'nowhere' is not the address of a server"),
+        (("--engine", "sglang:http://127.0.0.1:1/v1"), "at http://127.0.0.1:1 is named twice"),
+        (("--host", "192.0.2.1"), "cannot listen at 192.0.2.1:8000: Cannot assign requested addr"),
     ],
 )
 def test_wrong_options_are_told_in_a_sentence(options: tuple[str, ...], sentence: str) -> None:
