@@ -177,6 +177,7 @@ void bind_controller(py::module_& m) {
              const std::vector<AgentId> edges = controller.blocked_by();
              return Array<AgentId>(static_cast<py::ssize_t>(edges.size()), edges.data());
            })
+      .def("clear_until", &Controller::clear_until, "agent"_a)
       .def_property_readonly("floor", &Controller::floor)
       .def("validate", &Controller::validate);
   m.def(

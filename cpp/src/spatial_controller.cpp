@@ -22,6 +22,31 @@ std::vector<AgentId> SpatialController<M>::blocked_by() const {
 }
 
 template <class M>
+Step SpatialController<M>::clear_until(AgentId external) {
+  const std::uint32_t id = internal_.at(index(external));
+  const Agent& agent = agents_[id];
+  if (agent.state != RUNNING || links_[id].next != id || jumped_) return 0;
+  const double step = 2 * velocity_;  // what one of its steps takes at most
+  double least = std::max(step, 1.0) * LOOKAHEAD_STEPS + 2 * slack_min_;
+  const auto matters = [&](Step other, double distance) {
+    return slack_towards(agent.step - other, distance) < least + TOLERANCE;
+  };
+  const auto visit = [&](std::uint32_t other) {
+    if (other == id) return;
+    const Agent& b = agents_[other];
+    const double distance = metric_.distance(agent.position, b.position);
+    least = std::min(least, slack_towards(agent.step - b.step, distance));
+  };
+  const double radius = reach(agent, least);
+  if (radius >= 0) grid_.search(agents_, agent.position, radius, matters, visit);
+  double more = 0;
+  if (least > slack_min_) {
+    more = step > 0 ? std::floor((least - slack_min_) / step) : LOOKAHEAD_STEPS;
+  }
+  return std::min(target_, agent.step + 1 + static_cast<Step>(std::min(more, LOOKAHEAD_STEPS)));
+}
+
+template <class M>
 void SpatialController<M>::validate() const {
   const auto name = [&](std::uint32_t id) {
     return "agent " + std::to_string(links_[id].external);

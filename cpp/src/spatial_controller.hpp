@@ -23,7 +23,9 @@
 //     enough), so a cluster is dispatched by the last of its members to become clear.
 //  9. Searches prune with lower bounds of the slack (cell_grid.hpp), so their radius follows the
 //     steps really found in each region, not the largest skew anywhere.
-// 10. An agent that jumps voids what others knew: all slack is forgotten, everybody is settled
+// 10. *Lookahead*: an agent alone whose slack towards everybody exceeds 2v times a number of steps is
+//     clear for so many steps more.
+// 11. An agent that jumps voids what others knew: all slack is forgotten, everybody is settled
 // anew.
 #pragma once
 
@@ -45,6 +47,9 @@ namespace metropolis {
 
 // How many steps of a wandering agent one search may buy. More buys more, but searches further.
 constexpr double STEPS_PER_SEARCH = 4;
+
+// How many steps more than its own an agent is told it can go on for. Who looks further reads more.
+constexpr double LOOKAHEAD_STEPS = 7;
 
 // Distances on the torus are rounded; what is nearer to the bound than this is looked at.
 constexpr double TOLERANCE = 1e-5;
@@ -116,6 +121,8 @@ class SpatialController final : public Controller {
   }
 
   std::vector<AgentId> blocked_by() const override;
+
+  Step clear_until(AgentId agent) override;
 
   Step floor() const override { return agents_.empty() ? target_ : floor_; }
 
@@ -259,6 +266,17 @@ class SpatialController final : public Controller {
     return metric_.within(p.position, q.position, radius, reach);
   }
 
+  // Towards somebody k steps behind, at a distance.
+  double slack_towards(Step k, double distance) const {
+    const double beyond = distance - rule_.block_radius;
+    return (k >= 0 ? beyond : std::max(0.0, beyond)) - k * velocity_;
+  }
+
+  // How far somebody may stand towards whom the slack is at most `slack`.
+  double reach(const Agent& agent, double slack) const {
+    return rule_.block_radius + (agent.step - floor_) * velocity_ + slack + TOLERANCE;
+  }
+
   void wait_for(std::uint32_t id, std::uint32_t witness) {
     agents_[id].state = BLOCKED;
     agents_[id].critical = witness & NONE;
@@ -268,24 +286,20 @@ class SpatialController final : public Controller {
   // Finds who blocks the agent the hardest, or is nearest to it, and the slack towards the others.
   void examine(std::uint32_t id, Dispatches& out) {
     Agent& agent = agents_[id];
-    const double block_radius = rule_.block_radius;
     // Of the critical agent, and the smallest of the others; 0 stands for "too small" unless
     // blocked.
     double critical_slack = slack_max_, slack = slack_max_;
     std::uint32_t critical = NONE;
     bool blocked = false, accompanied = false;
     const auto matters = [&](Step step, double distance) {
-      const double k = static_cast<double>(agent.step) - step;
-      const double beyond = distance - block_radius;
-      const double least = (k >= 0 ? beyond : std::max(0.0, beyond)) - k * velocity_;
+      const double least = slack_towards(agent.step - step, distance);
       return least < (blocked && slack <= 0 ? critical_slack : slack) + TOLERANCE;
     };
     const auto visit = [&](std::uint32_t other) {
       if (other == id) return;
       const Agent& b = agents_[other];
       const Step k = agent.step - b.step;
-      const double beyond = metric_.distance(agent.position, b.position) - block_radius;
-      double towards = (k >= 0 ? beyond : std::max(0.0, beyond)) - k * velocity_;
+      double towards = slack_towards(k, metric_.distance(agent.position, b.position));
       const bool blocks_too = towards <= TOLERANCE && blocks(b, agent);
       if (!blocks_too) {
         accompanied |= k == 0 && towards <= TOLERANCE && coupled(agent, b);
@@ -300,7 +314,7 @@ class SpatialController final : public Controller {
         slack = std::min(slack, towards);
       }
     };
-    const double radius = block_radius + (agent.step - floor_) * velocity_ + slack_max_ + TOLERANCE;
+    const double radius = reach(agent, slack_max_);
     if (radius >= 0) grid_.search(agents_, agent.position, radius, matters, visit);
     agent.critical = critical & NONE;
     agent.slack = static_cast<float>(slack);

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from metropolis.types import Commit, Dispatch, Step
+from metropolis.types import AgentId, Commit, Dispatch, Step
 
 NOBODY = -1
 """In place of an agent, in `Controller.blocked_by`."""
@@ -43,6 +43,15 @@ class Controller(Protocol):
         is named. Who is blocked by nobody, but coupled with others that are, shows one of these: a
         member of its own cluster, at its own step. So whoever goes from agent to agent comes to
         one that runs. Takes time in proportion to the agents.
+        """
+
+    def clear_until(self, agent: AgentId) -> Step:
+        """The step up to which `agent`, which runs alone, can go on alone, whatever others do.
+
+        Until it has committed all steps below that one, nobody will block it or be coupled with it:
+        it is dispatched alone, at once, by each of its commits. So it need not ask: the lookahead
+        of conservative simulation. A step that is known to be safe, not the last that is; 0 where
+        none is known. To be asked after `start`.
         """
 
     @property

@@ -12,7 +12,7 @@ from metropolis.controller.base import InvariantError
 from metropolis.rules.metrics import Metric
 from metropolis.rules.native import core_metric
 from metropolis.rules.rules import Rule
-from metropolis.types import Commit, Dispatch, MetropolisError, Position, Step
+from metropolis.types import AgentId, Commit, Dispatch, MetropolisError, Position, Step
 
 
 def native_controller(
@@ -110,6 +110,10 @@ class NativeController:
     def blocked_by(self) -> npt.NDArray[np.int32]:
         """See `Controller.blocked_by`."""
         return self._core.blocked_by()
+
+    def clear_until(self, agent: AgentId) -> Step:
+        """See `Controller.clear_until`."""
+        return self._core.clear_until(agent)
 
     @property
     def floor(self) -> Step:

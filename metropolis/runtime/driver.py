@@ -9,7 +9,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 
 import numpy as np
@@ -19,11 +19,14 @@ from metropolis.runtime.crew import Crew
 from metropolis.runtime.engine import OnCommit, alone
 from metropolis.runtime.recorder import Recorder
 from metropolis.store.base import Acknowledged, Nodes, Store, StoreError, StoreUnavailableError
+from metropolis.store.claim import Lookahead
 from metropolis.types import AgentId, Commit, Dispatch, MetropolisError, Position, Step
 from metropolis.workers.leases import Pulse, awaited, patiently
 
 WAIT_S = 0.25
 """How long an interrupt may take."""
+RENEW_STEPS = 2
+"""So many before its end lookahead is renewed: the commit of the last but one brings it."""
 RELEASE_S = 0.25
 """How often what is recorded is dropped from the store."""
 
@@ -31,9 +34,11 @@ RELEASE_S = 0.25
 class Driver:
     """Does for a run in a store what `metropolis.runtime.engine.Engine` does for one in memory."""
 
-    def __init__(self, store: Store, names: list[str], lease_s: float, crew: Crew) -> None:
+    def __init__(
+        self, store: Store, names: list[str], max_velocity: float, lease_s: float, crew: Crew
+    ) -> None:
         """Takes the lease of the run. Raises StoreError when somebody else holds on to it."""
-        self._crew = crew
+        self._crew, self._max_velocity = crew, max_velocity
         self._store, self._names, self._lease_s = store, names, lease_s
         self._link = store.link()
         self._fence = _taken(store, lease_s)
@@ -41,6 +46,8 @@ class Driver:
         self._positions: list[Position] = list(self.nodes.positions)
         self._last_id = self.nodes.last_id
         self._at_work: dict[tuple[Step, AgentId], Dispatch] = {}
+        self._clear_until: dict[AgentId, Step] = {}
+        """Lookahead that the store was told."""
         self._tasks: list[asyncio.Task[None]] = []
         self._told: Step = 0
         """The floor that the store was told."""
@@ -71,7 +78,9 @@ class Driver:
         for known in self._kept():
             if known.outcome.step >= recorder.next_step:
                 on_commit(known.outcome)
-        await self._dispatch(controller.start())
+        ready = controller.start()
+        self._at_work = {(one.step, one.agents[0]): one for one in ready}
+        await self._dispatch(ready, self._lookahead(ready))
         for worker in self._crew.start():
             task = asyncio.get_running_loop().create_task(worker)
             task.add_done_callback(self._left)
@@ -147,13 +156,17 @@ class Driver:
     async def _commit(self, acknowledged: Sequence[Acknowledged]) -> None:
         if not acknowledged:
             if time.monotonic() - self._heard_wall_s > self._lease_s:  # a server may have lost them
-                await self._dispatch(list(self._at_work.values()))
+                await self._dispatch([*self._at_work.values()], {})
             return
         self._last_id = acknowledged[-1].id
         self._heard_wall_s = time.monotonic()
-        commits = []
-        for outcome in (one.outcome for one in acknowledged):
-            self._at_work.pop((outcome.step, outcome.agents[0]), None)
+        commits, committed, dispatched = [], set(), set()
+        for one in acknowledged:
+            outcome, first = one.outcome, one.outcome.agents[0]
+            committed.add((outcome.step, first))
+            if one.goes_on:
+                dispatched.add((outcome.step + 1, first))
+            self._at_work.pop((outcome.step, first), None)
             self.newest_step = max(self.newest_step, outcome.step + 1)
             for agent in outcome.agents:
                 body = outcome.writes.get(self._names[agent])
@@ -162,16 +175,36 @@ class Driver:
             places = tuple(self._positions[agent] for agent in outcome.agents)
             commits.append(Commit(outcome.agents, places))
             self._on_commit(outcome)
-        await self._dispatch(self._controller.handle(commits))
+        ready = {(one.step, one.agents[0]): one for one in self._controller.handle(commits)}
+        for name in committed & ready.keys():  # by who went on
+            del ready[name]
+        self._at_work |= ready
+        clusters = [one for name, one in ready.items() if name not in dispatched]
+        await self._dispatch(clusters, self._lookahead(ready.values()))
 
-    async def _dispatch(self, ready: list[Dispatch]) -> None:
+    async def _dispatch(
+        self, clusters: Sequence[Dispatch], ahead: Mapping[AgentId, Lookahead]
+    ) -> None:
         """Tell the store what can be run, who waits for whom, and the floor: what has changed."""
         self._heard_wall_s = time.monotonic()
-        self._at_work |= {(one.step, one.agents[0]): one for one in ready}
         edges, floor = self._changed_edges(), self._controller.floor
-        if ready or edges or floor != self._told:
+        if clusters or ahead or edges or floor != self._told:
             self._told = floor
-            await awaited(self._link.dispatch, self._fence, ready, edges, floor)
+            await awaited(self._link.dispatch, self._fence, clusters, edges, floor, ahead)
+
+    def _lookahead(self, ready: Iterable[Dispatch]) -> dict[AgentId, Lookahead]:
+        """Of those who can go on alone, further than they know, or will know too late."""
+        found = {}
+        for step, (agent, *others) in ((one.step, one.agents) for one in ready):
+            known = self._clear_until.get(agent, 0)
+            if others or known > step + RENEW_STEPS:
+                continue
+            until = self._controller.clear_until(agent)
+            if until > max(known, step + 1):
+                far = (until - 1 - step) * self._max_velocity
+                found[agent] = Lookahead(until, self._positions[agent], far)
+                self._clear_until[agent] = until
+        return found
 
     def _changed_edges(self) -> dict[AgentId, AgentId | None]:
         before, self._blocked_by = self._blocked_by, self._controller.blocked_by()

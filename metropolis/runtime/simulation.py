@@ -292,7 +292,7 @@ class Simulation:
         )
         crew = crew_of(self._workers, self._ray_address, job, stored)
         names = [agent.name for agent in self.agents]
-        driver = Driver(stored.store, names, self._lease_s, crew)
+        driver = Driver(stored.store, names, self.world.max_velocity, self._lease_s, crew)
         self.client.has_spent(patiently(stored.store.bought))  # nobody else buys from now on
         return driver
 

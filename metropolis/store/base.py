@@ -30,13 +30,12 @@ from typing import Any
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
 from metropolis.llm.usage import Purchases
-from metropolis.rules.metrics import Metric
+from metropolis.store.claim import NOWHERE, Claim, Lookahead
 from metropolis.store.link import Link
 from metropolis.store.outcome import NO_ANSWERS, Outcome, PaidAnswers
 from metropolis.types import AgentId, Dispatch, MetropolisError, Position, Step
 from metropolis.world.entities import Entity, Event
-from metropolis.world.parts import Changes, Parts
-from metropolis.world.state import State
+from metropolis.world.parts import Changes
 
 
 class StoreError(MetropolisError):
@@ -69,47 +68,6 @@ class RunInfo:
     """The neighbours of every node, where the metric is hops."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """All else that a worker or a later reader needs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """The part of a world that a cluster may read; there may be more in it."""
-
-    step: Step
-    versions: Sequence[tuple[Step, Entity]]
-    """What the step sees, with the step since which it is so."""
-    events: Sequence[Event]
-    """What the step perceives, by source, and of one source as it emitted them."""
-
-    def state(self, metric: Metric, radius: float) -> State:
-        """A State that answers the members of the cluster as the whole world's would."""
-        state = State(metric, radius, (), self.step)
-        by_step: dict[Step, dict[str, Entity | None]] = {}
-        for since, entity in self.versions:
-            by_step.setdefault(since, {})[entity.name] = entity
-        for since in sorted(by_step):
-            state.commit(since - 1, by_step[since], (), self.step)
-        state.restore_events(self.events)
-        return state
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A cluster that a worker has to run and commit before its lease runs out."""
-
-    id: str
-    number: int
-    """Tells this claim from an earlier or later one of the same cluster; those that were claimed
-    together share it."""
-    worker: str
-    step: Step
-    agents: tuple[AgentId, ...]
-    slice: Slice
-    minds: Mapping[AgentId, Parts]
-    """Of the members whose mind this worker cannot have: it did not commit their last step. In the
-    parts of metropolis.world.parts."""
-    answers: PaidAnswers
-    """What language models have answered the members in this step before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +112,8 @@ class Inspection:
     lease_left_s: float
     """0: the lease has run out or was given back."""
     counts: Mapping[str, int]
-    """Of clusters: dispatched, claims, expired, given_back, commits, refused; and agent_steps and
-    answers."""
+    """Of clusters: dispatched, ahead (those of them that the commit of the step before dispatched),
+    claims, expired, given_back, commits, refused; and agent_steps and answers."""
     warnings: Sequence[str]
 
 
@@ -202,8 +160,12 @@ class Store(ABC):
         clusters: Sequence[Dispatch],
         edges: Mapping[AgentId, AgentId | None],
         floor: Step,
+        ahead: Mapping[AgentId, Lookahead] = NOWHERE,
     ) -> None:
         """Let `clusters` be claimed; `edges` tells who is blocked by whom now, None: by nobody.
+
+        The steps of `ahead` need not be dispatched: each is by the commit of the one before. What
+        was told counts on: less is not taken back.
 
         Clusters that are dispatched or committed already are left alone. A cluster takes its
         members out of any other that they were dispatched in before, so the last controller counts;
@@ -301,10 +263,15 @@ class Store(ABC):
         minds: Mapping[AgentId, Changes],
         answers: PaidAnswers = NO_ANSWERS,
         buyer: str = "",
-    ) -> bool:
+        lease_s: float | None = None,
+    ) -> Claim | bool:
         """All that the cluster did, or nothing; `minds`: what has changed in those of all members.
 
+        Where the lookahead of an agent reaches beyond it, the next step is dispatched. With
+        `lease_s` the worker has claimed that, too, and goes on at `claim.following`.
         `answers` were bought by `buyer` for this step and are kept nowhere yet: they are counted.
+        When lookahead reaches further by now than `claim` knows, such a worker is given that step's
+        claim; it is the same, but for its slice and how far it goes.
         False when the cluster has been committed by others, claimed by others, or taken out of
         the queue. True again, for a commit whose reply was lost, until a member is claimed anew.
         A claim that has run out still counts as long as nobody else has claimed the cluster.
@@ -333,6 +300,8 @@ class Acknowledged:
 
     id: str
     outcome: Outcome
+    goes_on: bool
+    """Whether the commit has dispatched its agent's next step."""
 
 
 class Server(ABC):

@@ -15,10 +15,11 @@ import msgspec
 
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
-from metropolis.store.base import Acknowledged, Claim, StoreError
+from metropolis.store.base import Acknowledged, StoreError
+from metropolis.store.claim import Claim
 from metropolis.store.encoding import Written, cluster_id, cluster_text, purchase
-from metropolis.store.outcome import PaidAnswers, outcome_from_json
-from metropolis.store.replies import arguments_of, claims_of, entries_of, order_of
+from metropolis.store.outcome import PaidAnswers
+from metropolis.store.replies import acknowledged_in, arguments_of, claims_of, order_of
 from metropolis.types import AgentId, Dispatch, Step
 
 WAIT_S = 1.0
@@ -85,12 +86,16 @@ def keep_answer(key: Key, completion: Completion, buyer: str) -> Call[None]:
     yield Script("answer", (key.agent, key.step, *encoded, *_sums({key: completion}, buyer)))
 
 
-def commit(claim: Claim, written: Written, answers: PaidAnswers, buyer: str) -> Call[bool]:
+def commit(
+    claim: Claim, written: Written, answers: PaidAnswers, buyer: str, lease_s: float | None
+) -> Call[Claim | bool]:
     """See Store."""
-    about = claim.id, cluster_text(claim), mark_of(claim), written.acknowledgement
+    lease_ms = -1 if lease_s is None else ms(lease_s)
+    about = claim.id, cluster_text(claim), mark_of(claim), lease_ms, claim.until
     sums = _sums(answers, buyer)
-    found = yield Script("commit", (*about, *arguments_of(written), *sums))
-    return bool(found)
+    what = written.acknowledgement, *arguments_of(written), *sums
+    found = yield Script("commit", (*about, *what))
+    return claims_of(claim.worker, found)[0] if isinstance(found, list) else bool(found)
 
 
 def _sums(answers: PaidAnswers, buyer: str) -> list[Any]:
@@ -108,8 +113,8 @@ def acknowledgements(
         left_s = min(deadline_s - time.monotonic(), WAIT_S)
         block = ("BLOCK", max(1, ms(left_s))) if left_s > 0 else ()
         found = yield Waiting(("XREAD", "COUNT", most, *block, "STREAMS", f"{prefix}acks", after))
-        if entries := entries_of(found):
-            return [Acknowledged(i.decode(), outcome_from_json(line)) for i, line in entries]
+        if acknowledged := acknowledged_in(found):
+            return acknowledged
         if left_s > 0 and time.monotonic() < deadline_s:
             continue
         last = yield Script("nodes", (1,))
@@ -125,11 +130,13 @@ def dispatch(
     clusters: Sequence[Dispatch],
     edges: Mapping[AgentId, AgentId | None],
     floor: Step,
+    reaches: Mapping[AgentId, str],
 ) -> Call[None]:
-    """See Store."""
+    """See Store; `reaches` are of the agents' lookahead."""
     arguments: list[Any] = [fence, floor, len(clusters)]
     for cluster in clusters:
         arguments += cluster_id(cluster), cluster_text(cluster)
+    arguments += len(reaches), *chain.from_iterable(reaches.items())
     arguments.append(len(edges))
     for agent, blocker in edges.items():
         arguments += agent, "" if blocker is None else blocker

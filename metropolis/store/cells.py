@@ -24,7 +24,9 @@ class Cells:
         self._graph = None if info.graph is None else Hops(info.graph)
         self._radius = inf if info.radius is None else info.radius
         self._side = max(1.0, 2 * self._radius)
-        self.around_text = lru_cache(maxsize=65_536)(lambda at: " ".join(self.around(at)))
+        self.around_text = lru_cache(maxsize=65_536)(
+            lambda at, far=0.0: " ".join(self.around(at, far))
+        )
         """The same as `around`, parted by spaces."""
 
     def of(self, position: Position) -> str:
@@ -35,17 +37,18 @@ class Cells:
             return str(int(position[0]))
         return f"{floor(position[0] / self._side)},{floor(position[1] / self._side)}"
 
-    def around(self, position: Position) -> list[str]:
-        """All cells in which something within the run's radius of `position` can lie.
+    def around(self, position: Position, far: float = 0.0) -> list[str]:
+        """All cells in which something can lie within `far` and the run's radius of `position`.
 
         In the plane no metric falls below Chebyshev's distance, so its square holds them all.
         """
         if isinf(self._radius):
             return ["0"]
         if self._graph is not None:
-            return [str(node) for node in self._graph.ball(int(position[0]), self._radius)]
-        far = self._radius + _ROUNDING
+            return [str(node) for node in self._graph.ball(int(position[0]), self._radius + far)]
+        radius = self._radius + far + _ROUNDING
         (left, right), (top, bottom) = (
-            (floor((at - far) / self._side), floor((at + far) / self._side)) for at in position
+            (floor((at - radius) / self._side), floor((at + radius) / self._side))
+            for at in position
         )
         return [f"{x},{y}" for x in range(left, right + 1) for y in range(top, bottom + 1)]

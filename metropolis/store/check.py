@@ -6,96 +6,17 @@ Each check has a run of its own: four agents on a line, ten apart, who see two f
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
 from metropolis.llm.usage import Purchases
-from metropolis.store.base import (
-    Claim,
-    FencedOutError,
-    RunInfo,
-    Server,
-    Store,
-    StoreError,
-)
-from metropolis.store.outcome import NO_ANSWERS, Outcome, PaidAnswers
-from metropolis.types import AgentId, Dispatch, MetropolisError, Step
+from metropolis.store.base import FencedOutError, Server, StoreError
+from metropolis.store.checked_run import AGENTS, FIRST_MIND, INFO, LEASE_S, CheckedRun
+from metropolis.store.claim import Lookahead, Slice
+from metropolis.store.outcome import Outcome
+from metropolis.types import Dispatch
 from metropolis.world.entities import AGENT, Entity, Event
 from metropolis.world.parts import parts_of
-
-AGENTS = ("ann", "bob", "cem", "dee")
-INFO = RunInfo("line", 1, AGENTS, 0, 1000, "chebyshev", 2.0)
-FIRST_MIND = {"by": None, "step": 0}
-LEASE_S = 600.0
-
-
-@dataclass
-class _Run:
-    """A run of a check, and the lease on it."""
-
-    store: Store
-    fence: int
-
-    def require(self, kept: bool, otherwise: str) -> None:
-        """Raise MetropolisError unless `kept`."""
-        if not kept:
-            raise MetropolisError(f"{type(self.store).__name__} {otherwise}")
-
-    def refuses(
-        self, kind: type[Exception], what: str, act: Callable[..., Any], *arguments: Any
-    ) -> None:
-        """Raise MetropolisError unless `act` raises `kind`."""
-        try:
-            act(*arguments)
-        except kind:
-            return
-        self.require(False, f"{what}; it should raise {kind.__name__}")
-
-    def dispatch(self, *clusters: tuple[Step, tuple[AgentId, ...]]) -> None:
-        """Without edges."""
-        self.store.dispatch(self.fence, [Dispatch(*cluster) for cluster in clusters], {}, 0)
-
-    def claim(self, worker: str = "first", lease_s: float = LEASE_S, **options: Any) -> Claim:
-        """One has to be there."""
-        claim = self.store.claim(worker, lease_s, **options)
-        if claim is None:
-            raise MetropolisError(f"{type(self.store).__name__} hands out no cluster that is ready")
-        return claim
-
-    def step(self, *agents: AgentId) -> None:
-        """The next step of one after the other, dispatched, claimed and committed."""
-        for agent in agents:
-            self.dispatch((self.store.nodes().steps[agent], (agent,)))
-            self.require(self.commit(self.claim()), "refuses a commit that is due")
-
-    def commit(self, claim: Claim, answers: PaidAnswers = NO_ANSWERS) -> bool:
-        """Every member takes a step up, leaves a letter, takes its last one away, and sings."""
-        writes: dict[str, Entity | None] = {}
-        for agent in claim.agents:
-            name = AGENTS[agent]
-            writes[name] = Entity(name, (10 * agent, claim.step % 2), AGENT, {"at": claim.step + 1})
-            writes[f"letter/{name}/{claim.step}"] = Entity(
-                f"letter/{name}/{claim.step}", (10 * agent, 1), state={"to": [agent, 0.1]}
-            )
-            if claim.step:
-                writes[f"letter/{name}/{claim.step - 1}"] = None
-        events = [
-            Event(claim.step, AGENTS[agent], (10 * agent, 0), "sang", {"verse": verse})
-            for agent in claim.agents
-            for verse in range(2)
-        ]
-        actions = {AGENTS[agent]: claim.step for agent in claim.agents}
-        outcome = Outcome(claim.step, claim.agents, actions, writes, events, {})
-        minds = {agent: parts_of(mind) for agent, mind in mind_of(claim).items()}
-        return self.store.commit(claim, outcome, minds, answers)
-
-
-def mind_of(claim: Claim) -> dict[AgentId, Any]:
-    """What the members remember after their step."""
-    return {agent: {"by": claim.worker, "step": claim.step + 1} for agent in claim.agents}
 
 
 def check_store(server: Server) -> None:
@@ -105,7 +26,7 @@ def check_store(server: Server) -> None:
     """
     for check in CHECKS:
         name = f"check-{uuid.uuid4().hex}"
-        run = _Run(server.store(name), 0)
+        run = CheckedRun(server.store(name), 0)
         run.refuses(StoreError, "knows a run that has not begun", run.store.info)
         run.refuses(StoreError, "removes a run that is not there", server.remove, name)
         _begin(run)
@@ -120,7 +41,7 @@ def check_store(server: Server) -> None:
         run.refuses(StoreError, "knows a run that was removed", run.store.nodes)
 
 
-def _begin(run: _Run) -> None:
+def _begin(run: CheckedRun) -> None:
     bodies = [Entity(name, (10 * i, 0), AGENT, {"at": 0}) for i, name in enumerate(AGENTS)]
     minds = dict.fromkeys(range(len(AGENTS)), FIRST_MIND)
     run.store.begin(INFO, [*bodies, Entity("well", (2, 2))], minds, [Event(-1, "ann", (0, 0), "x")])
@@ -128,7 +49,7 @@ def _begin(run: _Run) -> None:
     run.require(run.store.info() == INFO, "forgets what a run is")
 
 
-def _check_fencing(run: _Run) -> None:
+def _check_fencing(run: CheckedRun) -> None:
     store = run.store
     run.refuses(StoreError, "gives a lease away twice", lambda: store.take_lease("other", 1))
     store.renew_lease(run.fence, 0)
@@ -149,7 +70,7 @@ def _check_fencing(run: _Run) -> None:
     )
 
 
-def _check_order(run: _Run) -> None:
+def _check_order(run: CheckedRun) -> None:
     run.require(run.store.claim("first", 1, 0.01) is None, "hands out what nobody dispatched")
     run.step(0, 1, 1)
     run.dispatch((2, (1,)), (1, (0,)), (0, (2, 3)))
@@ -164,7 +85,7 @@ def _check_order(run: _Run) -> None:
     run.refuses(ValueError, "takes a cluster of two steps", lambda: run.dispatch((0, (1, 2))))
 
 
-def _check_affinity(run: _Run) -> None:
+def _check_affinity(run: CheckedRun) -> None:
     run.dispatch((0, (0,)), (0, (1,)), (0, (2,)))
     for worker in ("first", "other", "first"):
         run.require(run.commit(run.claim(worker)), "refuses a commit that is due")
@@ -190,7 +111,7 @@ def _check_affinity(run: _Run) -> None:
     )
 
 
-def _check_several(run: _Run) -> None:
+def _check_several(run: CheckedRun) -> None:
     store = run.store
     run.dispatch((0, (0,)), (0, (1,)), (0, (2, 3)))
     three = store.claims("first", LEASE_S, most=5)
@@ -212,19 +133,20 @@ def _check_several(run: _Run) -> None:
     run.require(set(left[0].minds) == {2}, "does not send the mind of what others ran last")
 
 
-def _check_minds(run: _Run) -> None:
+def _check_minds(run: CheckedRun) -> None:
     run.dispatch((0, (0,)))
     claim = run.claim()
     run.require(claim.minds == {0: parts_of(FIRST_MIND)}, "does not send the mind it began with")
     outcome = Outcome(0, (0,), {}, {}, [], {})
     changed: dict[str, bytes | None] = {'[[0,"by"]]': None, '[[1,"step"]]': b"1", '[[2,"x"]]': b"2"}
-    run.require(run.store.commit(claim, outcome, {0: changed}), "refuses a commit that is due")
+    committed = bool(run.store.commit(claim, outcome, {0: changed}))
+    run.require(committed, "refuses a commit that is due")
     run.require(run.store.minds([0]) == {0: {"step": 1, "x": 2}}, "does not change minds in part")
     run.dispatch((1, (0,)))
     run.require(not run.claim().minds, "sends a mind to the worker that has committed it")
 
 
-def _check_slice(run: _Run) -> None:
+def _check_slice(run: CheckedRun) -> None:
     run.step(1, 0, 0)
     run.dispatch((2, (0,)), (1, (1,)), (0, (2, 3)))
     three = {claim.agents: claim.slice for claim in (run.claim(), run.claim(), run.claim())}
@@ -244,7 +166,7 @@ def _check_slice(run: _Run) -> None:
     )
 
 
-def _check_commits(run: _Run) -> None:
+def _check_commits(run: CheckedRun) -> None:
     run.dispatch((0, (0, 1)))
     lost = run.claim("first", 0)
     held = run.claim("other")
@@ -271,7 +193,45 @@ def _check_commits(run: _Run) -> None:
     run.require({name: counts.get(name) for name in expected} == expected, f"counts {dict(counts)}")
 
 
-def _check_acknowledgements(run: _Run) -> None:
+def _check_lookahead(run: CheckedRun) -> None:
+    run.step(1, 1)
+    ahead = {0: Lookahead(3, (0, 0), 20.0)}
+    run.store.dispatch(run.fence, [Dispatch(0, (0,)), Dispatch(0, (2, 3))], {}, 0, ahead)
+    run.store.dispatch(run.fence, [], {}, 0, {0: Lookahead(2, (0, 0), 10.0)})
+    claim, other = run.claim(), run.claim()
+    run.require((claim.until, other.until) == (3, 0), "does not tell how far an agent can go on")
+    seen = {entity.name for _, entity in claim.slice.versions}
+    run.require({"bob", "cem"} <= seen, "does not show what lies where an agent may come")
+    following = claim.following(run.outcome_of(claim))
+    run.require(run.commit(claim, lease_s=LEASE_S), "refuses a commit that goes on")
+    run.require(run.commit(claim, lease_s=LEASE_S), "denies a commit that goes on when asked again")
+    run.require(run.store.claim("other", LEASE_S) is None, "gives away what its worker goes on at")
+    run.require(run.store.extend(following, LEASE_S), "does not extend what a worker goes on at")
+    run.store.give_back(following)
+    again = run.claim()
+    run.require((again.step, again.until) == (1, 3), "loses what a worker gave back")
+    same = _shown(again.slice) == _shown(following.slice)
+    run.require(same, "does not show what those who are ahead have done, step by step")
+    run.require(set(again.minds) == {0}, "does not send a mind that a worker may have changed")
+    run.require(not run.commit(following), "accepts the commit of what was given back")
+    run.require(run.commit(again), "refuses a commit that is due")
+    last = run.claim("other")
+    run.require((last.step, last.agents) == (2, (0,)), "does not dispatch what lookahead allows")
+    run.require(last.until == 0, "tells more than its lookahead")
+    seen_before = again.slice.after(run.outcome_of(again)).versions
+    same = all(version in seen_before for version in last.slice.versions)
+    run.require(same, "does not show what those who are ahead have done, step by step")
+    run.require(run.commit(last), "refuses a commit that is due")
+    run.require(run.store.claim("first", LEASE_S) is None, "dispatches more than lookahead allows")
+
+
+def _shown(what: Slice) -> tuple[object, ...]:
+    versions = sorted(what.versions, key=lambda version: version[1].name)
+    later = sorted(what.later_versions, key=lambda version: version[:2])
+    return versions, later, list(what.events), list(what.later_events)
+
+
+def _check_acknowledgements(run: CheckedRun) -> None:
     store = run.store
     run.require(store.acknowledgements("0", 0.01) == [], "acknowledges what nobody did")
     run.step(0, 1, 0)
@@ -298,7 +258,7 @@ def _check_acknowledgements(run: _Run) -> None:
     )
 
 
-def _check_answers(run: _Run) -> None:
+def _check_answers(run: CheckedRun) -> None:
     key, answer = Key(0, 0, "plan", "digest", 1), Completion("walk", 3, 1, "stop")
     run.dispatch((0, (0,)))
     lost = run.claim("first", 0)
@@ -324,7 +284,7 @@ def _check_answers(run: _Run) -> None:
     )
 
 
-def _check_world(run: _Run) -> None:
+def _check_world(run: CheckedRun) -> None:
     run.step(0, 1, 2, 3, 0, 1, 2, 3, 0)
     for released in (False, True):
         entities, events = run.store.world(2)
@@ -342,7 +302,7 @@ def _check_world(run: _Run) -> None:
             run.store.release(run.fence, 2)
 
 
-def _check_kept_minds(run: _Run) -> None:
+def _check_kept_minds(run: CheckedRun) -> None:
     run.step(0)
     run.require(not run.store.keep_minds(run.fence, 1), "keeps minds of a step that has begun")
     run.require(run.store.keep_minds(run.fence, 2), "keeps no minds")
@@ -352,7 +312,7 @@ def _check_kept_minds(run: _Run) -> None:
     )
 
 
-def _check_inspection(run: _Run) -> None:
+def _check_inspection(run: CheckedRun) -> None:
     run.store.dispatch(
         run.fence, [Dispatch(0, (0,)), Dispatch(0, (2, 3))], {1: 0, 3: 0, 2: None}, 0
     )
@@ -369,7 +329,7 @@ def _check_inspection(run: _Run) -> None:
     run.require(about.holder == "the check" and about.lease_left_s > 0, "does not show its holder")
 
 
-def _check_memory(run: _Run) -> None:
+def _check_memory(run: CheckedRun) -> None:
     """Not until queues and dictionaries have come to their size."""
     sizes = []
     for step in range(48):
@@ -388,6 +348,7 @@ CHECKS = (
     _check_minds,
     _check_slice,
     _check_commits,
+    _check_lookahead,
     _check_acknowledgements,
     _check_answers,
     _check_world,

@@ -9,6 +9,7 @@ from heapq import nsmallest
 
 from metropolis.store.base import Queued
 from metropolis.store.cells import Cells
+from metropolis.store.claim import Lookahead
 from metropolis.store.encoding import Node, Written, cluster_id
 from metropolis.store.versions import Versions
 from metropolis.types import AgentId, Dispatch, Step
@@ -41,6 +42,7 @@ class Contents:
     newest: Step
     versions: Versions = field(default_factory=Versions)
     homes: dict[AgentId, tuple[int, str]] = field(default_factory=dict)
+    ahead: dict[AgentId, Lookahead] = field(default_factory=dict)
     busy: dict[AgentId, str] = field(default_factory=dict)
     blocked: dict[AgentId, AgentId] = field(default_factory=dict)
     clusters: dict[str, Dispatch] = field(default_factory=dict)
@@ -48,7 +50,7 @@ class Contents:
     leases: dict[str, Lease] = field(default_factory=dict)
     memo: dict[AgentId, dict[bytes, bytes]] = field(default_factory=lambda: defaultdict(dict))
     bought: Counter[str] = field(default_factory=Counter)
-    acks: dict[int, tuple[Step, bytes]] = field(default_factory=dict)
+    acks: dict[int, tuple[Step, bytes, bool]] = field(default_factory=dict)
     acknowledged: int = 0
     kept_step: Step | None = None
     kept: dict[AgentId, dict[str, bytes]] = field(default_factory=dict)
@@ -84,16 +86,23 @@ class Contents:
     def withdraw(self, name: str) -> None:
         """Take a cluster out of the queues."""
         cluster = self.clusters.pop(name, None)
+        self.ready.discard(name)
+        claimed = self.leases.pop(name, None) is not None
         for agent in cluster.agents if cluster else ():
             del self.busy[agent]
-        self.ready.discard(name)
-        self.leases.pop(name, None)
+            if claimed:
+                self.homes.pop(agent, None)
+
+    def unclaim(self, name: str) -> None:
+        """Let others have what was claimed; its worker may have changed the minds it was at."""
+        del self.leases[name]
+        self.homes.pop(self.clusters[name].agents[0], None)
+        self.ready.add(name)
 
     def expire(self, now_s: float) -> None:
         """Claims whose lease has run out are ready again."""
         for name in [name for name, lease in self.leases.items() if lease.until_s <= now_s]:
-            del self.leases[name]
-            self.ready.add(name)
+            self.unclaim(name)
             self.counts["expired"] += 1
 
     def chosen(self, worker: str, affinity: Step, most: int, own: bool) -> list[str]:
@@ -133,23 +142,39 @@ class Contents:
         lease = self.leases.get(name)
         return lease is not None and lease.number == number
 
-    def write(self, name: str, number: int, worker: str, written: Written) -> None:
-        """A commit."""
-        step = self.clusters[name].step
+    def write(
+        self, name: str, number: int, worker: str, written: Written, lease_until_s: float | None
+    ) -> None:
+        """A commit; a worker that goes on holds the next step until then."""
+        step, agents = self.clusters[name].step, self.clusters[name].agents
         self.withdraw(name)
         for node in written.nodes:
             self.nodes[node.agent], self.steps[node.agent] = node, step + 1
-            self.homes[node.agent] = number, worker
             self.memo.pop(node.agent, None)
             self.minds[node.agent] = applied(self.minds[node.agent], node.mind)
             if step + 1 == self.kept_step:
                 self.kept[node.agent] = self.minds[node.agent]
+        goes_on = len(agents) == 1 and self.clear_until(agents[0]) > step + 1
+        if goes_on or lease_until_s is None:  # else the worker changes a mind that is not its
+            self.homes |= dict.fromkeys(agents, (number, worker))
         self.versions.commit(step + 1, written.writes, written.events)
         self.acknowledged += 1
-        self.acks[self.acknowledged] = step, written.acknowledgement
+        self.acks[self.acknowledged] = step, written.acknowledgement, goes_on
         self.newest = max(self.newest, step + 1)
         self.counts["commits"] += 1
         self.counts["agent_steps"] += len(written.nodes)
+        if goes_on:
+            following = Dispatch(step + 1, agents)
+            self.dispatch([following])
+            self.counts["ahead"] += 1
+            if lease_until_s is not None:
+                self.ready.remove(cluster_id(following))
+                self.leases[cluster_id(following)] = Lease(number, worker, lease_until_s)
+                self.counts["claims"] += 1
+
+    def clear_until(self, agent: AgentId) -> Step:
+        """The step up to which the agent can go on alone; 0: nobody has told one."""
+        return self.ahead[agent].until if agent in self.ahead else 0
 
     def release(self, below: Step) -> None:
         """Drop what only steps below `below` need."""
@@ -175,7 +200,7 @@ class Contents:
         kept = [node.place for node in self.nodes.values()]
         for minds in (self.minds, self.kept):
             kept += [body for mind in minds.values() for body in mind.values()]
-        kept += [line for _, line in self.acks.values()]
+        kept += [line for _, line, _ in self.acks.values()]
         kept += [answer for memo in self.memo.values() for answer in memo.values()]
         return sum(map(len, kept)) + self.versions.size_bytes()
 

@@ -13,8 +13,9 @@ import msgspec
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
 from metropolis.llm.usage import Purchases
-from metropolis.store.base import Claim, RunInfo, Slice, StoreError
+from metropolis.store.base import RunInfo, StoreError
 from metropolis.store.cells import Cells
+from metropolis.store.claim import Claim, Slice
 from metropolis.store.outcome import Outcome, outcome_to_json
 from metropolis.types import AgentId, Dispatch, Position, Step
 from metropolis.world.encoding import (
@@ -176,11 +177,21 @@ def _check_finite(value: Any, what: str) -> None:
 def slice_of(
     step: Step, versions: Iterable[tuple[Step, str, bytes]], lines: Iterable[bytes]
 ) -> Slice:
-    """Of (since, name, body)."""
+    """Of (since, name, body); an empty body: it is gone."""
+    seen, later = [], []
+    for since, name, body in versions:
+        entity = _entity(name, body) if body else None
+        if since > step:
+            later.append((since, name, entity))
+        elif entity is not None:
+            seen.append((since, entity))
+    events = events_of(lines)
     return Slice(
         step,
-        [(since, _entity(name, body)) for since, name, body in versions],
-        events_of(lines),
+        seen,
+        [event for event in events if event.step < step],
+        later,
+        [event for event in events if event.step >= step],
     )
 
 

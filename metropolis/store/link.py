@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
+from metropolis.store.claim import NOWHERE, Claim, Lookahead
 from metropolis.store.outcome import NO_ANSWERS, Outcome, PaidAnswers
 from metropolis.types import AgentId, Dispatch, Step
 from metropolis.world.parts import Changes
 
 if TYPE_CHECKING:
-    from metropolis.store.base import Acknowledged, Claim, Store
+    from metropolis.store.base import Acknowledged, Store
 
 
 class Link:
@@ -44,9 +45,11 @@ class Link:
         minds: Mapping[AgentId, Changes],
         answers: PaidAnswers = NO_ANSWERS,
         buyer: str = "",
-    ) -> bool:
+        lease_s: float | None = None,
+    ) -> Claim | bool:
         """See Store."""
-        return await asyncio.to_thread(self._store.commit, claim, outcome, minds, answers, buyer)
+        said = claim, outcome, minds, answers, buyer, lease_s
+        return await asyncio.to_thread(self._store.commit, *said)
 
     async def acknowledgements(self, after: str, wait_s: float) -> list[Acknowledged]:
         """See Store."""
@@ -58,9 +61,10 @@ class Link:
         clusters: Sequence[Dispatch],
         edges: Mapping[AgentId, AgentId | None],
         floor: Step,
+        ahead: Mapping[AgentId, Lookahead] = NOWHERE,
     ) -> None:
         """See Store."""
-        await asyncio.to_thread(self._store.dispatch, fence, clusters, edges, floor)
+        await asyncio.to_thread(self._store.dispatch, fence, clusters, edges, floor, ahead)
 
     async def close(self) -> None:
         """End the connections; they begin anew when something is asked."""

@@ -14,7 +14,6 @@ from metropolis.llm.journal import Key
 from metropolis.llm.usage import Purchases
 from metropolis.store.base import (
     Acknowledged,
-    Claim,
     FencedOutError,
     Inspection,
     Nodes,
@@ -24,6 +23,7 @@ from metropolis.store.base import (
     StoreError,
 )
 from metropolis.store.cells import Cells
+from metropolis.store.claim import NOWHERE, Claim, Lookahead
 from metropolis.store.contents import Contents
 from metropolis.store.encoding import (
     answers_of,
@@ -150,11 +150,15 @@ class MemoryStore(Store):
         clusters: Sequence[Dispatch],
         edges: Mapping[AgentId, AgentId | None],
         floor: Step,
+        ahead: Mapping[AgentId, Lookahead] = NOWHERE,
     ) -> None:
         """See Store."""
         with self._changed:
             run = self._fenced(fence)
             run.dispatch(clusters)
+            for agent, one in ahead.items():
+                if one.until > run.clear_until(agent):
+                    run.ahead[agent] = one
             for agent, blocker in edges.items():
                 if blocker is None:
                     run.blocked.pop(agent, None)
@@ -171,8 +175,11 @@ class MemoryStore(Store):
             run = self._run
             if last > run.acknowledged:
                 raise StoreError(f"the run {self._name!r} knows of no acknowledgement {after}")
-            found = [(number, line) for number, (_, line) in run.acks.items() if number > last]
-        return [Acknowledged(str(number), outcome_from_json(line)) for number, line in found[:most]]
+            found = [(number, *ack) for number, ack in run.acks.items() if number > last]
+        return [
+            Acknowledged(str(number), outcome_from_json(line), goes_on)
+            for number, _, line, goes_on in found[:most]
+        ]
 
     def nodes(self) -> Nodes:
         """See Store."""
@@ -186,7 +193,7 @@ class MemoryStore(Store):
         """See Store."""
         with self._changed:
             versions = self._run.versions
-            seen, lines = versions.everything(step), versions.events(step)
+            seen, lines = versions.everything(step), versions.events(step, step)
         return [entity for _, entity in slice_of(step, seen, ()).versions], events_of(lines)
 
     def release(self, fence: int, below: Step) -> None:
@@ -229,16 +236,26 @@ class MemoryStore(Store):
                 names = run.chosen(worker, affinity, most, own)
                 if names:
                     number = run.take(names, worker, now_s + lease_s)
-                    return [self._taken(run, name, worker, number) for name in names]
+                    claims = [self._described(run, name, worker, number) for name in names]
+                    for agent in (agent for claim in claims for agent in claim.agents):
+                        run.homes.pop(agent, None)
+                    return claims
                 if now_s >= deadline_s:
                     return []
                 ends = [deadline_s, *(lease.until_s for lease in run.leases.values())]
                 self._changed.wait(min(ends) - now_s)
 
-    def _taken(self, run: Contents, name: str, worker: str, number: int) -> Claim:
+    def _described(self, run: Contents, name: str, worker: str, number: int) -> Claim:
         step, agents = run.clusters[name].step, run.clusters[name].agents
-        cells = sorted({c for agent in agents for c in run.nodes[agent].around.split(" ")})
-        homes = {agent: run.homes.pop(agent, None) for agent in agents}
+        until = run.clear_until(agents[0]) if len(agents) == 1 else 0
+        last = max(step, until - 1)
+        if until > step + 1:
+            ahead = run.ahead[agents[0]]
+            cells = run.cells.around(ahead.position, ahead.far)
+        else:
+            until = 0
+            cells = sorted({c for agent in agents for c in run.nodes[agent].around.split(" ")})
+        homes = {agent: run.homes.get(agent) for agent in agents}
         foreign = [agent for agent, home in homes.items() if home is None or home[1] != worker]
         return Claim(
             name,
@@ -246,11 +263,16 @@ class MemoryStore(Store):
             worker,
             step,
             agents,
-            slice_of(step, run.versions.around(cells, step), run.versions.events(step, cells)),
+            slice_of(
+                step,
+                run.versions.around(cells, step, last),
+                run.versions.events(step, last, cells),
+            ),
             {agent: run.minds[agent] for agent in foreign},
             dict(
                 answers_of(answer for agent in agents for answer in run.memo.get(agent, {}).items())
             ),
+            until,
         )
 
     def minds(self, agents: Iterable[AgentId]) -> dict[AgentId, Any]:
@@ -273,8 +295,7 @@ class MemoryStore(Store):
         with self._changed:
             run = self._run
             if run.holds(claim.id, claim.number):
-                del run.leases[claim.id]
-                run.ready.add(claim.id)
+                run.unclaim(claim.id)
                 run.counts["given_back"] += 1
                 self._changed.notify_all()
 
@@ -295,7 +316,8 @@ class MemoryStore(Store):
         minds: Mapping[AgentId, Changes],
         answers: PaidAnswers = NO_ANSWERS,
         buyer: str = "",
-    ) -> bool:
+        lease_s: float | None = None,
+    ) -> Claim | bool:
         """See Store."""
         with self._changed:
             info, cells = self.info(), self._run.cells
@@ -303,7 +325,10 @@ class MemoryStore(Store):
         with self._changed:
             run = self._run
             mine = claim.number, claim.worker
-            if all(run.homes.get(agent) == mine for agent in claim.agents):
+            if all(
+                run.homes.get(agent) == mine and run.steps[agent] > claim.step
+                for agent in claim.agents
+            ):
                 return True
             cluster = Dispatch(claim.step, claim.agents)
             due = all(run.steps[agent] == claim.step for agent in claim.agents)
@@ -311,10 +336,14 @@ class MemoryStore(Store):
             if not (due and held and run.clusters.get(claim.id) == cluster):
                 run.counts["refused"] += 1
                 return False
-            run.write(claim.id, claim.number, claim.worker, written)
+            until_s = None if lease_s is None else time.monotonic() + lease_s
+            run.write(claim.id, claim.number, claim.worker, written, until_s)
             for key, completion in answers.items():
                 run.bought.update(purchase(buyer, key, completion))
             self._changed.notify_all()
+            if lease_s is not None and run.clear_until(claim.agents[0]) > claim.until:
+                following = claim.following(outcome).id
+                return self._described(run, following, claim.worker, claim.number)
             return True
 
     # --- readers

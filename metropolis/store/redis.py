@@ -10,7 +10,9 @@ All keys of a run begin with `metropolis:{RUN}:`; the braces keep them together 
                     line each
     mind:AGENT      hash: name -> JSON: a part of its mind as it begins its step
     homes           hash: agent -> "number worker" of the claim that committed it last; not while
-                    it is claimed
+                    it is claimed, but by one that goes on
+    ahead           hash: agent -> "until cell cell …": the step up to which it can go on alone, and
+                    the cells it may read until then
     kept:AGENT      hash: its mind, as mind:AGENT, as it began kept_step
     memo:AGENT      hash: JSON: Key -> JSON: Completion; answers for the step it is at
     bought          hash: "calls BUYER FUNCTION", and so prompt_tokens and output_tokens -> sum
@@ -25,7 +27,7 @@ All keys of a run begin with `metropolis:{RUN}:`; the braces keep them together 
     claims          hash: id -> "number worker"
     lasts           hash: worker -> "number id id …" of its last call
     leases          sorted set: id by the time (ms) at which the claim runs out
-    acks            stream: outcome -> JSON: Outcome
+    acks            stream: outcome -> JSON: Outcome; goes_on -> 1: the next step is dispatched, too
     acked           sorted set: entry of acks by step
     sinces          hash: entity -> "since@cell since@cell …": since when each version is seen, and
                     where it lies; no cell: it is gone
@@ -53,7 +55,6 @@ from metropolis.llm.usage import Purchases
 from metropolis.store import calls
 from metropolis.store.base import (
     Acknowledged,
-    Claim,
     FencedOutError,
     Inspection,
     Nodes,
@@ -63,6 +64,7 @@ from metropolis.store.base import (
 )
 from metropolis.store.calls import mark_of, ms, number_of_call
 from metropolis.store.cells import Cells
+from metropolis.store.claim import NOWHERE, Claim, Lookahead
 from metropolis.store.connect import Client, shown, speaking
 from metropolis.store.encoding import (
     Written,
@@ -196,9 +198,17 @@ class RedisStore(Store):
         clusters: Sequence[Dispatch],
         edges: Mapping[AgentId, AgentId | None],
         floor: Step,
+        ahead: Mapping[AgentId, Lookahead] = NOWHERE,
     ) -> None:
         """See Store."""
-        self._do(calls.dispatch(fence, clusters, edges, floor))
+        self._do(calls.dispatch(fence, clusters, edges, floor, self.reaches(ahead)))
+
+    def reaches(self, ahead: Mapping[AgentId, Lookahead]) -> dict[AgentId, str]:
+        """As the scripts keep it."""
+        return {
+            agent: f"{one.until} {self._run()[1].around_text(one.position, one.far)}"
+            for agent, one in ahead.items()
+        }
 
     def acknowledgements(self, after: str, wait_s: float, most: int = 1000) -> list[Acknowledged]:
         """See Store."""
@@ -285,10 +295,11 @@ class RedisStore(Store):
         minds: Mapping[AgentId, Changes],
         answers: PaidAnswers = NO_ANSWERS,
         buyer: str = "",
-    ) -> bool:
+        lease_s: float | None = None,
+    ) -> Claim | bool:
         """See Store."""
         written = self.written(claim, outcome, minds)
-        return self._do(calls.commit(claim, written, answers, buyer))
+        return self._do(calls.commit(claim, written, answers, buyer, lease_s))
 
     def written(self, claim: Claim, outcome: Outcome, minds: Mapping[AgentId, Changes]) -> Written:
         """What a commit writes."""

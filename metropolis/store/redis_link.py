@@ -10,7 +10,8 @@ import redis
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
 from metropolis.store import calls
-from metropolis.store.base import Acknowledged, Claim
+from metropolis.store.base import Acknowledged
+from metropolis.store.claim import NOWHERE, Claim, Lookahead
 from metropolis.store.link import Link
 from metropolis.store.outcome import NO_ANSWERS, Outcome, PaidAnswers
 from metropolis.store.scripts import script
@@ -52,10 +53,11 @@ class RedisLink(Link):
         minds: Mapping[AgentId, Changes],
         answers: PaidAnswers = NO_ANSWERS,
         buyer: str = "",
-    ) -> bool:
+        lease_s: float | None = None,
+    ) -> Claim | bool:
         """See Store."""
         written = self._redis.written(claim, outcome, minds)
-        return await self._do(calls.commit(claim, written, answers, buyer))
+        return await self._do(calls.commit(claim, written, answers, buyer, lease_s))
 
     async def acknowledgements(self, after: str, wait_s: float) -> list[Acknowledged]:
         """See Store."""
@@ -68,9 +70,11 @@ class RedisLink(Link):
         clusters: Sequence[Dispatch],
         edges: Mapping[AgentId, AgentId | None],
         floor: Step,
+        ahead: Mapping[AgentId, Lookahead] = NOWHERE,
     ) -> None:
         """See Store."""
-        await self._do(calls.dispatch(fence, clusters, edges, floor))
+        reaches = self._redis.reaches(ahead)
+        await self._do(calls.dispatch(fence, clusters, edges, floor, reaches))
 
     async def close(self) -> None:
         """See Link."""

@@ -6,13 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from metropolis.store.base import Claim
+from metropolis.store.base import Acknowledged
+from metropolis.store.claim import Claim
 from metropolis.store.encoding import (
     Written,
     answers_of,
     cluster_of,
     slice_of,
 )
+from metropolis.store.outcome import outcome_from_json
 from metropolis.types import Step
 
 
@@ -45,6 +47,7 @@ def claims_of(worker: str, reply: Iterable[bytes]) -> list[Claim]:
 
 def _claim_of(number: int, worker: str, values: Iterator[bytes]) -> Claim:
     name, cluster = next(values).decode(), cluster_of(next(values).decode())
+    until = int(next(values))
     versions, events = _several(values), _several(values)
     minds = {int(next(values)): parts_in(_several(values)) for _ in range(int(next(values)))}
     return Claim(
@@ -56,6 +59,7 @@ def _claim_of(number: int, worker: str, values: Iterator[bytes]) -> Claim:
         slice_of(cluster.step, versions_of(versions), lines_of(events)),
         minds,
         dict(answers_of(pairs_of(_several(values)))),
+        until,
     )
 
 
@@ -74,10 +78,9 @@ def parts_in(flat: Sequence[bytes]) -> dict[str, bytes]:
 
 
 def versions_of(flat: Sequence[bytes]) -> Iterator[tuple[Step, str, bytes]]:
-    """(since, name, body) of what is there; an empty body: it is gone."""
+    """(since, name, body); an empty body: it is gone."""
     for since, name, body in zip(flat[::3], flat[1::3], flat[2::3], strict=True):
-        if body:
-            yield int(since), name.decode(), body
+        yield int(since), name.decode(), body
 
 
 def lines_of(several: Iterable[bytes]) -> Iterator[bytes]:
@@ -86,12 +89,17 @@ def lines_of(several: Iterable[bytes]) -> Iterator[bytes]:
         yield from lines.split(b"\n")
 
 
-def entries_of(reply: Sequence[Any] | None) -> list[tuple[bytes, bytes]]:
-    """(id, outcome) of what XREAD found in one stream; a client may have made a dict of fields."""
+def acknowledged_in(reply: Sequence[Any] | None) -> list[Acknowledged]:
+    """What XREAD found in one stream; a client may have made a dict of fields."""
     if not reply:
         return []
     ((_, entries),) = reply
-    return [(entry, _fields(fields)[b"outcome"]) for entry, fields in entries]
+    return [_acknowledged(entry, _fields(fields)) for entry, fields in entries]
+
+
+def _acknowledged(entry: bytes, fields: Mapping[bytes, bytes]) -> Acknowledged:
+    outcome = outcome_from_json(fields[b"outcome"])
+    return Acknowledged(entry.decode(), outcome, fields[b"goes_on"] == b"1")
 
 
 def _fields(fields: Any) -> Mapping[bytes, bytes]:

@@ -13,7 +13,7 @@ import redis
 
 from metropolis.store.connect import Client
 
-_CLAIMING = "claim", "dispatch"
+_CLAIMING = "claim", "dispatch", "commit"
 
 
 @cache

@@ -32,10 +32,19 @@ class Versions:
         for said in events:
             self._events.setdefault(since, {}).setdefault(said.cell, []).append(said.line)
 
-    def around(self, cells: Iterable[str], step: Step) -> list[tuple[Step, str, bytes]]:
-        """(since, name, body) of whatever `step` may see in `cells`, and of some more."""
+    def around(self, cells: Iterable[str], step: Step, last: Step) -> list[tuple[Step, str, bytes]]:
+        """(since, name, body) of whatever the steps from `step` to `last` may see in `cells`.
+
+        Of some more, too. An empty body: it is gone.
+        """
         names = {name for cell in cells for name in self._cells.get(cell, ())}
-        return self._seen(names, step)
+        later = [
+            (since, name, write.body)
+            for name in names
+            for since, write in self._versions[name]
+            if step < since <= last
+        ]
+        return self._seen(names, step) + later
 
     def everything(self, step: Step) -> list[tuple[Step, str, bytes]]:
         """(since, name, body) of all that `step` sees, by name."""
@@ -51,11 +60,14 @@ class Versions:
                     break
         return seen
 
-    def events(self, step: Step, cells: Sequence[str] | None = None) -> list[bytes]:
-        """The lines of what `step` perceives in `cells`; None: everywhere."""
-        by_cell = self._events.get(step, {})
-        chosen = by_cell if cells is None else cells
-        return [line for cell in chosen for line in by_cell.get(cell, ())]
+    def events(self, step: Step, last: Step, cells: Sequence[str] | None = None) -> list[bytes]:
+        """The lines of what `step` to `last` perceive in `cells`; None: everywhere."""
+        return [
+            line
+            for by_cell in (self._events.get(each, {}) for each in range(step, last + 1))
+            for cell in (by_cell if cells is None else cells)
+            for line in by_cell.get(cell, ())
+        ]
 
     def release(self, before: Step, below: Step) -> None:
         """Drop what only steps below `below` need; `before`: as this was called last."""

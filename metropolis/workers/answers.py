@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Iterable, Mapping
+from typing import Any
 
 from metropolis.llm.base import Completion
 from metropolis.llm.client import Answers
 from metropolis.llm.journal import Key
-from metropolis.store.base import Claim, Store
+from metropolis.store.base import Store
+from metropolis.store.claim import Claim
 from metropolis.store.outcome import Outcome, PaidAnswers
 from metropolis.types import AgentId
 from metropolis.workers.leases import awaited
@@ -37,7 +39,7 @@ class StoredAnswers:
         self._at_work: Counter[AgentId] = Counter()
         self._fresh: dict[AgentId, dict[Key, Completion]] = {}
         """Not sent yet: the step may end in this turn of the loop."""
-        self._on_the_way: dict[AgentId, asyncio.Task[None]] = {}
+        self._on_the_way: dict[AgentId, asyncio.Task[Any]] = {}
 
     def take(self, agents: Iterable[AgentId], answers: Mapping[Key, Completion]) -> None:
         """What a claim of `agents` has brought."""
@@ -71,26 +73,43 @@ class StoredAnswers:
         self._take(key, completion)
         return None
 
-    async def commit(
-        self, claim: Claim, outcome: Outcome, minds: Mapping[AgentId, Changes]
-    ) -> None:
+    def commit(
+        self,
+        claim: Claim,
+        outcome: Outcome,
+        minds: Mapping[AgentId, Changes],
+        lease_s: float | None,
+    ) -> asyncio.Task[Claim | bool]:
         """As the store's, with the answers that are kept nowhere yet."""
-        fresh = {
-            key: completion
-            for agent in claim.agents
-            for key, completion in self._fresh.pop(agent, {}).items()
-        }
-        if not await awaited(self.link.commit, claim, outcome, minds, fresh, self._buyer):
+        fresh: dict[Key, Completion] = {}
+        before = []
+        for agent in claim.agents:
+            fresh |= self._fresh.pop(agent, {})
+            if agent in self._on_the_way:
+                before.append(self._on_the_way[agent])
+        committing = self._commit(claim, outcome, minds, lease_s, fresh, before)
+        task = asyncio.ensure_future(committing)
+        self._on_the_way |= dict.fromkeys(claim.agents, task)  # whoever goes on comes after it
+        return task
+
+    async def _commit(
+        self,
+        claim: Claim,
+        outcome: Outcome,
+        minds: Mapping[AgentId, Changes],
+        lease_s: float | None,
+        fresh: PaidAnswers,
+        before: Iterable[asyncio.Task[Any]],
+    ) -> Claim | bool:
+        """Raises StoreError when an answer cannot be kept."""
+        said = claim, outcome, minds, fresh, self._buyer, lease_s
+        committed = await awaited(self.link.commit, *said)
+        if not committed:
             for key, completion in fresh.items():  # they are bought all the same
                 await awaited(self.link.keep_answer, key, completion, self._buyer)
-        await self._arrived(claim.agents)
-
-    async def _arrived(self, agents: Iterable[AgentId]) -> None:
-        """Raises StoreError when an answer cannot be kept."""
-        for agent in agents:
-            sent = self._on_the_way.pop(agent, None)
-            if sent is not None:
-                await sent
+        for sent in before:
+            await sent
+        return committed
 
     async def end(self) -> None:
         """Let what is on the way arrive, if the store answers; then close the link."""
@@ -121,7 +140,7 @@ class StoredAnswers:
             before = self._on_the_way.get(agent)
             self._on_the_way[agent] = asyncio.ensure_future(self._keep(fresh, before))
 
-    async def _keep(self, fresh: PaidAnswers, before: asyncio.Task[None] | None) -> None:
+    async def _keep(self, fresh: PaidAnswers, before: asyncio.Task[Any] | None) -> None:
         if before is not None:
             await before
         for key, completion in fresh.items():

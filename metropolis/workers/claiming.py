@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
-from metropolis.store.base import Claim, Store, StoreError
+from metropolis.store.base import Store, StoreError
+from metropolis.store.claim import Claim
 from metropolis.types import Dispatch, MetropolisError
-from metropolis.workers.answers import StoredAnswers
+from metropolis.workers.answers import END_S, StoredAnswers
 from metropolis.workers.leases import Pulse, awaited
 from metropolis.workers.local import LocalWorker
 from metropolis.workers.minds import Minds
@@ -35,7 +36,9 @@ IDLE_WAIT_S = 0.02
 @dataclass(eq=False)
 class _Open:
     claim: Claim
-    task: asyncio.Task[None]
+    """Of the step it is at."""
+    commit: asyncio.Task[Claim | bool] | None = None
+    """Of the step before, or of the last one."""
     lost: bool = False
     """Somebody else has it, or nobody: what is done for it here counts no more."""
 
@@ -66,7 +69,7 @@ class ClaimingWorker:
         self._local, self._answers, self._lease_s = local, answers, lease_s
         self._link, self._claims_max = answers.link, claims_max
         self._minds = Minds(agents)
-        self._open: set[_Open] = set()
+        self._open: dict[_Open, asyncio.Task[None]] = {}
         self._room = asyncio.Event()
         self._ending = False
 
@@ -115,14 +118,14 @@ class ClaimingWorker:
                 for left in claims[number:]:
                     self._give_back(left)
                 raise
-            opened = _Open(claim, group.create_task(self._work(claim)))
-            self._open.add(opened)
+            opened = _Open(claim)
+            self._open[opened] = group.create_task(self._work(opened))
             self._answers.take(claim.agents, claim.answers)
-            opened.task.add_done_callback(partial(self._finish, opened))
+            self._open[opened].add_done_callback(partial(self._finish, opened))
         return claims
 
     def _finish(self, opened: _Open, _: asyncio.Task[None]) -> None:
-        self._open.discard(opened)
+        del self._open[opened]
         self._answers.forget(opened.claim.agents)
         self._room.set()
 
@@ -134,18 +137,18 @@ class ClaimingWorker:
             return
         for opened in earlier:
             self._lose(opened)
-        await asyncio.gather(*(opened.task for opened in earlier), return_exceptions=True)
+        await asyncio.gather(*(self._open[opened] for opened in earlier), return_exceptions=True)
 
-    async def _work(self, claim: Claim) -> None:
+    async def _work(self, opened: _Open) -> None:
+        """The step that was claimed, and those that need no other claim."""
         try:
-            self._minds.take(claim.minds)
-            state = claim.slice.state(self._world.metric, self._world.perception_radius)
-            outcome = await self._local.run(Dispatch(claim.step, claim.agents), state)
-            minds = {agent: self._minds.changes(agent) for agent in claim.agents}
-            await self._answers.commit(claim, outcome, minds)
+            self._minds.take(opened.claim.minds)
+            while await self._step(opened):
+                pass
         except asyncio.CancelledError:
-            self._give_back(claim)
-            if self._is_ours(claim):
+            await self._end(opened)
+            if self._is_ours(opened):
+                claim = opened.claim
                 raise MetropolisError(
                     f"step {claim.step}, agent {self._agents[claim.agents[0]].name!r} or its "
                     "cluster: a task was cancelled from within; who cancels one should catch its "
@@ -154,14 +157,48 @@ class ClaimingWorker:
             raise
         except BaseException:
             self._ending = True  # what else is cancelled now is so for this failure
-            self._give_back(claim)
+            await self._end(opened)
             raise
 
-    def _is_ours(self, claim: Claim) -> bool:
+    async def _step(self, opened: _Open) -> bool:
+        """Whether the worker goes on with the next one; its commit is then on the way."""
+        claim = opened.claim
+        state = claim.slice.state(self._world.metric, self._world.perception_radius)
+        outcome = await self._local.run(Dispatch(claim.step, claim.agents), state)
+        claim = await self._committed(opened)
+        minds = {agent: self._minds.changes(agent) for agent in claim.agents}
+        goes_on = claim.goes_on and not self._ending
+        lease_s = self._lease_s if goes_on else None
+        opened.commit = self._answers.commit(claim, outcome, minds, lease_s)
+        if goes_on:
+            opened.claim = claim.following(outcome)
+            self._answers.forget(claim.agents)
+            self._answers.take(claim.agents, opened.claim.answers)
+        else:
+            await asyncio.shield(opened.commit)
+        return goes_on
+
+    async def _committed(self, opened: _Open) -> Claim:
+        """What the step it is at may be, when the step before is committed."""
+        found: Claim | bool = True
+        if opened.commit is not None:
+            found = await asyncio.shield(opened.commit)
+        if not found:  # somebody else has done it
+            opened.lost = True
+            raise asyncio.CancelledError
+        if isinstance(found, Claim):
+            return replace(opened.claim, slice=found.slice, until=found.until)
+        return opened.claim
+
+    async def _end(self, opened: _Open) -> None:
+        """Give back what is not committed, as soon as the store knows what is."""
+        if opened.commit is not None:
+            await asyncio.wait([opened.commit], timeout=END_S)
+        self._give_back(opened.claim)
+
+    def _is_ours(self, opened: _Open) -> bool:
         """Whether nobody but the cluster itself can have cancelled it."""
-        return not self._ending and not any(
-            opened.lost for opened in self._open if opened.claim is claim
-        )
+        return not self._ending and not opened.lost
 
     def _give_back(self, claim: Claim) -> None:
         with suppress(StoreError):  # it runs out by itself
@@ -170,18 +207,24 @@ class ClaimingWorker:
     def _renew(self) -> None:
         """In the thread of the pulse."""
         for opened in list(self._open):
+            claim, commit = opened.claim, opened.commit
+            if commit is not None and not commit.done():
+                continue  # it tells soon
             try:
-                held = self._store.extend(opened.claim, self._lease_s)
+                held = self._store.extend(claim, self._lease_s)
             except StoreError:
                 return  # whatever it is, the next claim or commit meets it, too
             if not held:
-                self._loop.call_soon_threadsafe(self._lose, opened)
+                self._loop.call_soon_threadsafe(self._is_lost, opened, claim)
+
+    def _is_lost(self, opened: _Open, claim: Claim) -> None:
+        """Unless the answer was late: its agents may be at their next step."""
+        if opened in self._open and opened.claim is claim:
+            self._lose(opened)
 
     def _lose(self, opened: _Open) -> None:
-        """Drop what somebody else does; nothing happens when it is committed already."""
-        if opened not in self._open:  # the answer was late: its agents may be at their next step
-            return
+        """Drop what somebody else does."""
         opened.lost = True
-        opened.task.cancel()
+        self._open[opened].cancel()
         for agent in opened.claim.agents:  # a plain one may go on in its thread, to no effect
             self._agents[agent] = copy(self._agents[agent])

@@ -36,6 +36,17 @@ def run(world: World, rule: Rule, state: State) -> History:
     return execute(world, controllers, state, Random(world.seed))
 
 
+class _Daring(NativeController):
+    def clear_until(self, agent: int) -> int:
+        return min(super().clear_until(agent) + 1, self._target)
+
+
+def with_longer_lookahead(world: World) -> History:
+    rule = conservative(world.perception_radius, world.max_velocity)
+    start = (rule, world.metric, world.max_velocity, world.starts, world.steps)
+    return execute(world, [_Daring.of_rule(*start)], Plain(world.starts), Random(world.seed))
+
+
 def in_lockstep(world: World) -> History:
     return run(world, lockstep(), Plain(world.starts))
 
@@ -104,6 +115,16 @@ def test_a_rule_one_tile_looser_is_caught(mode) -> None:
     worlds = [world for seed in range(150) if (world := random_world(seed)).perception_radius > 1]
     caught = [world.seed for world in worlds if mode(world, looser=1) != in_lockstep(world)]
     assert caught
+
+
+def test_a_lookahead_one_step_longer_is_caught() -> None:
+    def caught(seed: int) -> bool:
+        try:
+            return with_longer_lookahead(random_world(seed)) != in_lockstep(random_world(seed))
+        except AssertionError:
+            return True
+
+    assert any(caught(seed) for seed in range(30))
 
 
 @pytest.mark.campaign

@@ -16,6 +16,7 @@ from metropolis.rules.metrics import CHEBYSHEV, PLANE_METRICS, Geodesic, Metric
 from metropolis.rules.rules import Rule, conservative, lockstep, unordered, versioned
 from metropolis.types import Commit, Dispatch, Position
 from tests.controller.edges import check_edges
+from tests.controller.lookahead import Lookahead
 
 SEEDS = st.integers(0, 2**40)
 
@@ -40,6 +41,8 @@ def drive(
     running: list[Dispatch] = reference.start()
     assert native.start() == running
     widest = 0
+    lookahead = Lookahead(native)
+    lookahead.check([], running)
     while running:
         widest = max(widest, len(running))
         weights = [pace[dispatch.agents[0]] for dispatch in running]
@@ -50,6 +53,8 @@ def drive(
         commit = Commit(dispatch.agents, tuple(at[agent] for agent in dispatch.agents))
         commands = reference.handle([commit])
         assert native.handle([commit]) == commands
+        if check_moves:
+            lookahead.check([commit], commands)
         assert native.floor == reference.floor
         native.validate()
         running += commands

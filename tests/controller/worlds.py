@@ -28,6 +28,7 @@ from metropolis.rules.metrics import (
 )
 from metropolis.types import Commit, Dispatch, Position
 from tests.controller.edges import check_edges
+from tests.controller.lookahead import Lookahead
 
 Tile = tuple[int, int]
 History = dict[tuple[int, int], tuple[int, Position]]
@@ -247,37 +248,65 @@ def execute(
     """Runs the world in a random order of completion; all controllers must command the same.
 
     A cluster reads when it is dispatched or just before it commits, and writes when it commits.
+    Some agents go on as far as the last controller's lookahead says, and commit afterwards.
     """
     history: History = {}
     running: list[tuple[Dispatch, Outcome | None]] = []
+    # What agents have written of steps that they have not committed yet.
+    gone_on: dict[int, list[Outcome]] = {}
+    lookahead = Lookahead(controllers[-1])
 
-    def begin(commands: list[list[Dispatch]]) -> None:
+    def write(outcome: Outcome) -> None:
+        for tile, value in outcome.writes.items():
+            state.write(tile, outcome.step, value)
+        for agent, position in outcome.positions.items():
+            state.move(agent, outcome.step, position)
+            history[outcome.step, agent] = (outcome.intents[agent], position)
+
+    def go_on(dispatch: Dispatch) -> None:
+        (agent,) = dispatch.agents
+        until = max(dispatch.step + 1, controllers[-1].clear_until(agent))
+        gone_on[agent] = []
+        for step in range(dispatch.step, until):
+            gone_on[agent].append(proceed(world, state, step, [agent]))
+            write(gone_on[agent][-1])
+
+    def begin(commits: list[Commit], commands: list[list[Dispatch]]) -> None:
         assert all(command == commands[0] for command in commands), (world, commands)
+        lookahead.check(commits, commands[-1])
         for dispatch in commands[0]:
-            early = random.random() < 0.5
+            alone = dispatch.agents[0] if len(dispatch.agents) == 1 else -1
+            if alone >= 0 and not gone_on.get(alone) and random.random() < 0.3:
+                go_on(dispatch)
+            early = not gone_on.get(alone) and random.random() < 0.5
             outcome = proceed(world, state, dispatch.step, dispatch.agents) if early else None
             running.append((dispatch, outcome))
         for controller in controllers:
             controller.validate()
         at_work = {agent for dispatch, _ in running for agent in dispatch.agents}
-        last = {agent for step, agent in history if step == world.steps - 1}
-        check_edges(controllers, at_work, last)
+        last = {a for commit in commits for a in commit.agents if committed[a] == world.steps}
+        finished.update(last)
+        check_edges(controllers, at_work, finished)
 
-    begin([controller.start() for controller in controllers])
+    committed = [0] * len(world.starts)
+    finished: set[int] = set()
+    begin([], [controller.start() for controller in controllers])
     while running:
         commits = []
         for _ in range(random.randint(1, len(running)) if random.random() < 0.2 else 1):
-            dispatch, early = running.pop(random.randrange(len(running)))
-            outcome = early or proceed(world, state, dispatch.step, dispatch.agents)
-            for tile, value in outcome.writes.items():
-                state.write(tile, outcome.step, value)
+            dispatch, outcome = running.pop(random.randrange(len(running)))
+            before = gone_on.get(dispatch.agents[0])
+            if before:
+                outcome = before.pop(0)
+            else:
+                outcome = outcome or proceed(world, state, dispatch.step, dispatch.agents)
+                write(outcome)
+            assert outcome.step == dispatch.step
             for agent in dispatch.agents:
-                position = outcome.positions[agent]
-                state.move(agent, outcome.step, position)
-                history[outcome.step, agent] = (outcome.intents[agent], position)
+                committed[agent] += 1
             positions = tuple(outcome.positions[a] for a in dispatch.agents)
             commits.append(Commit(dispatch.agents, positions))
-        begin([controller.handle(commits) for controller in controllers])
+        begin(commits, [controller.handle(commits) for controller in controllers])
         assert len({controller.floor for controller in controllers}) == 1
     assert all(controller.finished for controller in controllers)
     return history

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from metropolis.store.base import Claim, RunInfo, Store
+from metropolis.store.base import RunInfo, Store
+from metropolis.store.claim import Claim
 from metropolis.store.outcome import Outcome
 from metropolis.types import Dispatch
 from metropolis.world.entities import AGENT, Entity, Event

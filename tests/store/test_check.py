@@ -21,9 +21,14 @@ def test_it_keeps_its_promises(server: Server) -> None:
 
 
 class CommitsTwice(MemoryStore):
-    def commit(self, *about: Any) -> bool:
-        super().commit(*about)
+    def commit(self, *about: Any, **more: Any) -> bool:
+        super().commit(*about, **more)
         return True
+
+
+class StopsShort(MemoryStore):
+    def dispatch(self, *about: Any) -> None:
+        super().dispatch(*about[:4])
 
 
 class NeverForgets(MemoryStore):
@@ -55,6 +60,7 @@ class AsksNobody(MemoryStore):
     ("broken", "sentence"),
     [
         (CommitsTwice, "accepts the commit of a claim that others have now"),
+        (StopsShort, "does not tell how far an agent can go on"),
         (NeverForgets, "keeps acknowledgements it should drop"),
         (ObeysAnybody, "obeys a controller that has lost its lease"),
         (ForgetsMinds, "forgets a mind that is claimed"),

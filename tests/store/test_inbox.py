@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from metropolis.store import calls
-from metropolis.store.base import Claim
+from metropolis.store.claim import Claim
 from metropolis.store.embedded import EmbeddedServer
 from metropolis.store.redis import RedisStore
 from metropolis.store.scripts import call

@@ -18,7 +18,8 @@ from hypothesis.stateful import (
 
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
-from metropolis.store.base import Claim, FencedOutError, RunInfo, Server
+from metropolis.store.base import FencedOutError, RunInfo, Server
+from metropolis.store.claim import Claim, Lookahead
 from metropolis.store.outcome import Outcome
 from metropolis.types import Dispatch
 from metropolis.world.entities import AGENT, Entity
@@ -49,6 +50,9 @@ class Model:
     queue: dict[tuple[int, int], Cluster] = field(default_factory=dict)
     acknowledged: list[tuple[int, tuple[int, ...], int]] = field(default_factory=list)
     """(step, agents, number of the claim)"""
+    until: list[int] = field(default_factory=lambda: [0] * COUNT)
+    changed: set[tuple[str, int]] = field(default_factory=set)
+    """Workers who have begun a step of an agent and not committed it: its mind is not theirs."""
     answers: dict[int, set[str]] = field(default_factory=lambda: {i: set() for i in range(COUNT)})
     released: int = 0
 
@@ -86,12 +90,17 @@ class Interleavings(RuleBasedStateMachine):
         self.fences.append(self.store.take_lease(f"holder {len(self.fences)}", 0))
         assert self.fences[-1] > self.fences[-2]
 
-    @rule(agents=AGENTS)
-    def dispatch(self, agents: tuple[int, ...]) -> None:
+    @rule(agents=AGENTS, more=st.integers(0, 4))
+    def dispatch(self, agents: tuple[int, ...], more: int) -> None:
         """Those of the wish that are at the step of its first agent."""
         step = self.model.steps[agents[0]]
         agents = tuple(agent for agent in agents if self.model.steps[agent] == step)
-        self.store.dispatch(self.fences[-1], [Dispatch(step, agents)], {agents[0]: None}, 0)
+        ahead = {}
+        if len(agents) == 1 and more:
+            self.model.until[agents[0]] = max(self.model.until[agents[0]], step + 1 + more)
+            ahead = {agents[0]: Lookahead(step + 1 + more, (10 * agents[0], 0), 10.0 * more)}
+        edges = {agents[0]: None}
+        self.store.dispatch(self.fences[-1], [Dispatch(step, agents)], edges, 0, ahead)
         if (known := self.model.queue.get((step, agents[0]))) and known.agents == agents:
             return
         self.model.queue = {
@@ -138,23 +147,42 @@ class Interleavings(RuleBasedStateMachine):
             assert whole(mind) == self.model.minds[agent]
         for agent in set(claim.agents) - set(claim.minds):
             assert self.model.minds[agent] == [worker, claim.step]
+            assert (worker, agent) not in self.model.changed
+        self.model.changed |= {(worker, agent) for agent in claim.agents}
+        until = self.model.until[claim.agents[0]] if len(claim.agents) == 1 else 0
+        assert claim.until == (until if until > claim.step + 1 else 0)
         known = {key.digest for key in claim.answers}
         assert known == set().union(*(self.model.answers[agent] for agent in claim.agents))
         seen = {entity.name: entity for _, entity in claim.slice.versions}
         for agent in claim.agents:
             assert seen[NAMES[agent]].get("at", 0) == claim.step
+        if claim.goes_on:
+            far = claim.until - claim.step - 1
+            agent = claim.agents[0]
+            assert {NAMES[i] for i in range(COUNT) if abs(i - agent) <= far} <= set(seen)
         cluster.holder, cluster.expires = claim.number, expires
         self.claims.append(claim)
 
     @precondition(lambda self: self.claims)
-    @rule(which=st.integers(0, 1000))
-    def commit(self, which: int) -> None:
+    @rule(which=st.integers(0, 1000), goes_on=st.booleans())
+    def commit(self, which: int, goes_on: bool) -> None:
         """Also claims that are lost, and those that have been committed."""
         claim = self.claims[which % len(self.claims)]
-        accepted = self.store.commit(claim, self.outcome(claim), self.minds(claim))
+        lease_s = HOUR_S if goes_on else None
+        outcome = self.outcome(claim)
+        accepted = self.store.commit(claim, outcome, self.minds(claim), lease_s=lease_s)
         if self.model.fits(claim):
             assert accepted
-            del self.model.queue[claim.step, claim.agents[0]]
+            first, following = claim.agents[0], claim.step + 1
+            dispatched = len(claim.agents) == 1 and self.model.until[first] > following
+            del self.model.queue[claim.step, first]
+            self.model.changed -= {(claim.worker, agent) for agent in claim.agents}
+            if dispatched:
+                holder = claim.number if goes_on else None
+                self.model.queue[following, first] = Cluster(following, claim.agents, holder)
+            if goes_on:  # though it may not
+                self.claims += [claim.following(outcome)] if dispatched else []
+                self.model.changed |= {(claim.worker, agent) for agent in claim.agents}
             self.model.acknowledged.append((claim.step, claim.agents, claim.number))
             for agent in claim.agents:
                 self.model.steps[agent] += 1

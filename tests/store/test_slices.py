@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metropolis.rules.metrics import Hops
-from metropolis.store.base import Claim, RunInfo, Server, Slice, reach_of
+from metropolis.store.base import RunInfo, Server, reach_of
+from metropolis.store.claim import Claim, Slice
 from metropolis.store.outcome import Outcome
 from metropolis.types import Dispatch, Position
 from metropolis.world.entities import AGENT, Entity, Event

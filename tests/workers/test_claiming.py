@@ -14,7 +14,7 @@ from metropolis.llm.base import Completion, Request
 from metropolis.llm.client import Client
 from metropolis.runtime.result import RunResult
 from metropolis.runtime.simulation import Simulation
-from metropolis.store.base import Claim
+from metropolis.store.claim import Claim
 from metropolis.store.embedded import EmbeddedServer
 from metropolis.store.redis import RedisStore
 from metropolis.workers import leases

@@ -48,6 +48,10 @@ class Controller {
   // metropolis/controller/base.py says what an agent shows that waits with a companion.
   virtual std::vector<AgentId> blocked_by() const = 0;
 
+  // The step up to which an agent that runs alone can go on alone, whatever others do: nobody will
+  // block it or be coupled with it before. 0 where that is not known; to be asked after start().
+  virtual Step clear_until(AgentId) { return 0; }
+
   // The smallest step any agent still has to run; the target step when all have finished.
   virtual Step floor() const = 0;
 

@@ -16,9 +16,7 @@ local now = now_ms()
 
 local expired = call('ZRANGEBYSCORE', run .. 'leases', '-inf', now)
 for _, id in ipairs(expired) do
-  call('HDEL', run .. 'claims', id)
-  call('ZREM', run .. 'leases', id)
-  make_ready(id)
+  unclaim(id)
 end
 if expired[1] then
   count('expired', #expired)
@@ -30,7 +28,7 @@ local function choose()
   local candidates = call('ZRANGE', run .. 'ready', 0, own and -1 or math.max(32, most) - 1)
   local firsts, costs, order = {}, {}, {}
   for i, id in ipairs(candidates) do
-    firsts[i] = string.match(id, ':(%d+)$')
+    firsts[i] = first_of(id)
   end
   for i, home in ipairs(get_all(run .. 'homes', firsts)) do
     local foreign = worker_of(home) ~= worker

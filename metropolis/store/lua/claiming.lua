@@ -8,15 +8,25 @@ local function append(found, values)
   end
 end
 
--- A cluster and all it needs, appended to `found`: id, text; versions, events, minds (agent, parts
+-- A cluster and all it needs, appended to `found`: id, text, lookahead; versions, events, minds (agent, parts
 -- of each), answers, each after its number.
 local function describe(found, worker, id, text)
   local members = words(text)
   local step = table.remove(members, 1)
   local names, events = {}, {}
   local cells, keys, is_known = {}, {}, {}
-  for _, node in ipairs(get_all(run .. 'nodes', members)) do
-    for cell in string.gmatch(string.match(node, '\n([^\n]*)$'), '%S+') do
+  local until_step, surroundings = 0, {}
+  if not members[2] then
+    until_step, surroundings[1] = lookahead_of(members[1])
+  end
+  if until_step <= step + 1 then
+    until_step, surroundings = 0, {}
+    for i, node in ipairs(get_all(run .. 'nodes', members)) do
+      surroundings[i] = string.match(node, '\n([^\n]*)$')
+    end
+  end
+  for _, around in ipairs(surroundings) do
+    for cell in string.gmatch(around, '%S+') do
       if not is_known[cell] then
         is_known[cell] = true
         cells[#cells + 1] = cell
@@ -36,13 +46,19 @@ local function describe(found, worker, id, text)
       end
     end
   end
-  for _, lines in ipairs(get_all(run .. 'events:' .. step, cells)) do
-    if lines then
-      events[#events + 1] = lines
+  local last = tonumber(step)
+  if until_step > 0 then -- what others have done who are ahead
+    last = math.min(until_step - 1, tonumber(state('newest')))
+  end
+  for later = tonumber(step), last do
+    for _, lines in ipairs(get_all(run .. 'events:' .. string.format('%d', later), cells)) do
+      if lines then
+        events[#events + 1] = lines
+      end
     end
   end
-  found[#found + 1], found[#found + 2] = id, text
-  append(found, seen(names, tonumber(step)))
+  found[#found + 1], found[#found + 2], found[#found + 3] = id, text, until_step
+  append(found, seen(names, tonumber(step), last))
   append(found, events)
   local strange, answers = {}, {}
   for i, home in ipairs(get_all(run .. 'homes', members)) do
@@ -59,7 +75,6 @@ local function describe(found, worker, id, text)
     append(found, call('HGETALL', run .. 'mind:' .. agent))
   end
   append(found, answers)
-  all('HDEL', run .. 'homes', members)
 end
 
 -- What a worker that has claimed the clusters `ids` with its call `number` is told: the number, how
@@ -68,6 +83,9 @@ local function described(number, worker, ids)
   local found = { number, #ids }
   for i, text in ipairs(get_all(run .. 'clusters', ids)) do
     describe(found, worker, ids[i], text)
+    local members = words(text)
+    table.remove(members, 1)
+    all('HDEL', run .. 'homes', members)
   end
   return found
 end

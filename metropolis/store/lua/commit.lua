@@ -1,24 +1,27 @@
--- A cluster's step, all of it or nothing. ARGV: id, text, "number worker", acknowledgement, nodes,
--- versions, events, what was bought. Returns 1 when it is committed by this claim, else 0.
+-- A cluster's step, all of it or nothing. ARGV: id, text, "number worker", lease in ms of the next
+-- step if the worker goes on (-1: it does not), the lookahead it knows of, acknowledgement, nodes,
+-- versions, events, what was bought. Returns 1 when it is committed by this claim, else 0; for a
+-- worker that goes on and can go further than it knows, the next step as `described` does.
 
 local about = call('HMGET', run .. 'state', 'fence', 'newest', 'kept_step')
 local refused = refusal(nil, about[1])
 if refused then
   return refused
 end
-local id, text, claim, acknowledgement = take(), take(), take(), take()
+local id, text, claim = take(), take(), take()
+local lease, known_until, acknowledgement = take_number(), take_number(), take()
 local members = words(text)
 local step = table.remove(members, 1)
-local mine = true
+local mine, due = true, true
 for _, home in ipairs(get_all(run .. 'homes', members)) do
   mine = mine and home == claim
 end
+for _, node in ipairs(get_all(run .. 'nodes', members)) do
+  mine = mine and tonumber(step_of(node)) > tonumber(step) -- who goes on keeps its claim's number
+  due = due and step_of(node) == step
+end
 if mine then
   return 1
-end
-local due = true
-for _, node in ipairs(get_all(run .. 'nodes', members)) do
-  due = due and step_of(node) == step
 end
 local holder = call('HGET', run .. 'claims', id)
 local held = holder == claim or (not holder and call('ZSCORE', run .. 'ready', id))
@@ -30,14 +33,19 @@ end
 withdraw(id, members)
 local following = string.format('%d', step + 1)
 write_nodes(following, about[3] == following)
-local homes = {}
-for i, agent in ipairs(members) do
-  homes[2 * i - 1], homes[2 * i] = agent, claim
-end
-all('HSET', run .. 'homes', homes, 2)
 write_versions(following)
 write_events(following)
-local entry = call('XADD', run .. 'acks', '*', 'outcome', acknowledgement)
+local until_step = members[2] and 0 or lookahead_of(members[1])
+local goes_on = until_step > tonumber(following)
+if goes_on or lease < 0 then -- else its worker is in error, and changes a mind that is not its
+  local homes = {}
+  for i, agent in ipairs(members) do
+    homes[2 * i - 1], homes[2 * i] = agent, claim
+  end
+  all('HSET', run .. 'homes', homes, 2)
+end
+local entry =
+  call('XADD', run .. 'acks', '*', 'outcome', acknowledgement, 'goes_on', goes_on and 1 or 0)
 call('ZADD', run .. 'acked', step, entry)
 if tonumber(about[2]) < tonumber(following) then
   call('HSET', run .. 'state', 'newest', following)
@@ -45,4 +53,26 @@ end
 count_bought()
 count('commits')
 count('agent_steps', #members)
-return 1
+if not goes_on then
+  return 1
+end
+local agent = members[1]
+local next, about_next = following .. ':' .. agent, following .. ' ' .. agent
+call('HSET', run .. 'busy', agent, next)
+call('HSET', run .. 'clusters', next, about_next)
+count('dispatched')
+count('ahead')
+if lease < 0 then
+  make_ready(next)
+  return 1
+end
+call('HSET', run .. 'claims', next, claim)
+call('ZADD', run .. 'leases', now_ms() + lease, next)
+count('claims')
+if until_step <= known_until then
+  return 1
+end
+local number, worker = string.match(claim, '^(%d+) (.*)$')
+local found = { number, 1 }
+describe(found, worker, next, about_next)
+return found

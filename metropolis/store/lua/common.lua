@@ -83,6 +83,16 @@ local function step_of(id)
   return string.match(id, '^%d+')
 end
 
+local function first_of(id)
+  return string.match(id, ':(%d+)$')
+end
+
+-- Up to which step an agent can go on alone, as a number, and the cells it may read until then.
+local function lookahead_of(agent)
+  local until_step, cells = string.match(call('HGET', run .. 'ahead', agent) or '', '^(%d+) (.*)$')
+  return tonumber(until_step or 0), cells
+end
+
 local function worker_of(home)
   return home and string.match(home, '^%d+ (.*)$')
 end
@@ -93,12 +103,21 @@ local function make_ready(id)
   call('RPUSH', run .. 'tokens', 1)
 end
 
+-- Let others have what was claimed; its worker may have changed the minds it was at.
+local function unclaim(id)
+  call('HDEL', run .. 'claims', id)
+  call('ZREM', run .. 'leases', id)
+  call('HDEL', run .. 'homes', first_of(id))
+  make_ready(id)
+end
+
 -- Take a cluster out of the queues; `members` are those it was dispatched with.
 local function withdraw(id, members)
   all('HDEL', run .. 'busy', members)
   call('HDEL', run .. 'clusters', id)
   if call('HDEL', run .. 'claims', id) == 1 then
     call('ZREM', run .. 'leases', id)
+    all('HDEL', run .. 'homes', members)
   else
     call('ZREM', run .. 'ready', id)
   end
@@ -171,19 +190,28 @@ local function write_events(step)
   end
 end
 
--- What `step` sees of `names`, as a flat list of since, name, body.
-local function seen(names, step)
+-- What the steps from `step` to `last` see of `names`, as a flat list of since, name, body.
+local function seen(names, step, last)
   local fields, found = {}, {}
+  local function find(since, name)
+    fields[#fields + 1] = since .. ' ' .. name
+    found[3 * #fields - 2], found[3 * #fields - 1] = since, name
+  end
   for i, sinces in ipairs(get_all(run .. 'sinces', names)) do
-    local newest
+    local newest, later
     for since in string.gmatch(sinces or '', '(%d+)@') do
       if tonumber(since) <= step then
         newest = since
+      elseif tonumber(since) <= last then
+        later = later or {}
+        later[#later + 1] = since
       end
     end
     if newest then
-      fields[#fields + 1] = newest .. ' ' .. names[i]
-      found[3 * #fields - 2], found[3 * #fields - 1] = newest, names[i]
+      find(newest, names[i])
+    end
+    for _, since in ipairs(later or {}) do
+      find(since, names[i])
     end
   end
   for i, body in ipairs(get_all(run .. 'bodies', fields)) do

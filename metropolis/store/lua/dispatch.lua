@@ -1,5 +1,6 @@
 -- Let clusters be claimed, and claim those whose last worker has asked for more. ARGV: fence, floor;
--- number, then id, text; number, then agent, blocker ('' when there is none).
+-- number, then id, text; number, then agent, "until cell cell ..." of its lookahead; number, then
+-- agent, blocker ('' when there is none).
 
 local refused = refusal(take())
 if refused then
@@ -12,6 +13,13 @@ for i = 1, take_number() do
   members_of[i] = words(texts[i])
   for j = 2, #members_of[i] do
     everybody[#everybody + 1] = members_of[i][j]
+  end
+end
+local ahead = {}
+for _ = 1, take_number() do
+  local agent, text = take(), take()
+  if lookahead_of(agent) < tonumber(step_of(text)) then
+    ahead[#ahead + 1], ahead[#ahead + 2] = agent, text
   end
 end
 local steps, busy, known = {}, {}, {}
@@ -43,6 +51,8 @@ for i, text in ipairs(texts) do
     fresh[#fresh + 1] = i
   end
 end
+
+all('HSET', run .. 'ahead', ahead, 2)
 
 local function leave(id)
   local members = words(known[id] or call('HGET', run .. 'clusters', id))

@@ -12,9 +12,7 @@ end
 if lease >= 0 then
   call('ZADD', run .. 'leases', now_ms() + lease, id)
 else
-  call('HDEL', run .. 'claims', id)
-  call('ZREM', run .. 'leases', id)
-  make_ready(id)
+  unclaim(id)
   count('given_back')
 end
 return 1

@@ -5,7 +5,8 @@ local refused = refusal()
 if refused then
   return refused
 end
-local step = take()
+local step = take_number()
 local names = call('HKEYS', run .. 'sinces')
 table.sort(names)
-return { seen(names, tonumber(step)), call('HVALS', run .. 'events:' .. step) }
+local events = run .. 'events:' .. string.format('%d', step)
+return { seen(names, step, step), call('HVALS', events) }

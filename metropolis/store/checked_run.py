@@ -1,0 +1,91 @@
+"""A run on which the promises of stores are checked, with a worker's and a controller's wishes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from metropolis.store.base import RunInfo, Store
+from metropolis.store.claim import Claim
+from metropolis.store.outcome import NO_ANSWERS, Outcome, PaidAnswers
+from metropolis.types import AgentId, Dispatch, MetropolisError, Step
+from metropolis.world.entities import AGENT, Entity, Event
+from metropolis.world.parts import parts_of
+
+AGENTS = ("ann", "bob", "cem", "dee")
+INFO = RunInfo("line", 1, AGENTS, 0, 1000, "chebyshev", 2.0)
+FIRST_MIND = {"by": None, "step": 0}
+LEASE_S = 600.0
+
+
+@dataclass
+class CheckedRun:
+    """A run of a check, and the lease on it."""
+
+    store: Store
+    fence: int
+
+    def require(self, kept: bool, otherwise: str) -> None:
+        """Raise MetropolisError unless `kept`."""
+        if not kept:
+            raise MetropolisError(f"{type(self.store).__name__} {otherwise}")
+
+    def refuses(
+        self, kind: type[Exception], what: str, act: Callable[..., Any], *arguments: Any
+    ) -> None:
+        """Raise MetropolisError unless `act` raises `kind`."""
+        try:
+            act(*arguments)
+        except kind:
+            return
+        self.require(False, f"{what}; it should raise {kind.__name__}")
+
+    def dispatch(self, *clusters: tuple[Step, tuple[AgentId, ...]]) -> None:
+        """Without edges."""
+        self.store.dispatch(self.fence, [Dispatch(*cluster) for cluster in clusters], {}, 0)
+
+    def claim(self, worker: str = "first", lease_s: float = LEASE_S, **options: Any) -> Claim:
+        """One has to be there."""
+        claim = self.store.claim(worker, lease_s, **options)
+        if claim is None:
+            raise MetropolisError(f"{type(self.store).__name__} hands out no cluster that is ready")
+        return claim
+
+    def step(self, *agents: AgentId) -> None:
+        """The next step of one after the other, dispatched, claimed and committed."""
+        for agent in agents:
+            self.dispatch((self.store.nodes().steps[agent], (agent,)))
+            self.require(self.commit(self.claim()), "refuses a commit that is due")
+
+    def commit(
+        self, claim: Claim, answers: PaidAnswers = NO_ANSWERS, lease_s: float | None = None
+    ) -> bool:
+        """What `outcome_of` says."""
+        minds = {agent: parts_of(mind) for agent, mind in mind_of(claim).items()}
+        outcome = self.outcome_of(claim)
+        return bool(self.store.commit(claim, outcome, minds, answers, lease_s=lease_s))
+
+    def outcome_of(self, claim: Claim) -> Outcome:
+        """Every member takes a step up, leaves a letter, takes its last one away, and sings."""
+        writes: dict[str, Entity | None] = {}
+        for agent in claim.agents:
+            name = AGENTS[agent]
+            writes[name] = Entity(name, (10 * agent, claim.step % 2), AGENT, {"at": claim.step + 1})
+            writes[f"letter/{name}/{claim.step}"] = Entity(
+                f"letter/{name}/{claim.step}", (10 * agent, 1), state={"to": [agent, 0.1]}
+            )
+            if claim.step:
+                writes[f"letter/{name}/{claim.step - 1}"] = None
+        events = [
+            Event(claim.step, AGENTS[agent], (10 * agent, 0), "sang", {"verse": verse})
+            for agent in claim.agents
+            for verse in range(2)
+        ]
+        actions = {AGENTS[agent]: claim.step for agent in claim.agents}
+        return Outcome(claim.step, claim.agents, actions, writes, events, {})
+
+
+def mind_of(claim: Claim) -> dict[AgentId, Any]:
+    """What the members remember after their step."""
+    return {agent: {"by": claim.worker, "step": claim.step + 1} for agent in claim.agents}

@@ -1,0 +1,110 @@
+"""Agents far from all others go on without asking: the same history, and nothing bought twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from metropolis.llm.backends.scripted import Scripted
+from metropolis.llm.base import Completion, Request, UnavailableError
+from metropolis.llm.client import Client
+from metropolis.rules.metrics import CHEBYSHEV, EUCLIDEAN, MANHATTAN
+from metropolis.runtime.result import RunResult
+from metropolis.runtime.simulation import Simulation
+from metropolis.store.embedded import EmbeddedServer
+from metropolis.workers import leases
+from tests.runtime.purchases import Counts, same
+from tests.runtime.walkers import Meadow, PlainWalker, Walker, author
+
+STEPS = 30
+
+
+class Counting(Counts, Scripted):
+    def __init__(self, fails_at: int = 1 << 30) -> None:
+        super().__init__(author, fails_at=fails_at)
+
+
+def simulation(
+    backend: Scripted, *, agent: Any = Walker, seed: int = 1, lease_s: float = 0.6, **how: Any
+) -> Simulation:
+    """Few on a wide meadow; who they are, how far they see and walk depends on the seed."""
+    draw = Random(seed)
+    world = Meadow(
+        draw.randint(2, 8),
+        side=draw.choice([15, 30, 60]),
+        radius=draw.choice([1, 2, 4]),
+        velocity=draw.choice([1, 2]),
+        joint=1,
+        metric=draw.choice([CHEBYSHEV, EUCLIDEAN, MANHATTAN]),
+    )
+    agents = [agent(name) for name in world.names]
+    return Simulation(world, agents, Client(backend, retries=0), seed=seed, lease_s=lease_s, **how)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("agent", [Walker, PlainWalker])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_history_is_that_of_a_run_in_memory(
+    shared: EmbeddedServer, tmp_path: Path, seed: int, agent: Any, workers: int
+) -> None:
+    how = {"agent": agent, "seed": seed, "rule": ["versioned", "conservative"][seed % 2]}
+    backend, out = Counting(), tmp_path / f"run-{seed}-{agent.__name__}-{workers}"
+    run = simulation(backend, store=shared.url, workers=workers, out=out, **how)
+    same(run.run(STEPS), simulation(Counting(), store="memory", **how).run(STEPS))
+    assert max(backend.bought.values()) == 1
+    assert run._stored is not None
+    counts = run._stored.store.inspect().counts
+    assert counts["agent_steps"] == len(run.agents) * STEPS
+    assert counts["ahead"] > 0
+
+
+def test_on_ray(shared: EmbeddedServer, cluster: None) -> None:
+    expected = simulation(Counting(), store="memory").run(STEPS)
+    same(simulation(Counting(), store=shared.url, workers="ray:2").run(STEPS), expected)
+
+
+class Slow(Counting):
+    async def complete(self, request: Request) -> Completion:
+        await asyncio.sleep(0.005)
+        return await super().complete(request)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_leases_that_run_out_under_living_workers_cost_time_only(
+    shared: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seed: int
+) -> None:
+    expected = simulation(Counting(), seed=seed, store="memory").run(STEPS)
+    monkeypatch.setattr(leases, "BEATS", 0.25)  # too late, always
+    where = {"store": shared.url, "out": tmp_path / f"late-{seed}", "workers": 1 + seed % 2}
+    run = simulation(Slow(), seed=seed, lease_s=0.01, **where)
+    same(run.run(STEPS), expected)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_who_is_interrupted_or_fails_goes_on(tmp_path: Path, seed: int) -> None:
+    draw, out = Random(seed), tmp_path / "it"
+    bought: Counter[Any] = Counter()
+    result: RunResult | None = None
+    while result is None:
+        backend = Counting(fails_at=draw.choice([5, 15, 1 << 30]))
+        where = {"resume": True} if out.exists() else {"store": "embedded"}
+        run = simulation(backend, seed=seed, out=out, workers=draw.choice([1, 2]), **where)
+        last = draw.choice([draw.randrange(STEPS), STEPS])
+        try:
+            steps = run.steps(STEPS)
+            for record in steps:
+                if record.step >= last:
+                    break
+            else:
+                result = run.result()
+            steps.close()
+        except UnavailableError:
+            pass
+        bought += backend.bought
+    same(result, simulation(Counting(), seed=seed, store="memory").run(STEPS))
+    assert max(bought.values()) == 1
