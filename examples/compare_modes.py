@@ -3,20 +3,13 @@
 Run it from anywhere: python examples/compare_modes.py
 """
 
-from metropolis.rules.metrics import metric_named
+from dataclasses import replace
+
 from metropolis.runtime.replay import Setting, mine, replay
-from metropolis.sim.profiles import load_profile
 from metropolis.trace.generate.largeville import generate
 
 trace = generate(agents=10, hours=(8, 9), seed=0)
-setting = Setting(
-    metric=metric_named(trace.meta.metric),
-    perception_radius=trace.meta.perception_radius,
-    max_velocity=trace.meta.max_velocity,
-    profile=load_profile("llama-3-8b/l4"),
-    profile_name="llama-3-8b/l4",
-    instances=4,
-)
+setting = replace(Setting.of(trace.meta, "llama-3-8b/l4"), instances=4)
 dependencies = mine(trace, setting)
 print(f"{trace.agents} agents, {trace.steps} steps, {len(trace.calls)} calls; all simulated")
 print(f"{dependencies.dependencies_per_agent_step:.2f} true dependencies per agent-step")

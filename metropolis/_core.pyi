@@ -192,6 +192,10 @@ class InstanceStatus:
     def prefix_hit_tokens(self) -> int:
         """Of prompts and recomputed answers, found in the cache so far."""
 
+    @property
+    def sequence_tokens(self) -> int:
+        """Prompts and answers so far of all requests here that are not aborted."""
+
 class InstancePool:
     """Data-parallel replicas behind a least-loaded dispatcher.
 

@@ -151,7 +151,8 @@ void bind_instance(py::module_& m) {
       .def_readonly("waiting", &InstanceStatus::waiting)
       .def_readonly("preemptions", &InstanceStatus::preemptions)
       .def_readonly("swapped_blocks", &InstanceStatus::swapped_blocks)
-      .def_readonly("prefix_hit_tokens", &InstanceStatus::prefix_hit_tokens);
+      .def_readonly("prefix_hit_tokens", &InstanceStatus::prefix_hit_tokens)
+      .def_readonly("sequence_tokens", &InstanceStatus::sequence_tokens);
 
   py::class_<InstancePool>(m, "InstancePool",
                            "Data-parallel replicas behind a least-loaded dispatcher.")

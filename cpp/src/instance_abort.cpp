@@ -12,9 +12,7 @@ bool Engine::abort(RequestId id, double now_sim_s, std::deque<Completion>& out) 
     if (!waiting_.empty() && front_may_join()) cut_leap(now_sim_s);
     return true;
   }
-  if (!runs(id) || std::find(aborting_.begin(), aborting_.end(), id) != aborting_.end()) {
-    return false;
-  }
+  if (!runs(id) || is_aborting(id)) return false;
   aborting_.push_back(id);
   if (state_ == State::kAtBoundary) {
     leave_aborted(out);
@@ -53,12 +51,15 @@ void Engine::leave_aborted(std::deque<Completion>& out) {
   aborting_.clear();
 }
 
+// Iterations of the leap under way that have ended.
+std::int64_t Engine::decoded_in_leap(double now_sim_s) const {
+  if (state_ != State::kIterating || !chunks_.empty()) return 0;
+  const std::int64_t begun = iterations_begun(now_sim_s);
+  return to_sim_s(now_ + leap_.elapsed(begun)) > now_sim_s ? begun - 1 : begun;
+}
+
 std::vector<Progress> Engine::progress(double now_sim_s) const {
-  std::int64_t completed = 0;
-  if (state_ == State::kIterating && chunks_.empty()) {
-    completed = iterations_begun(now_sim_s);
-    if (to_sim_s(now_ + leap_.elapsed(completed)) > now_sim_s) --completed;
-  }
+  const std::int64_t completed = decoded_in_leap(now_sim_s);
   std::vector<Progress> out;
   for (const Decoding& decoding : decodings_) {
     const std::int64_t tokens = std::min<std::int64_t>(decoded_tokens(decoding) + completed,
@@ -71,6 +72,21 @@ std::vector<Progress> Engine::progress(double now_sim_s) const {
   for (const Chunk& chunk : chunks_) prefilling(chunk.slot);
   if (has_partial_) prefilling(partial_);
   return out;
+}
+
+std::int64_t Engine::sequence_tokens(double now_sim_s) const {
+  std::int64_t tokens = 0;
+  for (const Progress& one : progress(now_sim_s)) {
+    if (!is_aborting(one.id)) tokens += one.output_tokens;
+  }
+  const auto prompt = [&](Slot slot) {
+    if (!is_aborting(slab_[slot].rank.id)) tokens += slab_[slot].prompt_tokens;
+  };
+  for (const Decoding& decoding : decodings_) prompt(decoding.slot);
+  for (const Chunk& chunk : chunks_) prompt(chunk.slot);
+  if (has_partial_) prompt(partial_);
+  waiting_.for_each([&](Slot slot) { tokens += slab_[slot].prefill_tokens(); });
+  return tokens;
 }
 
 InstanceStatus Engine::status(double now_sim_s) const {
@@ -87,7 +103,8 @@ InstanceStatus Engine::status(double now_sim_s) const {
           .waiting = static_cast<std::int64_t>(waiting_.size()),
           .preemptions = preemptions_,
           .swapped_blocks = swapped_blocks_,
-          .prefix_hit_tokens = prefix_hit_tokens_};
+          .prefix_hit_tokens = prefix_hit_tokens_,
+          .sequence_tokens = sequence_tokens(now_sim_s)};
 }
 
 }  // namespace metropolis::detail

@@ -23,6 +23,7 @@
 // Blocks nobody holds are evicted when others are needed, least recently used first.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -98,6 +99,8 @@ class Engine {
   bool front_may_join() const;
   void cut_leap(double now_sim_s);
   std::int64_t iterations_begun(double now_sim_s) const;
+  std::int64_t decoded_in_leap(double now_sim_s) const;
+  std::int64_t sequence_tokens(double now_sim_s) const;
 
   bool preempt_until_decodes_fit();
   void preempt_worst();
@@ -112,6 +115,9 @@ class Engine {
   void stop_decoding(const Decoding& decoding);
   void share_blocks(Sequence& sequence);
   bool runs(RequestId id) const;
+  bool is_aborting(RequestId id) const {
+    return std::find(aborting_.begin(), aborting_.end(), id) != aborting_.end();
+  }
   void leave_aborted(std::deque<Completion>& out);
   void leave(Slot slot, double now_sim_s, bool aborted, std::deque<Completion>& out);
   void release_blocks(Sequence& sequence);

@@ -55,6 +55,12 @@ class WaitingQueue {
     }
   }
 
+  template <typename Visit>
+  void for_each(const Visit& visit) const {
+    for (const Entry& entry : sorted_) visit(entry.slot);
+    for (const Entry& entry : heap_) visit(entry.slot);
+  }
+
   // Takes a request out of the middle, in O(n).
   std::optional<Slot> remove(RequestId id) {
     const auto is_it = [id](const Entry& entry) { return entry.rank.id == id; };

@@ -17,9 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from metropolis.progress import progress_bar
-from metropolis.rules.metrics import metric_named
 from metropolis.runtime.replay import ReplayResult, Setting, mine, ratio, replay
-from metropolis.sim.profiles import load_profile
 from metropolis.trace.generate.largeville import tile
 from metropolis.trace.parquet import read_trace
 from metropolis.trace.schema import Trace
@@ -95,17 +93,7 @@ class PriorityRow:
 
 
 def _setting(trace: Trace, instances: int) -> Setting:
-    return Setting(
-        metric=metric_named(
-            trace.meta.metric, trace.meta.map, trace.meta.max_velocity, trace.meta.graph
-        ),
-        perception_radius=trace.meta.perception_radius,
-        max_velocity=trace.meta.max_velocity,
-        joint_radius=trace.meta.joint_radius,
-        profile=load_profile("llama-3-8b/l4"),
-        profile_name="llama-3-8b/l4",
-        instances=instances,
-    )
+    return replace(Setting.of(trace.meta, "llama-3-8b/l4"), instances=instances)
 
 
 def _row(stretch: str, trace: Trace, instances: int) -> Row:

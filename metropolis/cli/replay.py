@@ -15,11 +15,10 @@ from rich.console import Console
 from rich.table import Table
 
 from metropolis.progress import progress_bar
-from metropolis.rules.metrics import METRICS, metric_named
+from metropolis.rules.metrics import METRICS
 from metropolis.runtime.figures import prepare_figures, write_figures
 from metropolis.runtime.modes import MODES
 from metropolis.runtime.replay import ReplayResult, Setting, mine, ratio, replay
-from metropolis.sim.profiles import load_profile
 from metropolis.trace.mining import InteractionGraph, critical_path
 from metropolis.trace.parquet import read_trace
 from metropolis.trace.schema import Trace
@@ -202,16 +201,10 @@ def make_setting(
     prefix_reuse: bool,
 ) -> Setting:
     """Combine what the trace says with what the options override."""
-    fastest = trace.meta.max_velocity if velocity is None else velocity
-    return Setting(
-        metric=metric_named(metric or trace.meta.metric, trace.meta.map, fastest, trace.meta.graph),
-        perception_radius=trace.meta.perception_radius if radius is None else radius,
-        max_velocity=fastest,
-        joint_radius=trace.meta.joint_radius if radius is None else None,
-        profile=load_profile(profile),
-        profile_name=profile,
-        prefix_reuse=prefix_reuse,
-    )
+    meta = trace.meta if velocity is None else replace(trace.meta, max_velocity=velocity)
+    if radius is not None:
+        meta = replace(meta, perception_radius=radius, joint_radius=None)
+    return replace(Setting.of(meta, profile, metric=metric), prefix_reuse=prefix_reuse)
 
 
 def cut_hours(trace: Trace, hours: str) -> Trace:

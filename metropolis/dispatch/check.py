@@ -75,7 +75,10 @@ def _live(policy: Policy, execution: Execution) -> None:
     request, middle_s = execution.request, (execution.started_s + execution.completed_s) / 2
     policy.arrived(request)
     policy.started(request, execution.started_s)
+    seen, rank = (policy.version, policy.running_version), policy.rank(request)
     policy.passed(middle_s)
+    told = seen != (policy.version, policy.running_version) or rank == policy.rank(request)
+    _require(told, "rank must be a function of the request and the version, of who runs too")
     _require(policy.due_s > middle_s, "passed must leave no due time that has passed")
     policy.preempted(request, middle_s)
     policy.started(request, middle_s)

@@ -65,12 +65,13 @@ class Policy(ABC):
 
     version = 0
     """Grows whenever the rank of a request that waits already may have changed."""
+    running_version = 0
+    """Grows whenever the rank of a running request may have changed, but no waiting one's."""
     rank_bits = RANK_BITS
     """Ranks are below 2 ** rank_bits. With fewer than RANK_BITS it can stand behind another policy
     (`step+kairos`)."""
     preempts = False
-    """Whether a running request has to make place for one that waits and ranks before it. A running
-    one's rank may change without a new version."""
+    """Whether a running request has to make place for one that waits and ranks before it."""
 
     @property
     def due_s(self) -> float:
@@ -81,7 +82,7 @@ class Policy(ABC):
     def rank(self, request: QueuedRequest) -> int:
         """Smaller goes first, from 0 to below 2 ** rank_bits; ties go by arrival, then by id.
 
-        A function of `request` and `version`.
+        A function of `request` and `version`; while it runs, of `running_version` as well.
         """
 
     def arrived(self, request: QueuedRequest) -> None:  # noqa: B027 -- not all care

@@ -83,3 +83,4 @@ class Combined(Policy):
 
     def _follow(self) -> None:
         self.version = sum(policy.version for policy in self._policies)
+        self.running_version = sum(policy.running_version for policy in self._policies)

@@ -115,6 +115,7 @@ class Multilevel(Policy):
             _account(call, due_s)
             if call.is_running and call.quantum_s <= _RESOLUTION_S:
                 self._enter(call, call.level + 1)
+                self.running_version += 1
             elif not call.is_running and self.starves_s(call) <= due_s + _RESOLUTION_S:
                 self._enter(call, 0)
                 call.waited_s = call.service_s = 0.0

@@ -14,13 +14,14 @@ from metropolis import _core
 from metropolis.controller.native import mined_controller, native_controller
 from metropolis.policy.base import Policy
 from metropolis.policy.named import DISPATCHERS, POLICIES, named
-from metropolis.rules.metrics import Metric
+from metropolis.rules.metrics import Metric, metric_named
 from metropolis.runtime.modes import MODES, Mode
 from metropolis.runtime.served_replay import ServedReplay
 from metropolis.sim.engines import Engines
 from metropolis.sim.fleet import fleet_of
+from metropolis.sim.profiles import load_profile
 from metropolis.trace.mining import InteractionGraph, critical_path, interactions
-from metropolis.trace.schema import Trace
+from metropolis.trace.schema import Trace, TraceMeta
 from metropolis.types import MetropolisError
 
 Float64 = npt.NDArray[np.float64]
@@ -52,6 +53,21 @@ class Setting:
     hours: str = "all"
     joint_radius: float | None = None
     """None: the perception radius."""
+
+    @classmethod
+    def of(cls, meta: TraceMeta, profile: str, *, metric: str | None = None) -> Setting:
+        """What a trace says, on `profile`; another metric may be named, the rest be replaced.
+
+        Raises MetropolisError for a profile or a metric that there is not.
+        """
+        return cls(
+            metric=metric_named(metric or meta.metric, meta.map, meta.max_velocity, meta.graph),
+            perception_radius=meta.perception_radius,
+            max_velocity=meta.max_velocity,
+            profile=load_profile(profile),
+            profile_name=profile,
+            joint_radius=meta.joint_radius,
+        )
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,8 @@ class Instance:
         self._inside: dict[int, Asked] = {}
         """What the engine has and is to keep."""
         self._aborted = 0
+        self._held_back: tuple[int, int, int] | None = None
+        """Who found no room, by the ranks of then (see `fill`); None: it might now."""
 
     @property
     def preemptions(self) -> int:
@@ -92,6 +94,7 @@ class Instance:
         for completion in self._pool.advance(now_sim_s):
             asked, left_sim_s = self._asked[completion.id], completion.last_token_sim_s
             self._inside.pop(completion.id, None)
+            self._held_back = None
             self._serve(asked, completion)
             if completion.aborted:
                 self._policy.preempted(asked.request, left_sim_s)
@@ -104,13 +107,21 @@ class Instance:
                 )
 
     def fill(self, now_sim_s: float) -> None:
-        """Submit what waits while there is room, or can be made."""
+        """Submit what waits while there is room, or can be made.
+
+        While nobody leaves and ranks are the same, who was held back is so again: what runs grows.
+        """
         while self._queue:
             first = self._queue.first()
+            seen = first.id, self._policy.version, self._policy.running_version
+            if seen == self._held_back:
+                return
+            self._held_back = None
             if self._has_room(self._asked[first.id]):
                 self._queue.pop()
                 self._submit(self._asked[first.id], now_sim_s)
             elif not self._make_place(first, now_sim_s):
+                self._held_back = seen
                 return
 
     def _has_room(self, asked: Asked) -> bool:
@@ -118,9 +129,8 @@ class Instance:
             return True
         if len(self._inside) >= self._profile.max_sequences:
             return False
-        grown = self._pool.progress()
-        held = sum(one.prompt_tokens + grown.get(id, 0) for id, one in self._inside.items())
-        return held + asked.prompt_tokens <= self._profile.kv_capacity_tokens
+        held_tokens = self._pool.status().sequence_tokens
+        return held_tokens + asked.prompt_tokens <= self._profile.kv_capacity_tokens
 
     def _make_place(self, first: QueuedRequest, now_sim_s: float) -> bool:
         """Abort who ranks last, if that is after `first`."""

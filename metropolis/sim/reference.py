@@ -41,6 +41,7 @@ class Status:
     preemptions: int
     swapped_blocks: int
     prefix_hit_tokens: int
+    sequence_tokens: int
 
 
 @dataclass
@@ -269,6 +270,11 @@ class ReferencePool:
             one.preemptions,
             one.swapped_blocks,
             one.prefix_hit_tokens,
+            sum(
+                s.request.prompt_tokens + _tokens(s)
+                for s in [*one.waiting, *one.running]
+                if s.id not in one.aborting
+            ),
         )
 
     def next_event_sim_s(self) -> float:

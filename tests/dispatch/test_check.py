@@ -66,6 +66,16 @@ class Moody(Policy):
         return self._mood
 
 
+class Silent(Policy):
+    _now_s = 0.0
+
+    def rank(self, request: QueuedRequest) -> int:
+        return int(self._now_s)
+
+    def passed(self, now_s: float) -> None:
+        self._now_s = now_s
+
+
 @pytest.mark.parametrize(
     ("policy", "rule"),
     [
@@ -75,6 +85,7 @@ class Moody(Policy):
         (Backwards, "version must not fall"),
         (Moody, "must rank alike"),
         (Overdue, "must leave no due time"),
+        (Silent, "of who runs too"),
     ],
 )
 def test_a_planted_fault_of_a_policy_is_found(policy: type[Policy], rule: str) -> None:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import count, pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metropolis._core import simulate
 from metropolis.dispatch.base import Fleet
+from metropolis.policy.agentix.policy import Plas
 from metropolis.policy.named import DISPATCHERS, POLICIES, named, names_of
 from metropolis.sim.profiles import load_profile
 from metropolis.sim.serving import Served, Serving
 from metropolis.trace.generate.agentic import APPLICATIONS, CO_LOCATED, workload
+from metropolis.trace.generate.agentix import MIXED
+from metropolis.trace.generate.agentix import workload as chats
 from metropolis.trace.programs import PlannedCall, Program
 from metropolis.types import MetropolisError
 
@@ -45,6 +48,37 @@ def test_every_call_is_answered_once_and_after_its_parents(policy: str, dispatch
             assert after.request.upstream == before.request.function
         (ended,) = [one.ended_sim_s for one in served.programs if one.program == program]
         assert ended == mine[-1].completed_s
+
+
+class _Restless(Plas):
+    """Has instances look anew at every turn whether there is room."""
+
+    @property
+    def running_version(self) -> int:  # type: ignore[override]
+        return next(self.looks)
+
+    @running_version.setter
+    def running_version(self, value: int) -> None:
+        pass
+
+    def __init__(self) -> None:
+        self.looks = count()
+        super().__init__()
+
+
+@given(st.integers(0, 10_000), st.floats(1.0, 20.0), st.booleans())
+@settings(max_examples=15, deadline=None)
+def test_who_was_held_back_stays_so_until_it_matters(
+    seed: int, per_s: float, prefix_reuse: bool
+) -> None:
+    programs, engine = chats(MIXED, 20, per_s, seed), load_profile("llama-3-8b/a100")
+    engine.max_sequences, fleet = 4, Fleet(1, engine.kv_capacity_tokens, 12.0)
+
+    def served(policy: Plas) -> Served:
+        dispatcher = named(DISPATCHERS, "least_used")(fleet)
+        return Serving(programs, engine, policy, dispatcher, prefix_reuse=prefix_reuse).run()
+
+    assert served(Plas()) == served(_Restless())
 
 
 @given(st.lists(st.tuples(st.floats(0, 3), st.integers(1, 900), st.integers(1, 300)), min_size=1))

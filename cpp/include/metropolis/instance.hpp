@@ -70,6 +70,7 @@ struct InstanceStatus {
   std::int64_t preemptions;        // so far
   std::int64_t swapped_blocks;     // so far, out and in
   std::int64_t prefix_hit_tokens;  // of prompts and recomputed answers, found in the cache so far
+  std::int64_t sequence_tokens;    // prompts and answers so far of all here that is not aborted
 };
 
 // What becomes of the KV blocks of a preempted sequence: dropped and computed again, or copied to

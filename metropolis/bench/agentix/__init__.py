@@ -69,7 +69,7 @@ def runs() -> list[Run]:
 
 
 @click.command("agentix")
-@click.option("--programs", type=click.IntRange(10, 1_000_000), default=300, show_default=True)
+@click.option("--programs", type=click.IntRange(10, 1_000_000), default=1000, show_default=True)
 @click.option("--profile", default="llama-3-8b/a100", show_default=True)
 @click.option(
     "--sequences",

@@ -25,8 +25,8 @@ from metropolis.trace.generate.largeville import generate
 OF_REPLAYS = ("fcfs", "step", "kairos", "step+kairos", "mlfq", "plas", "atlas", "step+atlas")
 OF_MIXES = ("fcfs", "kairos", "mlfq", "plas", "atlas")
 """Neither has a plan of stages for `topology`, and a mix has no steps."""
-HOURS = (12.0, 12.25)
-"""A quarter of the busy hour."""
+HOURS = (12.0, 13.0)
+"""The busy one."""
 SMALLVILLE = Place("SmallVille", 25, 2)
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from metropolis.dispatch.base import Fleet
 from metropolis.policy.named import DISPATCHERS, POLICIES, named
-from metropolis.rules.metrics import metric_named
 from metropolis.runtime.replay import Setting, replay
 from metropolis.sim.fleet import busy_rate_per_s
 from metropolis.sim.profiles import Profile
@@ -81,14 +80,8 @@ class Bench:
 
     def replayed(self, trace: Trace, place: Place, policy: str, dispatcher: str) -> Replayed:
         """A cell."""
-        meta = trace.meta
-        setting = Setting(
-            metric=metric_named(meta.metric, meta.map, meta.max_velocity, meta.graph),
-            perception_radius=meta.perception_radius,
-            max_velocity=meta.max_velocity,
-            joint_radius=meta.joint_radius,
-            profile=self.engine,
-            profile_name=self.profile,
+        setting = replace(
+            Setting.of(trace.meta, self.profile),
             instances=place.instances,
             policy=policy,
             dispatcher=dispatcher,
