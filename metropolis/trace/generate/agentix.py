@@ -98,11 +98,13 @@ def tool_use(draft: _Draft) -> None:
 
 
 SEARCH_WIDTH, SEARCH_DEPTH_MAX = 5, 7
-SEARCH_EXPANSIONS = Tail(16.1, 0.6, 50)
+SEARCH_ANSWERED, SEARCH_EXPANSIONS_MAX = 0.06, 50
+"""An expansion finds the answer, which ends the search; LATS (Zhou et al. 2023) gives up after so
+many. That each has the same chance is an estimate, and gives the paper's mean number of calls."""
 SEARCH_ANSWER, SEARCH_OBSERVATION = Tail(72.7, 0.6, 512), Tail(20, 0.6, 256)
 SEARCH_QUESTION = Tail(30, 0.3, 128)
-SEARCH_SYSTEM: Text = (10, 137)
-SEARCH_JUDGE: Text = (11, 137)
+SEARCH_SYSTEM: Text = (10, 124)
+SEARCH_JUDGE: Text = (11, 124)
 
 
 def tree_search(draft: _Draft) -> None:
@@ -111,7 +113,7 @@ def tree_search(draft: _Draft) -> None:
     question = (draft.text(SEARCH_QUESTION.draw(draw)),)
     leaves: list[tuple[Text, ...]] = [()]
     joined: tuple[int, ...] = ()
-    for _ in range(SEARCH_EXPANSIONS.draw(draw)):
+    for _ in range(SEARCH_EXPANSIONS_MAX):
         path = leaves.pop(draw.randrange(len(leaves))) if leaves else ()
         children, acted = [], []
         for _ in range(SEARCH_WIDTH):
@@ -124,6 +126,8 @@ def tree_search(draft: _Draft) -> None:
             draft.add("judge", (SEARCH_JUDGE, *question, *child), SEARCH_ANSWER.draw(draw), parent)
         joined = tuple(range(first, draft.last + 1))
         leaves += [child for child in children if len(child) < 2 * SEARCH_DEPTH_MAX]
+        if draw.random() < SEARCH_ANSWERED:
+            return
 
 
 WORKLOADS: dict[str, Callable[[_Draft], None]] = {
