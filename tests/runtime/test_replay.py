@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metropolis.rules.metrics import metric_named
 from metropolis.runtime.modes import MODES, Mode
 from metropolis.runtime.replay import ReplayResult, Setting, mine, replay
-from metropolis.sim.profiles import load_profile
 from metropolis.trace.schema import Trace
 from tests.small_traces import small_trace, small_traces
 
@@ -22,16 +20,8 @@ SCHEDULED = [mode for mode in MODES.values() if not mode.is_bound]
 def setting_for(
     trace: Trace, *, instances: int = 2, policy: str = "step", dispatcher: str | None = None
 ) -> Setting:
-    return Setting(
-        metric=metric_named("chebyshev"),
-        perception_radius=trace.meta.perception_radius,
-        max_velocity=trace.meta.max_velocity,
-        profile=load_profile("llama-3-8b/l4"),
-        profile_name="llama-3-8b/l4",
-        instances=instances,
-        policy=policy,
-        dispatcher=dispatcher,
-    )
+    setting = Setting.of(trace.meta, "llama-3-8b/l4")
+    return replace(setting, instances=instances, policy=policy, dispatcher=dispatcher)
 
 
 def assert_causal(trace: Trace, setting: Setting, result: ReplayResult) -> None:
