@@ -1,0 +1,39 @@
+"""`metropolis bench kairos`, small: every system under every load, and the paper's bands beside."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from metropolis.bench import kairos
+from metropolis.trace.generate.agentic import APPLICATIONS, CO_LOCATED
+
+SMALL = ["--programs", "20", "--instances", "1"]
+
+
+@pytest.fixture(autouse=True)
+def _fewer_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kairos, "LOADS", (0.5, 2.0))
+
+
+def test_every_system_is_measured_and_lower_by_is_what_it_says() -> None:
+    result = CliRunner().invoke(kairos.command, [*SMALL, "--json"], catch_exceptions=False)
+    rows = json.loads(result.output)["simulated"]
+    seen = [(row["application"], row["load"], row["system"]) for row in rows]
+    names = [*APPLICATIONS, CO_LOCATED]
+    assert seen == [(a, load, s) for a in names for load in (0.5, 2.0) for s in kairos.SYSTEMS]
+    for row in rows:
+        row["tails_ms"] = {int(tail): ms for tail, ms in row["tails_ms"].items()}
+    measured = [kairos.Measured(**row) for row in rows]
+    ms = {(m.application, m.load, m.system): m.tails_ms[90] for m in measured}
+    for (name, load), percent in kairos.lower_by(measured, "Parrot", "P90").items():
+        theirs, ours = ms[name, load, "Parrot"], ms[name, load, "Kairos"]
+        assert theirs * (1 - percent / 100) == pytest.approx(ours)
+
+
+def test_the_papers_bands_stand_beside_ours() -> None:
+    result = CliRunner().invoke(kairos.command, SMALL, catch_exceptions=False)
+    for told in ("QA: Kairos' average is", "Kairos' P99 is", "(paper: 45.1 to 72.8 %)", "83.5%"):
+        assert told in " ".join(result.output.split())
