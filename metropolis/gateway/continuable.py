@@ -150,15 +150,26 @@ class Continuable:
         """The body that asks for the answer from its beginning."""
         return with_fields(self.body, self._streamed())
 
-    def rest(self, text: str, tokens: int) -> bytes:
-        """The body that asks for what comes after `text`, of so many `tokens`."""
+    @property
+    def wants_ids(self) -> bool:
+        """Engines are asked which tokens there are: a prompt of these is not tokenized otherwise.
+
+        Chats take none, and text that is held back, as it may be a stop string, would be lost.
+        """
+        return self.counts and not self.is_chat and not self.asked.stop
+
+    def rest(self, text: str, tokens: int, ids: list[int] | None) -> bytes:
+        """The body that asks for what comes after `text`, of so many `tokens`.
+
+        With `ids`, of the prompt and of the text, these are the prompt.
+        """
         fields = self._streamed()
         if isinstance(self.asked, _Chat):
             messages = msgspec.json.decode(self.body)["messages"]
             fields["messages"] = [*messages, {"role": "assistant", "content": text}]
             fields |= {"continue_final_message": True, "add_generation_prompt": False}
         else:
-            fields["prompt"] = self.asked.prompt + text
+            fields["prompt"] = ids or self.asked.prompt + text
         for name in ("max_tokens", "max_completion_tokens", "min_tokens"):
             limit = getattr(self.asked, name, None)
             if limit is not None:
@@ -167,7 +178,8 @@ class Continuable:
 
     def _streamed(self) -> dict[str, Any]:
         if self.counts:
-            return {"stream": True, "stream_options": EVERY_USAGE}
+            ids = {"return_token_ids": True} if self.wants_ids else {}
+            return {"stream": True, "stream_options": EVERY_USAGE, **ids}
         if self.is_joined:
             return {"stream": True, "stream_options": {"include_usage": True}}
         return {}

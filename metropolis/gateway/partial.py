@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from metropolis.gateway.envelope import Envelope, written
 
 END = re.compile(rb"(\r?\n\r?\n)")
 LAST = b"data: [DONE]\n\n"
+IDS = {"token_ids", "prompt_token_ids"}
 THOUGHT = "<think"
 """Templates of chats render thoughts anew, so that no answer that has some can be continued."""
 
@@ -43,6 +45,8 @@ class _Choice(msgspec.Struct):
     delta: _Delta = _Delta()
     finish_reason: str | None = None
     logprobs: dict[str, Any] | None = None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
 
 
 class _Usage(msgspec.Struct):
@@ -60,6 +64,7 @@ class _Piece:
     tokens: int
     """So far, this one's included."""
     logprobs: dict[str, Any] | None
+    ids: list[int] | None
 
 
 class Partial:
@@ -71,8 +76,9 @@ class Partial:
     def __init__(self, request: Continuable) -> None:
         self._request = request
         self._pieces: list[_Piece] = []
-        self._kept = self._kept_tokens = 0
-        """Pieces and tokens of former parts."""
+        self._prompt_ids: list[int] | None = None
+        self._kept_tokens = 0
+        """Of former parts."""
         self._begin = self._length = self._sent = 0
         """Characters at which this part began, that have come, and that the client has."""
         self._envelope, self._cut = Envelope(), b""
@@ -91,7 +97,7 @@ class Partial:
     @property
     def can_leave(self) -> bool:
         """The engine may be left now, and the rest be asked for."""
-        return self.is_understood and len(self._pieces) > self._kept
+        return self.is_understood and self._length > self._begin
 
     @property
     def can_go_on(self) -> bool:
@@ -132,11 +138,13 @@ class Partial:
         text = "".join(piece.text for piece in self._pieces)
         while self._pieces and not (self._pieces[-1].text and self._request.is_edge(text)):
             text = text[: len(text) - len(self._pieces.pop().text)]
-        self._kept, self._kept_tokens = len(self._pieces), self._tokens
+        self._kept_tokens = self._tokens
         self._begin = self._length = len(text)
         self.output_tokens, self._cut, self._is_first_part = self._kept_tokens, b"", False
         self._envelope.begin_part()
-        return self._request.rest(text, self._kept_tokens) if text else self._request.first()
+        if not text:
+            return self._request.first()
+        return self._request.rest(text, self._kept_tokens, self._ids())
 
     def whole(self) -> tuple[int, bytes]:
         """Status and body of the answer in one."""
@@ -145,6 +153,14 @@ class Partial:
         return self._envelope.whole(
             text, logprobs, self._kept_tokens, is_chat=self._request.is_chat
         )
+
+    def _ids(self) -> list[int] | None:
+        """Of prompt and text, if engines tell; None also when the last of an event with several
+        tokens may be a part of a character."""
+        pieces = [piece.ids for piece in self._pieces if piece.ids]
+        if not self._prompt_ids or sum(map(len, pieces)) != self._tokens or len(pieces[-1]) > 1:
+            return None
+        return [*self._prompt_ids, *chain.from_iterable(pieces)]
 
     @property
     def _tokens(self) -> int:
@@ -175,6 +191,10 @@ class Partial:
         if is_engines and self._envelope.head:
             return as_it_came
         fields = msgspec.json.decode(data)
+        if self._request.wants_ids:
+            for choice in fields["choices"]:
+                for name in IDS & choice.keys():
+                    del choice[name]  # the client has not asked for it
         self._envelope.take(fields, is_first_part=self._is_first_part)
         self._is_begun |= is_engines
         if is_engines or self.is_joined:
@@ -189,8 +209,11 @@ class Partial:
         tokens = self.output_tokens
         if usage is not None:
             tokens = self._kept_tokens + usage.completion_tokens
-        if text or choice.logprobs:
-            self._pieces.append(_Piece(text, tokens, _shifted(choice.logprobs, self._begin)))
+        if text or choice.logprobs or choice.token_ids:
+            logprobs = _shifted(choice.logprobs, self._begin)
+            self._pieces.append(_Piece(text, tokens, logprobs, choice.token_ids))
+        if self._is_first_part and choice.prompt_token_ids:
+            self._prompt_ids = choice.prompt_token_ids
         unseen = text[max(0, self._sent - self._length) :]
         self._length += len(text)
         self._sent = max(self._sent, self._length)

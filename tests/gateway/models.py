@@ -14,6 +14,8 @@ from tests.gateway.engines import StubEngine
 TEXTS = ("a", "b", " c", " de", "\n", "  ", "EN", "END", "D", "é", "")
 """Of tokens; one has none, as those that are part of a character."""
 IDS = count()
+FIRST = 1 << 20
+"""The id of an answer's first token; its others follow, and its question's are below."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,11 @@ class Model:
                 choice["logprobs"] = self._logprobs(
                     question, begin, begin + tokens, step.tokens - tokens
                 )
+            if body.get("return_token_ids"):
+                ids = range(FIRST + begin + tokens, FIRST + begin + step.tokens)
+                choice |= {"token_ids": [*ids], "prompt_token_ids": None}
+                if not tokens:
+                    choice["prompt_token_ids"] = ids_of(question, begin)
             usage = self._usage(question, begin, step.tokens)
             every = options.get("continuous_usage_stats")
             yield _event(frame, [choice], usage=usage if every else None)
@@ -83,8 +90,10 @@ class Model:
         texts = TEXTS if self._groups else [text for text in TEXTS if text]
         return [*random.choices(texts, k=random.randrange(1, 40)), ""]
 
-    def _begin(self, question: str, prefix: str) -> int:
-        """Where the model goes on: after the first tokens that make `prefix`."""
+    def _begin(self, question: str, prefix: str | int) -> int:
+        """Where the model goes on: after the first tokens that make `prefix`, or so many."""
+        if isinstance(prefix, int):
+            return prefix
         so_far = list(accumulate(self._tokens(question), initial=""))
         assert prefix in so_far, f"{prefix!r} is not how {question} is answered"
         return so_far.index(prefix)
@@ -122,7 +131,7 @@ class Model:
         }
 
     def _usage(self, question: str, begin: int, number: int) -> dict[str, Any]:
-        prompt = len(question) + begin
+        prompt = len(ids_of(question, begin))
         return {
             "prompt_tokens": prompt, "completion_tokens": number, "total_tokens": prompt + number,
             "prompt_tokens_details": None,
@@ -143,8 +152,16 @@ class ModelEngine(StubEngine):
         return self.model.events(body)
 
 
-def asked(body: dict[str, Any]) -> tuple[str, str]:
+def ids_of(question: str, tokens: int) -> list[int]:
+    """Of a question, and of so many tokens of its answer."""
+    return [*map(ord, f"{question}:"), *range(FIRST, FIRST + tokens)]
+
+
+def asked(body: dict[str, Any]) -> tuple[str, str | int]:
     """The question, and how far it has been answered; templates of chats cut white space off."""
+    if isinstance(body.get("prompt"), list):
+        question = "".join(chr(number) for number in body["prompt"] if number < FIRST)
+        return question.removesuffix(":"), len(body["prompt"]) - len(question)
     if "prompt" in body:
         question, _, prefix = body["prompt"].partition(":")
         return question, prefix

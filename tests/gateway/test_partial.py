@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from metropolis.gateway.continuable import CHATS, COMPLETIONS, continuable
 from metropolis.gateway.partial import Partial
-from tests.gateway.models import Model
+from tests.gateway.models import Model, ids_of
 
 CUTS = st.lists(st.floats(0, 1), max_size=5)
 
@@ -121,6 +121,22 @@ def test_what_is_not_left_passes_as_it_is(data: st.DataObject, chats: bool) -> N
     assert request.first() == encoded(body)
     stream = b": hello\r\n\r\n" + b"".join(Model().events(body))
     assert Partial(request).take(stream) == stream
+
+
+def test_where_engines_tell_tokens_these_are_the_next_prompt() -> None:
+    """Text might be tokenized otherwise than it was written."""
+    body, model = {"model": "tiny", "prompt": "q1:", "max_tokens": 9}, Model(groups=False)
+    for stop, is_told in ((None, True), ("END", False)):
+        request = continuable(
+            COMPLETIONS, encoded(body | {"stop": stop}), preempts=True, is_known=True
+        )
+        assert request is not None
+        partial = Partial(request)
+        first, second, *_ = model.events(json.loads(request.first()) | {"stop": ""})
+        partial.take(first + second)
+        prompt = json.loads(partial.rest())["prompt"]
+        assert (prompt == ids_of("q1", 2)) == is_told
+        assert isinstance(prompt, str) != is_told
 
 
 PLAIN: dict[str, dict[str, Any]] = {
