@@ -141,10 +141,10 @@ class Continuable:
         options = self.asked.stream_options
         return options is not None and bool(options.continuous_usage_stats)
 
-    def is_edge(self, text: str) -> bool:
-        """Whether the answer so far, `text`, is taken up as it stands: templates of chats cut white
-        space off."""
-        return not (self.is_chat and text[-1:].isspace())
+    def is_edge(self, piece: str) -> bool:
+        """Whether an answer whose last piece has this text is taken up as it stands: templates of
+        chats cut white space off, and what has no text may be a part of a character."""
+        return bool(piece) and not (self.is_chat and piece[-1].isspace())
 
     def first(self) -> bytes:
         """The body that asks for the answer from its beginning."""

@@ -18,44 +18,13 @@ import msgspec
 
 from metropolis.gateway.continuable import Continuable
 from metropolis.gateway.envelope import Envelope, written
+from metropolis.gateway.events import Choice, Event, Usage
 
 END = re.compile(rb"(\r?\n\r?\n)")
 LAST = b"data: [DONE]\n\n"
 IDS = {"token_ids", "prompt_token_ids"}
-THOUGHT = "<think"
-"""Templates of chats render thoughts anew, so that no answer that has some can be continued."""
-
-
-class _Delta(msgspec.Struct, frozen=True):
-    content: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    refusal: str | None = None
-    tool_calls: Any = None
-
-    @property
-    def is_plain(self) -> bool:
-        """Nothing but text."""
-        others = self.reasoning_content or self.reasoning or self.refusal or self.tool_calls
-        return not others and THOUGHT not in (self.content or "")
-
-
-class _Choice(msgspec.Struct):
-    text: str | None = None
-    delta: _Delta = _Delta()
-    finish_reason: str | None = None
-    logprobs: dict[str, Any] | None = None
-    token_ids: list[int] | None = None
-    prompt_token_ids: list[int] | None = None
-
-
-class _Usage(msgspec.Struct):
-    completion_tokens: int
-
-
-class _Event(msgspec.Struct):
-    choices: list[_Choice]
-    usage: _Usage | None = None
+NEAR = 16
+"""So many pieces are rather made again than taken up otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +46,8 @@ class Partial:
         self._request = request
         self._pieces: list[_Piece] = []
         self._prompt_ids: list[int] | None = None
-        self._kept_tokens = 0
-        """Of former parts."""
+        self._kept = self._kept_tokens = 0
+        """Pieces and tokens of former parts."""
         self._begin = self._length = self._sent = 0
         """Characters at which this part began, that have come, and that the client has."""
         self._envelope, self._cut = Envelope(), b""
@@ -135,10 +104,9 @@ class Partial:
         """The body that asks for the rest, a new part; an event that was cut is forgotten."""
         if not self.is_understood:
             self._pieces, self._envelope, self.is_understood = [], Envelope(), True
+        del self._pieces[self._edge() :]
         text = "".join(piece.text for piece in self._pieces)
-        while self._pieces and not (self._pieces[-1].text and self._request.is_edge(text)):
-            text = text[: len(text) - len(self._pieces.pop().text)]
-        self._kept_tokens = self._tokens
+        self._kept, self._kept_tokens = len(self._pieces), self._tokens
         self._begin = self._length = len(text)
         self.output_tokens, self._cut, self._is_first_part = self._kept_tokens, b"", False
         self._envelope.begin_part()
@@ -154,9 +122,20 @@ class Partial:
             text, logprobs, self._kept_tokens, is_chat=self._request.is_chat
         )
 
+    def _edge(self) -> int:
+        """How many pieces are kept: those up to the last that can be taken up behind.
+
+        If engines tell tokens, rather up to one near by that is a single token, as the last of
+        several may be a part of a character; but something of every part is kept.
+        """
+        is_edge = [self._request.is_edge(piece.text) for piece in self._pieces]
+        edges = [n for n in range(len(is_edge), 0, -1) if is_edge[n - 1]]
+        new = (n for n in edges[:NEAR] if n > self._kept)
+        single = [n for n in new if len(self._pieces[n - 1].ids or ()) == 1]
+        return (single or edges or [0])[0]
+
     def _ids(self) -> list[int] | None:
-        """Of prompt and text, if engines tell; None also when the last of an event with several
-        tokens may be a part of a character."""
+        """Of prompt and text, if they are known."""
         pieces = [piece.ids for piece in self._pieces if piece.ids]
         if not self._prompt_ids or sum(map(len, pieces)) != self._tokens or len(pieces[-1]) > 1:
             return None
@@ -179,7 +158,7 @@ class Partial:
 
     def _read(self, data: bytes, as_it_came: bytes) -> bytes:
         try:
-            event = msgspec.json.decode(data, type=_Event)
+            event = msgspec.json.decode(data, type=Event)
         except (msgspec.DecodeError, UnicodeDecodeError):
             self.is_understood = False
             self._envelope.failed(data)
@@ -201,7 +180,7 @@ class Partial:
             return as_it_came
         return self._rewritten(fields, unseen)
 
-    def _choose(self, choice: _Choice, usage: _Usage | None) -> str:
+    def _choose(self, choice: Choice, usage: Usage | None) -> str:
         """What the client has not yet of a choice's text."""
         text = choice.text or choice.delta.content or ""
         self.is_understood &= choice.delta.is_plain

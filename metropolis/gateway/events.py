@@ -1,0 +1,50 @@
+"""What is read in the events of a stream, of completions and of chats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+THOUGHT = "<think"
+"""Templates of chats render thoughts anew, so that no answer that has some can be continued."""
+
+
+class Delta(msgspec.Struct, frozen=True):
+    """What a chat's answer grows by."""
+
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: Any = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Nothing but text."""
+        others = self.reasoning_content or self.reasoning or self.refusal or self.tool_calls
+        return not others and THOUGHT not in (self.content or "")
+
+
+class Choice(msgspec.Struct):
+    """The answer's next piece."""
+
+    text: str | None = None
+    delta: Delta = Delta()
+    finish_reason: str | None = None
+    logprobs: dict[str, Any] | None = None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+class Usage(msgspec.Struct):
+    """Tokens so far."""
+
+    completion_tokens: int
+
+
+class Event(msgspec.Struct):
+    """One of a stream, but the last."""
+
+    choices: list[Choice]
+    usage: Usage | None = None
