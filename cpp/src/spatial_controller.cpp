@@ -22,6 +22,19 @@ std::vector<AgentId> SpatialController<M>::blocked_by() const {
 }
 
 template <class M>
+std::vector<AgentId> SpatialController<M>::cluster_of(AgentId agent) const {
+  std::vector<AgentId> cluster;
+  const std::uint32_t first = internal_[index(agent)];
+  std::uint32_t id = first;
+  do {
+    cluster.push_back(links_[id].external);
+    id = links_[id].next;
+  } while (id != first);
+  std::ranges::sort(cluster);
+  return cluster;
+}
+
+template <class M>
 Step SpatialController<M>::clear_until(AgentId external) {
   const std::uint32_t id = internal_.at(index(external));
   const Agent& agent = agents_[id];

@@ -23,7 +23,8 @@
 //     enough), so a cluster is dispatched by the last of its members to become clear.
 //  9. Searches prune with lower bounds of the slack (cell_grid.hpp), so their radius follows the
 //     steps really found in each region, not the largest skew anywhere.
-// 10. *Lookahead*: an agent alone whose slack towards everybody exceeds 2v times a number of steps is
+// 10. *Lookahead*: an agent alone whose slack towards everybody exceeds 2v times a number of steps
+// is
 //     clear for so many steps more.
 // 11. An agent that jumps voids what others knew: all slack is forgotten, everybody is settled
 // anew.
@@ -185,17 +186,7 @@ class SpatialController final : public Controller {
     return jumped;
   }
 
-  std::vector<AgentId> cluster_of(AgentId agent) const {
-    std::vector<AgentId> cluster;
-    const std::uint32_t first = internal_[index(agent)];
-    std::uint32_t id = first;
-    do {
-      cluster.push_back(links_[id].external);
-      id = links_[id].next;
-    } while (id != first);
-    std::ranges::sort(cluster);
-    return cluster;
-  }
+  std::vector<AgentId> cluster_of(AgentId agent) const;
 
   void advance(std::uint32_t id, Position position) {
     Agent& agent = agents_[id];
