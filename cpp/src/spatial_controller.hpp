@@ -23,9 +23,8 @@
 //     enough), so a cluster is dispatched by the last of its members to become clear.
 //  9. Searches prune with lower bounds of the slack (cell_grid.hpp), so their radius follows the
 //     steps really found in each region, not the largest skew anywhere.
-// 10. *Lookahead*: an agent alone whose slack towards everybody exceeds 2v times a number of steps
-// is
-//     clear for so many steps more.
+// 10. *Lookahead*: an agent alone, whose slack towards everybody exceeds 2v times a number of
+//     steps, is clear for so many steps more.
 // 11. An agent that jumps voids what others knew: all slack is forgotten, everybody is settled
 // anew.
 #pragma once
