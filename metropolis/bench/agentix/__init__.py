@@ -24,7 +24,7 @@ from metropolis.progress import progress_bar
 from metropolis.sim.profiles import load_profile
 from metropolis.trace.generate.agentix import MIXED, WORKLOADS
 
-LOADS = (0.4, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0)
+LOADS = (0.4, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0, 3.0)
 """Of the rate at which one instance is just busy, see Bench.busy_per_s."""
 FEW_LOADS = (0.4, 0.8, 1.1, 1.5)
 """Where there are many instances."""
