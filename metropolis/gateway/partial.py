@@ -20,7 +20,7 @@ from metropolis.gateway.continuable import Continuable
 from metropolis.gateway.envelope import Envelope, written
 from metropolis.gateway.events import Choice, Event, Usage
 
-END = re.compile(rb"(\r?\n\r?\n)")
+END = re.compile(rb"(\n\r?\n)")
 LAST = b"data: [DONE]\n\n"
 IDS = {"token_ids", "prompt_token_ids"}
 NEAR = 16

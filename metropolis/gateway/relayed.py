@@ -67,9 +67,8 @@ class Relayed:
             lost = None
             try:
                 async for piece in self.reply.pieces():
-                    whole = piece if partial is None else self._take(piece, partial)
+                    whole = self._count(piece) if partial is None else self._take(piece, partial)
                     if whole:
-                        self._count(whole)
                         self._is_behind = True
                         yield whole
                         self._is_behind = False
@@ -103,9 +102,10 @@ class Relayed:
             self._let_yield()
         return b"" if partial.is_joined else whole
 
-    def _count(self, piece: bytes) -> None:
+    def _count(self, piece: bytes) -> bytes:
         self._events += piece.count(b"data:")
         self._end = (self._end + piece)[-KEPT_BYTES:]
+        return piece
 
     async def _place(self, body: bytes, *, anew: bool) -> None:
         self.instance, self.sent_s, self.reply = await self._gateway.ask(

@@ -111,16 +111,21 @@ def test_before_unknown_engines_every_event_is_a_token(
     assert got == one
 
 
-@given(st.data(), st.booleans())
-def test_what_is_not_left_passes_as_it_is(data: st.DataObject, chats: bool) -> None:
+@given(st.data(), st.booleans(), st.booleans())
+def test_what_is_not_left_passes_as_it_is(data: st.DataObject, chats: bool, crlf: bool) -> None:
     body = data.draw(bodies(chats=chats, stream=True))
     request = continuable(
         CHATS if chats else COMPLETIONS, encoded(body), preempts=False, is_known=True
     )
     assert request is not None
     assert request.first() == encoded(body)
-    stream = b": hello\r\n\r\n" + b"".join(Model().events(body))
-    assert Partial(request).take(stream) == stream
+    stream = b": hello\n\n" + b"".join(Model().events(body))
+    if crlf:
+        stream = stream.replace(b"\n", b"\r\n")
+    partial = Partial(request)
+    assert b"".join(partial.take(bytes([byte])) for byte in stream) == stream
+    assert partial.is_understood
+    assert partial.is_at_its_end
 
 
 def test_where_engines_tell_tokens_these_are_the_next_prompt() -> None:
