@@ -119,3 +119,39 @@ def test_clients_may_leave_while_a_preempted_stream_waits() -> None:
             assert gateway.figures.aborted == 1
 
     asyncio.run(ask())
+
+
+def test_who_leaves_an_answer_that_is_being_joined_frees_the_engine() -> None:
+    async def ask() -> None:
+        engine = StubEngine("sglang")
+        engine.pieces = asyncio.Semaphore(3)
+        async with gateway_before(engine, policy=Impatient(), at_once=1) as (url, gateway):
+            body = counted("p", 9, stream=False)
+            leaving = asyncio.create_task(post(url, body, path=PATHS[1]))
+            await until(lambda: engine.sent == 3 and gateway.admission.yields)
+            leaving.cancel()
+            await until(lambda: engine.left == 1 and gateway.figures.aborted == 1)
+            assert gateway.admission.at_work == [0]
+            assert not gateway.admission.yields
+            await until(lambda: engine.aborted == [engine.bodies[0]["rid"]])
+
+    asyncio.run(ask())
+
+
+def test_an_error_in_a_stream_that_is_joined_is_the_answer() -> None:
+    error = {"error": {"message": "too long", "code": 400}}
+
+    class Failing(StubEngine):
+        def events(self, body: dict[str, Any]) -> list[bytes]:
+            return [f"data: {json.dumps(error)}\n\n".encode(), b"data: [DONE]\n\n"]
+
+    async def ask() -> None:
+        engine = Failing()
+        async with gateway_before(engine, policy=Impatient()) as (url, gateway):
+            body = counted("p", 9, stream=False)
+            status, answer, headers = await post(url, body, path=PATHS[1])
+            assert (status, json.loads(answer)) == (400, error)
+            assert headers["Content-Type"] == "application/json"
+            assert gateway.admission.at_work == [0]
+
+    asyncio.run(ask())
