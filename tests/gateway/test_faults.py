@@ -75,7 +75,7 @@ def test_whatever_is_preempted_or_lost_the_answer_is_that_of_one_engine(seed: in
                 await asyncio.sleep(0.05)
                 await engine.start()
             await asyncio.gather(*asked)
-            assert gateway.figures.preempted > 10
+            assert gateway.figures.preempted > 5
             assert gateway.figures.retried > 0
             assert gateway.admission.at_work == [0, 0]
             assert not gateway.admission.yields
