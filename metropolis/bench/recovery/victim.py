@@ -20,7 +20,7 @@ from metropolis.bench.recovery.stage import Stage, errors_file, summary_file
 from metropolis.bench.stub_server import stub_server
 from metropolis.workers.leases import patiently
 
-MEAN_S = 0.02
+MEAN_S = 0.04
 """Of the stand-in's latencies."""
 PATIENCE_S = 120.0
 """A run that nobody has killed for so long ought to have ended."""

@@ -17,8 +17,8 @@ from metropolis.world.spaces import FreeText
 from metropolis.world.transaction import Transaction
 from metropolis.world.view import View
 
-SIDE = 14
-AGENTS, STEPS = 8, 100
+SIDE = 20
+AGENTS, STEPS = 8, 200
 MEMORY = 5
 
 
