@@ -8,8 +8,8 @@ local function append(found, values)
   end
 end
 
--- A cluster and all it needs, appended to `found`: id, text, lookahead; versions, events, minds (agent, parts
--- of each), answers, each after its number.
+-- A cluster and all it needs, appended to `found`: id, text, lookahead (0: none); versions, events,
+-- minds (agent, parts of each), answers, each after its number.
 local function describe(found, worker, id, text)
   local members = words(text)
   local step = table.remove(members, 1)
