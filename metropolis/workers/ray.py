@@ -11,15 +11,17 @@ import logging
 import os
 import sys
 import uuid
-from collections.abc import Coroutine, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import ray
 import ray.cloudpickle
 from ray.exceptions import RayError, RayTaskError
 
+import metropolis
 from metropolis.store.base import StoreError, StoreUnavailableError
 from metropolis.store.server import RedisServer
 from metropolis.types import MetropolisError
@@ -121,10 +123,28 @@ def _init(count: int | None, address: str | None) -> None:
     # Of a lost node it would tell on standard output.
     ray._private.worker.print_to_stdstream = _say  # type: ignore[assignment]
     try:
-        ray.init(logging_level=logging.ERROR, **options)
+        with _importable():
+            ray.init(logging_level=logging.ERROR, **options)
     except (ConnectionError, ValueError, RuntimeError) as error:
         where = address or "this machine"
         raise MetropolisError(f"Ray at {where} cannot be used: {error}") from error
+
+
+@contextmanager
+def _importable() -> Iterator[None]:
+    """Workers of Ray import from the folder that it is begun in, whether we do or not.
+
+    Where we do not, they shall not either: in a clone of metropolis there is no compiled part.
+    """
+    here = os.getcwd()
+    if not {"", here}.isdisjoint(sys.path):
+        yield
+        return
+    os.chdir(Path(metropolis.__file__).parents[1])
+    try:
+        yield
+    finally:
+        os.chdir(here)
 
 
 def _say(told: Any, ignore_prefix: bool) -> None:  # noqa: ARG001

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -158,6 +160,15 @@ def test_a_world_in_a_file_of_its_own(tmp_path: Path, shared: EmbeddedServer) ->
         result = Simulation(scenario.world, scenario.agents, llm, seed=2, **how).run(10)  # type: ignore[arg-type]
         digests.add(result.history_sha256)
     assert len(digests) == 1
+
+
+def test_workers_import_what_the_driver_imports(tmp_path: Path) -> None:
+    """Not what lies in the folder it is begun in: in a clone, a metropolis that is not compiled."""
+    (tmp_path / "msgspec.py").write_text("raise ImportError('not this one')")
+    where = ["--store", "embedded", "--workers", "ray:1", "--out", "it"]
+    script = Path(sys.executable).with_name("metropolis")
+    subprocess.run([script, "run", "minimal", *where], cwd=tmp_path, check=True)
+    assert (tmp_path / "it" / "trace.parquet").exists()
 
 
 def test_a_store_that_only_one_node_cannot_reach_ends_no_run(
