@@ -66,7 +66,7 @@ class Measured:
 @contextmanager
 def gateway_before(engine: str) -> Iterator[str]:
     """The URL of a gateway in a process of its own."""
-    start = [sys.executable, "-c", "from metropolis.cli import main; main()", "gateway"]
+    start = [sys.executable, "-P", "-c", "from metropolis.cli import main; main()", "gateway"]
     start += ["--engine", engine, "--port", "0", "--at-once", "4096"]
     process = subprocess.Popen(start, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:

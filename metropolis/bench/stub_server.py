@@ -44,7 +44,7 @@ def stub_server(
     if log_file is not None:
         options += ["--log", str(log_file)]
     process = subprocess.Popen(
-        [sys.executable, "-c", serve, *options], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-P", "-c", serve, *options], stdout=subprocess.PIPE, text=True
     )
     try:
         assert process.stdout is not None

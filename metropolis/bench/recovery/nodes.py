@@ -128,7 +128,13 @@ class Nodes:
         """The process, and what it has said, as soon as the node is up."""
         log = self._folder / f"{name}.log"
         watch = ["/bin/sh", "-c", WATCH, "ray-node", *place.inside]
-        command = [sys.executable, "-c", "from ray.scripts.scripts import main; main()", "start"]
+        command = [
+            sys.executable,
+            "-P",
+            "-c",
+            "from ray.scripts.scripts import main; main()",
+            "start",
+        ]
         always = ("--block", "--num-cpus=1", f"--object-store-memory={STORE_BYTES}")
         with log.open("wb") as file:
             process = subprocess.Popen(

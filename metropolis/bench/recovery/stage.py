@@ -12,7 +12,8 @@ from metropolis.bench.recovery.nodes import Nodes, ray_environment
 from metropolis.store.embedded import EmbeddedServer
 
 LEASE_S = 2.0
-METROPOLIS = [sys.executable, "-c", "from metropolis.cli import main; main()"]
+# -P: the installed one, not what lies in this folder.
+METROPOLIS = [sys.executable, "-P", "-c", "from metropolis.cli import main; main()"]
 
 
 class Stage:
