@@ -331,8 +331,9 @@ class Simulation:
                 loop.run_until_complete(engine.begin(controller, self._recorder, on_commit))
             if self._interrupted:
                 self._wake()
-            while engine.floor < steps and engine.failure is None:
-                loop.run_until_complete(engine.advance())
+            while self._recorder.next_step < steps and engine.failure is None:
+                if engine.floor == self._recorder.next_step:  # not what a killed driver left
+                    loop.run_until_complete(engine.advance())
                 for record in self._recorder.advance(engine.floor):
                     if self._directory is None:
                         self._history.append(record)
@@ -342,7 +343,7 @@ class Simulation:
                 engine.passed()
                 if checkpointer is not None:
                     checkpointer.plan(engine.newest_step)
-            if engine.floor == steps:
+            if self._recorder.next_step == steps:
                 return
             assert engine.failure is not None
             if not isinstance(engine.failure, BudgetExhausted | Interrupted):

@@ -14,7 +14,8 @@ from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Completion, Request, UnavailableError
 from metropolis.llm.client import Client
 from metropolis.rules.metrics import CHEBYSHEV, EUCLIDEAN, MANHATTAN
-from metropolis.runtime.result import RunResult
+from metropolis.runtime.driver import Driver
+from metropolis.runtime.result import Interrupted, RunResult
 from metropolis.runtime.simulation import Simulation
 from metropolis.store.embedded import EmbeddedServer
 from metropolis.workers import leases
@@ -108,3 +109,23 @@ def test_who_is_interrupted_or_fails_goes_on(tmp_path: Path, seed: int) -> None:
         bought += backend.bought
     same(result, simulation(Counting(), seed=seed, store="memory").run(STEPS))
     assert max(bought.values()) == 1
+
+
+def test_what_was_done_when_nobody_recorded_is_recorded(
+    tmp_path: Path, shared: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Deaf(Driver):
+        async def advance(self) -> None:
+            while min(self._store.nodes().steps) < 5:
+                await asyncio.sleep(0.01)
+            self.end(Interrupted("enough"))
+
+    def alone(**how: Any) -> Simulation:
+        world = Meadow(1)
+        return Simulation(world, [Walker("w00")], Client(Counting()), lease_s=0.6, **how)
+
+    out = tmp_path / "alone"
+    with monkeypatch.context() as patched:
+        patched.setattr("metropolis.runtime.simulation.Driver", Deaf)
+        assert alone(store=shared.url, out=out).run(5).stopped
+    same(alone(out=out, resume=True).run(5), alone(store="memory").run(5))
