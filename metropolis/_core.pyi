@@ -214,11 +214,13 @@ class InstancePool:
         decision_iterations: int = 1,
     ) -> None: ...
     def submit(self, id: int, request: Request, now_sim_s: float) -> None: ...
-    def abort(self, id: int, now_sim_s: float) -> None:
+    def abort(self, id: int, now_sim_s: float, keep: bool = False) -> None:
         """As an engine's abort; `advance` reports it.
 
         What waits leaves at once; what runs leaves with its tokens at the end of the iteration
-        under way, complete if that brings its last one. ValueError for a request that is not
+        under way, complete if that brings its last one. With preemption by swap, `keep` has its KV
+        blocks copied to the host, where there is room, and it goes on with them when its id is
+        submitted again, with its tokens as part of its prompt. ValueError for a request that is not
         outstanding or has been aborted before.
         """
 

@@ -164,7 +164,8 @@ void bind_instance(py::module_& m) {
            py::arg("profile"), py::arg("instances") = 1, py::arg("prefix_reuse") = false,
            py::arg("preemption") = "recompute", py::arg("decision_iterations") = 1)
       .def("submit", &InstancePool::submit, py::arg("id"), py::arg("request"), py::arg("now_sim_s"))
-      .def("abort", &InstancePool::abort, py::arg("id"), py::arg("now_sim_s"))
+      .def("abort", &InstancePool::abort, py::arg("id"), py::arg("now_sim_s"),
+           py::arg("keep") = false)
       .def("next_event_sim_s", &InstancePool::next_event_sim_s)
       .def(
           "advance",

@@ -97,6 +97,14 @@ struct InstancePool::Impl {
                                 " s, but the pool has reached " + std::to_string(now_sim_s) + " s");
   }
 
+  // The engine that has something of it, or else the least loaded.
+  std::size_t place_of(RequestId id) const {
+    const auto keeps = [id](const Engine& engine) { return engine.keeps(id); };
+    const auto found = std::find_if(engines.begin(), engines.end(), keeps);
+    return found == engines.end() ? loads.best()
+                                  : static_cast<std::size_t>(found - engines.begin());
+  }
+
   // Carries out every event up to and including `until_sim_s`, in order of time.
   void pass(double until_sim_s) {
     while (next_events.best_value() <= until_sim_s && next_events.best_value() < kNever) {
@@ -144,7 +152,7 @@ InstancePool::InstancePool(InstancePool&&) noexcept = default;
 void InstancePool::submit(RequestId id, const Request& request, double now_sim_s) {
   impl_->check(id, request, now_sim_s);
   impl_->pass(now_sim_s);
-  const std::size_t i = impl_->loads.best();
+  const std::size_t i = impl_->place_of(id);
   Engine& engine = impl_->engines[i];
   engine.enqueue(id, request, now_sim_s);
   impl_->next_events.set(i, engine.next_event_sim_s());
@@ -152,12 +160,12 @@ void InstancePool::submit(RequestId id, const Request& request, double now_sim_s
   ++impl_->outstanding;
 }
 
-void InstancePool::abort(RequestId id, double now_sim_s) {
+void InstancePool::abort(RequestId id, double now_sim_s, bool keep) {
   impl_->check_time(id, "aborted", now_sim_s);
   impl_->pass(now_sim_s);
   const std::size_t before = impl_->unreported.size();
   for (std::size_t i = 0; i < impl_->engines.size(); ++i) {
-    if (!impl_->engines[i].abort(id, now_sim_s, impl_->unreported)) continue;
+    if (!impl_->engines[i].abort(id, keep, now_sim_s, impl_->unreported)) continue;
     impl_->settle(i, before);
     impl_->pass(now_sim_s);  // the end of the iteration under way may be now
     return;

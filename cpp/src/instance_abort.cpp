@@ -5,15 +5,16 @@
 
 namespace metropolis::detail {
 
-bool Engine::abort(RequestId id, double now_sim_s, std::deque<Completion>& out) {
+bool Engine::abort(RequestId id, bool keep, double now_sim_s, std::deque<Completion>& out) {
   if (const auto slot = waiting_.remove(id)) {
+    if (keep) keep_swapped(slab_[*slot]);
     leave(*slot, now_sim_s, true, out);
     if (state_ == State::kAtBoundary) reach_boundary();
     if (!waiting_.empty() && front_may_join()) cut_leap(now_sim_s);
     return true;
   }
   if (!runs(id) || is_aborting(id)) return false;
-  aborting_.push_back(id);
+  aborting_.push_back({id, keep});
   if (state_ == State::kAtBoundary) {
     leave_aborted(out);
     reach_boundary();
@@ -33,20 +34,24 @@ bool Engine::runs(RequestId id) const {
 // What has completed in the meantime is no longer here.
 void Engine::leave_aborted(std::deque<Completion>& out) {
   std::sort(aborting_.begin(), aborting_.end());
-  for (const RequestId id : aborting_) {
+  for (const auto& [id, keep] : aborting_) {
+    Slot slot = partial_;
     if (has_partial_ && slab_[partial_].rank.id == id) {
       has_partial_ = false;
-      leave(partial_, to_sim_s(now_), true, out);
-      continue;
+    } else {
+      const auto found = std::find_if(decodings_.begin(), decodings_.end(),
+                                      [&](const Decoding& decoding) { return decoding.id == id; });
+      if (found == decodings_.end()) continue;
+      slot = found->slot;
+      stop_decoding(*found);
+      decodings_.erase(found);
+      std::make_heap(decodings_.begin(), decodings_.end());
     }
-    const auto found = std::find_if(decodings_.begin(), decodings_.end(),
-                                    [id](const Decoding& decoding) { return decoding.id == id; });
-    if (found == decodings_.end()) continue;
-    const Decoding decoding = *found;
-    decodings_.erase(found);
-    std::make_heap(decodings_.begin(), decodings_.end());
-    stop_decoding(decoding);
-    leave(decoding.slot, to_sim_s(now_), true, out);
+    if (keep) {
+      swap_out(slab_[slot]);
+      keep_swapped(slab_[slot]);
+    }
+    leave(slot, to_sim_s(now_), true, out);
   }
   aborting_.clear();
 }

@@ -46,6 +46,7 @@ void Engine::enqueue(RequestId id, const Request& request, double now_sim_s) {
                  .own_blocks = 0,
                  .shared_blocks = 0,
                  .phase = 0};
+  take_up_kept(slab_[slot]);
   waiting_.push(slab_[slot].rank, slot);
   if (state_ == State::kIdle) {
     origin_sim_s_ = now_sim_s;
@@ -77,7 +78,6 @@ void Engine::reach_boundary() {
 }
 
 void Engine::begin() {
-  const std::int64_t swapped_before = swapped_blocks_;
   const bool preempted = preempt_until_decodes_fit();
   allocate(decode_blocks(iteration_, 1));
   reserved_blocks_ = decode_blocks(iteration_ + 1, decision_iterations_ - 1);
@@ -106,7 +106,8 @@ void Engine::begin() {
     leap_ = {cost_.mixed(decoding(), decode_kv_tokens_, work), 0};
     leap_iterations_ = 1;
   }
-  leap_.once = cost_.swap(swapped_blocks_ - swapped_before);
+  leap_.once = cost_.swap(swapped_blocks_ - charged_blocks_);
+  charged_blocks_ = swapped_blocks_;
   state_ = State::kIterating;
   next_event_sim_s_ = to_sim_s(now_ + leap_.elapsed(leap_iterations_));
 }

@@ -12,7 +12,8 @@
 //     ones by rank while there is room for a sequence and for all the blocks of its prefill; the
 //     first that does not fit ends this. Nobody is admitted in an iteration that preempts.
 //  4. At its end sequences leave in order of id, first those that decoded; a completed prefill
-//     yields one token. Then those leave that were aborted while they ran.
+//     yields one token. Then those leave that were aborted while they ran; what the host keeps of
+//     them is copied there as in rule 2, and they go on with it when they are submitted again.
 //  5. Multi-step scheduling: unless it prefills, an iteration is the first of
 //     `decision_iterations`, N. The others only decode; 2 to 4 wait for their end, 2 and 3 see to
 //     it that blocks suffice until then. What a sequence decodes beyond its last token is thrown
@@ -27,6 +28,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "instance_cost.hpp"
@@ -48,7 +50,10 @@ class Engine {
   double next_event_sim_s() const { return next_event_sim_s_; }
 
   // Whether the request was here and not yet aborted. Appends to `out` what leaves at once.
-  bool abort(RequestId id, double now_sim_s, std::deque<Completion>& out);
+  bool abort(RequestId id, bool keep, double now_sim_s, std::deque<Completion>& out);
+
+  // Whether the host has KV blocks of it from an earlier stay.
+  bool keeps(RequestId id) const { return !kept_tokens_.empty() && kept_tokens_.contains(id); }
 
   // Carries out that event; appends completions in order of id.
   void step(std::deque<Completion>& out);
@@ -91,6 +96,11 @@ class Engine {
     Slot slot;
     std::int32_t tokens;
   };
+  struct Aborting {
+    RequestId id;
+    bool keep;
+    friend bool operator<(const Aborting& a, const Aborting& b) { return a.id < b.id; }
+  };
   enum class State { kIdle, kAtBoundary, kIterating };
 
   void begin();
@@ -116,10 +126,13 @@ class Engine {
   void share_blocks(Sequence& sequence);
   bool runs(RequestId id) const;
   bool is_aborting(RequestId id) const {
-    return std::find(aborting_.begin(), aborting_.end(), id) != aborting_.end();
+    return std::any_of(aborting_.begin(), aborting_.end(),
+                       [id](const Aborting& one) { return one.id == id; });
   }
   void leave_aborted(std::deque<Completion>& out);
   void leave(Slot slot, double now_sim_s, bool aborted, std::deque<Completion>& out);
+  void keep_swapped(Sequence& sequence);
+  void take_up_kept(Sequence& sequence);
   void release_blocks(Sequence& sequence);
 
   std::int64_t blocks_of(std::int64_t tokens) const {
@@ -150,7 +163,8 @@ class Engine {
   std::vector<Chunk> chunks_;  // prefills of the iteration under way; only the last can be partial
   bool has_partial_ = false;   // whether a prefill is under way between iterations
   Slot partial_ = 0;
-  std::vector<RequestId> aborting_;  // run until the next boundary
+  std::vector<Aborting> aborting_;                           // run until the next boundary
+  std::unordered_map<RequestId, std::int64_t> kept_tokens_;  // in host memory, of who has left
   PrefixCache prefixes_;
   std::int64_t free_blocks_;
   std::int64_t reserved_blocks_ = 0;  // for the decodes of rule 5
@@ -168,6 +182,7 @@ class Engine {
   DecodeRun leap_{0, 0};               // its cost; a single mixed iteration has no growth
   std::int64_t preemptions_ = 0;
   std::int64_t swapped_blocks_ = 0;
+  std::int64_t charged_blocks_ = 0;  // of these, what iterations have been delayed by
   std::int64_t prefix_hit_tokens_ = 0;
 };
 

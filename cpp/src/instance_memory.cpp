@@ -56,6 +56,21 @@ void Engine::swap_out(Sequence& sequence) {
   swapped_blocks_ += blocks;
 }
 
+// The host's copy outlives its stay.
+void Engine::keep_swapped(Sequence& sequence) {
+  if (sequence.swapped_tokens > 0) kept_tokens_[sequence.rank.id] = sequence.swapped_tokens;
+  sequence.swapped_tokens = 0;
+}
+
+// At least one token is left to compute.
+void Engine::take_up_kept(Sequence& sequence) {
+  const auto kept = kept_tokens_.find(sequence.rank.id);
+  if (kept == kept_tokens_.end()) return;
+  sequence.swapped_tokens = std::min(kept->second, sequence.prefill_tokens() - 1);
+  host_used_blocks_ -= blocks_of(kept->second) - blocks_of(sequence.swapped_tokens);
+  kept_tokens_.erase(kept);
+}
+
 // Brings back what the prefix cache does not have.
 void Engine::swap_in(Sequence& sequence) {
   if (sequence.swapped_tokens == 0) return;

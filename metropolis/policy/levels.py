@@ -150,8 +150,12 @@ class Multilevel(Policy):
         call.is_running = is_running
         self.expect(call)
 
+    def place(self, call: Call, level: int) -> int:  # noqa: ARG002
+        """Where `call` enters `level`: at its end."""
+        return next(self._entries)
+
     def _enter(self, call: Call, level: int) -> None:
-        call.level, call.entered = level, next(self._entries)
+        call.level, call.entered = level, self.place(call, level)
         call.quantum_s = self._quanta_s[level]
 
     def _level(self, service_s: float) -> int:

@@ -1,7 +1,8 @@
 """A simulated instance that keeps to a policy's order, as a front of an unmodified engine does.
 
 A policy that preempts holds back what has no room; what runs and ranks after it is aborted and
-waits again, and its prompt and the tokens it has are its next prompt (Agentix §4.2.2).
+waits again, and its prompt and the tokens it has are its next prompt (Agentix §4.2.2). What an
+unmodified engine does not do: with preemption by swap it goes on with its KV, as in the paper.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from math import inf
 from metropolis._core import Completion, InstancePool, Profile, Request
 from metropolis.policy.base import Execution, Policy, QueuedRequest
 from metropolis.policy.queue import RequestQueue
+from metropolis.sim.profiles import Preemption
 
 
 @dataclass(slots=True)
@@ -47,10 +49,16 @@ class Instance:
     """One engine; whoever drives it keeps the time."""
 
     def __init__(
-        self, index: int, profile: Profile, policy: Policy, *, prefix_reuse: bool = False
+        self,
+        index: int,
+        profile: Profile,
+        policy: Policy,
+        *,
+        prefix_reuse: bool = False,
+        preemption: Preemption = "recompute",
     ) -> None:
         self._index, self._profile, self._policy = index, profile, policy
-        self._pool = InstancePool(profile, prefix_reuse=prefix_reuse)
+        self._pool = InstancePool(profile, prefix_reuse=prefix_reuse, preemption=preemption)
         self._queue = RequestQueue(policy)
         self._asked: dict[int, Asked] = {}
         """By id, all that has not been answered."""
@@ -139,7 +147,7 @@ class Instance:
             return False
         self._aborted += 1
         del self._inside[last.id]
-        self._pool.abort(last.id, now_sim_s)
+        self._pool.abort(last.id, now_sim_s, keep=True)
         return True
 
     def _place(self, request: QueuedRequest) -> tuple[int, float, int]:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import inf, nextafter
-from typing import Literal
 
 from metropolis._core import Profile, Request
+from metropolis.sim.profiles import Preemption
 from metropolis.sim.reference_memory import Memory, Options, Sequence
 
 SCALE = 2**60
@@ -59,7 +59,10 @@ class _Instance(Memory):
     attention: int = 0
     """Twice Q of its cost."""
     busy: int = 0
-    aborting: set[int] = field(default_factory=set)
+    charged_blocks: int = 0
+    """Of the swapped ones, what iterations have been delayed by."""
+    aborting: dict[int, bool] = field(default_factory=dict)
+    """Who runs until the next boundary, and whether the host keeps its blocks."""
 
     def to_sim_s(self, units: int) -> float:
         return self.origin_sim_s + units / SCALE
@@ -70,16 +73,17 @@ class _Instance(Memory):
     def submit(self, sequence: Sequence) -> None:
         if not self.outstanding():
             self.origin_sim_s, self.boundary = sequence.arrival_sim_s, 0
+        sequence.swapped = min(self.kept.pop(sequence.id, 0), sequence.request.prompt_tokens - 1)
         self.waiting.append(sequence)
 
-    def abort(self, id: int, now_sim_s: float) -> Completion | None:
+    def abort(self, id: int, now_sim_s: float, keep: bool) -> Completion | None:
         """What leaves at once; KeyError for a request that is not here, or aborted already."""
         found = {s.id: s for s in [*self.waiting, *self.running] if s.id not in self.aborting}
         sequence = found[id]
         if sequence in self.running and (self.end is not None or self.until_decision):
-            self.aborting.add(id)
+            self.aborting[id] = keep
             return None
-        return self._leave(sequence, now_sim_s, aborted=True)
+        return self._abort(sequence, now_sim_s, keep)
 
     def pass_time(self, until_sim_s: float) -> list[Completion]:
         completions: list[Completion] = []
@@ -96,7 +100,6 @@ class _Instance(Memory):
         return completions
 
     def _begin(self) -> None:
-        swapped_before = self.swapped_blocks
         self.chunks, self.attention = {}, 0
         if self.until_decision:  # rule 5
             for sequence in self.running:
@@ -106,7 +109,8 @@ class _Instance(Memory):
             preempted = self._decode()
             self._prefill(preempted)
             self.until_decision = 1 if self.chunks else self.options.decision_iterations
-        duration = self._duration(self.swapped_blocks - swapped_before)
+        duration = self._duration(self.swapped_blocks - self.charged_blocks)
+        self.charged_blocks = self.swapped_blocks
         self.end = self.boundary + duration
         self.busy += duration
 
@@ -194,9 +198,17 @@ class _Instance(Memory):
             if sequence.generated >= sequence.request.output_tokens:
                 completions.append(self._leave(sequence, now_sim_s, aborted=False))
         for sequence in sorted((s for s in self.running if s.id in self.aborting), key=_by_id):
-            completions.append(self._leave(sequence, now_sim_s, aborted=True))
+            completions.append(self._abort(sequence, now_sim_s, self.aborting[sequence.id]))
         self.aborting.clear()
         return completions
+
+    def _abort(self, sequence: Sequence, now_sim_s: float, keep: bool) -> Completion:
+        if keep:
+            if sequence in self.running:
+                self.swap_out(sequence)
+            if sequence.swapped:
+                self.kept[sequence.id] = sequence.swapped
+        return self._leave(sequence, now_sim_s, aborted=True)
 
     def _leave(self, sequence: Sequence, now_sim_s: float, *, aborted: bool) -> Completion:
         if sequence in self.running:
@@ -227,7 +239,7 @@ class ReferencePool:
         profile: Profile,
         instances: int = 1,
         prefix_reuse: bool = False,
-        preemption: Literal["recompute", "swap"] = "recompute",
+        preemption: Preemption = "recompute",
         decision_iterations: int = 1,
     ) -> None:
         options = Options(prefix_reuse, preemption, decision_iterations)
@@ -237,15 +249,15 @@ class ReferencePool:
     def submit(self, id: int, request: Request, now_sim_s: float) -> None:
         """Gives the request to the least loaded instance; times must not descend."""
         self._pass(now_sim_s)
-        least = min(self._instances, key=lambda i: (i.outstanding(), i.index))
+        least = min(self._instances, key=lambda i: (id not in i.kept, i.outstanding(), i.index))
         least.submit(Sequence(id, request, now_sim_s))
 
-    def abort(self, id: int, now_sim_s: float) -> None:
+    def abort(self, id: int, now_sim_s: float, keep: bool = False) -> None:
         """See `metropolis._core.InstancePool.abort`."""
         self._pass(now_sim_s)
         for instance in self._instances:
             try:
-                left = instance.abort(id, now_sim_s)
+                left = instance.abort(id, now_sim_s, keep)
             except KeyError:
                 continue
             self._unreported += [left] if left else []

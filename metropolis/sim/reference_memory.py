@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import takewhile
 from math import inf
-from typing import Literal
 
 from metropolis._core import Profile, Request
+from metropolis.sim.profiles import Preemption
 
 Tokens = tuple[tuple[int, int], ...]
 """Known tokens: which text, and which of its tokens."""
@@ -21,7 +21,7 @@ class Options:
     """As those of `metropolis._core.InstancePool`."""
 
     prefix_reuse: bool = False
-    preemption: Literal["recompute", "swap"] = "recompute"
+    preemption: Preemption = "recompute"
     decision_iterations: int = 1
 
 
@@ -73,6 +73,8 @@ class Memory:
     waiting: list[Sequence] = field(default_factory=list)
     running: list[Sequence] = field(default_factory=list)
     cached: dict[Tokens, _CachedBlock] = field(default_factory=dict)
+    kept: dict[int, int] = field(default_factory=dict)
+    """Tokens in host memory of who has left, by id."""
     reserved: int = 0
     """For what decodes until the next decision."""
     preemptions: int = 0
@@ -140,17 +142,22 @@ class Memory:
 
     def preempt(self, sequence: Sequence) -> None:
         """Take its blocks; it waits again."""
-        blocks = self.blocks_of(sequence.computed)
-        if self.options.preemption == "swap" and self.host_blocks() + blocks <= self._host_room():
-            sequence.swapped = sequence.computed
-            self.swapped_blocks += blocks
+        self.swap_out(sequence)
         self.release(sequence)
         self.waiting.append(sequence)
         self.preemptions += 1
 
+    def swap_out(self, sequence: Sequence) -> None:
+        """Copy its blocks to the host, if there is room."""
+        blocks = self.blocks_of(sequence.computed)
+        if self.options.preemption == "swap" and self.host_blocks() + blocks <= self._host_room():
+            sequence.swapped = sequence.computed
+            self.swapped_blocks += blocks
+
     def host_blocks(self) -> int:
         """Swapped out."""
-        return sum(self.blocks_of(s.swapped) for s in self.waiting)
+        tokens = [*(s.swapped for s in self.waiting), *self.kept.values()]
+        return sum(map(self.blocks_of, tokens))
 
     def _host_room(self) -> int:
         block_bytes = self.profile.kv_bytes_per_token * self.profile.block_tokens

@@ -9,6 +9,7 @@ from metropolis._core import Profile
 from metropolis.dispatch.base import Dispatcher
 from metropolis.policy.base import Execution, Policy, QueuedRequest
 from metropolis.sim.engines import Engines
+from metropolis.sim.profiles import Preemption
 from metropolis.trace.programs import Program, by_arrival
 
 
@@ -57,9 +58,12 @@ class Serving:
         advance: Callable[[int], None] = lambda _: None,
         *,
         prefix_reuse: bool = False,
+        preemption: Preemption = "recompute",
     ) -> None:
         self._advance = advance
-        self._engines = Engines(profile, policy, dispatcher, prefix_reuse=prefix_reuse)
+        self._engines = Engines(
+            profile, policy, dispatcher, prefix_reuse=prefix_reuse, preemption=preemption
+        )
         self._coming = by_arrival(programs)[::-1]
         self._running: dict[str, _Running] = {}
         self._calls: list[int] = []

@@ -187,3 +187,16 @@ def test_quanta_that_are_none_are_refused(quanta_s: tuple[float, ...]) -> None:
         Mlfq(quanta_s)
     with pytest.raises(MetropolisError, match=r"beta is 0; it should be above 0"):
         Plas(beta=0)
+
+
+def test_by_program_the_next_call_stands_where_its_program_was() -> None:
+    for by_program in (False, True):
+        policy, other = Plas((2.0,), by_program=by_program), request(1, "q")
+        first, following = request(0), request(2, arrived_s=1.0)
+        policy.arrived(first)
+        policy.arrived(other)
+        policy.started(first, 0.0)
+        policy.completed(Execution(first, 0, 0.0, 1.0, 1))
+        policy.arrived(following)
+        assert level(policy, following) == level(policy, other) == 0
+        assert (policy.rank(following) < policy.rank(other)) == by_program

@@ -121,38 +121,54 @@ def run(
     case: Case,
     kind: type[Pool],
     cuts: Sequence[float] = (),
-    aborts: Sequence[tuple[float, int]] = (),
+    aborts: Sequence[tuple[float, int, bool]] = (),
     looks: list[Seen] | None = None,
 ) -> tuple[list[Event], Pool]:
     """Submits everything and runs to the end.
 
-    Advances to each of `cuts` and aborts requests by their index on the way; `looks` gets what was
-    to be seen after each abort.
+    Advances to each of `cuts` and aborts requests by their index on the way; those that are kept
+    come again at the next cut. `looks` gets what was to be seen after each abort and cut.
     """
     pool = case.pool(kind)
     out: list[Event] = []
+    open_requests, kept = {}, set[int]()
+
+    def submit(id: int, request: Request, now: float) -> None:
+        open_requests[id] = request
+        pool.submit(id, request, now)
 
     def advance(until: float) -> None:
-        out.extend(tuple(getattr(c, name) for name in COMPLETION) for c in pool.advance(until))
+        for left in pool.advance(until):
+            out.append(tuple(getattr(left, name) for name in COMPLETION))
+            if left.aborted and left.id in kept and until < inf:
+                whole, had = open_requests[left.id], left.output_tokens
+                tokens = whole.prompt_tokens + had, whole.output_tokens - had
+                submit(left.id, Request(*tokens, whole.priority, whole.prefix), until)
+
+    def look(refused: bool) -> None:
+        if looks is not None:
+            looks.append(seen(pool, case.instances, refused))
 
     for now, what, i in sorted(
         [
             *((now, 0, i) for i, (now, _) in enumerate(case.requests)),
-            *((now, 1, i) for now, i in aborts),
-            *((cut, 2, 0) for cut in cuts),
+            *((now, 1 + keep, i) for now, i, keep in aborts),
+            *((cut, 3, 0) for cut in cuts),
         ]
     ):
         if what == 0:
-            pool.submit(case.ids[i], case.requests[i][1], now)
-        elif what == 2:
+            submit(case.ids[i], case.requests[i][1], now)
+        elif what == 3:
             advance(now)
+            look(refused=False)
         else:
+            id = case.ids[i % len(case.ids)]
             try:
-                pool.abort(case.ids[i % len(case.ids)], now)
-                refused = False
+                pool.abort(id, now, keep=what == 2)
             except ValueError:
-                refused = True
-            if looks is not None:
-                looks.append(seen(pool, case.instances, refused))
+                look(refused=True)
+            else:
+                (kept.add if what == 2 else kept.discard)(id)
+                look(refused=False)
     advance(inf)
     return out, pool

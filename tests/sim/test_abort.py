@@ -14,16 +14,19 @@ from metropolis.sim.reference import ReferencePool
 from tests.sim.pool_cases import Case, Seen, cases, run
 
 TIMES = st.floats(0, 3) | st.integers(0, 120).map(lambda n: n / 64)  # the grid of some cases
-ABORTS = st.lists(st.tuples(TIMES, st.integers(0, 24)), max_size=30)
+ABORTS = st.lists(st.tuples(TIMES, st.integers(0, 24), st.booleans()), max_size=30)
+CUTS = st.lists(TIMES, max_size=30)
 
 
-@given(cases(), ABORTS)
+@given(cases(), ABORTS, CUTS)
 @settings(max_examples=400, deadline=None)
-def test_native_equals_reference(case: Case, aborts: list[tuple[float, int]]) -> None:
+def test_native_equals_reference(
+    case: Case, aborts: list[tuple[float, int, bool]], cuts: list[float]
+) -> None:
     native: list[Seen] = []
     expected: list[Seen] = []
-    of_native, native_pool = run(case, InstancePool, aborts=aborts, looks=native)
-    of_reference, reference_pool = run(case, ReferencePool, aborts=aborts, looks=expected)
+    of_native, native_pool = run(case, InstancePool, cuts, aborts, native)
+    of_reference, reference_pool = run(case, ReferencePool, cuts, aborts, expected)
     assert native == expected
     assert of_native == of_reference
     assert native_pool.preemptions() == reference_pool.preemptions()
@@ -35,10 +38,10 @@ def test_native_equals_reference(case: Case, aborts: list[tuple[float, int]]) ->
 @given(cases(), ABORTS, st.lists(st.floats(0, 5), max_size=40))
 @settings(max_examples=200, deadline=None)
 def test_every_request_leaves_once_and_the_memory_is_free(
-    case: Case, aborts: list[tuple[float, int]], cuts: list[float]
+    case: Case, aborts: list[tuple[float, int, bool]], cuts: list[float]
 ) -> None:
     looks: list[Seen] = []
-    out, pool = run(case, InstancePool, cuts, aborts, looks)
+    out, pool = run(case, InstancePool, cuts, [(now, i, False) for now, i, _ in aborts], looks)
     assert sorted(id for id, *_ in out) == sorted(case.ids)
     by_id = dict(zip(case.ids, case.requests, strict=True))
     for id, _, output_tokens, first, last, aborted in out:
@@ -129,3 +132,24 @@ def test_abort_and_resubmit_yields_every_token(output: int, quanta: list[int]) -
         if not left:
             break
     assert tokens[0] == output
+
+
+@pytest.mark.parametrize("kind", [InstancePool, ReferencePool])
+@pytest.mark.parametrize(("host_gb", "ends_ms", "kept"), [(1.0, 107, 3), (1e-3, 111, 0)])
+def test_who_is_kept_by_the_host_goes_on_with_its_blocks(
+    kind: type[InstancePool | ReferencePool], host_gb: float, ends_ms: float, kept: int
+) -> None:
+    profile = Profile(
+        g_ms=1.0, kv_capacity_tokens=16, block_tokens=4,
+        kv_bytes_per_token=250_000, pcie_gb_per_s=1.0, host_gb=host_gb,
+    )  # fmt: skip
+    pool = kind(profile, preemption="swap")
+    pool.submit(0, Request(8, 4), 0.0)
+    pool.abort(0, 0.0095, keep=True)
+    (left,) = pool.advance(0.1)
+    assert (left.output_tokens, left.last_token_sim_s) == (3, pytest.approx(0.01))
+    assert pool.status().kv_host_blocks == kept
+    pool.submit(0, Request(11, 1), 0.1)  # with room: 3 blocks out and in, and a token to compute
+    (ended,) = pool.advance(inf)
+    assert 1000 * ended.last_token_sim_s == pytest.approx(ends_ms)
+    assert (pool.status().kv_host_blocks, pool.status().swapped_blocks) == (0, 2 * kept)

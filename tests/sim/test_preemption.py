@@ -15,10 +15,12 @@ from metropolis.dispatch.fixed import LeastUsed
 from metropolis.policy.agentix.policy import Atlas
 from metropolis.policy.base import Execution, QueuedRequest
 from metropolis.sim.engines import Engines
+from metropolis.sim.profiles import Preemption
 from metropolis.sim.serving import Serving
 from metropolis.trace.generate import agentix
 
 SLOTS = 3
+PREEMPTIONS: tuple[Preemption, ...] = ("recompute", "swap")
 
 
 def profile(kv_capacity_tokens: int = 4096) -> Profile:
@@ -29,6 +31,9 @@ def profile(kv_capacity_tokens: int = 4096) -> Profile:
         b_ms=0.1,
         kv_capacity_tokens=kv_capacity_tokens,
         max_sequences=SLOTS,
+        kv_bytes_per_token=100_000,
+        pcie_gb_per_s=10.0,
+        host_gb=0.05,
     )
 
 
@@ -62,9 +67,13 @@ class Watched(Atlas):
 
 
 def drive(
-    arrivals: list[tuple[QueuedRequest, int]], policy: Watched, engine: Profile
+    arrivals: list[tuple[QueuedRequest, int]],
+    policy: Watched,
+    engine: Profile,
+    preemption: Preemption,
 ) -> tuple[list[Execution], Engines]:
-    engines = Engines(engine, policy, LeastUsed(Fleet(1, engine.kv_capacity_tokens, 50.0)))
+    fleet = Fleet(1, engine.kv_capacity_tokens, 50.0)
+    engines = Engines(engine, policy, LeastUsed(fleet), preemption=preemption)
     coming, answered = arrivals[::-1], list[Execution]()
     while coming or policy.waiting or policy.running:
         now_s = min(engines.next_event_sim_s(), coming[-1][0].arrived_s if coming else inf)
@@ -80,8 +89,10 @@ def drive(
     return answered, engines
 
 
-@given(st.integers(0, 1 << 30), st.sampled_from([256, 4096]))
-def test_who_ranks_first_runs_and_everybody_is_answered_in_full(seed: int, tokens: int) -> None:
+@given(st.integers(0, 1 << 30), st.sampled_from([256, 4096]), st.sampled_from(PREEMPTIONS))
+def test_who_ranks_first_runs_and_everybody_is_answered_in_full(
+    seed: int, tokens: int, preemption: Preemption
+) -> None:
     draw, arrivals, now_s = Random(seed), [], 0.0
     for number in range(draw.randint(1, 25)):
         now_s += draw.choice([0.0, 0.05, 0.5])
@@ -89,7 +100,7 @@ def test_who_ranks_first_runs_and_everybody_is_answered_in_full(seed: int, token
         asked = QueuedRequest(number, program, "f", draw.randint(1, 120), now_s, 0.0)
         arrivals.append((asked, draw.randint(1, 120)))
     policy, engine = Watched(), profile(tokens)
-    answered, engines = drive(arrivals, policy, engine)
+    answered, engines = drive(arrivals, policy, engine, preemption)
     assert engines.preemptions >= policy.preempted_count
     found = {execution.request.id: execution for execution in answered}
     assert len(found) == len(answered) == len(arrivals)
@@ -102,12 +113,16 @@ def test_who_ranks_first_runs_and_everybody_is_answered_in_full(seed: int, token
         assert execution.latency_s >= 0.99 * InstancePool.isolated_sim_s(engine, alone)
 
 
-def test_a_long_answer_makes_place_and_goes_on_where_it_was() -> None:
+@pytest.mark.parametrize(("preemption", "again_s"), [("recompute", 0.005), ("swap", 0.001)])
+def test_a_long_answer_makes_place_and_goes_on_where_it_was(
+    preemption: Preemption, again_s: float
+) -> None:
     engine = profile()
     long = [QueuedRequest(n, f"long {n}", "f", 10, 0.0, 0.0) for n in range(SLOTS)]
     short = QueuedRequest(SLOTS, "short", "f", 10, 0.5, 0.5)
     policy = Watched()
-    answered, engines = drive([*((asked, 100) for asked in long), (short, 5)], policy, engine)
+    asked = [*((one, 100) for one in long), (short, 5)]
+    answered, engines = drive(asked, policy, engine, preemption)
     assert answered[0].request.id == short.id
     assert policy.preempted_count == engines.preemptions >= 1
     ended_s = {execution.request.id: execution.completed_s for execution in answered}

@@ -97,8 +97,10 @@ class InstancePool {
 
   // As an engine's abort: what waits leaves at once; what runs leaves with its tokens at the end of
   // the iteration under way, complete if that brings its last one. advance() reports either.
+  // With preemption by swap, `keep` has its KV blocks copied to the host, where there is room, and
+  // it goes on with them when its id is submitted again, with its tokens as part of its prompt.
   // Throws std::invalid_argument for a request that is not outstanding or has been aborted before.
-  void abort(RequestId id, double now_sim_s);
+  void abort(RequestId id, double now_sim_s, bool keep = false);
 
   // A time at or before the next completion at which something may become visible;
   // infinity when nothing is outstanding. advance(next_event_sim_s()) always makes progress.

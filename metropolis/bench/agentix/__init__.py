@@ -31,6 +31,8 @@ FEW_LOADS = (0.4, 0.8, 1.1, 1.5)
 BALANCERS = ("round_robin", "least_used", "prefix", "agentix")
 BALANCED = ("ShareGPT", "LATS")
 INSTANCES = 4
+HOST_GB = 150.0
+"""For what is swapped out: the paper has more than 1.2 TB for eight GPUs (§6.5)."""
 REPLICAS = (1, 2, 4)
 
 
@@ -87,7 +89,7 @@ def command(programs: int, profile: str, sequences: int, seed: int, as_json: boo
     chats for each instance; of the others as many as take about as long.
     """
     engine = load_profile(profile)
-    engine.max_sequences = sequences
+    engine.max_sequences, engine.host_gb = sequences, HOST_GB
     bench = Bench(engine, programs, seed)
     busy_per_s = {
         (name, reuse): bench.busy_per_s(name, prefix_reuse=reuse)

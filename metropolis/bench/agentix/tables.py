@@ -8,7 +8,14 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from metropolis.bench.agentix.measure import AGENTIX, TAILS, Measured, Throughput, throughput_at
+from metropolis.bench.agentix.measure import (
+    AGENTIX,
+    BY_PROGRAM,
+    TAILS,
+    Measured,
+    Throughput,
+    throughput_at,
+)
 
 SLOWDOWNS, MULTI_SLOWDOWNS = (2.0, 4.0), (1.3,)
 """Times the least latency of all: where throughput is compared; less where the load is spread over
@@ -60,6 +67,19 @@ def times(ours: Sequence[Throughput], others: Sequence[Throughput]) -> str:
     )
 
 
+def most_times(ours: Sequence[Measured], others: Sequence[Measured]) -> str:
+    """The most that our throughput is of theirs at any equal latency that both were measured at."""
+    ratios = []
+    for latency_ms in sorted({one.average_ms for one in (*ours, *others)}):
+        our, other = throughput_at(ours, latency_ms), throughput_at(others, latency_ms)
+        if other.per_s and not other.beyond:
+            ratios.append((our.per_s / other.per_s, our.beyond))
+    if not ratios:
+        return "-"
+    ratio, beyond = max(ratios)
+    return f"{'>' * beyond}{ratio:.1f}"
+
+
 def latency_table(title: str, measured: Sequence[Measured]) -> Table:
     """Every run a row."""
     table = Table(box=box.SIMPLE_HEAD, title=title)
@@ -94,13 +114,17 @@ def show(found: dict[str, list[Measured]], console: Console) -> None:
 
 
 def _systems(measured: Sequence[Measured]) -> Iterator[str]:
-    yield f"Throughput at {SLOWDOWNS[0]:g} and {SLOWDOWNS[1]:g} times the least latency:"
-    found = throughputs(measured, SLOWDOWNS)
+    low, high = SLOWDOWNS
+    yield f"Throughput at {low:g} and {high:g} times the least latency, and the most at any:"
+    curves, found = curves_of(measured), throughputs(measured, SLOWDOWNS)
     for name, others in PAPER_TIMES.items():
-        ours = found[name, AGENTIX.name, AGENTIX.dispatcher, 1]
+        ours = name, AGENTIX.name, AGENTIX.dispatcher, 1
         for other, paper in others.items():
-            theirs = next(v for key, v in found.items() if key[:2] == (name, other))
-            yield f"{name}: Agentix {times(ours, theirs)} x {other} (paper: up to {paper:g})"
+            theirs = next(key for key in found if key[:2] == (name, other))
+            ratios = f"{times(found[ours], found[theirs])}, up to " + most_times(
+                curves[ours], curves[theirs]
+            )
+            yield f"{name}: Agentix {ratios} x {other} (paper: up to {paper:g})"
 
 
 def _balancers(measured: Sequence[Measured]) -> Iterator[str]:
@@ -123,8 +147,9 @@ def _replicas(measured: Sequence[Measured]) -> Iterator[str]:
 def _batches(measured: Sequence[Measured]) -> Iterator[str]:
     took_s = {(one.workload, one.system): one.makespan_sim_s for one in measured}
     low, high = PAPER_SHORTER_BY
+    ours = AGENTIX.name, BY_PROGRAM.name
     for (name, system), others_s in took_s.items():
-        if system != AGENTIX.name:
-            shorter = 1 - took_s[name, AGENTIX.name] / others_s
+        if system not in ours:
             paper = f" (paper: {low:.0%} to {high:.0%})" if name == "ShareGPT" else ""
-            yield f"{name}, a batch: Agentix takes {shorter:.0%} less than {system}{paper}"
+            shorter = [f"{our} takes {1 - took_s[name, our] / others_s:.0%} less" for our in ours]
+            yield f"{name}, a batch: {', '.join(shorter)} than {system}{paper}"

@@ -28,16 +28,26 @@ class ProcessEntry:
     waited_s: float = 0.0
     threads: dict[int, Call] = field(default_factory=dict)
     """Its active calls, by the id of the request."""
+    places: dict[int, int] = field(default_factory=dict)
+    """By level, that of its first call there."""
 
 
 class Plas(Multilevel):
     """A program's service is that of all its completed calls (equation 1).
 
+    Within a level it is first come, first served, by calls, or `by_program`: then a program goes on
+    where it was and finds its KV, as one that has just entered the level would stand behind all.
     Raises MetropolisError when a quantum or `beta` is not positive.
     """
 
-    def __init__(self, quanta_s: Sequence[float] = QUANTA_S, beta: float = BETA) -> None:
+    def __init__(
+        self,
+        quanta_s: Sequence[float] = QUANTA_S,
+        beta: float = BETA,
+        by_program: bool = False,
+    ) -> None:
         super().__init__(quanta_s)
+        self._by_program = by_program
         if not beta > 0:
             raise MetropolisError(f"beta is {beta}; it should be above 0")
         self._beta = beta
@@ -47,6 +57,13 @@ class Plas(Multilevel):
         """As the process table has it."""
         entry = self._table.get(program)
         return (entry.service_s, entry.waited_s) if entry else (0.0, 0.0)
+
+    def place(self, call: Call, level: int) -> int:
+        """At the end of the level, or where its program first was in it."""
+        place = super().place(call, level)
+        if not self._by_program:
+            return place
+        return self._table[call.request.program].places.setdefault(level, place)
 
     def starves_s(self, call: Call) -> float:
         """When waiting is `beta` times the service, program and call taken together."""
