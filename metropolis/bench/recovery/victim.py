@@ -228,7 +228,8 @@ class Run:
         if [json.loads(line)["step"] for line in lines] != list(range(whole["steps"])):
             self.flaws.append("history.jsonl does not tell of every step once")
         name = json.loads((self.out / "store.json").read_text())["run"]
-        committed = patiently(self.stage.server.store(name).inspect).counts["agent_steps"]
+        about = patiently(self.stage.server.store(name).inspect)
+        committed = about.counts["agent_steps"]
         if committed != whole["agents"] * whole["steps"]:
             self.flaws.append(
                 f"{committed} agent-steps were committed, and there are "
@@ -240,4 +241,5 @@ class Run:
             self.flaws.append(
                 f"{purchases.beyond} answers were bought twice that no kill found in flight"
             )
+        time.sleep(about.lease_left_s)  # none is left, unless the store was away at the end
         patiently(self.stage.server.remove, name)
