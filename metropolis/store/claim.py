@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from metropolis.rules.metrics import Metric
 from metropolis.store.outcome import NO_ANSWERS, Outcome, PaidAnswers
-from metropolis.types import AgentId, Position, Step
+from metropolis.types import AgentId, Dispatch, Position, Step
 from metropolis.world.entities import Entity, Event
 from metropolis.world.parts import Parts
 from metropolis.world.state import State
@@ -99,11 +99,17 @@ class Claim:
 
     def following(self, outcome: Outcome) -> Claim:
         """Of the next step, after a commit that goes on."""
+        step = self.step + 1
         return replace(
             self,
-            id=f"{self.step + 1}:{self.agents[0]}",
-            step=self.step + 1,
+            id=cluster_id(Dispatch(step, self.agents)),
+            step=step,
             slice=self.slice.after(outcome),
             minds={},
             answers=NO_ANSWERS,
         )
+
+
+def cluster_id(cluster: Dispatch | Claim) -> str:
+    """What tells it from all other clusters in the queue: an agent runs a step once."""
+    return f"{cluster.step}:{cluster.agents[0]}"

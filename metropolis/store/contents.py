@@ -9,8 +9,8 @@ from heapq import nsmallest
 
 from metropolis.store.base import Queued
 from metropolis.store.cells import Cells
-from metropolis.store.claim import Lookahead
-from metropolis.store.encoding import Node, Written, cluster_id
+from metropolis.store.claim import Lookahead, cluster_id
+from metropolis.store.encoding import Node, Written
 from metropolis.store.versions import Versions
 from metropolis.types import AgentId, Dispatch, Step
 from metropolis.world.parts import applied

@@ -213,11 +213,6 @@ def position_of(place: bytes) -> Position:
     return x, y
 
 
-def cluster_id(cluster: Dispatch | Claim) -> str:
-    """What tells it from all other clusters in the queue: an agent runs a step once."""
-    return f"{cluster.step}:{cluster.agents[0]}"
-
-
 def cluster_text(cluster: Dispatch | Claim) -> str:
     """All of it: the step, then the agents."""
     return f"{cluster.step} " + " ".join(map(str, cluster.agents))
