@@ -19,7 +19,7 @@ from metropolis.runtime.crew import Crew
 from metropolis.runtime.engine import OnCommit, alone
 from metropolis.runtime.recorder import Recorder
 from metropolis.store.base import Acknowledged, Nodes, Store, StoreError, StoreUnavailableError
-from metropolis.store.claim import Lookahead
+from metropolis.store.claim import Lookahead, cluster_id
 from metropolis.types import AgentId, Commit, Dispatch, MetropolisError, Position, Step
 from metropolis.workers.leases import Pulse, awaited, patiently
 
@@ -45,7 +45,7 @@ class Driver:
         self.nodes: Nodes = patiently(store.nodes)
         self._positions: list[Position] = list(self.nodes.positions)
         self._last_id = self.nodes.last_id
-        self._at_work: dict[tuple[Step, AgentId], Dispatch] = {}
+        self._at_work: dict[str, Dispatch] = {}
         self._clear_until: dict[AgentId, Step] = {}
         """Lookahead that the store was told."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -79,7 +79,7 @@ class Driver:
             if known.outcome.step >= recorder.next_step:
                 on_commit(known.outcome)
         ready = controller.start()
-        self._at_work = {(one.step, one.agents[0]): one for one in ready}
+        self._at_work = {cluster_id(one): one for one in ready}
         await self._dispatch(ready, self._lookahead(ready))
         for worker in self._crew.start():
             task = asyncio.get_running_loop().create_task(worker)
@@ -162,11 +162,11 @@ class Driver:
         self._heard_wall_s = time.monotonic()
         commits, committed, dispatched = [], set(), set()
         for one in acknowledged:
-            outcome, first = one.outcome, one.outcome.agents[0]
-            committed.add((outcome.step, first))
+            outcome = one.outcome
+            committed.add(cluster_id(outcome))
             if one.goes_on:
-                dispatched.add((outcome.step + 1, first))
-            self._at_work.pop((outcome.step, first), None)
+                dispatched.add(cluster_id(Dispatch(outcome.step + 1, outcome.agents)))
+            self._at_work.pop(cluster_id(outcome), None)
             self.newest_step = max(self.newest_step, outcome.step + 1)
             for agent in outcome.agents:
                 body = outcome.writes.get(self._names[agent])
@@ -175,7 +175,7 @@ class Driver:
             places = tuple(self._positions[agent] for agent in outcome.agents)
             commits.append(Commit(outcome.agents, places))
             self._on_commit(outcome)
-        ready = {(one.step, one.agents[0]): one for one in self._controller.handle(commits)}
+        ready = {cluster_id(one): one for one in self._controller.handle(commits)}
         for name in committed & ready.keys():  # by who went on
             del ready[name]
         self._at_work |= ready

@@ -110,6 +110,6 @@ class Claim:
         )
 
 
-def cluster_id(cluster: Dispatch | Claim) -> str:
+def cluster_id(cluster: Dispatch | Claim | Outcome) -> str:
     """What tells it from all other clusters in the queue: an agent runs a step once."""
     return f"{cluster.step}:{cluster.agents[0]}"
