@@ -25,8 +25,10 @@ MEAN_S = 0.04
 PATIENCE_S = 120.0
 """A run that nobody has killed for so long ought to have ended."""
 POLL_S = 0.01
-DYING_S = 10.0
-"""How long workers may outlive what they worked for."""
+DYING_S = 30.0
+"""How long workers may outlive what they worked for: on a busy machine a worker was there for more
+than 10 s after its node was killed. It can commit nothing by then: its claims have run out.
+"""
 AGAIN_S = 0.1
 """Until somebody is looked for again who was not there to be killed."""
 
