@@ -12,7 +12,6 @@ import asyncio
 import gc
 import json
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from dataclasses import asdict, dataclass
 import click
 import numpy as np
 
+from metropolis.bench import METROPOLIS
 from metropolis.bench.stub_server import MODEL, stub_server
 from metropolis.llm.backends.compatible import Compatible
 from metropolis.llm.base import Request
@@ -66,8 +66,7 @@ class Measured:
 @contextmanager
 def gateway_before(engine: str) -> Iterator[str]:
     """The URL of a gateway in a process of its own."""
-    start = [sys.executable, "-P", "-c", "from metropolis.cli import main; main()", "gateway"]
-    start += ["--engine", engine, "--port", "0", "--at-once", "4096"]
+    start = [*METROPOLIS, "gateway", "--engine", engine, "--port", "0", "--at-once", "4096"]
     process = subprocess.Popen(start, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

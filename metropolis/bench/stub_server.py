@@ -12,7 +12,6 @@ import os
 import re
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +20,8 @@ from pathlib import Path
 from random import Random
 
 import click
+
+from metropolis.bench import installed
 
 MODEL = "stub"
 SIGMA = 0.8
@@ -43,9 +44,7 @@ def stub_server(
     options = ["--mean-ms", str(mean_s * 1000), "--seed", str(seed), "--port", str(port)]
     if log_file is not None:
         options += ["--log", str(log_file)]
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-c", serve, *options], stdout=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen([*installed(serve), *options], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         yield process.stdout.readline().strip()

@@ -8,12 +8,12 @@ import secrets
 import signal
 import socket
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
 
+from metropolis.bench import installed
 from metropolis.bench.recovery.processes import actors_below, alive, below, raylet_below
 from metropolis.types import MetropolisError
 
@@ -128,13 +128,7 @@ class Nodes:
         """The process, and what it has said, as soon as the node is up."""
         log = self._folder / f"{name}.log"
         watch = ["/bin/sh", "-c", WATCH, "ray-node", *place.inside]
-        command = [
-            sys.executable,
-            "-P",
-            "-c",
-            "from ray.scripts.scripts import main; main()",
-            "start",
-        ]
+        command = [*installed("from ray.scripts.scripts import main; main()"), "start"]
         always = ("--block", "--num-cpus=1", f"--object-store-memory={STORE_BYTES}")
         with log.open("wb") as file:
             process = subprocess.Popen(

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
+from metropolis.bench import METROPOLIS
 from metropolis.bench.recovery import world
 from metropolis.bench.recovery.nodes import Nodes, ray_environment
 from metropolis.store.embedded import EmbeddedServer
 
 LEASE_S = 2.0
-# -P: the installed one, not what lies in this folder.
-METROPOLIS = [sys.executable, "-P", "-c", "from metropolis.cli import main; main()"]
 
 
 class Stage:
