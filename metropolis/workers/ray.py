@@ -19,7 +19,7 @@ from typing import Any
 
 import ray
 import ray.cloudpickle
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 
 import metropolis
 from metropolis.store.base import StoreError, StoreUnavailableError
@@ -111,6 +111,8 @@ async def _follow(actor: Any, *told: Any) -> None:
                 await task
         raise
     except RayError as error:
+        if isinstance(error, RayActorError) and error.actor_init_failed:
+            raise _not_importable(str(error).splitlines()[-1]) from error
         raise MetropolisError(f"a worker on Ray is gone for good: {error}") from error
     finally:
         ray.kill(actor)
@@ -172,4 +174,11 @@ def _pickled(job: Job) -> bytes:
 def _cause(error: RayTaskError) -> BaseException:
     """What was raised in the actor."""
     cause: BaseException = error if error.cause is None else error.cause
-    return cause
+    return _not_importable(cause) if isinstance(cause, ImportError) else cause
+
+
+def _not_importable(what: object) -> MetropolisError:
+    return MetropolisError(
+        f"a worker on Ray cannot import what the run needs ({what}); install it on every node, or "
+        "put it beside the world's file and import it at its top, so that it is sent along"
+    )

@@ -171,6 +171,37 @@ def test_workers_import_what_the_driver_imports(tmp_path: Path) -> None:
     assert (tmp_path / "it" / "trace.parquet").exists()
 
 
+def test_what_workers_cannot_import_is_named(tmp_path: Path, shared: EmbeddedServer) -> None:
+    """It is sent along only if the driver has imported it."""
+    beside, world = f"late_{tmp_path.name}", tmp_path / f"late_world_{tmp_path.name}.py"
+    (tmp_path / f"{beside}.py").write_text("FAR = 4\n")
+    observe = 'return {"near"'
+    lines = Path(minimal.__file__).read_text()
+    world.write_text(lines.replace(observe, f"import {beside}\n        {observe}"))
+    scenario = make_scenario(str(world), agents=3)
+    run = Simulation(scenario.world, scenario.agents, store=shared.url, workers="ray:1")
+    with pytest.raises(MetropolisError, match=f"cannot import .* named '{beside}'.*; install it"):
+        run.run(3)
+
+
+def test_a_node_without_what_metropolis_needs(tmp_path: Path) -> None:
+    """Its actors cannot be made."""
+    (tmp_path / "msgspec.py").write_text("raise ImportError('not this one')")
+    lines = (
+        "import os",
+        "from metropolis.cli import main, run",
+        f"os.environ['PYTHONPATH'] = {str(tmp_path)!r}",
+        "main()",
+    )
+    where = ["--store", "embedded", "--workers", "ray:1", "--out", str(tmp_path / "it")]
+    command = [sys.executable, "-c", "; ".join(lines), "run", "minimal", *where]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    sentence = ended.stderr.splitlines()[-1]
+    assert "cannot import what the run needs (ImportError: not this one); install it" in sentence
+    assert sentence.startswith("metropolis: a worker on Ray cannot")
+
+
 def test_a_store_that_only_one_node_cannot_reach_ends_no_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
