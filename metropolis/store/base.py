@@ -252,7 +252,8 @@ class Store(ABC):
     def keep_answer(self, key: Key, completion: Completion, buyer: str = "") -> None:
         """Keep an answer until its agent's step is committed, so that nobody pays for it twice.
 
-        It is among the purchases of `buyer`, a word, for good, and even if the step is committed.
+        It is among the purchases of `buyer`, a word, for good, and even if the step is committed;
+        until then once, however often it is sent because a reply was lost.
         """
 
     @abstractmethod
@@ -287,7 +288,7 @@ class Store(ABC):
 
     @abstractmethod
     def bought(self) -> list[Purchases]:
-        """What was bought, by buyer and function; an answer that was kept twice counts twice."""
+        """What was bought, by buyer and function; what two have bought counts twice."""
 
     @abstractmethod
     def inspect(self) -> Inspection:

@@ -17,7 +17,7 @@ from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
 from metropolis.store.base import Acknowledged, StoreError
 from metropolis.store.claim import Claim, cluster_id
-from metropolis.store.encoding import Written, cluster_text, purchase
+from metropolis.store.encoding import Written, bought_as, cluster_text, purchase
 from metropolis.store.outcome import PaidAnswers
 from metropolis.store.replies import acknowledged_in, arguments_of, claims_of, order_of
 from metropolis.types import AgentId, Dispatch, Step
@@ -82,7 +82,7 @@ def claims(
 
 def keep_answer(key: Key, completion: Completion, buyer: str) -> Call[None]:
     """See Store."""
-    encoded = msgspec.json.encode(key), msgspec.json.encode(completion)
+    encoded = bought_as(buyer, key), msgspec.json.encode(completion)
     yield Script("answer", (key.agent, key.step, *encoded, *_sums({key: completion}, buyer)))
 
 

@@ -262,7 +262,8 @@ def _check_answers(run: CheckedRun) -> None:
     key, answer = Key(0, 0, "plan", "digest", 1), Completion("walk", 3, 1, "stop")
     run.dispatch((0, (0,)))
     lost = run.claim("first", 0)
-    run.store.keep_answer(key, answer)
+    for buyer in ("", "", "other", "other"):  # the reply to the first was lost
+        run.store.keep_answer(key, answer, buyer)
     again = run.claim("other")
     run.require(not lost.answers and again.answers == {key: answer}, "loses an answer")
     run.require(run.commit(again), "refuses a commit that is due")
@@ -278,6 +279,7 @@ def _check_answers(run: CheckedRun) -> None:
         == [
             Purchases("", "eat", 1, 3, 1),
             Purchases("", "plan", 2, 6, 2),
+            Purchases("other", "plan", 1, 3, 1),
             Purchases("somebody", "plan", 1, 3, 1),
         ],
         f"does not count what was bought: {run.store.bought()}",

@@ -233,9 +233,15 @@ _key = msgspec.json.Decoder(Key)
 _completion = msgspec.json.Decoder(Completion)
 
 
+def bought_as(buyer: str, key: Key) -> bytes:
+    """What an answer is kept as: others may have bought one to the same call."""
+    return f"{buyer} ".encode() + msgspec.json.encode(key)
+
+
 def answers_of(encoded: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[Key, Completion]]:
-    """Keys and answers, decoded."""
-    for key, completion in encoded:
+    """Keys and answers, of what was `bought_as` and completions."""
+    for bought, completion in encoded:
+        _, _, key = bought.partition(b" ")
         yield _key.decode(key), _completion.decode(completion)
 
 

@@ -27,6 +27,7 @@ from metropolis.store.claim import NOWHERE, Claim, Lookahead
 from metropolis.store.contents import Contents
 from metropolis.store.encoding import (
     answers_of,
+    bought_as,
     events_of,
     info_of,
     minds_of,
@@ -301,13 +302,16 @@ class MemoryStore(Store):
 
     def keep_answer(self, key: Key, completion: Completion, buyer: str = "") -> None:
         """See Store."""
-        encoded = msgspec.json.encode(key), msgspec.json.encode(completion)
+        bought, encoded = bought_as(buyer, key), msgspec.json.encode(completion)
         with self._changed:
             run = self._run
-            run.bought.update(purchase(buyer, key, completion))
             if run.steps.get(key.agent) == key.step:
-                run.memo[key.agent][encoded[0]] = encoded[1]
+                memo = run.memo[key.agent]
+                if memo.get(bought) == encoded:
+                    return
+                memo[bought] = encoded
                 run.counts["answers"] += 1
+            run.bought.update(purchase(buyer, key, completion))
 
     def commit(
         self,

@@ -14,7 +14,7 @@ All keys of a run begin with `metropolis:{RUN}:`; the braces keep them together 
     ahead           hash: agent -> "until cell cell …": the step up to which it can go on alone, and
                     the cells it may read until then
     kept:AGENT      hash: its mind, as mind:AGENT, as it began kept_step
-    memo:AGENT      hash: JSON: Key -> JSON: Completion; answers for the step it is at
+    memo:AGENT      hash: buyer and JSON: Key -> JSON: Completion; answers for the step it is at
     bought          hash: "calls BUYER FUNCTION", and so prompt_tokens and output_tokens -> sum
     blocked         hash: agent -> the agent it is blocked by
     clusters        hash: id ("step:first agent") -> "step agent agent …", of what is dispatched

@@ -9,6 +9,7 @@ import pytest
 
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
+from metropolis.llm.usage import Purchases
 from metropolis.store import redis, scripts
 from metropolis.store.base import FencedOutError
 from metropolis.store.embedded import EmbeddedServer
@@ -44,6 +45,7 @@ def test_lost_replies(shared: EmbeddedServer) -> None:
     about = store.inspect()
     assert about.steps == [5, 5, 5]
     assert (about.counts["claims"], about.counts["commits"], about.acknowledgements) == (15, 15, 3)
+    assert store.bought() == [Purchases("", "plan", 15, 15, 15)]
     dispatch(store, fence, 5, 0)
     store.give_back(claimed(store))
     assert [queued.agents for queued in store.inspect().ready] == [(0,)]

@@ -1,15 +1,18 @@
--- Keep an answer while its agent is at its step, and add it to what was bought. ARGV: agent, step,
--- key, completion, what was bought.
+-- Keep an answer while its agent is at its step, and add it to what was bought, unless it is kept
+-- already: its reply was lost. ARGV: agent, step, "buyer key", completion, what was bought.
 
-local agent, step, key, completion = take(), take(), take(), take()
+local agent, step, bought, completion = take(), take(), take(), take()
 local node = call('HGET', run .. 'nodes', agent)
 if not node then
   return refusal() or 0
 end
-count_bought()
-if step_of(node) ~= step then
-  return 0
+if step_of(node) == step then
+  local memo = run .. 'memo:' .. agent
+  if call('HGET', memo, bought) == completion then
+    return 0
+  end
+  call('HSET', memo, bought, completion)
+  count('answers')
 end
-call('HSET', run .. 'memo:' .. agent, key, completion)
-count('answers')
+count_bought()
 return 1
