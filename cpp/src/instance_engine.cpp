@@ -42,7 +42,7 @@ void Engine::enqueue(RequestId id, const Request& request, double now_sim_s) {
                  .generated_tokens = 0,
                  .last_shared = PrefixCache::kNone,
                  .computed_tokens = 0,
-                 .swapped_tokens = 0,
+                 .swapped = {},
                  .own_blocks = 0,
                  .shared_blocks = 0,
                  .phase = 0};

@@ -8,6 +8,8 @@
 //     sequence of the largest rank is preempted: its blocks are freed and it waits again, to
 //     prefill its prompt and what it had generated; or, with preemption by swap, to go on with the
 //     blocks that were copied to the host, where these had room. Copying delays the iteration.
+//     Those that the prefix cache holds are copied when it drops them, which delays the iteration
+//     in which they are missing.
 //  3. The rest of `chunk_tokens` goes to the sequence whose prefill is under way, then to waiting
 //     ones by rank while there is room for a sequence and for all the blocks of its prefill; the
 //     first that does not fit ends this. Nobody is admitted in an iteration that preempts.
@@ -53,7 +55,7 @@ class Engine {
   bool abort(RequestId id, bool keep, double now_sim_s, std::deque<Completion>& out);
 
   // Whether the host has KV blocks of it from an earlier stay.
-  bool keeps(RequestId id) const { return !kept_tokens_.empty() && kept_tokens_.contains(id); }
+  bool keeps(RequestId id) const { return !kept_.empty() && kept_.contains(id); }
 
   // Carries out that event; appends completions in order of id.
   void step(std::deque<Completion>& out);
@@ -64,6 +66,10 @@ class Engine {
   InstanceStatus status(double now_sim_s) const;
 
  private:
+  struct Swapped {
+    std::int64_t tokens = 0;         // in host memory, or in the prefix cache
+    std::int64_t copied_blocks = 0;  // of theirs, when they left
+  };
   struct Sequence {
     Rank rank;
     double first_token_sim_s;
@@ -73,10 +79,10 @@ class Engine {
     std::int32_t generated_tokens;   // kept up to date except while decoding
     PrefixCache::Block last_shared;  // of the blocks it holds in the prefix cache
     std::int64_t computed_tokens;    // in the KV cache; kept up to date except while decoding
-    std::int64_t swapped_tokens;     // in host memory
-    std::int64_t own_blocks;         // the others; not counting what it allocated while decoding
-    std::int32_t shared_blocks;      // how many it holds in the prefix cache
-    std::int32_t phase;  // it needs a block when (phase + iteration) % block_tokens == 0
+    Swapped swapped;
+    std::int64_t own_blocks;     // the others; not counting what it allocated while decoding
+    std::int32_t shared_blocks;  // how many it holds in the prefix cache
+    std::int32_t phase;          // it needs a block when (phase + iteration) % block_tokens == 0
 
     // Whether all but its last token is in the KV cache.
     bool decodes_next() const {
@@ -163,8 +169,8 @@ class Engine {
   std::vector<Chunk> chunks_;  // prefills of the iteration under way; only the last can be partial
   bool has_partial_ = false;   // whether a prefill is under way between iterations
   Slot partial_ = 0;
-  std::vector<Aborting> aborting_;                           // run until the next boundary
-  std::unordered_map<RequestId, std::int64_t> kept_tokens_;  // in host memory, of who has left
+  std::vector<Aborting> aborting_;               // run until the next boundary
+  std::unordered_map<RequestId, Swapped> kept_;  // of who has left
   PrefixCache prefixes_;
   std::int64_t free_blocks_;
   std::int64_t reserved_blocks_ = 0;  // for the decodes of rule 5

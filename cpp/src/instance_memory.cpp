@@ -51,34 +51,37 @@ void Engine::preempt_worst() {
 void Engine::swap_out(Sequence& sequence) {
   const std::int64_t blocks = blocks_of(sequence.computed_tokens);
   if (host_used_blocks_ + blocks > host_blocks_) return;
-  sequence.swapped_tokens = sequence.computed_tokens;
+  share_blocks(sequence);
+  sequence.swapped = {sequence.computed_tokens, sequence.own_blocks};
   host_used_blocks_ += blocks;
-  swapped_blocks_ += blocks;
+  swapped_blocks_ += sequence.own_blocks;
 }
 
 // The host's copy outlives its stay.
 void Engine::keep_swapped(Sequence& sequence) {
-  if (sequence.swapped_tokens > 0) kept_tokens_[sequence.rank.id] = sequence.swapped_tokens;
-  sequence.swapped_tokens = 0;
+  if (sequence.swapped.tokens > 0) kept_[sequence.rank.id] = sequence.swapped;
+  sequence.swapped = {};
 }
 
 // At least one token is left to compute.
 void Engine::take_up_kept(Sequence& sequence) {
-  const auto kept = kept_tokens_.find(sequence.rank.id);
-  if (kept == kept_tokens_.end()) return;
-  sequence.swapped_tokens = std::min(kept->second, sequence.prefill_tokens() - 1);
-  host_used_blocks_ -= blocks_of(kept->second) - blocks_of(sequence.swapped_tokens);
-  kept_tokens_.erase(kept);
+  const auto kept = kept_.find(sequence.rank.id);
+  if (kept == kept_.end()) return;
+  const auto [tokens, copied_blocks] = kept->second;
+  sequence.swapped = {std::min(tokens, sequence.prefill_tokens() - 1), copied_blocks};
+  host_used_blocks_ -= blocks_of(tokens) - blocks_of(sequence.swapped.tokens);
+  kept_.erase(kept);
 }
 
-// Brings back what the prefix cache does not have.
+// Brings back what the prefix cache does not have. What that has dropped was copied out as well.
 void Engine::swap_in(Sequence& sequence) {
-  if (sequence.swapped_tokens == 0) return;
-  const std::int64_t blocks = blocks_of(sequence.swapped_tokens);
+  if (sequence.swapped.tokens == 0) return;
+  const std::int64_t blocks = blocks_of(sequence.swapped.tokens);
+  const std::int64_t missing = std::max<std::int64_t>(0, blocks - sequence.shared_blocks);
   host_used_blocks_ -= blocks;
-  swapped_blocks_ += std::max<std::int64_t>(0, blocks - sequence.shared_blocks);
-  sequence.computed_tokens = std::max(sequence.computed_tokens, sequence.swapped_tokens);
-  sequence.swapped_tokens = 0;
+  swapped_blocks_ += missing + std::max<std::int64_t>(0, missing - sequence.swapped.copied_blocks);
+  sequence.computed_tokens = std::max(sequence.computed_tokens, sequence.swapped.tokens);
+  sequence.swapped = {};
 }
 
 // Whole blocks of known tokens among its first `tokens`.
@@ -194,7 +197,7 @@ void Engine::release_blocks(Sequence& sequence) {
 void Engine::leave(Slot slot, double now_sim_s, bool aborted, std::deque<Completion>& out) {
   Sequence& sequence = slab_[slot];
   release_blocks(sequence);
-  host_used_blocks_ -= blocks_of(sequence.swapped_tokens);
+  host_used_blocks_ -= blocks_of(sequence.swapped.tokens);
   out.push_back({sequence.rank.id, index_, sequence.generated_tokens, sequence.first_token_sim_s,
                  now_sim_s, aborted});
   free_slots_.push_back(slot);

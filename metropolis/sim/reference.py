@@ -73,7 +73,8 @@ class _Instance(Memory):
     def submit(self, sequence: Sequence) -> None:
         if not self.outstanding():
             self.origin_sim_s, self.boundary = sequence.arrival_sim_s, 0
-        sequence.swapped = min(self.kept.pop(sequence.id, 0), sequence.request.prompt_tokens - 1)
+        tokens, sequence.copied = self.kept.pop(sequence.id, (0, 0))
+        sequence.swapped = min(tokens, sequence.request.prompt_tokens - 1)
         self.waiting.append(sequence)
 
     def abort(self, id: int, now_sim_s: float, keep: bool) -> Completion | None:
@@ -207,7 +208,7 @@ class _Instance(Memory):
             if sequence in self.running:
                 self.swap_out(sequence)
             if sequence.swapped:
-                self.kept[sequence.id] = sequence.swapped
+                self.kept[sequence.id] = sequence.swapped, sequence.copied
         return self._leave(sequence, now_sim_s, aborted=True)
 
     def _leave(self, sequence: Sequence, now_sim_s: float, *, aborted: bool) -> Completion:

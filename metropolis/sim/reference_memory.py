@@ -39,7 +39,9 @@ class Sequence:
     computed: int = 0
     """Tokens in the KV cache."""
     swapped: int = 0
-    """Tokens in host memory."""
+    """Tokens in host memory, or in the prefix cache."""
+    copied: int = 0
+    """Blocks of theirs that were copied to the host when it left."""
     blocks: int = 0
     """Blocks it holds, without those in the prefix cache."""
     shared: list[Tokens] = field(default_factory=list)
@@ -73,8 +75,8 @@ class Memory:
     waiting: list[Sequence] = field(default_factory=list)
     running: list[Sequence] = field(default_factory=list)
     cached: dict[Tokens, _CachedBlock] = field(default_factory=dict)
-    kept: dict[int, int] = field(default_factory=dict)
-    """Tokens in host memory of who has left, by id."""
+    kept: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """`swapped` and `copied` of who has left, by id."""
     reserved: int = 0
     """For what decodes until the next decision."""
     preemptions: int = 0
@@ -134,9 +136,10 @@ class Memory:
             self.cached[tokens].references += 1
         sequence.shared = found
         self.prefix_hit_tokens += len(found) * step
-        self.swapped_blocks += max(0, self.blocks_of(sequence.swapped) - len(found))
+        missing = max(0, self.blocks_of(sequence.swapped) - len(found))
+        self.swapped_blocks += missing + max(0, missing - sequence.copied)  # in; out before that
         sequence.computed = max(len(found) * step, sequence.swapped)
-        sequence.swapped = 0
+        sequence.swapped = sequence.copied = 0
         self.allocate(sequence, needed)
         return True
 
@@ -148,15 +151,16 @@ class Memory:
         self.preemptions += 1
 
     def swap_out(self, sequence: Sequence) -> None:
-        """Copy its blocks to the host, if there is room."""
+        """Copy what the prefix cache does not hold to the host, if there is room for all."""
         blocks = self.blocks_of(sequence.computed)
         if self.options.preemption == "swap" and self.host_blocks() + blocks <= self._host_room():
-            sequence.swapped = sequence.computed
-            self.swapped_blocks += blocks
+            self.share(sequence)
+            sequence.swapped, sequence.copied = sequence.computed, sequence.blocks
+            self.swapped_blocks += sequence.blocks
 
     def host_blocks(self) -> int:
         """Swapped out."""
-        tokens = [*(s.swapped for s in self.waiting), *self.kept.values()]
+        tokens = [*(s.swapped for s in self.waiting), *(tokens for tokens, _ in self.kept.values())]
         return sum(map(self.blocks_of, tokens))
 
     def _host_room(self) -> int:

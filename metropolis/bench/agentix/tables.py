@@ -80,33 +80,31 @@ def most_times(ours: Sequence[Measured], others: Sequence[Measured]) -> str:
     return f"{'>' * beyond}{ratio:.1f}"
 
 
-def latency_table(title: str, measured: Sequence[Measured]) -> Table:
-    """Every run a row."""
+def latency_table(workload: str, measured: Sequence[Measured]) -> Table:
+    """Every run of that workload a row."""
+    title = f"{workload}: latency, ms per output token of a program"
     table = Table(box=box.SIMPLE_HEAD, title=title)
-    for name in ("", "system", "x"):
-        table.add_column(name, no_wrap=True)
+    table.add_column("system", no_wrap=True)
     for name in ("programs/s", "average", *(f"P{tail}" for tail in TAILS), "preempted"):
         table.add_column(name, justify="right", no_wrap=True)
     for one in measured:
-        placed = f", {one.dispatcher}" if one.instances > 1 else ""
-        table.add_row(
-            one.workload,
-            one.system + placed,
-            f"{one.instances}",
-            f"{one.programs_per_s:.2f}",
-            f"{one.average_ms:.0f}",
-            *(f"{one.tails_ms[tail]:.0f}" for tail in TAILS),
-            f"{one.preemptions}",
-        )
+        if one.workload == workload:
+            placed = f", {one.instances} x {one.dispatcher}" if one.instances > 1 else ""
+            table.add_row(
+                one.system + placed,
+                f"{one.programs_per_s:.2f}",
+                f"{one.average_ms:.0f}",
+                *(f"{one.tails_ms[tail]:.0f}" for tail in TAILS),
+                f"{one.preemptions}",
+            )
     return table
 
 
 def show(found: dict[str, list[Measured]], console: Console) -> None:
     """Latencies, then what follows from them."""
-    unit = "ms per output token of a program"
-    console.print(latency_table(f"Latency, {unit}", found["curves"]))
-    console.print(latency_table(f"Load balancers: latency, {unit}", found["balancers"]))
-    console.print(latency_table(f"Replicas: latency, {unit}", found["replicas"]))
+    for part in ("curves", "balancers", "replicas"):
+        for workload in dict.fromkeys(one.workload for one in found[part]):
+            console.print(latency_table(workload, found[part]))
     for line in (*_systems(found["curves"]), *_balancers(found["balancers"])):
         console.print(line)
     for line in (*_replicas(found["replicas"]), *_batches(found["batches"])):
@@ -150,6 +148,6 @@ def _batches(measured: Sequence[Measured]) -> Iterator[str]:
     ours = AGENTIX.name, BY_PROGRAM.name
     for (name, system), others_s in took_s.items():
         if system not in ours:
-            paper = f" (paper: {low:.0%} to {high:.0%})" if name == "ShareGPT" else ""
-            shorter = [f"{our} takes {1 - took_s[name, our] / others_s:.0%} less" for our in ours]
-            yield f"{name}, a batch: {', '.join(shorter)} than {system}{paper}"
+            paper = f" (paper: {-low:.0%} to {-high:.0%})" if name == "ShareGPT" else ""
+            longer = [f"{our} {took_s[name, our] / others_s - 1:+.0%}" for our in ours]
+            yield f"{name}, a batch: {', '.join(longer)} against {system}{paper}"
