@@ -116,13 +116,14 @@ def _systems(measured: Sequence[Measured]) -> Iterator[str]:
     yield f"Throughput at {low:g} and {high:g} times the least latency, and the most at any:"
     curves, found = curves_of(measured), throughputs(measured, SLOWDOWNS)
     for name, others in PAPER_TIMES.items():
-        ours = name, AGENTIX.name, AGENTIX.dispatcher, 1
         for other, paper in others.items():
             theirs = next(key for key in found if key[:2] == (name, other))
-            ratios = f"{times(found[ours], found[theirs])}, up to " + most_times(
-                curves[ours], curves[theirs]
-            )
-            yield f"{name}: Agentix {ratios} x {other} (paper: up to {paper:g})"
+            ratios = []
+            for our in (AGENTIX, BY_PROGRAM):
+                ours = name, our.name, our.dispatcher, 1
+                most = most_times(curves[ours], curves[theirs])
+                ratios.append(f"{our.name} {times(found[ours], found[theirs])}, up to {most}")
+            yield f"{name}: {'; '.join(ratios)} x {other} (paper: up to {paper:g})"
 
 
 def _balancers(measured: Sequence[Measured]) -> Iterator[str]:
