@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 
 import click
@@ -35,8 +35,13 @@ SYSTEMS = {
     "no packing": ("kairos", "round_robin"),
 }
 """Policy and dispatcher (§7.1); the last two are Kairos without one of its halves (§7.6)."""
-LOADS = (0.5, 0.7, 0.9, 1.0, 1.1, 1.3, 2.0)
-"""Of the rate at which the instances are just busy, see `busy_rate_per_s`."""
+LOADS = (0.5, 0.7, 0.9, 1.0, 1.1, 1.3, 2.0, 4.0)
+"""Of the rate at which the instances are just busy, see `busy_rate_per_s`. The paper goes to where
+requests queue for nine tenths of their time."""
+HISTORY_LOAD = 0.5
+"""Of what is served before, for a history: nobody waits."""
+BEFORE = "before: "
+"""So begin the names of its programs."""
 TAILS = (90, 95, 99)
 # §7.2, §7.3: how much lower Kairos' latencies are, in per cent
 PAPER = {
@@ -69,6 +74,7 @@ class Measured:
     queueing_share: float
     """Of the calls' time from arrival to answer, on average over the run."""
     preemptions: int
+    """Of the history, too, if there were any."""
     accuracy: float
 
     def latency_ms(self, which: str) -> float:
@@ -81,18 +87,30 @@ def measure(
     load: float,
     busy_per_s: float,
     programs: int,
+    history: int,
     fleet: Fleet,
     profile: Profile,
     seed: int,
 ) -> list[Measured]:
-    """Every system before the same arrivals, `load` times `busy_per_s` a second."""
+    """Every system before the same arrivals, `load` times `busy_per_s` a second.
+
+    Not measured are `history` programs before them: the paper's Kairos knows its applications.
+    """
     per_s = load * busy_per_s
-    arriving = workload(application, programs, per_s, seed)
+    before = [
+        replace(program, name=f"{BEFORE}{program.name}")
+        for program in workload(application, history, HISTORY_LOAD * busy_per_s, seed + 1)
+    ]
+    begins_s = before[-1].arrival_s if before else 0.0
+    arriving = [
+        replace(program, arrival_s=begins_s + program.arrival_s)
+        for program in workload(application, programs, per_s, seed)
+    ]
     measured = []
     for system, (policy_name, dispatcher_name) in SYSTEMS.items():
         policy: Policy = named(POLICIES, policy_name)()
         dispatcher = named(DISPATCHERS, dispatcher_name)(fleet)
-        served = Serving(arriving, profile, policy, dispatcher).run()
+        served = Serving(before + arriving, profile, policy, dispatcher).run()
         measured.append(_summed(application, load, per_s, system, served, policy))
     return measured
 
@@ -100,9 +118,11 @@ def measure(
 def _summed(
     application: str, load: float, per_s: float, system: str, served: Served, policy: Policy
 ) -> Measured:
-    latencies_ms = np.array([1000 * one.latency_s_per_token for one in served.programs])
-    queueing_s = sum(e.started_s - e.request.arrived_s for e in served.executions)
-    whole_s = sum(e.completed_s - e.request.arrived_s for e in served.executions)
+    programs = [one for one in served.programs if not one.program.name.startswith(BEFORE)]
+    executions = [e for e in served.executions if not e.request.program.startswith(BEFORE)]
+    latencies_ms = np.array([1000 * one.latency_s_per_token for one in programs])
+    queueing_s = sum(e.started_s - e.request.arrived_s for e in executions)
+    whole_s = sum(e.completed_s - e.request.arrived_s for e in executions)
     return Measured(
         application,
         load,
@@ -112,7 +132,7 @@ def _summed(
         {tail: float(np.percentile(latencies_ms, tail)) for tail in TAILS},
         queueing_s / whole_s,
         served.preemptions,
-        ordering_accuracy(served.executions, policy),
+        ordering_accuracy(executions, policy),
     )
 
 
@@ -130,11 +150,20 @@ def lower_by(
 
 @click.command("kairos")
 @click.option("--programs", type=click.IntRange(20, 1_000_000), default=2000, show_default=True)
+@click.option(
+    "--history",
+    type=click.IntRange(0, 1_000_000),
+    default=300,
+    show_default=True,
+    help="Programs served before those, at little load, and not measured.",
+)
 @click.option("--instances", type=click.IntRange(1, 1000), default=4, show_default=True)
 @click.option("--profile", default="llama-3-8b/l4", show_default=True)
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
-def command(programs: int, instances: int, profile: str, seed: int, as_json: bool) -> None:
+def command(
+    programs: int, history: int, instances: int, profile: str, seed: int, as_json: bool
+) -> None:
     """Serve agentic programs in virtual time, ordered and placed by Kairos and by its baselines.
 
     Everything is simulated: instances, and programs whose lengths are estimates.
@@ -148,17 +177,21 @@ def command(programs: int, instances: int, profile: str, seed: int, as_json: boo
             busy_per_s = busy_rate_per_s(workload(application, 500, 1.0, seed), fleet)
             for load in LOADS:
                 describe(f"{application}, load {load:g}")
-                measured += measure(application, load, busy_per_s, programs, fleet, engine, seed)
+                measured += measure(
+                    application, load, busy_per_s, programs, history, fleet, engine, seed
+                )
                 advance(1)
     if as_json:
-        found = {"profile": profile, "instances": instances, "seed": seed, "programs": programs}
+        found = {"profile": profile, "instances": instances, "seed": seed}
+        found |= {"programs": programs, "history": history}
         rows = [asdict(one) for one in measured]
         paper = {"lower_by_per_cent": PAPER, "accuracy": PAPER_ACCURACY}
         click.echo(json.dumps(found | {"simulated": rows, "paper": paper}, indent=2))
         return
     _print(measured, Console())
     click.echo(
-        f"{programs} programs on {instances} x {profile}; all simulated, lengths are estimates"
+        f"{programs} programs, {history} before them, on {instances} x {profile}; all simulated, "
+        "lengths are estimates"
     )
 
 

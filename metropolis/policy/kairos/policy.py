@@ -16,14 +16,21 @@ _START_BITS, _PLACE_BITS = 32, 13
 """Of a rank: the start of a program in ms since the first, which is enough for 49 days; above it
 the place of its function."""
 _START_MAX = (1 << _START_BITS) - 1
-FUNCTIONS_MAX = 1 << _PLACE_BITS
-"""Of more nothing is learned: memory and time of an update grow with their square."""
+FUNCTIONS_MAX = (1 << _PLACE_BITS) - 2
+"""Of more nothing is learned: memory and time of an update grow with their square. Two places are
+those of what is unknown."""
+TRIALS = FIRST
+"""So many requests of an unknown function, until their programs end, go before all others."""
 SHARE = 16
 """The order is found anew when more than one in so many functions have a new distribution."""
 
 
 class Kairos(Policy):
-    """Learns while it runs: until a function is known it stands in the middle of the others.
+    """Learns while it runs.
+
+    Of a function that is not known yet a few requests go before all others, so that it soon is, and
+    the rest behind: under load a new application's many first stages would keep everybody waiting,
+    long before its first program ends. The paper leaves this open.
 
     `window`: so many of a function's latest executions make its distribution. Raises
     MetropolisError when they are too few for a first look at it.
@@ -39,13 +46,19 @@ class Kairos(Policy):
         self._news = 0
         """Distributions that are newer than the order."""
         self._places: dict[str, int] = {}
+        """Of the functions that are known, from 1."""
+        self._trials: dict[str, set[int]] = defaultdict(set)
+        """By function: the requests that go first while it is unknown."""
         self._first_s = 0.0
         """When the first program of all arrived."""
         self._has_begun = False
 
     def rank(self, request: QueuedRequest) -> int:
         """See Policy."""
-        place = self._places.get(request.function, len(self._places) // 2)
+        place = self._places.get(request.function)
+        if place is None:
+            on_trial = request.id in self._trials.get(request.function, ())
+            place = 0 if on_trial else len(self._places) + 1
         start_ms = int((request.program_arrived_s - self._first_s) * 1000)
         return place << _START_BITS | min(max(start_ms, 0), _START_MAX)
 
@@ -53,15 +66,24 @@ class Kairos(Policy):
         """See Policy."""
         if not self._has_begun:
             self._has_begun, self._first_s = True, request.program_arrived_s
+        if request.function not in self._places:
+            trial = self._trials[request.function]
+            if len(trial) < TRIALS:
+                trial.add(request.id)
 
     def completed(self, execution: Execution) -> None:
         """See Policy."""
         self._programs[execution.request.program].append(execution)
 
+    def withdrawn(self, request: QueuedRequest) -> None:
+        """Nothing is learned from it: another may be tried."""
+        self._trials[request.function].discard(request.id)
+
     def program_ended(self, program: str) -> None:
         """Learn from the program how long its stages had left."""
         for execution, left_s in remaining_s(call_graph(self._programs.pop(program, []))):
             function = execution.request.function
+            self._trials[function].discard(execution.request.id)
             if function in self._remaining or len(self._remaining) < FUNCTIONS_MAX:
                 self._news += self._remaining[function].add(left_s)
         if self._news * SHARE > len(self._places):
@@ -76,7 +98,7 @@ class Kairos(Policy):
         }
         order = np.argsort(distance_from_zero(list(known.values())), kind="stable")
         names = list(known)
-        places = {names[index]: place for place, index in enumerate(order)}
+        places = {names[index]: place for place, index in enumerate(order, start=1)}
         if places != self._places:
             self._places = places
             self.version += 1
