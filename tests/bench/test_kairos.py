@@ -8,9 +8,11 @@ import pytest
 from click.testing import CliRunner
 
 from metropolis.bench import kairos
+from metropolis.sim.fleet import fleet_of
+from metropolis.sim.profiles import load_profile
 from metropolis.trace.generate.agentic import APPLICATIONS, CO_LOCATED
 
-SMALL = ["--programs", "20", "--instances", "1"]
+SMALL = ["--programs", "20", "--history", "20", "--instances", "1"]
 
 
 @pytest.fixture(autouse=True)
@@ -37,3 +39,16 @@ def test_the_papers_bands_stand_beside_ours() -> None:
     result = CliRunner().invoke(kairos.command, SMALL, catch_exceptions=False)
     for told in ("QA: Kairos' average is", "Kairos' P99 is", "(paper: 45.1 to 72.8 %)", "83.5%"):
         assert told in " ".join(result.output.split())
+
+
+def test_a_history_is_learned_from_and_not_measured() -> None:
+    engine = load_profile("llama-3-8b/l4")
+    fleet = fleet_of(engine, 1)
+    bare, taught = (
+        kairos.measure(CO_LOCATED, 0.001, 0.4, 6, history, fleet, engine, 0) for history in (0, 60)
+    )
+    for one, other in zip(bare, taught, strict=True):  # nobody meets anybody
+        assert other.average_ms == pytest.approx(one.average_ms)
+    accuracy = [{one.system: one.accuracy for one in measured} for measured in (bare, taught)]
+    assert accuracy[0]["Ayo"] == accuracy[1]["Ayo"]
+    assert accuracy[0]["Kairos"] + 0.1 < accuracy[1]["Kairos"]

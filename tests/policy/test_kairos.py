@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from random import Random
 
 import numpy as np
@@ -12,7 +13,7 @@ from scipy.stats import wasserstein_distance
 
 from metropolis.policy.base import Execution, QueuedRequest
 from metropolis.policy.kairos.latency import FIRST, LEVELS, Latencies, wasserstein
-from metropolis.policy.kairos.policy import Kairos
+from metropolis.policy.kairos.policy import TRIALS, Kairos
 from metropolis.policy.kairos.priority import distance_from_zero, distances, embedded
 from metropolis.policy.kairos.workflow import Stage, call_graph, in_parallel, remaining_s
 
@@ -30,6 +31,14 @@ def spans(*told: tuple[str, str | None, float, float]) -> list[Execution]:
 
 def left_of(executions: list[Execution]) -> dict[str, float]:
     return {one.request.function: left_s for one, left_s in remaining_s(call_graph(executions))}
+
+
+def live(policy: Kairos, number: int, function: str, program: str, lasts_s: float = 1.0) -> None:
+    """A program of one request, from its arrival to its end."""
+    request = QueuedRequest(number, program, function, 1, 0.0, 0.0)
+    policy.arrived(request)
+    policy.completed(Execution(request, 0, 0.0, lasts_s, 1))
+    policy.program_ended(program)
 
 
 # The shapes of the paper's figure 11: A leads to B, C and D.
@@ -177,10 +186,7 @@ def test_the_policy_learns_which_function_has_less_left() -> None:
     assert policy.rank(early) < policy.rank(late)  # nothing is known: who began first
     for number in range(2 * FIRST):
         for function, lasts_s in (("long", 30.0), ("short", 1.0)):
-            program = f"{function} {number}"
-            request = QueuedRequest(number, program, function, 1, 0.0, 0.0)
-            policy.completed(Execution(request, 0, 0.0, lasts_s, 1))
-            policy.program_ended(program)
+            live(policy, number, function, f"{function} {number}", lasts_s)
     assert policy.version >= 1
     assert policy.rank(late) < policy.rank(early)
     assert policy.rank(waiting("short", 1.0)) < policy.rank(late)  # within a function: who began
@@ -195,9 +201,43 @@ def test_of_too_many_functions_nothing_is_learned(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("metropolis.policy.kairos.policy.FUNCTIONS_MAX", 3)
     policy = Kairos()
     for number in range(5 * FIRST):
-        request = QueuedRequest(number, str(number), f"f{number % 5}", 1, 0.0, 0.0)
-        policy.completed(Execution(request, 0, 0.0, 1.0 + number % 5, 1))
-        policy.program_ended(str(number))
+        live(policy, number, f"f{number % 5}", str(number), 1.0 + number % 5)
     ranks = [policy.rank(QueuedRequest(0, "p", f"f{n}", 1, 0.0, 0.0)) for n in range(5)]
-    assert ranks[0] < ranks[1] < ranks[2]
-    assert ranks[3] == ranks[4] == ranks[1]  # in the middle
+    assert ranks[0] < ranks[1] < ranks[2] < ranks[3] == ranks[4]
+
+
+@given(st.data())
+def test_of_an_unknown_function_a_few_requests_at_a_time_go_first(data: st.DataObject) -> None:
+    policy, numbers = Kairos(), count()
+    for number in range(FIRST):
+        live(policy, next(numbers), "known", f"k{number}")
+    known = QueuedRequest(next(numbers), "k", "known", 1, 0.0, 0.0)
+    first: list[QueuedRequest] = []
+    for _ in range(4 * TRIALS):
+        if first and data.draw(st.booleans()):
+            policy.withdrawn(first.pop())
+        number = next(numbers)
+        request = QueuedRequest(number, f"n{number}", "new", 1, 0.0, 0.0)
+        policy.arrived(request)
+        if len(first) < TRIALS:
+            first.append(request)
+            assert policy.rank(request) < policy.rank(known)
+        else:
+            assert policy.rank(request) > policy.rank(known)
+
+
+def test_who_was_tried_makes_place_when_its_program_ends() -> None:
+    policy, learning = Kairos(window=4 * TRIALS), []
+    for number in range(TRIALS):
+        learning.append(QueuedRequest(number, f"n{number}", "new", 1, 0.0, 0.0))
+        policy.arrived(learning[-1])
+    late, later = (QueuedRequest(n, f"n{n}", "new", 1, 0.0, 0.0) for n in (98, 99))
+    policy.arrived(late)
+    policy.completed(Execution(learning[0], 0, 0.0, 1.0, 1))
+    policy.program_ended(learning[0].program)
+    policy.arrived(later)
+    assert policy.rank(later) < policy.rank(late)
+    for request in learning[1:]:
+        policy.completed(Execution(request, 0, 0.0, 1.0, 1))
+        policy.program_ended(request.program)
+    assert policy.rank(later) == policy.rank(late)  # it is known
