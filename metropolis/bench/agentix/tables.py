@@ -93,8 +93,7 @@ def latency_table(workload: str, measured: Sequence[Measured]) -> Table:
             table.add_row(
                 one.system + placed,
                 f"{one.programs_per_s:.2f}",
-                f"{one.average_ms:.0f}",
-                *(f"{one.tails_ms[tail]:.0f}" for tail in TAILS),
+                *(f"{ms:.1f}" for ms in (one.average_ms, *(one.tails_ms[tail] for tail in TAILS))),
                 f"{one.preemptions}",
             )
     return table
