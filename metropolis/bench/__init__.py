@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from tempfile import TemporaryFile
+
+from metropolis.types import MetropolisError
 
 
 def installed(code: str) -> list[str]:
@@ -12,3 +19,25 @@ def installed(code: str) -> list[str]:
 
 METROPOLIS = installed("from metropolis.cli import main; main()")
 """The command line."""
+
+
+@contextmanager
+def server(start: list[str]) -> Iterator[str]:
+    """The URL that a process tells in its first line; it serves there until this ends.
+
+    Raises MetropolisError with what the process said last when it ends before that line.
+    """
+    with TemporaryFile("w+") as said:
+        process = subprocess.Popen(start, stdout=subprocess.PIPE, stderr=said, text=True)
+        try:
+            assert process.stdout is not None
+            url = re.search(r"http://[\w.:]+", process.stdout.readline())
+            if url is None:
+                status = process.wait()
+                said.seek(0)
+                last = said.read().strip().rpartition("\n")[2].removeprefix("metropolis: ")
+                raise MetropolisError(last or f"a server ended with status {status} at its start")
+            yield url[0]
+        finally:
+            process.terminate()
+            process.communicate()

@@ -11,17 +11,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import subprocess
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import click
 import numpy as np
 
-from metropolis.bench import METROPOLIS
+from metropolis.bench import METROPOLIS, server
 from metropolis.bench.stub_server import MODEL, stub_server
 from metropolis.llm.backends.compatible import Compatible
 from metropolis.llm.base import Request
@@ -61,19 +59,6 @@ class Measured:
     added_p99_ms: float
     cpu_ms_per_request: float
     """Of the gateway."""
-
-
-@contextmanager
-def gateway_before(engine: str) -> Iterator[str]:
-    """The URL of a gateway in a process of its own."""
-    start = [*METROPOLIS, "gateway", "--engine", engine, "--port", "0", "--at-once", "4096"]
-    process = subprocess.Popen(start, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        yield process.stdout.readline().split()[3].removesuffix(",")
-    finally:
-        process.terminate()
-        process.communicate()
 
 
 def request_of(client: int, number: int) -> Request:
@@ -116,7 +101,11 @@ def cpu_s_of(gateway: str) -> float:
 def measure(load: Load, repetitions: int, progress: Callable[[int], None]) -> Measured:
     """Both ways at once; `progress` is told of each run."""
     pairs: list[tuple[float, float]] = []
-    with stub_server(load.mean_s, SEED) as engine, gateway_before(engine) as gateway:
+    options = ("--port", "0", "--at-once", "4096")
+    with (
+        stub_server(load.mean_s, SEED) as engine,
+        server([*METROPOLIS, "gateway", "--engine", engine, *options]) as gateway,
+    ):
         cpu_s = -cpu_s_of(gateway)
         for _ in range(repetitions):
             gc.collect()

@@ -11,17 +11,15 @@ import json
 import os
 import re
 import socket
-import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from math import log
 from pathlib import Path
 from random import Random
 
 import click
 
-from metropolis.bench import installed
+from metropolis.bench import installed, server
 
 MODEL = "stub"
 SIGMA = 0.8
@@ -35,22 +33,15 @@ def latency_s(seed: int, question: str, mean_s: float) -> float:
     return Random(f"{seed} {question}").lognormvariate(log(mean_s) - SIGMA**2 / 2, SIGMA)
 
 
-@contextmanager
 def stub_server(
     mean_s: float, seed: int, log_file: Path | None = None, port: int = 0
-) -> Iterator[str]:
+) -> AbstractContextManager[str]:
     """The URL of a server in a process of its own."""
     serve = "from metropolis.bench.stub_server import command; command()"
     options = ["--mean-ms", str(mean_s * 1000), "--seed", str(seed), "--port", str(port)]
     if log_file is not None:
         options += ["--log", str(log_file)]
-    process = subprocess.Popen([*installed(serve), *options], stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        yield process.stdout.readline().strip()
-    finally:
-        process.terminate()
-        process.wait()
+    return server([*installed(serve), *options])
 
 
 @click.command("stub-server")
