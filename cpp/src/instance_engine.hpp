@@ -55,7 +55,7 @@ class Engine {
   bool abort(RequestId id, bool keep, double now_sim_s, std::deque<Completion>& out);
 
   // Whether the host has KV blocks of it from an earlier stay.
-  bool keeps(RequestId id) const { return !kept_.empty() && kept_.contains(id); }
+  bool keeps(RequestId id) const { return kept_.contains(id); }
 
   // Carries out that event; appends completions in order of id.
   void step(std::deque<Completion>& out);

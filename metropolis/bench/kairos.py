@@ -23,6 +23,7 @@ from metropolis.policy.kairos.accuracy import ordering_accuracy
 from metropolis.policy.named import DISPATCHERS, POLICIES, named
 from metropolis.progress import progress_bar
 from metropolis.sim.fleet import busy_rate_per_s, fleet_of
+from metropolis.sim.options import PoolOptions
 from metropolis.sim.profiles import Profile, load_profile
 from metropolis.sim.serving import Served, Serving
 from metropolis.trace.generate.agentic import APPLICATIONS, CO_LOCATED, workload
@@ -110,7 +111,7 @@ def measure(
     for system, (policy_name, dispatcher_name) in SYSTEMS.items():
         policy: Policy = named(POLICIES, policy_name)()
         dispatcher = named(DISPATCHERS, dispatcher_name)(fleet)
-        served = Serving(before + arriving, profile, policy, dispatcher).run()
+        served = Serving(before + arriving, profile, policy, dispatcher, PoolOptions()).run()
         measured.append(_summed(application, load, per_s, system, served, policy))
     return measured
 

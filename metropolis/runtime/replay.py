@@ -19,6 +19,7 @@ from metropolis.runtime.modes import MODES, Mode
 from metropolis.runtime.served_replay import ServedReplay
 from metropolis.sim.engines import Engines
 from metropolis.sim.fleet import fleet_of
+from metropolis.sim.options import PoolOptions
 from metropolis.sim.profiles import load_profile
 from metropolis.trace.mining import InteractionGraph, critical_path, interactions
 from metropolis.trace.schema import Trace, TraceMeta
@@ -197,7 +198,8 @@ def _served(
     policy: Policy = named(POLICIES, setting.policy)()
     place = named(DISPATCHERS, setting.dispatcher or "least_used")
     fleet = fleet_of(setting.profile, setting.instances)
-    engines = Engines(setting.profile, policy, place(fleet), prefix_reuse=setting.prefix_reuse)
+    options = PoolOptions(setting.prefix_reuse)
+    engines = Engines(setting.profile, policy, place(fleet), options)
     running = ServedReplay(trace, controller, engines, mode.outstanding_max, progress)
     running.run()
     return {

@@ -13,32 +13,19 @@ from metropolis.dispatch.base import Dispatcher
 from metropolis.policy.base import Execution, Policy, QueuedRequest
 from metropolis.policy.queue import RequestQueue
 from metropolis.sim.instance import Asked, Instance
-from metropolis.sim.profiles import Preemption
+from metropolis.sim.options import PoolOptions
 
 
 class Engines:
-    """As many instances as the dispatcher's fleet has; whoever drives them keeps the time.
-
-    With `prefix_reuse` an instance does not compute again what it still has of an earlier request,
-    with `preemption` by swap not what it had of one that it, or the policy, has preempted.
-    """
+    """As many instances as the dispatcher's fleet has; whoever drives them keeps the time."""
 
     def __init__(
-        self,
-        profile: Profile,
-        policy: Policy,
-        dispatcher: Dispatcher,
-        *,
-        prefix_reuse: bool = False,
-        preemption: Preemption = "recompute",
+        self, profile: Profile, policy: Policy, dispatcher: Dispatcher, options: PoolOptions
     ) -> None:
         self._policy, self._dispatcher = policy, dispatcher
         self._queue = RequestQueue(policy)
         instances = range(dispatcher.fleet.instances)
-        self._instances = [
-            Instance(index, profile, policy, prefix_reuse=prefix_reuse, preemption=preemption)
-            for index in instances
-        ]
+        self._instances = [Instance(index, profile, policy, options) for index in instances]
         self._preemptions = [0] * len(self._instances)
         self._unplaced: dict[int, Asked] = {}
 

@@ -8,13 +8,13 @@ unmodified engine does not do: with preemption by swap it goes on with its KV, a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import inf
 
 from metropolis._core import Completion, InstancePool, Profile, Request
 from metropolis.policy.base import Execution, Policy, QueuedRequest
 from metropolis.policy.queue import RequestQueue
-from metropolis.sim.profiles import Preemption
+from metropolis.sim.options import PoolOptions
 
 
 @dataclass(slots=True)
@@ -48,17 +48,9 @@ class Asked:
 class Instance:
     """One engine; whoever drives it keeps the time."""
 
-    def __init__(
-        self,
-        index: int,
-        profile: Profile,
-        policy: Policy,
-        *,
-        prefix_reuse: bool = False,
-        preemption: Preemption = "recompute",
-    ) -> None:
+    def __init__(self, index: int, profile: Profile, policy: Policy, options: PoolOptions) -> None:
         self._index, self._profile, self._policy = index, profile, policy
-        self._pool = InstancePool(profile, prefix_reuse=prefix_reuse, preemption=preemption)
+        self._pool = InstancePool(profile, **asdict(options))
         self._queue = RequestQueue(policy)
         self._asked: dict[int, Asked] = {}
         """By id, all that has not been answered."""

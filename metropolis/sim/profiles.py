@@ -11,15 +11,12 @@ import tomllib
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from metropolis._core import InstancePool, Profile
 from metropolis.types import MetropolisError
 
-__all__ = ["Preemption", "Profile", "ProfileEntry", "load_entry", "load_profile", "profile_names"]
-
-Preemption = Literal["recompute", "swap"]
-"""What becomes of the KV of the preempted; "swap" needs the profile's host and PCIe fields."""
+__all__ = ["Profile", "ProfileEntry", "load_entry", "load_profile", "profile_names"]
 
 FOLDER = Path(__file__).parent / "profiles"
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from math import inf, nextafter
 
 from metropolis._core import Profile, Request
-from metropolis.sim.profiles import Preemption
-from metropolis.sim.reference_memory import Memory, Options, Sequence
+from metropolis.sim.options import PoolOptions, Preemption
+from metropolis.sim.reference_memory import Memory, Sequence
 
 SCALE = 2**60
 """Units of virtual time in a second: integers, so that sums do not depend on grouping."""
@@ -243,7 +243,7 @@ class ReferencePool:
         preemption: Preemption = "recompute",
         decision_iterations: int = 1,
     ) -> None:
-        options = Options(prefix_reuse, preemption, decision_iterations)
+        options = PoolOptions(prefix_reuse, preemption, decision_iterations)
         self._instances = [_Instance(profile, options, index=i) for i in range(instances)]
         self._unreported: list[Completion] = []
 

@@ -10,19 +10,10 @@ from itertools import takewhile
 from math import inf
 
 from metropolis._core import Profile, Request
-from metropolis.sim.profiles import Preemption
+from metropolis.sim.options import PoolOptions
 
 Tokens = tuple[tuple[int, int], ...]
 """Known tokens: which text, and which of its tokens."""
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """As those of `metropolis._core.InstancePool`."""
-
-    prefix_reuse: bool = False
-    preemption: Preemption = "recompute"
-    decision_iterations: int = 1
 
 
 @dataclass(eq=False)
@@ -71,7 +62,7 @@ class Memory:
     """Who holds which blocks."""
 
     profile: Profile
-    options: Options
+    options: PoolOptions
     waiting: list[Sequence] = field(default_factory=list)
     running: list[Sequence] = field(default_factory=list)
     cached: dict[Tokens, _CachedBlock] = field(default_factory=dict)

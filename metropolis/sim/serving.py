@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from metropolis._core import Profile
 from metropolis.dispatch.base import Dispatcher
 from metropolis.policy.base import Execution, Policy, QueuedRequest
 from metropolis.sim.engines import Engines
-from metropolis.sim.profiles import Preemption
+from metropolis.sim.options import PoolOptions
 from metropolis.trace.programs import Program, by_arrival
 
 
@@ -47,7 +47,7 @@ class _Running:
 
 
 class Serving:
-    """One run; `advance` is called for every program that has ended."""
+    """One run."""
 
     def __init__(
         self,
@@ -55,15 +55,9 @@ class Serving:
         profile: Profile,
         policy: Policy,
         dispatcher: Dispatcher,
-        advance: Callable[[int], None] = lambda _: None,
-        *,
-        prefix_reuse: bool = False,
-        preemption: Preemption = "recompute",
+        options: PoolOptions,
     ) -> None:
-        self._advance = advance
-        self._engines = Engines(
-            profile, policy, dispatcher, prefix_reuse=prefix_reuse, preemption=preemption
-        )
+        self._engines = Engines(profile, policy, dispatcher, options)
         self._coming = by_arrival(programs)[::-1]
         self._running: dict[str, _Running] = {}
         self._calls: list[int] = []
@@ -127,4 +121,3 @@ class Serving:
             del self._running[program.name]
             self._engines.program_ended(program.name)
             self._ended.append(ServedProgram(program, now_sim_s, running.queueing_sim_s))
-            self._advance(1)

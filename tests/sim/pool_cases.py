@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import inf
 
 from hypothesis import strategies as st
 
 from metropolis._core import InstancePool, Profile, Request
+from metropolis.sim.options import PoolOptions
 from metropolis.sim.reference import Completion, ReferencePool, Status
-from metropolis.sim.reference_memory import Options
 
 Pool = InstancePool | ReferencePool
 Event = tuple[int, int, int, float, float, bool]
@@ -23,19 +23,12 @@ class Case:
 
     profile: Profile
     instances: int
-    options: Options
+    options: PoolOptions
     requests: tuple[tuple[float, Request], ...]
     ids: tuple[int, ...]
 
     def pool(self, kind: type[Pool]) -> Pool:
-        options = self.options
-        return kind(
-            self.profile,
-            self.instances,
-            options.prefix_reuse,
-            options.preemption,
-            options.decision_iterations,
-        )
+        return kind(self.profile, self.instances, **asdict(self.options))
 
 
 @st.composite
@@ -65,7 +58,7 @@ def cases(draw: st.DrawFn) -> Case:
         max_sequences=draw(st.integers(1, 8)), kv_bytes_per_token=1000,
         pcie_gb_per_s=draw(st.floats(0.001, 1)), host_gb=draw(st.sampled_from([1e-5, 5e-5, 1])),
     )  # fmt: skip
-    options = Options(
+    options = PoolOptions(
         draw(st.booleans()),
         draw(st.sampled_from(["recompute", "swap"])),
         draw(st.sampled_from([1, 1, 2, 3, 8])),

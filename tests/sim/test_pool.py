@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metropolis._core import InstancePool, Profile, Request, simulate
+from metropolis.sim.options import PoolOptions
 from metropolis.sim.reference import ReferencePool
-from metropolis.sim.reference_memory import Options
 from tests.sim.pool_cases import COMPLETION, Case, Event, cases, run
 
 
@@ -87,7 +87,7 @@ def test_tokens_are_conserved(case: Case) -> None:
         max_sequences=case.profile.max_sequences,
     )
     reuses = case.options.prefix_reuse
-    counted = Case(profile, case.instances, Options(reuses), case.requests, case.ids)
+    counted = Case(profile, case.instances, PoolOptions(reuses), case.requests, case.ids)
     _, pool = run(counted, InstancePool)
     computed_tokens = 1000 * sum(pool.busy_sim_s(i) for i in range(case.instances))
     tokens = sum(r.prompt_tokens + r.output_tokens - 1 for _, r in case.requests)

@@ -15,7 +15,7 @@ from metropolis.dispatch.fixed import LeastUsed
 from metropolis.policy.agentix.policy import Atlas
 from metropolis.policy.base import Execution, QueuedRequest
 from metropolis.sim.engines import Engines
-from metropolis.sim.profiles import Preemption
+from metropolis.sim.options import PoolOptions, Preemption
 from metropolis.sim.serving import Serving
 from metropolis.trace.generate import agentix
 
@@ -73,7 +73,7 @@ def drive(
     preemption: Preemption,
 ) -> tuple[list[Execution], Engines]:
     fleet = Fleet(1, engine.kv_capacity_tokens, 50.0)
-    engines = Engines(engine, policy, LeastUsed(fleet), preemption=preemption)
+    engines = Engines(engine, policy, LeastUsed(fleet), PoolOptions(preemption=preemption))
     coming, answered = arrivals[::-1], list[Execution]()
     while coming or policy.waiting or policy.running:
         now_s = min(engines.next_event_sim_s(), coming[-1][0].arrived_s if coming else inf)
@@ -140,7 +140,7 @@ def test_what_a_program_has_said_is_not_computed_again(name: str) -> None:
     ended_s = {}
     for reuse in (False, True):
         fleet = Fleet(1, engine.kv_capacity_tokens, 1000.0)
-        serving = Serving([program], engine, Atlas(), LeastUsed(fleet), prefix_reuse=reuse)
+        serving = Serving([program], engine, Atlas(), LeastUsed(fleet), PoolOptions(reuse))
         ended_s[reuse] = serving.run().programs[0].ended_sim_s - program.arrival_s
     texts: dict[int | None, int] = {}
     for call in program.calls:

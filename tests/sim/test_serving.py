@@ -13,6 +13,7 @@ from metropolis._core import simulate
 from metropolis.dispatch.base import Fleet
 from metropolis.policy.agentix.policy import Plas
 from metropolis.policy.named import DISPATCHERS, POLICIES, named, names_of
+from metropolis.sim.options import PoolOptions
 from metropolis.sim.profiles import load_profile
 from metropolis.sim.serving import Served, Serving
 from metropolis.trace.generate.agentic import APPLICATIONS, CO_LOCATED, workload
@@ -27,7 +28,11 @@ PROFILE = load_profile("llama-3-8b/l4")
 def serve(programs: list[Program], policy: str, dispatcher: str, instances: int = 2) -> Served:
     fleet = Fleet(instances, PROFILE.kv_capacity_tokens, 12.0)
     return Serving(
-        programs, PROFILE, named(POLICIES, policy)(), named(DISPATCHERS, dispatcher)(fleet)
+        programs,
+        PROFILE,
+        named(POLICIES, policy)(),
+        named(DISPATCHERS, dispatcher)(fleet),
+        PoolOptions(),
     ).run()
 
 
@@ -76,7 +81,7 @@ def test_who_was_held_back_stays_so_until_it_matters(
 
     def served(policy: Plas) -> Served:
         dispatcher = named(DISPATCHERS, "least_used")(fleet)
-        return Serving(programs, engine, policy, dispatcher, prefix_reuse=prefix_reuse).run()
+        return Serving(programs, engine, policy, dispatcher, PoolOptions(prefix_reuse)).run()
 
     assert served(Plas()) == served(_Restless())
 

@@ -100,7 +100,8 @@ def command(programs: int, profile: str, sequences: int, seed: int, as_json: boo
     with progress_bar(len(runs()), "runs") as (advance, describe):
         for run in runs():
             describe(f"{run.part}: {run.workload}, {run.system.name}")
-            per_s = run.load * run.instances * busy_per_s[run.workload, run.system.prefix_reuse]
+            busy = busy_per_s[run.workload, run.system.pool.prefix_reuse]
+            per_s = run.load * run.instances * busy
             found[run.part].append(
                 bench.run(run.workload, run.system, per_s, run.instances, run.shares)
             )

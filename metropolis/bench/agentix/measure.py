@@ -11,7 +11,8 @@ import numpy as np
 
 from metropolis.policy.named import DISPATCHERS, POLICIES, named
 from metropolis.sim.fleet import fleet_of
-from metropolis.sim.profiles import Preemption, Profile
+from metropolis.sim.options import PoolOptions
+from metropolis.sim.profiles import Profile
 from metropolis.sim.serving import Served, Serving
 from metropolis.trace.generate.agentix import workload
 
@@ -26,17 +27,17 @@ class System:
     name: str
     policy: str
     """Empty: `plas` for programs of one thread, `atlas` for others."""
-    prefix_reuse: bool = True
+    pool: PoolOptions
     dispatcher: str = "least_used"
-    preemption: Preemption = "recompute"
     options: str = ""
     """Of the policy."""
 
 
-FCFS = System("FCFS", "fcfs", prefix_reuse=False)
-OPTIMISED = System("FCFS, prefix cache", "fcfs")
-MLFQ = System("MLFQ", "mlfq", preemption="swap")
-AGENTIX = System("Agentix", "", dispatcher="agentix", preemption="swap")
+CACHE, SWAP = PoolOptions(prefix_reuse=True), PoolOptions(prefix_reuse=True, preemption="swap")
+FCFS = System("FCFS", "fcfs", PoolOptions())
+OPTIMISED = System("FCFS, prefix cache", "fcfs", CACHE)
+MLFQ = System("MLFQ", "mlfq", SWAP)
+AGENTIX = System("Agentix", "", SWAP, dispatcher="agentix")
 BY_PROGRAM = replace(AGENTIX, name="Agentix by program", options=":by_program=true")
 SYSTEMS = (FCFS, OPTIMISED, MLFQ, AGENTIX, BY_PROGRAM)
 
@@ -85,8 +86,7 @@ class Bench:
             self.engine,
             named(POLICIES, policy + system.options)(),
             named(DISPATCHERS, system.dispatcher)(fleet_of(self.engine, instances)),
-            prefix_reuse=system.prefix_reuse,
-            preemption=system.preemption,
+            system.pool,
         ).run()
         return _summed(name, system, instances, per_s, served, arriving[0].arrival_s)
 

@@ -11,6 +11,7 @@ from metropolis.dispatch.base import Fleet
 from metropolis.policy.named import DISPATCHERS, POLICIES, named
 from metropolis.runtime.replay import Setting, replay
 from metropolis.sim.fleet import busy_rate_per_s
+from metropolis.sim.options import PoolOptions
 from metropolis.sim.profiles import Profile
 from metropolis.sim.serving import Serving
 from metropolis.trace.generate import agentic, agentix
@@ -119,7 +120,7 @@ class Bench:
             self.engine,
             named(POLICIES, policy)(),
             named(DISPATCHERS, dispatcher)(fleet),
-            prefix_reuse=self.prefix_reuse,
+            PoolOptions(self.prefix_reuse),
         ).run()
         latencies_ms = np.array([1000 * one.latency_s_per_token for one in served.programs])
         return Mixed(

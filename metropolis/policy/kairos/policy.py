@@ -47,8 +47,8 @@ class Kairos(Policy):
         """Distributions that are newer than the order."""
         self._places: dict[str, int] = {}
         """Of the functions that are known, from 1."""
-        self._trials: dict[str, set[int]] = defaultdict(set)
-        """By function: the requests that go first while it is unknown."""
+        self._trials: dict[str, set[int]] = {}
+        """By function that is unknown: the requests that go first."""
         self._first_s = 0.0
         """When the first program of all arrived."""
         self._has_begun = False
@@ -67,7 +67,7 @@ class Kairos(Policy):
         if not self._has_begun:
             self._has_begun, self._first_s = True, request.program_arrived_s
         if request.function not in self._places:
-            trial = self._trials[request.function]
+            trial = self._trials.setdefault(request.function, set())
             if len(trial) < TRIALS:
                 trial.add(request.id)
 
@@ -77,13 +77,13 @@ class Kairos(Policy):
 
     def withdrawn(self, request: QueuedRequest) -> None:
         """Nothing is learned from it: another may be tried."""
-        self._trials[request.function].discard(request.id)
+        self._trials.get(request.function, set()).discard(request.id)
 
     def program_ended(self, program: str) -> None:
         """Learn from the program how long its stages had left."""
         for execution, left_s in remaining_s(call_graph(self._programs.pop(program, []))):
             function = execution.request.function
-            self._trials[function].discard(execution.request.id)
+            self._trials.get(function, set()).discard(execution.request.id)
             if function in self._remaining or len(self._remaining) < FUNCTIONS_MAX:
                 self._news += self._remaining[function].add(left_s)
         if self._news * SHARE > len(self._places):
@@ -101,4 +101,5 @@ class Kairos(Policy):
         places = {names[index]: place for place, index in enumerate(order, start=1)}
         if places != self._places:
             self._places = places
+            self._trials = {name: own for name, own in self._trials.items() if name not in places}
             self.version += 1
