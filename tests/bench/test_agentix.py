@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from metropolis.bench import agentix
 from metropolis.bench.agentix.measure import (
     AGENTIX,
+    FCFS,
     OPTIMISED,
     SYSTEMS,
     Bench,
@@ -21,7 +22,6 @@ from metropolis.bench.agentix.measure import (
     throughput_at,
 )
 from metropolis.bench.agentix.tables import most_times, times
-from metropolis.sim.profiles import load_profile
 
 POINT = Measured("ShareGPT", "FCFS", "least_used", 1, 1.0, 10.0, {95: 1.0, 99: 1.0}, 0, 1.0)
 
@@ -57,9 +57,9 @@ def test_the_most_is_sought_at_every_latency_that_both_were_measured_at() -> Non
 
 def test_an_instance_is_busy_at_its_busy_rate() -> None:
     """Well below it nobody waits long; well above, latency is a multiple."""
-    bench = Bench(load_profile("llama-3-8b/a100"), 400, seed=1)
-    per_s = bench.busy_per_s("BFCL", prefix_reuse=True)
-    assert per_s > 2 * bench.busy_per_s("BFCL", prefix_reuse=False)
+    bench = Bench("llama-3-8b/a100", sequences=128, programs=400, seed=1)
+    per_s = bench.busy_per_s("BFCL", OPTIMISED)
+    assert per_s > 2 * bench.busy_per_s("BFCL", FCFS)
     low, high = (bench.run("BFCL", OPTIMISED, load * per_s) for load in (0.5, 2.0))
     assert high.average_ms > 2 * low.average_ms
     assert bench.run("BFCL", AGENTIX, 2.0 * per_s).average_ms < high.average_ms

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from math import inf
 
 import click
@@ -21,7 +22,6 @@ from metropolis.bench.agentix.tables import (
     show,
 )
 from metropolis.progress import progress_bar
-from metropolis.sim.profiles import load_profile
 from metropolis.trace.generate.agentix import MIXED, WORKLOADS
 
 LOADS = (0.4, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0, 3.0)
@@ -31,8 +31,6 @@ FEW_LOADS = (0.4, 0.8, 1.1, 1.5)
 BALANCERS = ("round_robin", "least_used", "prefix", "agentix")
 BALANCED = ("ShareGPT", "LATS")
 INSTANCES = 4
-HOST_GB = 150.0
-"""For what is swapped out: the paper has more than 1.2 TB for eight GPUs (§6.5)."""
 REPLICAS = (1, 2, 4)
 
 
@@ -88,20 +86,13 @@ def command(programs: int, profile: str, sequences: int, seed: int, as_json: boo
     Everything is simulated: instances, and programs that have the paper's statistics. PROGRAMS are
     chats for each instance; of the others as many as take about as long.
     """
-    engine = load_profile(profile)
-    engine.max_sequences, engine.host_gb = sequences, HOST_GB
-    bench = Bench(engine, programs, seed)
-    busy_per_s = {
-        (name, reuse): bench.busy_per_s(name, prefix_reuse=reuse)
-        for name in (*WORKLOADS, MIXED)
-        for reuse in (False, True)
-    }
+    bench = Bench(profile, sequences, programs, seed)
+    busy_per_s = cache(bench.busy_per_s)
     found: dict[str, list[Measured]] = {run.part: [] for run in runs()}
     with progress_bar(len(runs()), "runs") as (advance, describe):
         for run in runs():
             describe(f"{run.part}: {run.workload}, {run.system.name}")
-            busy = busy_per_s[run.workload, run.system.pool.prefix_reuse]
-            per_s = run.load * run.instances * busy
+            per_s = run.load * run.instances * busy_per_s(run.workload, run.system)
             found[run.part].append(
                 bench.run(run.workload, run.system, per_s, run.instances, run.shares)
             )

@@ -12,7 +12,7 @@ import numpy as np
 from metropolis.policy.named import DISPATCHERS, POLICIES, named
 from metropolis.sim.fleet import fleet_of
 from metropolis.sim.options import PoolOptions
-from metropolis.sim.profiles import Profile
+from metropolis.sim.profiles import Profile, load_profile
 from metropolis.sim.serving import Served, Serving
 from metropolis.trace.generate.agentix import workload
 
@@ -31,15 +31,21 @@ class System:
     dispatcher: str = "least_used"
     options: str = ""
     """Of the policy."""
+    copies_slower: float = 1.0
+    """Times those of the profile take."""
 
 
 CACHE, SWAP = PoolOptions(prefix_reuse=True), PoolOptions(prefix_reuse=True, preemption="swap")
 FCFS = System("FCFS", "fcfs", PoolOptions())
 OPTIMISED = System("FCFS, prefix cache", "fcfs", CACHE)
 MLFQ = System("MLFQ", "mlfq", SWAP)
+SLOW_MLFQ = replace(MLFQ, name="MLFQ, slow copies", copies_slower=5.0)
+"""As the paper's: vLLM copies block by block, which takes 3 to 7 times as long (§6.5)."""
 AGENTIX = System("Agentix", "", SWAP, dispatcher="agentix")
 BY_PROGRAM = replace(AGENTIX, name="Agentix by program", options=":by_program=true")
-SYSTEMS = (FCFS, OPTIMISED, MLFQ, AGENTIX, BY_PROGRAM)
+SYSTEMS = (FCFS, OPTIMISED, MLFQ, SLOW_MLFQ, AGENTIX, BY_PROGRAM)
+HOST_GB = 150.0
+"""For what is swapped out: the paper has more than 1.2 TB for eight GPUs (§6.5)."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,9 @@ class Measured:
 class Bench:
     """What all runs have in common."""
 
-    engine: Profile
+    profile: str
+    sequences: int
+    """Most that an instance decodes at once."""
     programs: int
     """Of the chats; of programs with more calls fewer, see `count`."""
     seed: int
@@ -71,6 +79,13 @@ class Bench:
         """So many programs of a workload that it takes about as long as the chats do."""
         share = {"LATS": 0.1, "mixed": 0.3}.get(name, 1.0)
         return max(1, round(share * self.programs))
+
+    def engine(self, system: System) -> Profile:
+        """An instance of `system`."""
+        engine = load_profile(self.profile)
+        engine.max_sequences, engine.host_gb = self.sequences, HOST_GB
+        engine.pcie_gb_per_s /= system.copies_slower
+        return engine
 
     def run(
         self, name: str, system: System, per_s: float, instances: int = 1, shares: int = 1
@@ -81,28 +96,29 @@ class Bench:
         """
         arriving = workload(name, shares * self.count(name), min(per_s, 1e9), self.seed)
         policy = system.policy or ("plas" if name in SINGLE_THREADED else "atlas")
+        engine = self.engine(system)
         served = Serving(
             arriving,
-            self.engine,
+            engine,
             named(POLICIES, policy + system.options)(),
-            named(DISPATCHERS, system.dispatcher)(fleet_of(self.engine, instances)),
+            named(DISPATCHERS, system.dispatcher)(fleet_of(engine, instances)),
             system.pool,
         ).run()
         return _summed(name, system, instances, per_s, served, arriving[0].arrival_s)
 
-    def busy_per_s(self, name: str, *, prefix_reuse: bool) -> float:
+    def busy_per_s(self, name: str, system: System) -> float:
         """Programs a second that keep one instance's full batch at work, as its profile has it.
 
         With prefix reuse everything is computed once in a program and system prompts never.
         """
-        engine, batch = self.engine, self.engine.max_sequences
+        engine, batch = self.engine(system), self.sequences
         iteration_ms = max(engine.w_ms, engine.g_ms * batch + engine.h_ms)
         sample, busy_ms = workload(name, self.count(name), 1.0, self.seed), 0.0
         for program in sample:
             seen: set[int | None] = set()
             for call in program.calls:
                 new = [tokens for text, tokens in call.prefix if text not in seen]
-                if prefix_reuse:
+                if system.pool.prefix_reuse:
                     seen |= {text for text, _ in call.prefix} | {call.answer_text}
                 context = call.prompt_tokens + call.output_tokens / 2
                 token_ms = iteration_ms / batch + engine.b_ms + engine.k_ms * context
