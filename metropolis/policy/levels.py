@@ -6,7 +6,7 @@ from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import accumulate, count
 from math import inf
 
@@ -19,6 +19,8 @@ QUANTA_S = (2.0, 8.0, 32.0, 128.0)
 _LEVEL_BITS, _ENTRY_BITS = 8, 40
 """Of a rank: the level; below it who entered it earlier."""
 _RESOLUTION_S = 1e-6
+_VOID_MAX = 1000
+"""Items of `_due` that are void and not yet thrown away, beside as many as there are calls."""
 
 
 @dataclass(slots=True)
@@ -143,6 +145,10 @@ class Multilevel(Policy):
         number = self._expected[call.request.id] = next(self._dues)
         if due_s < inf:
             heappush(self._due, (max(due_s, call.since_s), number, call))
+        if len(self._due) > 2 * len(self._expected) + _VOID_MAX:
+            expected = set(self._expected.values())
+            self._due = [item for item in self._due if item[1] in expected]
+            heapify(self._due)
 
     def _turn(self, request: QueuedRequest, now_s: float, is_running: bool) -> None:
         call = self._calls[request.id]

@@ -44,6 +44,18 @@ def run(policy: Policy, asked: QueuedRequest, started_s: float, completed_s: flo
     policy.completed(Execution(asked, 0, started_s, completed_s, 1))
 
 
+@pytest.mark.parametrize("policy", [Mlfq((1.0, 1.0), promote_s=1e6), Plas((1.0, 1.0), beta=1e6)])
+def test_what_has_been_answered_is_soon_forgotten(policy: Multilevel) -> None:
+    for number in range(5000):  # each would starve in a million seconds
+        asked = request(number, f"p{number}", float(number))
+        policy.arrived(asked)
+        policy.started(asked, number)
+        policy.passed(number + 1.5)
+        policy.preempted(asked, number + 1.5)
+        policy.completed(Execution(asked, 0, number, number + 2.0, 1))
+    assert len(policy._due) <= 1001
+
+
 def level(policy: Policy, asked: QueuedRequest) -> int:
     return policy.rank(asked) >> 40
 

@@ -13,7 +13,7 @@ from scipy.stats import wasserstein_distance
 
 from metropolis.policy.base import Execution, QueuedRequest
 from metropolis.policy.kairos.latency import FIRST, LEVELS, Latencies, wasserstein
-from metropolis.policy.kairos.policy import TRIALS, Kairos
+from metropolis.policy.kairos.policy import PROGRAM_MAX, TRIALS, Kairos
 from metropolis.policy.kairos.priority import distance_from_zero, distances, embedded
 from metropolis.policy.kairos.workflow import Stage, call_graph, in_parallel, remaining_s
 
@@ -195,6 +195,43 @@ def test_the_policy_learns_which_function_has_less_left() -> None:
 def test_stages_that_touch_are_not_in_parallel() -> None:
     stages = [Stage(one) for one in spans(("B", "A", 1, 3), ("C", "A", 3, 5), ("D", "A", 4, 6))]
     assert [len(group) for group in in_parallel(stages)] == [1, 2]
+
+
+def test_a_long_chain_is_followed_to_its_end() -> None:
+    chain = spans(*((f"f{n}", f"f{n - 1}", n, n + 1) for n in range(5000)))
+    assert left_of(chain) == {f"f{n}": 5000 - n for n in range(5000)}
+
+
+def test_what_took_no_time_led_to_nothing() -> None:
+    assert left_of(spans(("A", "B", 1, 1), ("B", "A", 1, 1), ("C", "A", 1, 3))) == {
+        "A": 2, "B": 2, "C": 2
+    }  # fmt: skip
+
+
+def test_a_program_that_goes_on_is_learned_from_on_the_way() -> None:
+    policy, numbers = Kairos(), count()
+    for number in range(FIRST):
+        live(policy, next(numbers), "long", f"p{number}", lasts_s=50.0)
+    for number in range(PROGRAM_MAX):
+        request = QueuedRequest(next(numbers), "q", "short", 1, 2.0 * number, 0.0, prefix=((1, 1),))
+        policy.arrived(request)
+        policy.completed(Execution(request, 0, 2.0 * number, 2.0 * number + 1, 1))
+        if number < PROGRAM_MAX - 1:
+            assert len(policy._programs["q"]) == number + 1
+    assert not policy._programs
+    first, last = (QueuedRequest(0, "r", name, 1, 0.0, 0.0) for name in ("short", "new"))
+    assert policy.rank(first) < policy.rank(last)
+
+
+def test_within_a_function_who_began_first_goes_first_for_years() -> None:
+    policy = Kairos()
+    for day in range(1, 1000):
+        policy.passed(86400.0 * day)
+        starts_s = 86400.0 * day + np.arange(0.0, 10.0)
+        requests = [QueuedRequest(day, "p", "f", 1, at_s, at_s) for at_s in starts_s]
+        policy.arrived(requests[0])
+        ranks = [policy.rank(request) for request in requests]
+        assert ranks == sorted(set(ranks))
 
 
 def test_of_too_many_functions_nothing_is_learned(monkeypatch: pytest.MonkeyPatch) -> None:

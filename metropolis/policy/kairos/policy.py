@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,9 +14,14 @@ from metropolis.policy.kairos.workflow import call_graph, remaining_s
 from metropolis.types import MetropolisError
 
 _START_BITS, _PLACE_BITS = 32, 13
-"""Of a rank: the start of a program in ms since the first, which is enough for 49 days; above it
-the place of its function."""
+"""Of a rank: the start of a program in ms since some day, which is enough for 49 days; above it the
+place of its function."""
 _START_MAX = (1 << _START_BITS) - 1
+_NEW_DAY_S = _START_MAX / 2000
+"""After so long a later day is chosen; programs that began before it are all equal."""
+_DAY_S = 86400.0
+PROGRAM_MAX = 1024
+"""Executions of a program that goes on: so many are learned from as if it had ended."""
 FUNCTIONS_MAX = (1 << _PLACE_BITS) - 2
 """Of more nothing is learned: memory and time of an update grow with their square. Two places are
 those of what is unknown."""
@@ -50,7 +56,7 @@ class Kairos(Policy):
         self._trials: dict[str, set[int]] = {}
         """By function that is unknown: the requests that go first."""
         self._first_s = 0.0
-        """When the first program of all arrived."""
+        """When the first program of all arrived, or a later day."""
         self._has_begun = False
 
     def rank(self, request: QueuedRequest) -> int:
@@ -66,6 +72,9 @@ class Kairos(Policy):
         """See Policy."""
         if not self._has_begun:
             self._has_begun, self._first_s = True, request.program_arrived_s
+        if request.program_arrived_s > self._first_s + _NEW_DAY_S:
+            self._first_s = request.program_arrived_s - _DAY_S
+            self.version += 1
         if request.function not in self._places:
             trial = self._trials.setdefault(request.function, set())
             if len(trial) < TRIALS:
@@ -73,7 +82,10 @@ class Kairos(Policy):
 
     def completed(self, execution: Execution) -> None:
         """See Policy."""
-        self._programs[execution.request.program].append(execution)
+        spans = self._programs[execution.request.program]
+        spans.append(replace(execution, request=replace(execution.request, prefix=())))
+        if len(spans) == PROGRAM_MAX:
+            self.program_ended(execution.request.program)
 
     def withdrawn(self, request: QueuedRequest) -> None:
         """Nothing is learned from it: another may be tried."""
