@@ -154,10 +154,17 @@ def test_a_distribution_converges_when_doubling_it_changes_little() -> None:
     latencies, draw = Latencies(), Random(1)
     looks = [count for count in range(1, 65) if latencies.add(draw.gauss(10, 1))]
     assert looks == [FIRST, 2 * FIRST, 4 * FIRST, 8 * FIRST]
-    assert latencies.converged
-    for _ in range(64):
-        latencies.add(30.0)
-    assert not latencies.converged
+    assert latencies.has_converged
+
+
+def test_nothing_is_expected_of_a_function_before_its_distribution_has_converged() -> None:
+    latencies = Latencies()
+    for number in range(4 * FIRST):
+        latencies.add(float(number))
+        assert latencies.densest_s is None
+    for _ in range(64 * FIRST):
+        latencies.add(float(FIRST))
+    assert latencies.densest_s == FIRST
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=FIRST, max_size=FIRST))

@@ -29,8 +29,8 @@ class Latencies:
         self._count, self._due = 0, FIRST
         self.quantiles: Quantiles | None = None
         """(LEVELS,): at the middles of equal shares, as of the last look; None: none yet."""
-        self.converged = False
-        """Whether the last two looks saw nearly the same."""
+        self.has_converged = False
+        """Whether two looks, one after the other, have ever seen nearly the same."""
 
     def add(self, latency_s: float) -> bool:
         """Another sample; True when `quantiles` are new."""
@@ -40,18 +40,18 @@ class Latencies:
             return False
         self._due = min(2 * self._count, self._count + self._window)
         before, self.quantiles = self.quantiles, _quantiles(self._samples)
-        self.converged = before is not None and (
-            wasserstein(before, self.quantiles) <= CONVERGED * float(self.quantiles.mean())
-        )
+        if before is not None:
+            moved_s = wasserstein(before, self.quantiles)
+            self.has_converged |= moved_s <= CONVERGED * float(self.quantiles.mean())
         return True
 
     @property
     def densest_s(self) -> float | None:
         """Where the density peaks: the middle of the shortest stretch that holds a quarter of all.
 
-        None before the first look.
+        None before the distribution has converged.
         """
-        if self.quantiles is None:
+        if self.quantiles is None or not self.has_converged:
             return None
         wide = LEVELS // 4
         begin = int(np.argmin(self.quantiles[wide:] - self.quantiles[:-wide]))
