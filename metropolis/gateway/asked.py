@@ -15,6 +15,8 @@ from metropolis.types import MetropolisError
 
 PREFIX = "X-Metropolis-"
 """Of the headers a client may send: Program, Function, Upstream, Step, Stages-Left, End."""
+NAME_CHARACTERS_MAX = 200
+"""Metrics and policies keep names."""
 USAGE = re.compile(rb'"completion_tokens"\s*:\s*(\d+)')
 PIECE_BYTES = 1024
 """Prompts share whole pieces of their messages."""
@@ -34,6 +36,8 @@ class Asked:
 
     program: str | None
     function: str
+    is_guessed: bool
+    """The function is: no header names it."""
     upstream: str | None
     step: int
     stages_left: int | None
@@ -52,19 +56,26 @@ class Asked:
 def read(headers: Mapping[str, str], body: bytes) -> Asked:
     """What is asked; raises MetropolisError on a body that is no JSON object or a bad header."""
     try:
-        said = msgspec.json.decode(body, type=_Body)
+        return _read(headers, msgspec.json.decode(body, type=_Body))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise MetropolisError(f"the body is not a JSON object: {error}") from None
+    except RecursionError:
+        raise MetropolisError("the body is nested too deep; flatten it") from None
+
+
+def _read(headers: Mapping[str, str], said: _Body) -> Asked:
     messages = said.messages if isinstance(said.messages, list) else []
     messages = [message for message in messages if isinstance(message, dict)]
     turns = [message.get("role") for message in messages]
     opening = turns.index("assistant") if "assistant" in turns else len(turns)
-    user = said.user if isinstance(said.user, str) and said.user else None
+    user = said.user if isinstance(said.user, str) and _is_name(said.user) else None
+    function = _name(headers, "Function")
     texts = [msgspec.json.encode(message) for message in messages or [said.prompt]]
     return Asked(
-        headers.get(f"{PREFIX}Program") or user,
-        headers.get(f"{PREFIX}Function") or _function(messages),
-        headers.get(f"{PREFIX}Upstream") or None,
+        _name(headers, "Program") or user,
+        function or _function(messages),
+        function is None,
+        _name(headers, "Upstream"),
         _integer(headers, "Step") or 0,
         _integer(headers, "Stages-Left"),
         headers.get(f"{PREFIX}End", "").lower() in ("1", "true", "yes"),
@@ -88,6 +99,25 @@ def output_tokens_in(end: bytes) -> int | None:
     """What the `end` of an answer says of its length; None when it says nothing."""
     found = USAGE.findall(end[-USAGE_BYTES:])
     return int(found[-1]) if found else None
+
+
+def _name(headers: Mapping[str, str], name: str) -> str | None:
+    written = headers.get(PREFIX + name)
+    if not written:
+        return None
+    if not _is_name(written):
+        begin = written[:20]
+        raise MetropolisError(
+            f"header {PREFIX}{name} begins with {begin!r}; write a name of at most "
+            f"{NAME_CHARACTERS_MAX} printable characters in UTF-8"
+        )
+    return written
+
+
+def _is_name(text: str) -> bool:
+    """Bytes of a header that are no UTF-8 come as surrogates, which are not printable."""
+    is_short = 0 < len(text) <= NAME_CHARACTERS_MAX
+    return is_short and text.isprintable() and text == text.strip()
 
 
 def _integer(headers: Mapping[str, str], name: str) -> int | None:

@@ -201,7 +201,7 @@ def continuable(path: str, body: bytes, *, preempts: bool, is_known: bool) -> Co
             asked = msgspec.json.decode(body, type=_Chat)
         else:
             return None
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None  # something else is asked for; or the engine will say what is wrong
     if not asked.is_plain or not (asked.stream or preempts):
         return None

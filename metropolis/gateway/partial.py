@@ -159,7 +159,7 @@ class Partial:
     def _read(self, data: bytes, as_it_came: bytes) -> bytes:
         try:
             event = msgspec.json.decode(data, type=Event)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self.is_understood = False
             self._envelope.failed(data)
             return as_it_came

@@ -19,8 +19,11 @@ from metropolis.gateway.asked import Asked
 from metropolis.policy.base import QueuedRequest
 
 FUNCTIONS_MAX = 1000
-"""Names beyond these are all OTHER: policies and metrics keep something for each."""
+"""Of those named, and of those guessed, so that these crowd out none of those; any beyond are
+OTHER: policies and metrics keep something for each."""
 OTHER = "other"
+OWN = " "
+"""Begins the names that programs get here, and no client's."""
 
 
 @dataclass(slots=True)
@@ -43,7 +46,9 @@ class Sessions:
         self._idle: dict[str, float] = {}
         """Since when; the longest first."""
         self._conversations: dict[bytes, str] = {}
-        self._functions: set[str] = set()
+        self._named: set[str] = set()
+        self._guessed: set[str] = set()
+        """Functions."""
         self._count = count()
 
     def __len__(self) -> int:
@@ -52,7 +57,7 @@ class Sessions:
     def enter(self, asked: Asked, now_s: float) -> QueuedRequest:
         """A request has come."""
         id_ = next(self._count)
-        name = asked.program or self._conversation(asked) or f"request {id_}"
+        name = asked.program or self._conversation(asked) or f"{OWN}request {id_}"
         opening = asked.opening if asked.program is None else None
         program = self._programs.get(name)
         if program is None:
@@ -65,7 +70,7 @@ class Sessions:
         return QueuedRequest(
             id_,
             name,
-            self._function(asked.function),
+            self._function(asked),
             asked.prompt_tokens,
             now_s,
             program.arrived_s,
@@ -102,14 +107,14 @@ class Sessions:
             return None
         if asked.is_continued and asked.opening in self._conversations:
             return self._conversations[asked.opening]
-        return f"conversation {next(self._count)}"
+        return f"{OWN}conversation {next(self._count)}"
 
-    def _function(self, name: str) -> str:
-        if name not in self._functions:
-            if len(self._functions) == FUNCTIONS_MAX:
-                return OTHER
-            self._functions.add(name)
-        return name
+    def _function(self, asked: Asked) -> str:
+        known = self._guessed if asked.is_guessed else self._named
+        if asked.function not in known and len(known) == FUNCTIONS_MAX:
+            return OTHER
+        known.add(asked.function)
+        return asked.function
 
     def _end(self, name: str) -> None:
         program = self._programs.pop(name)

@@ -107,6 +107,8 @@ def test_an_error_of_the_engine_is_its_answer() -> None:
         (b"{", {}, "the body is not a JSON object"),
         (b'{"prompt": "\xff"}', {}, "the body is not a JSON object"),
         (b"[1]", {}, "the body is not a JSON object"),
+        (b'{"prompt": %b}' % (b"[" * 2000 + b"]" * 2000), {}, "the body is nested too deep"),
+        (b'{"x": %b}' % (b"[" * 2000 + b"]" * 2000), {}, "the body is nested too deep"),
         (b"{}", {"X-Metropolis-Step": "x"}, "X-Metropolis-Step is 'x'; write a number"),
         (b"{}", {"X-Metropolis-Stages-Left": "-1"}, "Stages-Left is '-1'; write a number"),
     ],
@@ -121,6 +123,24 @@ def test_what_cannot_be_understood_is_a_400(
             assert status == 400
             assert sentence in json.loads(answer)["error"]["message"]
             assert not engine.raw
+
+    asyncio.run(ask())
+
+
+def test_names_that_cannot_be_shown_are_refused_and_spoil_no_metrics() -> None:
+    async def ask() -> None:
+        async with gateway_before(StubEngine()) as (url, _), aiohttp.ClientSession() as session:
+            connection = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+            connection[1].write(
+                b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n"
+                b"Connection: close\r\nX-Metropolis-Function: a\xff\r\n\r\n{}"
+            )
+            answer = await connection[0].read()
+            connection[1].close()
+            assert answer.startswith(b"HTTP/1.1 400 ")
+            assert b"header X-Metropolis-Function begins with " in answer
+            async with session.get(f"{url}/metrics") as metrics:
+                assert metrics.status == 200
 
     asyncio.run(ask())
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from metropolis.gateway.asked import output_tokens_in, read, with_fields
 from metropolis.gateway.sessions import FUNCTIONS_MAX, OTHER, Sessions
 from metropolis.policy.base import QueuedRequest
+from metropolis.types import MetropolisError
 
 SYSTEM = {"role": "system", "content": "You are a planner."}
 
@@ -63,6 +64,33 @@ def test_a_program_remembers_when_it_began_and_what_was_answered_last() -> None:
 
 def test_the_field_user_names_a_program() -> None:
     assert Front().ask(prompt="x", user="ada").program == "ada"
+
+
+@pytest.mark.parametrize("user", ["u" * 201, "a\nb", " request 9", 5, ["ada"]])
+def test_a_user_that_is_no_name_names_no_program(user: Any) -> None:
+    front = Front()
+    first, second = front.ask(prompt="x", user=user), front.ask(prompt="x", user=user)
+    assert first.program != second.program
+    assert user not in (first.program, second.program)
+
+
+def test_programs_of_their_own_are_nobody_elses() -> None:
+    front = Front()
+    own = [front.enter(prompt="x").program, front.enter(messages=said("hello")).program]
+    for name in own:
+        with pytest.raises(MetropolisError, match="header X-Metropolis-Program"):
+            front.ask(0.0, {"X-Metropolis-Program": name}, prompt="x")
+        assert front.ask(0.0, {"X-Metropolis-Program": name.strip()}, prompt="x").program not in own
+
+
+@pytest.mark.parametrize("name", ["Program", "Function", "Upstream"])
+@pytest.mark.parametrize("value", ["a\udcff", "a\x7f", "a\tb", "n" * 201])
+def test_names_can_be_shown(name: str, value: str) -> None:
+    front = Front()
+    with pytest.raises(MetropolisError, match=f"{name} begins with .* at most 200"):
+        front.ask(0.0, {f"X-Metropolis-{name}": value}, prompt="x")
+    front.ask(0.0, {f"X-Metropolis-{name}": "n" * 200}, prompt="x")
+    front.ask(0.0, {f"X-Metropolis-{name}": "größer 大"}, prompt="x")
 
 
 def test_a_conversation_is_a_program() -> None:
@@ -118,6 +146,13 @@ def test_functions_beyond_a_bound_are_one() -> None:
     }
     assert len(names) == FUNCTIONS_MAX + 1
     assert OTHER in names
+
+
+def test_guessed_functions_crowd_out_none_that_are_named() -> None:
+    front = Front()
+    prompts = [[SYSTEM | {"content": f"It is day {n}."}] for n in range(FUNCTIONS_MAX + 1)]
+    assert [front.ask(messages=prompt).function for prompt in prompts][-1] == OTHER
+    assert front.ask(0.0, {"X-Metropolis-Function": "plan"}, prompt="").function == "plan"
 
 
 NAMES = st.sampled_from(["", "a", "b"])
