@@ -192,14 +192,17 @@ class Engine:
             abort.add_done_callback(self._aborts.discard)
 
     def _fields(self, rank: int) -> dict[str, Any]:
-        """What this kind of engine is told beside the client's body."""
+        """What this kind of engine is told beside the client's body.
+
+        SGLang aborts every request whose id begins with the one it is told: none begins another.
+        """
         if self._kind == "vllm":
             return {"priority": rank}
         if self._kind == "sglang":
             self._count += 1
             return {
                 "priority": self._priorities.priority(rank),
-                "rid": f"{self._rid}-{self._count}",
+                "rid": f"{self._rid}-{self._count}-",
             }
         return {}
 

@@ -47,7 +47,11 @@ class StubEngine:
         """Pieces of streams."""
         self.left = 0
         """Clients that went before their answer was whole."""
+        self.running: list[str] = []
         self.aborted: list[str] = []
+        """What came as an id to abort."""
+        self.hit: list[str] = []
+        """What ran that this aborted: whatever begins so, as in SGLang."""
         self.status = 200
         self._port = 0
 
@@ -89,13 +93,17 @@ class StubEngine:
         return web.json_response({"object": "list", "data": models})
 
     async def _abort(self, request: web.Request) -> web.Response:
-        self.aborted.append((await request.json())["rid"])
+        rid = (await request.json())["rid"]
+        self.aborted.append(rid)
+        self.hit += [running for running in self.running if running.startswith(rid)]
         return web.Response()
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         self.raw.append(await request.read())
         self.headers.append(dict(request.headers))
         body = json.loads(self.raw[-1])
+        rid = body.get("rid", "")
+        self.running.append(rid)
         try:
             await asyncio.sleep(self.latency_s)
             await self.open.wait()
@@ -104,6 +112,8 @@ class StubEngine:
         except (asyncio.CancelledError, ConnectionError):
             self.left += 1
             raise
+        finally:
+            self.running.remove(rid)
         self.answered[question_of(body)] += 1
         return web.Response(
             body=self.whole(body),

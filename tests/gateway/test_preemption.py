@@ -106,7 +106,7 @@ def test_clients_may_leave_while_a_preempted_stream_waits() -> None:
             long = asyncio.create_task(
                 post(url, counted("long", 6000), path=PATHS[1], headers=at_step(9))
             )
-            await until(lambda: engine.raw)
+            await until(lambda: engine.sent)
             engine.open.clear()
             short = asyncio.create_task(post(url, counted("short", 1), path=PATHS[1]))
             await until(lambda: gateway.figures.preempted == 1 and len(gateway.admission) == 1)
