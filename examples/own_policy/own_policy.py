@@ -4,6 +4,7 @@
 `metropolis replay TRACE --policy short-prompts:patience_s=5 --dispatcher by-function`
 """
 
+from math import inf
 from zlib import crc32
 
 from metropolis.dispatch.base import Dispatcher
@@ -15,8 +16,8 @@ class ShortPrompts(Policy):
     """Short prompts first; a second of an earlier arrival is worth `1000 / patience_s` tokens."""
 
     def __init__(self, patience_s: float = 60.0) -> None:
-        if patience_s <= 0:
-            raise MetropolisError(f"patience_s is {patience_s}; it should be above 0")
+        if not 0 < patience_s < inf:
+            raise MetropolisError(f"patience_s is {patience_s}; it should be above 0, and not inf")
         self._patience_s = patience_s
 
     def rank(self, request: QueuedRequest) -> int:

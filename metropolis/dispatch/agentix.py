@@ -22,7 +22,7 @@ class DataLocal(LeastUsed):
         super().__init__(fleet)
         if threshold_tokens < 0:
             raise MetropolisError(
-                f"agentix: threshold_tokens is {threshold_tokens}; it should be at least 0"
+                f"threshold_tokens is {threshold_tokens}; it should be at least 0"
             )
         self._threshold_tokens = threshold_tokens
         self._home: dict[str, int] = {}

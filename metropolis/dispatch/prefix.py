@@ -39,9 +39,9 @@ class SharedPrefix(LeastUsed):
     def __init__(self, fleet: Fleet, share: float = 0.5, skew: float = 2.0) -> None:
         super().__init__(fleet)
         if not 0 < share <= 1:
-            raise MetropolisError(f"prefix: share is {share}; it should be above 0, at most 1")
+            raise MetropolisError(f"share is {share}; it should be above 0, at most 1")
         if not skew >= 1:
-            raise MetropolisError(f"prefix: skew is {skew}; it should be at least 1")
+            raise MetropolisError(f"skew is {skew}; it should be at least 1")
         self._share, self._skew = share, skew
         self._root = _Node()
         self._held: list[OrderedDict[_Node, None]] = [OrderedDict() for _ in range(fleet.instances)]

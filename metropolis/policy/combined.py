@@ -20,9 +20,11 @@ class Combined(Policy):
         self._policies = policies
         left = RANK_BITS - sum(policy.rank_bits for policy in policies[1:])
         if left < 1:
+            widest = max(policies[1:], key=lambda policy: policy.rank_bits)
             raise MetropolisError(
-                f"{'+'.join(type(policy).__name__ for policy in policies)}: the ranks of all but "
-                f"the first take {RANK_BITS - left} bits; fewer than {RANK_BITS} would be right"
+                f"{type(widest).__name__} takes {widest.rank_bits} of a rank's {RANK_BITS} bits, "
+                "which leaves too few to those before it; it should stand first, or say that it "
+                "needs fewer (rank_bits)"
             )
         self._first_max = (1 << left) - 1
         self.preempts = any(policy.preempts for policy in policies)

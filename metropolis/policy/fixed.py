@@ -24,7 +24,7 @@ class StepFirst(Policy):
 
     def __init__(self, bucket: int = 1) -> None:
         if bucket < 1:
-            raise MetropolisError(f"step: bucket is {bucket}; it should be at least 1")
+            raise MetropolisError(f"bucket is {bucket}; it should be at least 1")
         self._bucket = bucket
 
     def rank(self, request: QueuedRequest) -> int:
@@ -42,6 +42,7 @@ class Topology(Policy):
         if request.stages_left is None:
             raise MetropolisError(
                 f"program {request.program!r}, function {request.function!r}: topology needs to "
-                "know how many stages are left"
+                "know how many stages are left, which only generated programs and the gateway's "
+                "header X-Metropolis-Stages-Left tell"
             )
         return min(request.stages_left, (1 << self.rank_bits) - 1)

@@ -6,13 +6,19 @@ from collections.abc import Sequence
 from math import inf
 
 from metropolis.policy.levels import QUANTA_S, Call, Multilevel
+from metropolis.types import MetropolisError
 
 
 class Mlfq(Multilevel):
-    """Every request begins in the first level, and returns there when it has waited too long."""
+    """Every request begins in the first level, and returns there when it has waited too long.
+
+    Raises MetropolisError when a quantum or `promote_s` is not positive.
+    """
 
     def __init__(self, quanta_s: Sequence[float] = QUANTA_S, promote_s: float = inf) -> None:
         super().__init__(quanta_s)
+        if not promote_s > 0:
+            raise MetropolisError(f"promote_s is {promote_s}; it should be above 0")
         self._promote_s = promote_s
 
     def attained_s(self, program: str) -> tuple[float, float]:  # noqa: ARG002

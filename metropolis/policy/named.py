@@ -34,13 +34,21 @@ def named(group: str, text: str) -> Callable[..., Any]:
     """
     if group == POLICIES and "+" in text:
         parts = [named(group, part) for part in text.split("+")]
-        return lambda: Combined([make() for make in parts])
+        return partial(_made, text, lambda: Combined([make() for make in parts]))
     name, colon, given = text.partition(":")
     for point in entry_points(group=group, name=name):
         make: Callable[..., Any] = point.load()
-        return partial(make, **_options(name, make, given)) if colon else make
+        return partial(_made, name, make, **(_options(name, make, given) if colon else {}))
     kind = group.rpartition(".")[2]
     raise MetropolisError(f"{name!r} is not among the {kind}: {', '.join(names_of(group))}")
+
+
+def _made(name: str, make: Callable[..., Any], *about: Any, **options: Any) -> Any:
+    """Whose options are wrong is said."""
+    try:
+        return make(*about, **options)
+    except MetropolisError as error:
+        raise MetropolisError(f"{name}: {error}") from error
 
 
 def options_of(make: Callable[..., Any]) -> dict[str, Any]:
@@ -61,6 +69,8 @@ def _options(name: str, make: Callable[..., Any], given: str) -> dict[str, Any]:
         if option not in defaults:
             known = ", ".join(defaults) or "none"
             raise MetropolisError(f"{name} has no option {option!r}; its options: {known}")
+        if option in found:
+            raise MetropolisError(f"{name}: option {option} is given twice; once would be right")
         try:
             found[option] = _like(defaults[option], value)
         except ValueError as error:

@@ -87,5 +87,5 @@ def test_what_does_not_fit_is_forgotten_leaf_by_leaf(told: list[Prefix]) -> None
 
 @pytest.mark.parametrize("options", [{"share": 0.0}, {"share": 1.5}, {"skew": 0.5}])
 def test_options_out_of_range_are_refused(options: dict[str, float]) -> None:
-    with pytest.raises(MetropolisError, match=r"prefix: \w+ is .*; it should be"):
+    with pytest.raises(MetropolisError, match=r"^\w+ is .*; it should be"):
         SharedPrefix(Fleet(1, 1, 1.0), **options)

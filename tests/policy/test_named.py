@@ -73,8 +73,11 @@ def test_options_take_the_type_of_their_default() -> None:
         ("ours:lows=1/x", "option lows is '1/x'; write it like 1/2"),
         ("lifo", "'lifo' is not among the policies: atlas, fcfs"),
         ("step+lifo", "'lifo' is not among the policies: atlas, fcfs"),
-        ("step:bucket=0", "bucket is 0; it should be at least 1"),
-        ("kairos:window=3", "window is 3; it should be at least 8"),
+        ("ours:weight=1,weight=2", "ours: option weight is given twice; once would be right"),
+        ("step:bucket=0", "step: bucket is 0; it should be at least 1"),
+        ("kairos:window=3", "kairos: window is 3; it should be at least 8"),
+        ("mlfq:promote_s=nan", "mlfq: promote_s is nan; it should be above 0"),
+        ("step+plas:beta=-1", "plas: beta is -1.0; it should be above 0"),
     ],
 )
 @pytest.mark.usefixtures("_ours")
@@ -98,14 +101,14 @@ def test_in_a_row_the_second_orders_what_is_equal_to_the_first(
 def test_ranks_beyond_the_bits_are_the_same() -> None:
     policy = Combined([named(POLICIES, "step")(), ByTokens()])
     assert policy.rank(request(0, 2**50, 5)) == policy.rank(request(1, 2**60, 5)) < 1 << RANK_BITS
-    with pytest.raises(MetropolisError, match=r"StepFirst\+Wide: .* take 62 bits; fewer than 62"):
+    with pytest.raises(MetropolisError, match="Wide takes 62 of a rank's 62 bits"):
         Combined([named(POLICIES, "step")(), Wide()])
 
 
 @pytest.mark.parametrize("text", ["step+kairos", "step:bucket=4+topology+kairos", "fcfs+step"])
 def test_policies_in_a_row_keep_the_interface(text: str) -> None:
     if text == "fcfs+step":
-        with pytest.raises(MetropolisError, match="take 62 bits"):
+        with pytest.raises(MetropolisError, match=r"^fcfs\+step: StepFirst takes 62 of"):
             check_policy(named(POLICIES, text))
     else:
         check_policy(named(POLICIES, text))
@@ -161,4 +164,6 @@ def test_the_example_is_used_by_name_in_a_command(run: Run, tmp_path: Path) -> N
     assert {row["policy"] for row in json.loads(replayed.stdout)} == {"short-prompts:patience_s=9"}
     refused = replay("short-prompts:patience_s=-1")
     assert refused.returncode == 2
-    assert refused.stderr == "metropolis: patience_s is -1.0; it should be above 0\n"
+    assert refused.stderr == (
+        "metropolis: short-prompts: patience_s is -1.0; it should be above 0, and not inf\n"
+    )

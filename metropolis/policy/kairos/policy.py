@@ -46,7 +46,7 @@ class Kairos(Policy):
 
     def __init__(self, window: int = WINDOW) -> None:
         if window < FIRST:
-            raise MetropolisError(f"kairos: window is {window}; it should be at least {FIRST}")
+            raise MetropolisError(f"window is {window}; it should be at least {FIRST}")
         self._programs: dict[str, list[Execution]] = defaultdict(list)
         self._remaining: dict[str, Latencies] = defaultdict(lambda: Latencies(window))
         self._news = 0
