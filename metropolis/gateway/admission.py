@@ -109,9 +109,11 @@ class Admission:
         self._leave(request, instance)
 
     def program_ended(self, program: str) -> None:
-        """Nothing more will come of `program`."""
-        self.policy.program_ended(program)
-        self._dispatcher.program_ended(program)
+        """Nothing more will come of `program`; raises what plug-ins raise, both having been told."""
+        try:
+            self.policy.program_ended(program)
+        finally:
+            self._dispatcher.program_ended(program)
 
     def withdraw(self, request: QueuedRequest, instance: int) -> None:
         """A request placed on `instance` is there no more; nobody waits for it."""

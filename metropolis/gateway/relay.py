@@ -45,7 +45,7 @@ class Gateway:
             if names.count(name) > 1:
                 raise MetropolisError(f"the engine at {name} is named twice; name it once")
         self.engines, self.admission = engines, admission
-        self.sessions = Sessions(idle_s, admission.program_ended)
+        self.sessions = Sessions(idle_s, self._program_ended)
         self.figures = Figures()
         self._said = said
         self._doubts = [asyncio.Event() for _ in engines]
@@ -162,6 +162,18 @@ class Gateway:
             self._said(str(error))
         self.admission.open(instance, False)
         self._doubts[instance].set()
+
+    def _program_ended(self, program: str) -> None:
+        """Neither the answer that ends it nor other programs may suffer from a faulty plug-in."""
+        try:
+            self.admission.program_ended(program)
+        except Exception as error:  # noqa: BLE001 -- told, with its traceback, to the log
+            asyncio.get_running_loop().call_exception_handler(
+                {
+                    "message": f"a plug-in failed at the end of the program {program!r}",
+                    "exception": error,
+                }
+            )
 
     async def _look(self, instance: int) -> None:
         is_up, sentence = await self.engines[instance].probe()

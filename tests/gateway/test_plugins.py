@@ -1,0 +1,54 @@
+"""Faulty plug-ins behind the gateway: what they break, and what they must not."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from metropolis.dispatch.fixed import LeastUsed
+from metropolis.policy.fixed import Fcfs
+from tests.gateway.engines import StubEngine, answer_to, chat, gateway_before, until
+from tests.gateway.test_server import post
+
+
+class Overfed(Fcfs):
+    """Cannot digest the end of one program."""
+
+    def program_ended(self, program: str) -> None:
+        if program == "much":
+            raise RecursionError("it is too long")
+
+
+class Remembering(LeastUsed):
+    """Which programs have ended."""
+
+    ended: list[str]
+
+    def program_ended(self, program: str) -> None:
+        self.ended.append(program)
+
+
+def test_one_programs_end_spoils_no_answer_and_no_other_programs_end(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[str] = []
+    monkeypatch.setattr(Remembering, "ended", ended, raising=False)
+    monkeypatch.setattr("metropolis.gateway.relay.SWEEP_S", 0.01)
+
+    async def ask() -> None:
+        engine = StubEngine()
+        options = {"policy": Overfed(), "dispatcher": Remembering, "idle_s": 0.01}
+        async with gateway_before(engine, **options) as (url, gateway):  # type: ignore[arg-type]
+            last = {"X-Metropolis-Program": "much", "X-Metropolis-End": "true"}
+            status, answer, _ = await post(url, chat("last"), headers=last)
+            assert (status, answer) == (200, answer_to("last"))
+            for program in ("much", "later"):  # these end by themselves
+                await post(url, chat("x"), headers={"X-Metropolis-Program": program})
+                await until(lambda: len(gateway.sessions) == 0)
+
+    asyncio.run(ask())
+    assert ended == ["much", "much", "later"]
+    told = [record for record in caplog.records if "the program 'much'" in record.getMessage()]
+    assert len(told) == 2
+    assert all(record.exc_info and "too long" in str(record.exc_info[1]) for record in told)
