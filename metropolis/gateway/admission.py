@@ -109,7 +109,7 @@ class Admission:
         self._leave(request, instance)
 
     def program_ended(self, program: str) -> None:
-        """Nothing more will come of `program`; raises what plug-ins raise, both having been told."""
+        """Nothing more will come of `program`; raises what plug-ins do, both having been told."""
         try:
             self.policy.program_ended(program)
         finally:
