@@ -24,6 +24,9 @@ class Envelope:
         self._usage: dict[str, Any] | None = None
         """As the part has it that comes."""
         self._failure: tuple[int, bytes] | None = None
+        """Status and body of the engine's error."""
+        self._is_broken = False
+        """Some event could not be read."""
 
     def take(self, event: dict[str, Any], *, is_first_part: bool) -> None:
         """One more event."""
@@ -46,11 +49,13 @@ class Envelope:
     def failed(self, data: bytes) -> None:
         """An event was none: the engine's error, perhaps."""
         try:
-            code = msgspec.json.decode(data)["error"]["code"]
-        except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
-            code = ERROR
-        is_status = isinstance(code, int) and 400 <= code < 600
-        self._failure = (code if is_status else ERROR), data
+            error = msgspec.json.decode(data)["error"]
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError):
+            self._is_broken = True
+            return
+        code = error.get("code") if isinstance(error, dict) else None
+        status = code if isinstance(code, int) and 400 <= code < 600 else ERROR
+        self._failure = status, data
 
     def begin_part(self) -> None:
         """What comes now is another engine's, or the same one's once more."""
@@ -87,28 +92,46 @@ class Envelope:
             yield {**self.head, "choices": [], "usage": usage}
 
     def whole(
-        self, text: str, logprobs: Iterable[dict[str, Any]], kept_tokens: int, *, is_chat: bool
-    ) -> tuple[int, bytes]:
-        """Status and body of the answer in one."""
+        self,
+        text: str,
+        logprobs: Iterable[dict[str, Any]],
+        kept_tokens: int,
+        *,
+        is_chat: bool,
+        is_full: bool,
+    ) -> tuple[int, bytes] | None:
+        """Status and body of the answer in one; None: it is not whole.
+
+        When it `is_full`, all tokens asked for have come, though its engine did not say so.
+        """
         if self._failure is not None:
             return self._failure
+        finish_reason = self._choice.get("finish_reason") or ("length" if is_full else None)
+        if self._is_broken or finish_reason is None:
+            return None
         said: dict[str, Any] = {"text": text}
         if is_chat:
             said = {"message": {"role": "assistant", "content": text} | self._message}
+        said |= {"logprobs": _concatenated(logprobs), **self._choice}
+        choice = {"index": 0, **said, "finish_reason": finish_reason}
         answer = {
             **self.head,
             "object": "chat.completion" if is_chat else "text_completion",
-            "choices": [{"index": 0, **said, "logprobs": _concatenated(logprobs), **self._choice}],
+            "choices": [choice],
             "usage": self.usage(kept_tokens),
         }
-        if not self._choice.get("finish_reason"):
-            answer["choices"][0]["finish_reason"] = "length"
         return 200, msgspec.json.encode(answer)
 
 
 def written(event: dict[str, Any]) -> bytes:
     """As a server sends it."""
     return b"data: " + msgspec.json.encode(event) + b"\n\n"
+
+
+def error_body(status: int, sentence: str) -> dict[str, Any]:
+    """An error of ours, as OpenAI writes them."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return {"error": {"message": sentence, "type": kind, "param": None, "code": status}}
 
 
 def _set(values: dict[str, Any], name: str, value: Any) -> None:

@@ -48,3 +48,10 @@ class Event(msgspec.Struct):
 
     choices: list[Choice]
     usage: Usage | None = None
+    error: Any = None
+
+
+def data_in(block: bytes) -> bytes:
+    """Of an event's lines, which may also give it a name or a number."""
+    lines = block.splitlines()
+    return b"\n".join(line[5:].strip() for line in lines if line.startswith(b"data:"))

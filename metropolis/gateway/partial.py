@@ -17,12 +17,15 @@ from typing import Any
 import msgspec
 
 from metropolis.gateway.continuable import Continuable
-from metropolis.gateway.envelope import Envelope, written
-from metropolis.gateway.events import Choice, Event, Usage
+from metropolis.gateway.envelope import Envelope, error_body, written
+from metropolis.gateway.events import Choice, Event, Usage, data_in
 
 END = re.compile(rb"(\n\r?\n)")
 LAST = b"data: [DONE]\n\n"
 IDS = {"token_ids", "prompt_token_ids"}
+NO_ANSWER = 502
+CAME_BYTES = 1000
+"""Of an answer that is not whole, shown to its client."""
 NEAR = 16
 """So many pieces are rather made again than taken up otherwise."""
 
@@ -50,7 +53,7 @@ class Partial:
         """Pieces and tokens of former parts."""
         self._begin = self._length = self._sent = 0
         """Characters at which this part began, that have come, and that the client has."""
-        self._envelope, self._cut = Envelope(), b""
+        self._envelope, self._cut, self._came = Envelope(), b"", b""
         self._is_first_part = True
         self._is_begun = self._is_finished = self._is_ended = self._has_usage = False
         """Whether the client has an event; whether the last piece, all events, usage have come."""
@@ -76,11 +79,11 @@ class Partial:
     @property
     def is_at_its_end(self) -> bool:
         """Nothing is left to ask for."""
-        limit = self._request.max_tokens
-        return self._is_finished or (limit is not None and self._tokens >= limit)
+        return self._is_finished or self._is_full
 
     def take(self, piece: bytes) -> bytes:
         """The events that are whole with `piece`, as the client gets them."""
+        self._came = (self._came + piece)[-CAME_BYTES:]
         *whole, self._cut = END.split(self._cut + piece)
         return b"".join(map(self._seen, whole[::2], whole[1::2]))
 
@@ -115,12 +118,18 @@ class Partial:
         return self._request.rest(text, self._kept_tokens, self._ids())
 
     def whole(self) -> tuple[int, bytes]:
-        """Status and body of the answer in one."""
+        """Status and body of the answer in one; an error where it has no end."""
         text = "".join(piece.text for piece in self._pieces)
         logprobs = [piece.logprobs for piece in self._pieces if piece.logprobs]
-        return self._envelope.whole(
-            text, logprobs, self._kept_tokens, is_chat=self._request.is_chat
+        is_chat, is_full = self._request.is_chat, self._is_full
+        whole = self._envelope.whole(
+            text, logprobs, self._kept_tokens, is_chat=is_chat, is_full=is_full
         )
+        if whole is not None:
+            return whole
+        came = self._came.decode(errors="replace")
+        sentence = f"the engine's answer is not whole; it ends with {came!r}"
+        return NO_ANSWER, msgspec.json.encode(error_body(NO_ANSWER, sentence))
 
     def _edge(self) -> int:
         """How many pieces are kept: those up to the last that can be taken up behind.
@@ -145,12 +154,18 @@ class Partial:
     def _tokens(self) -> int:
         return self._pieces[-1].tokens if self._pieces else 0
 
+    @property
+    def _is_full(self) -> bool:
+        """As many tokens have come as may."""
+        limit = self._request.max_tokens
+        return bool(self._pieces) and limit is not None and self._tokens >= limit
+
     def _seen(self, block: bytes, end: bytes) -> bytes:
         """What the client gets of a `block` of lines."""
-        data = block.removeprefix(b"data:").strip()
+        data = data_in(block)
         if data == b"[DONE]":
             self._is_ended = self._is_finished = True
-        elif block.startswith(b"data:"):
+        elif data:
             return self._read(data, block + end)
         elif not block.startswith(b":"):
             self.is_understood = False
@@ -160,6 +175,8 @@ class Partial:
         try:
             event = msgspec.json.decode(data, type=Event)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            event = None
+        if event is None or event.error is not None:
             self.is_understood = False
             self._envelope.failed(data)
             return as_it_came

@@ -13,6 +13,7 @@ from aiohttp.hdrs import METH_POST
 
 from metropolis.gateway.admission import QueueFullError
 from metropolis.gateway.engine import EngineLostError
+from metropolis.gateway.envelope import error_body
 from metropolis.gateway.relay import Gateway
 from metropolis.gateway.relayed import Relayed
 from metropolis.types import MetropolisError
@@ -158,7 +159,7 @@ async def _stream(request: web.Request, relayed: Relayed) -> web.StreamResponse:
             await response.write(piece)
         await response.write_eof()
     except EngineLostError as error:
-        await response.write(b"data: " + json.dumps(_body(502, str(error))).encode() + b"\n\n")
+        await response.write(b"data: " + json.dumps(error_body(502, str(error))).encode() + b"\n\n")
         assert request.transport is not None
         request.transport.close()
     return response
@@ -170,9 +171,4 @@ def _reason(error: OSError) -> str:
 
 
 def _error(status: int, sentence: str, headers: dict[str, str] | None = None) -> web.Response:
-    return web.json_response(_body(status, sentence), status=status, headers=headers)
-
-
-def _body(status: int, sentence: str) -> dict[str, object]:
-    kind = "invalid_request_error" if status < 500 else "server_error"
-    return {"error": {"message": sentence, "type": kind, "param": None, "code": status}}
+    return web.json_response(error_body(status, sentence), status=status, headers=headers)

@@ -52,9 +52,11 @@ def in_parts(model: Model, body: dict[str, Any], cuts: list[float], **known: boo
             got += partial.ending()
             break
         asked = partial.rest()
+    if not partial.is_joined:
+        return got
     status, whole = partial.whole()
     assert status == 200
-    return whole if partial.is_joined else got
+    return whole
 
 
 def read(stream: bytes) -> dict[str, Any]:
@@ -243,3 +245,50 @@ def test_a_whole_answer_may_have_thoughts_and_begins_anew_when_it_is_lost() -> N
 def test_an_engines_error_is_the_answer(code: int | None, status: int) -> None:
     error = encoded({"error": {"message": "no", "code": code}})
     assert begun(COMPLETIONS, error).whole() == (status, error)
+    text = b'{"choices": [{"text": "a", "finish_reason": "stop"}], "error": {"code": 503}}'
+    assert begun(COMPLETIONS, text, error).whole() == (status, error)
+    assert begun(COMPLETIONS, text, b"[DONE]").whole() == (503, text)
+    named = begun(COMPLETIONS)
+    named.take(b"event: error\nid: 1\ndata: %b\n\ndata: [DONE]\n\n" % error)
+    assert named.whole() == (status, error)
+
+
+TEXT = b'data: {"choices": [{"text": "a", "finish_reason": %b}]}\n\n'
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        b"",
+        b"data: [DONE]\n\n",
+        b'data: {"choices": []}\n\ndata: [DONE]\n\n',
+        b'{"error": {"message": "no"}}',
+        b'event: error\ndata: {"detail": "no"}\n\n',
+        TEXT % b"null",
+        TEXT % b"null" + b"data: [DONE]\n\n",
+        TEXT % b"null" + b'data: {"choices": null}\n\n' + TEXT % b'"stop"',
+        b"data: {" + b"x" * 9999 + b"\n\n",
+    ],
+)
+def test_an_answer_without_its_end_is_an_error(stream: bytes) -> None:
+    partial = begun(COMPLETIONS)
+    partial.take(stream)
+    status, body = partial.whole()
+    assert status == 502
+    sentence = json.loads(body)["error"]["message"]
+    assert sentence == f"the engine's answer is not whole; it ends with {stream.decode()[-1000:]!r}"
+
+
+def test_what_is_said_beside_events_does_no_harm() -> None:
+    partial = begun(COMPLETIONS)
+    partial.take(b"retry: 9\n\nevent: token\n" + TEXT.replace(b", ", b",\ndata:") % b'"stop"')
+    status, body = partial.whole()
+    assert (status, json.loads(body)["choices"][0]["text"]) == (200, "a")
+
+
+def test_as_many_tokens_as_may_come_are_an_end() -> None:
+    partial = begun(COMPLETIONS)
+    partial.take(TEXT % b"null" * 3)
+    assert partial.is_at_its_end
+    status, body = partial.whole()
+    assert (status, json.loads(body)["choices"][0]["finish_reason"]) == (200, "length")
