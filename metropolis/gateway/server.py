@@ -9,7 +9,6 @@ import socket
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
-from aiohttp.hdrs import METH_POST
 
 from metropolis.gateway.admission import QueueFullError
 from metropolis.gateway.engine import EngineLostError
@@ -25,7 +24,7 @@ BACKLOG = 4096
 GRACE_S = 5.0
 """How long connections may take to close."""
 STALL_S = 60.0
-"""A client that takes nothing of its answer for so long has left."""
+"""A client that sends nothing of its body, or takes nothing of its answer, for so long has left."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -35,12 +34,14 @@ class Server:
 
     def __init__(self, gateway: Gateway, stall_s: float = STALL_S) -> None:
         self._gateway = gateway
-        self._stall_ms = int(1000 * stall_s)
+        self._stall_s = stall_s
         self._is_draining = False
-        self._open: set[asyncio.Task[object] | None] = set()
+        self._handlings: set[asyncio.Task[object] | None] = set()
+        self._open = 0
+        """Requests whose body has come."""
         self._all_answered = asyncio.Event()
         self._all_answered.set()
-        app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[self._middleware])
+        app = web.Application(middlewares=[self._middleware])
         app.router.add_post("/v1/chat/completions", self._relay)
         app.router.add_post("/v1/completions", self._relay)
         app.router.add_get("/v1/models", self._models)
@@ -68,11 +69,11 @@ class Server:
 
     @property
     def unanswered(self) -> int:
-        """So many requests that have come."""
-        return len(self._open)
+        """So many requests that have come whole."""
+        return self._open
 
     async def drain(self) -> None:
-        """Take no more requests, answer those that have come, and close."""
+        """Take no more requests, answer those that have come whole, and close."""
         self._is_draining = True
         await self._site.stop()
         await self._all_answered.wait()
@@ -80,7 +81,7 @@ class Server:
 
     async def close(self) -> None:
         """Close everything; what has not been answered is broken off."""
-        for handling in self._open:
+        for handling in self._handlings:
             if handling is not None:
                 handling.cancel()
         await self._runner.cleanup()
@@ -88,12 +89,9 @@ class Server:
 
     @web.middleware
     async def _middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Errors as OpenAI writes them; which requests are open."""
-        if self._is_draining and request.method == METH_POST:
-            return _error(503, "the gateway is shutting down", {"Connection": "close"})
+        """Errors as OpenAI writes them."""
         handling = asyncio.current_task()
-        self._open.add(handling)
-        self._all_answered.clear()
+        self._handlings.add(handling)
         try:
             return await handler(request)
         except QueueFullError as error:
@@ -105,15 +103,41 @@ class Server:
         except web.HTTPException as error:
             return _error(error.status, f"{request.method} {request.path}: {error.reason}")
         finally:
-            self._open.discard(handling)
+            self._handlings.discard(handling)
+
+    async def _relay(self, request: web.Request) -> web.StreamResponse:
+        body = await self._body(request)
+        if self._is_draining:
+            return _error(503, "the gateway is shutting down", {"Connection": "close"})
+        self._open += 1
+        self._all_answered.clear()
+        try:
+            return await self._answer(request, body)
+        finally:
+            self._open -= 1
             if not self._open:
                 self._all_answered.set()
 
-    async def _relay(self, request: web.Request) -> web.StreamResponse:
-        body = await request.read()
+    async def _body(self, request: web.Request) -> bytes:
+        body = bytearray()
+        while True:
+            try:
+                async with asyncio.timeout(self._stall_s):
+                    piece = await request.content.readany()
+            except TimeoutError:
+                sentence = f"nothing of the body has come for {self._stall_s:g} s"
+                raise web.HTTPRequestTimeout(reason=sentence) from None
+            body += piece
+            if not piece:
+                return bytes(body)
+            if len(body) > BODY_BYTES_MAX:
+                raise web.HTTPRequestEntityTooLarge(BODY_BYTES_MAX, len(body))
+
+    async def _answer(self, request: web.Request, body: bytes) -> web.StreamResponse:
         if request.transport is not None:
+            stall_ms = int(1000 * self._stall_s)
             connected = request.transport.get_extra_info("socket")
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, self._stall_ms)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, stall_ms)
         async with self._gateway.reply_to(request.path_qs, request.headers, body) as relayed:
             reply = relayed.reply
             if reply.whole is None:

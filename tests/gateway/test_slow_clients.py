@@ -1,4 +1,7 @@
-"""Clients that do not take what there is: the engine waits with them, and not for ever."""
+"""Clients that do not take what there is: the engine waits with them, and not for ever.
+
+And those that do not send what they said: nothing waits for them.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,13 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 
+from metropolis.dispatch.base import Fleet
+from metropolis.dispatch.fixed import LeastUsed
+from metropolis.gateway.admission import Admission
+from metropolis.gateway.engine import Engine
+from metropolis.gateway.relay import Gateway
+from metropolis.gateway.server import Server
+from metropolis.policy.fixed import Fcfs
 from tests.gateway.engines import StubEngine, gateway_before, until
 from tests.gateway.test_preemption import Impatient, at_step, counted, text_of, words
 from tests.gateway.test_server import PATHS, post
@@ -56,6 +66,61 @@ def test_a_client_that_takes_nothing_for_long_has_left() -> None:
             await until(lambda: engine.left == 1 and gateway.figures.aborted == 1)
             assert engine.sent < PIECES
             assert gateway.admission.at_work == [0]
+
+    asyncio.run(ask())
+
+
+@asynccontextmanager
+async def sender_of(
+    url: str, sent: bytes, length: int
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection on which that has been sent of a body of such a length."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+    head = f"POST {PATHS[1]} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n"
+    writer.write(head.encode() + sent)
+    await writer.drain()
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+
+
+def test_a_client_that_sends_nothing_for_long_is_told_so() -> None:
+    async def ask() -> None:
+        engine = StubEngine()
+        async with (
+            gateway_before(engine, stall_s=0.1) as (url, gateway),
+            sender_of(url, b"{", 100) as (reader, _),
+        ):
+            assert await reader.readuntil(b"\r\n") == b"HTTP/1.1 408 Request Timeout\r\n"
+            assert b"nothing of the body has come for 0.1 s" in await reader.readuntil(b"}}")
+            assert (gateway.admission.at_work, len(gateway.sessions)) == ([0], 0)
+
+    asyncio.run(ask())
+
+
+def test_what_has_not_come_whole_holds_up_no_end() -> None:
+    async def ask() -> None:
+        engine = StubEngine()
+        engine.open.clear()
+        at = await engine.start()
+        admission = Admission(Fcfs(), LeastUsed(Fleet(1, 1000, 30.0)), 8, 8)
+        server = Server(Gateway([Engine(at)], admission, 60.0))
+        url = await server.start("127.0.0.1", 0)
+        asked = asyncio.create_task(post(url, counted("a", 1), path=PATHS[1]))
+        await until(lambda: engine.raw)
+        async with sender_of(url, b"{", 100), sender_of(url, b"{", 2) as (late, late_writer):
+            await until(lambda: len(server._handlings) == 3)
+            ending = asyncio.create_task(server.drain())
+            await asyncio.sleep(0)
+            assert server.unanswered == 1
+            late_writer.write(b"}")
+            assert await late.readuntil(b"\r\n") == b"HTTP/1.1 503 Service Unavailable\r\n"
+            engine.open.set()
+            async with asyncio.timeout(20):
+                await ending
+            assert (await asked)[0] == 200
+        await engine.kill()
 
     asyncio.run(ask())
 
