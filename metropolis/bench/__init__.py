@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from tempfile import TemporaryFile
 
 from metropolis.types import MetropolisError
@@ -19,6 +20,17 @@ def installed(code: str) -> list[str]:
 
 METROPOLIS = installed("from metropolis.cli import main; main()")
 """The command line."""
+
+
+def need(extra: str, *modules: str) -> None:
+    """Raise MetropolisError when a module that `metropolis[extra]` brings is missing."""
+    for module in modules:
+        try:
+            import_module(module)
+        except ImportError as error:
+            raise MetropolisError(
+                f"{error}; this benchmark needs it: pip install 'metropolis[{extra}]'"
+            ) from None
 
 
 @contextmanager

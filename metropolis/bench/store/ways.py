@@ -15,15 +15,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from metropolis.bench.overhead import SEED, Posts, Sentry, question_of
 from metropolis.bench.store.processes import cpu_s
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Completion, Request
 from metropolis.runtime.simulation import Simulation
-from metropolis.store.embedded import EmbeddedServer
 from metropolis.world.entities import Entity
+
+if TYPE_CHECKING:
+    from metropolis.store.embedded import EmbeddedServer
 
 WORKERS = 2
 WARM_SHARE = 0.2
@@ -152,6 +154,8 @@ Way = Callable[[Load], Ticks]
 @contextmanager
 def servers() -> Iterator[dict[str, EmbeddedServer]]:
     """They write their files with every commit. Without a Redis here, Valkey takes its place."""
+    from metropolis.store.embedded import EmbeddedServer  # metropolis[redis]
+
     with tempfile.TemporaryDirectory() as folder:
         embedded = EmbeddedServer(Path(folder) / "embedded")
         redis = EmbeddedServer(Path(folder) / "redis", binary=shutil.which("redis-server"))
