@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -18,8 +19,10 @@ PREFIX = "X-Metropolis-"
 NAME_CHARACTERS_MAX = 200
 """Metrics and policies keep names."""
 USAGE = re.compile(rb'"completion_tokens"\s*:\s*(\d+)')
-PIECE_BYTES = 1024
-"""Prompts share whole pieces of their messages."""
+PIECE_CHARACTERS = 1024
+"""Prompts share whole pieces of their texts."""
+PIECES_MAX = 2048
+"""What comes behind so many pieces, some 500,000 tokens of text, is not told to be shared."""
 USAGE_BYTES = 2048
 """Usage stands in the last bytes of an answer."""
 
@@ -27,6 +30,7 @@ USAGE_BYTES = 2048
 class _Body(msgspec.Struct):
     messages: Any = None
     prompt: Any = None
+    tools: Any = None
     user: Any = None
 
 
@@ -50,7 +54,7 @@ class Asked:
     prompt_tokens: int
     """Approximately."""
     prefix: tuple[tuple[int, int], ...]
-    """Its prompt in pieces: a digest of each, and about how many tokens it has."""
+    """The first pieces of its prompt: a digest of each, and about how many tokens it has."""
 
 
 def read(headers: Mapping[str, str], body: bytes) -> Asked:
@@ -70,19 +74,24 @@ def _read(headers: Mapping[str, str], said: _Body) -> Asked:
     opening = turns.index("assistant") if "assistant" in turns else len(turns)
     user = said.user if isinstance(said.user, str) and _is_name(said.user) else None
     function = _name(headers, "Function")
-    texts = [msgspec.json.encode(message) for message in messages or [said.prompt]]
+    parts = list(_each(messages or [said.prompt]))
+    tools = [_piece(said.tools, _written(said.tools))] if said.tools else []
+    pieces = [*tools, *chain.from_iterable(parts)]
+    guess = "chat" if messages else "completion"
+    if turns and turns[0] in ("system", "developer"):  # in which a framework's agents differ
+        guess = f"system-{_digest(parts[:1]).hex()[:8]}"
     return Asked(
         _name(headers, "Program") or user,
-        function or _function(messages),
+        function or guess,
         function is None,
         _name(headers, "Upstream"),
         _integer(headers, "Step") or 0,
         _integer(headers, "Stages-Left"),
         headers.get(f"{PREFIX}End", "").lower() in ("1", "true", "yes"),
-        _digest(messages[:opening]) if messages else None,
+        _digest(parts[:opening]) if messages else None,
         opening < len(turns),
-        (_characters(messages) + _characters(said.prompt)) // CHARACTERS_PER_TOKEN + 1,
-        tuple(piece for text in texts for piece in _pieces(text)),
+        max(1, sum(tokens for _, tokens in pieces)),
+        tuple(pieces[:PIECES_MAX]),
     )
 
 
@@ -129,30 +138,51 @@ def _integer(headers: Mapping[str, str], name: str) -> int | None:
     return int(written)
 
 
-def _function(messages: list[dict[str, Any]]) -> str:
-    """Agents of a framework differ in their system prompts."""
-    if messages and messages[0].get("role") in ("system", "developer"):
-        return f"system-{_digest(messages[:1]).hex()[:8]}"
-    return "chat" if messages else "completion"
-
-
-def _digest(messages: list[dict[str, Any]]) -> bytes:
-    return hashlib.blake2b(msgspec.json.encode(messages), digest_size=16).digest()
-
-
-def _pieces(text: bytes) -> Iterator[tuple[int, int]]:
-    for begin in range(0, len(text), PIECE_BYTES):
-        piece = text[begin : begin + PIECE_BYTES]
-        digest = int.from_bytes(hashlib.blake2b(piece, digest_size=8).digest(), "big")
-        yield digest, len(piece) // CHARACTERS_PER_TOKEN + 1
-
-
-def _characters(said: Any) -> int:
-    """Of all texts within; pictures and token numbers count as one each."""
+def _pieces(said: Any) -> Iterator[tuple[int, int]]:
+    """Of a prompt or message: texts are cut, pictures and the like are one that weighs nothing."""
     if isinstance(said, str):
-        return len(said)
-    if isinstance(said, list):
-        return sum(map(_characters, said))
-    if isinstance(said, dict):
-        return _characters(said.get("content") or said.get("text"))
-    return CHARACTERS_PER_TOKEN if isinstance(said, int) else 0
+        for text in _cut(said, PIECE_CHARACTERS):
+            yield _piece(text, len(text))
+    elif isinstance(said, list) and all(isinstance(one, int) for one in said):
+        for ids in _cut(said, PIECE_CHARACTERS // CHARACTERS_PER_TOKEN):
+            yield _piece(ids, len(ids) * CHARACTERS_PER_TOKEN)
+    elif isinstance(said, list):
+        yield from chain.from_iterable(_each(said))
+    elif isinstance(said, dict):
+        name = "content" if said.get("content") else "text"
+        frame = {key: value for key, value in said.items() if key != name}
+        calls = frame.get("tool_calls")
+        yield _piece(frame, _written(calls) if calls else 0)
+        yield from _pieces(said.get(name))
+
+
+def _each(many: list[Any]) -> Iterator[list[tuple[int, int]]]:
+    """Pieces of each; those behind PIECES_MAX are one."""
+    for one in many[:PIECES_MAX]:
+        yield list(_pieces(one))
+    if rest := many[PIECES_MAX:]:
+        yield [_piece(rest, _written(rest))]
+
+
+def _cut(said: Any, length: int) -> Iterator[Any]:
+    """A text or list in pieces of that length; what is behind PIECES_MAX of them is one more."""
+    end = PIECES_MAX * length
+    for begin in range(0, min(end, len(said)), length):
+        yield said[begin : begin + length]
+    if rest := said[end:]:
+        yield rest
+
+
+def _piece(said: Any, characters: int) -> tuple[int, int]:
+    """Its digest, and about how many tokens it has, one at least."""
+    digest = hashlib.blake2b(msgspec.json.encode(said), digest_size=8).digest()
+    return int.from_bytes(digest, "big"), characters // CHARACTERS_PER_TOKEN + 1
+
+
+def _written(said: Any) -> int:
+    """Characters, as templates write tools and their calls."""
+    return len(msgspec.json.encode(said).decode())
+
+
+def _digest(parts: list[list[tuple[int, int]]]) -> bytes:
+    return hashlib.blake2b(msgspec.json.encode(parts), digest_size=16).digest()
