@@ -127,6 +127,10 @@ class Server:
             except TimeoutError:
                 sentence = f"nothing of the body has come for {self._stall_s:g} s"
                 raise web.HTTPRequestTimeout(reason=sentence) from None
+            except web.RequestPayloadError:
+                raise MetropolisError(
+                    "the body is not encoded as its Content-Encoding or Transfer-Encoding says"
+                ) from None
             body += piece
             if not piece:
                 return bytes(body)

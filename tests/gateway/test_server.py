@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from typing import Any
 
@@ -109,6 +110,7 @@ def test_an_error_of_the_engine_is_its_answer() -> None:
         (b"[1]", {}, "the body is not a JSON object"),
         (b'{"prompt": %b}' % (b"[" * 2000 + b"]" * 2000), {}, "the body is nested too deep"),
         (b'{"x": %b}' % (b"[" * 2000 + b"]" * 2000), {}, "the body is nested too deep"),
+        (b"{}", {"Content-Encoding": "gzip"}, "the body is not encoded as its Content-Encoding"),
         (b"{}", {"X-Metropolis-Step": "x"}, "X-Metropolis-Step is 'x'; write a number"),
         (b"{}", {"X-Metropolis-Stages-Left": "-1"}, "Stages-Left is '-1'; write a number"),
     ],
@@ -123,6 +125,25 @@ def test_what_cannot_be_understood_is_a_400(
             assert status == 400
             assert sentence in json.loads(answer)["error"]["message"]
             assert not engine.raw
+
+    asyncio.run(ask())
+
+
+def test_bodies_have_a_bound_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metropolis.gateway.server.BODY_BYTES_MAX", 100_000)
+    bound, beyond = (b'{"prompt":"%b"}' % (b"a" * (100_000 - 13 + n)) for n in (0, 1))
+
+    async def ask() -> None:
+        engine = StubEngine()
+        async with gateway_before(engine) as (url, _):
+            for body, expected in ((bound, 200), (beyond, 413)):
+                for data, headers in (
+                    (body, {}),
+                    (gzip.compress(body), {"Content-Encoding": "gzip"}),
+                ):
+                    status, *_ = await post(url, data, headers=headers)
+                    assert status == expected
+            assert engine.raw == [bound, bound]
 
     asyncio.run(ask())
 
