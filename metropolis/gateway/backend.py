@@ -13,7 +13,7 @@ import msgspec
 from metropolis.dispatch.base import Dispatcher
 from metropolis.gateway.admission import Admission, QueueFullError
 from metropolis.gateway.asked import PREFIX
-from metropolis.gateway.engine import Engine
+from metropolis.gateway.engine import Engine, Reply
 from metropolis.gateway.relay import Gateway
 from metropolis.gateway.relayed import Relayed
 from metropolis.llm.backends import wire
@@ -116,7 +116,7 @@ class _Front:
         reply = await self._gateway.get(f"/v1/{path}", self._headers)
         reply.close()
         if reply.status != 200:
-            raise self._refusal(reply.status, reply.whole, reply.headers, "the check")
+            raise self._refusal(reply, "the check")
         return decode(reply.whole or b"", form, self.called, "the check")
 
     async def post(self, path: str, body: Any, form: type[T], asked: str) -> T:
@@ -142,12 +142,11 @@ class _Front:
             async with self._gateway.reply_to(f"/v1/{path}", self._headers, content) as relayed:
                 reply = relayed.reply
                 if reply.status != 200:
-                    raise self._refusal(reply.status, reply.whole, reply.headers, asked)
+                    raise self._refusal(reply, asked)
                 yield relayed
         except QueueFullError as error:
             raise RateLimitedError(str(error), RETRY_S) from None
 
-    def _refusal(
-        self, status: int, content: bytes | None, headers: dict[str, str], asked: str
-    ) -> Exception:
-        return refusal(status, said(content or b""), headers.get("retry-after"), self.called, asked)
+    def _refusal(self, reply: Reply, asked: str) -> Exception:
+        retry_after = dict(reply.headers).get("retry-after")
+        return refusal(reply.status, said(reply.whole or b""), retry_after, self.called, asked)

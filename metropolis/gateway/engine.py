@@ -8,9 +8,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import uuid
-from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -19,7 +18,7 @@ from metropolis.gateway.priorities import Priorities
 from metropolis.llm.backends.connection import BrokenAnswerError, Connection
 from metropolis.llm.backends.http import JSONServer, bare_url, parse_url
 from metropolis.llm.backends.pool import Connections
-from metropolis.llm.base import LLMError, MalformedError, UnavailableError
+from metropolis.llm.base import LLMError, MalformedError, RefusedError, UnavailableError
 from metropolis.types import MetropolisError
 
 KINDS = ("sglang", "vllm", "compatible")
@@ -37,6 +36,10 @@ CAPACITY_TOKENS = 400_000
 TOKENS_PER_S = 30.0
 """How fast an answer grows there in a full batch."""
 PROBE_S = 5.0
+ABORT_S = 5.0
+"""An engine that does not listen for so long goes on with what nobody waits for."""
+LAST_ABORTS_S = 1.0
+"""Less when the gateway ends."""
 KEEPALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4))
 """A machine that has vanished without a word is found out after 35 s."""
 
@@ -53,13 +56,21 @@ class _Models(msgspec.Struct):
     data: list[_Model] | None = None
 
 
+class _Abort(NamedTuple):
+    """How SGLang is told that nobody waits any more."""
+
+    rid: str
+    authorization: str | None
+    """The client's."""
+
+
 class Reply:
     """An engine's answer; of a stream's, the first piece has come, of others the whole."""
 
-    def __init__(self, engine: Engine, connection: Connection, rid: str | None) -> None:
-        self._engine, self._connection, self._rid = engine, connection, rid
+    def __init__(self, engine: Engine, connection: Connection, abort: _Abort | None) -> None:
+        self._engine, self._connection, self._abort = engine, connection, abort
         self.status = 0
-        self.headers: dict[str, str] = {}
+        self.headers: list[tuple[str, str]] = []
         self.whole: bytes | None = None
         """None: it is a stream."""
 
@@ -67,12 +78,10 @@ class Reply:
         """Send `request` and read on up to the answer's first piece; raises OSError and others."""
         self._connection.send(request)
         self.status = await self._connection.status()
-        self.headers = {
-            name.decode("latin-1"): value
-            for name, value in self._connection.headers.items()
-            if name.decode("latin-1") not in OF_CONNECTION
-        }
-        if not self.headers.get("content-type", "").startswith("text/event-stream"):
+        fields = [(name.decode("latin-1"), value) for name, value in self._connection.fields]
+        self.headers = _handed_on(fields, OF_CONNECTION)
+        kind = self._connection.headers.get(b"content-type", "")
+        if not kind.startswith("text/event-stream"):
             self.whole = await self._connection.content()
         self._pieces = self._connection.chunks()
         self._first = b"" if self.whole is not None else await anext(self._pieces, b"")
@@ -92,19 +101,20 @@ class Reply:
 
     def close(self) -> None:
         """Nobody reads on; the engine need not either."""
-        self._engine.close_reply(self._connection, self._rid)
+        self._engine.close_reply(self._connection, self._abort)
 
 
 class Engine:
-    """The engine that `spec` names: sglang:URL, vllm:URL (it takes priorities), or a bare URL.
+    """The engine that `spec` names: sglang:URL and vllm:URL take priorities, a bare URL none.
 
-    A bare URL is asked whether it is SGLang as soon as it answers. Raises MetropolisError on
-    anything else.
+    A bare URL is asked whether it is SGLang, which aborts by id, as soon as it answers. Raises
+    MetropolisError on anything else.
     """
 
     def __init__(self, spec: str) -> None:
         kind, _, rest = spec.partition(":")
         self._kind = kind if kind in KINDS else None
+        self._takes_priorities = self.is_known
         url = parse_url(rest if self._kind else spec)
         if "@" in url.netloc:
             raise MetropolisError(
@@ -120,6 +130,9 @@ class Engine:
         self._rid = f"gateway-{uuid.uuid4().hex[:12]}"
         self._count = 0
         self._aborts: set[asyncio.Task[None]] = set()
+        self.said: Callable[[str], None] = lambda _: None
+        """Is told, once, when aborts are refused."""
+        self._is_refusal_told = False
 
     @property
     def is_known(self) -> bool:
@@ -130,19 +143,20 @@ class Engine:
         self, method: str, path: str, headers: Mapping[str, str], body: bytes, rank: int
     ) -> Reply:
         """The answer to a client's request; raises EngineLostError."""
-        fields = self._fields(rank) if body else {}
-        content = with_fields(body, fields)
         lines = [f"{method} {self._base}{path} HTTP/1.1", f"Host: {self._host}"]
-        lines += [f"{k}: {v}" for k, v in headers.items() if k.lower() not in OF_BODY]
-        head = "\r\n".join([*lines, f"Content-Length: {len(content)}\r\n\r\n"])
-        request = head.encode("utf-8", "surrogateescape") + content
+        lines += [f"{name}: {value}" for name, value in _handed_on(headers.items(), OF_BODY)]
         while True:
+            fields = self._fields(rank) if body else {}
+            content = with_fields(body, fields)
+            head = "\r\n".join([*lines, f"Content-Length: {len(content)}\r\n\r\n"])
+            request = head.encode("utf-8", "surrogateescape") + content
+            abort = _Abort(fields["rid"], headers.get("Authorization")) if "rid" in fields else None
             connection = None
             try:
                 connection = await self._connections.take()
                 if connection.exchanges == 0:
                     _keep_alive(connection)
-                reply = Reply(self, connection, fields.get("rid"))
+                reply = Reply(self, connection, abort)
                 await reply.begin(request)
                 return reply
             except (OSError, BrokenAnswerError) as error:
@@ -153,7 +167,7 @@ class Engine:
                 # an idle connection, which the engine has closed meanwhile: another one may be good
             except BaseException:
                 if connection is not None:
-                    self.close_reply(connection, fields.get("rid"))
+                    self.close_reply(connection, abort)
                 raise
 
     async def probe(self) -> tuple[bool, str]:
@@ -174,8 +188,12 @@ class Engine:
         return True, sentence
 
     async def close(self) -> None:
-        """Wait for aborts on their way and close idle connections."""
-        await asyncio.gather(*self._aborts)
+        """Close idle connections; aborts on their way have LAST_ABORTS_S."""
+        if self._aborts:
+            _, late = await asyncio.wait(self._aborts, timeout=LAST_ABORTS_S)
+            for abort in late:
+                abort.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
         self._connections.close()
         await self._checks.close()
 
@@ -183,32 +201,48 @@ class Engine:
         """What `error` means to clients."""
         return EngineLostError(f"the engine at {self.name} was lost: {error}")
 
-    def close_reply(self, connection: Connection, rid: str | None) -> None:
+    def close_reply(self, connection: Connection, abort: _Abort | None) -> None:
         """Keep the connection of an answer that is whole; end what is not, and tell SGLang."""
         self._connections.put_back(connection)
-        if rid is not None and not connection.is_complete:
-            abort = asyncio.get_running_loop().create_task(self._abort(rid))
-            self._aborts.add(abort)
-            abort.add_done_callback(self._aborts.discard)
+        if abort is not None and not connection.is_complete:
+            telling = asyncio.get_running_loop().create_task(self._tell(abort))
+            self._aborts.add(telling)
+            telling.add_done_callback(self._aborts.discard)
 
     def _fields(self, rank: int) -> dict[str, Any]:
-        """What this kind of engine is told beside the client's body.
+        """What this kind of engine is told beside the client's body, every time it is sent.
 
-        SGLang aborts every request whose id begins with the one it is told: none begins another.
+        SGLang takes an id once, and aborts every request whose id begins with the one it is told.
         """
-        if self._kind == "vllm":
-            return {"priority": rank}
+        fields: dict[str, Any] = {}
+        if self._takes_priorities:
+            fields["priority"] = rank if self._kind == "vllm" else self._priorities.priority(rank)
         if self._kind == "sglang":
             self._count += 1
-            return {
-                "priority": self._priorities.priority(rank),
-                "rid": f"{self._rid}-{self._count}-",
-            }
-        return {}
+            fields["rid"] = f"{self._rid}-{self._count}-"
+        return fields
 
-    async def _abort(self, rid: str) -> None:
-        with suppress(LLMError):  # an engine that cannot be told has nothing left to free
-            await self._checks.send("abort_request", {"rid": rid}, f"aborting {rid}")
+    async def _tell(self, abort: _Abort) -> None:
+        body, asked = {"rid": abort.rid}, f"aborting {abort.rid}"
+        try:
+            async with asyncio.timeout(ABORT_S):
+                await self._checks.send("abort_request", body, asked, abort.authorization)
+        except RefusedError as error:
+            if not self._is_refusal_told:
+                self._is_refusal_told = True
+                self.said(f"{error}; it goes on with requests whose clients have left")
+        except (LLMError, TimeoutError):
+            return  # an engine that cannot be told has nothing left to free, or will not listen
+
+
+def _handed_on(
+    headers: Iterable[tuple[str, str]], kept_back: frozenset[str]
+) -> list[tuple[str, str]]:
+    """What is not of this connection only: `kept_back`, and what the header Connection names."""
+    headers = [*headers]
+    named = [value for name, value in headers if name.lower() == "connection"]
+    but = kept_back.union(token.strip().lower() for value in named for token in value.split(","))
+    return [(name, value) for name, value in headers if name.lower() not in but]
 
 
 def _keep_alive(connection: Connection) -> None:

@@ -48,6 +48,8 @@ class Gateway:
         self.sessions = Sessions(idle_s, self._program_ended)
         self.figures = Figures()
         self._said = said
+        for engine in engines:
+            engine.said = said
         self._doubts = [asyncio.Event() for _ in engines]
         """Set when an engine should be looked at."""
         self._watches: list[asyncio.Task[None]] = []
@@ -63,8 +65,7 @@ class Gateway:
         for watch in self._watches:
             watch.cancel()
         ended = await asyncio.gather(*self._watches, return_exceptions=True)
-        for engine in self.engines:
-            await engine.close()
+        await asyncio.gather(*(engine.close() for engine in self.engines))
         for error in ended:
             if error is not None and not isinstance(error, asyncio.CancelledError):
                 raise error

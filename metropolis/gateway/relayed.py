@@ -58,7 +58,8 @@ class Relayed:
             async for _ in self.pieces():
                 pass
             self.reply.status, self.reply.whole = self._partial.whole()
-            self.reply.headers["content-type"] = "application/json"
+            kept = [(k, v) for k, v in self.reply.headers if k != "content-type"]
+            self.reply.headers = [*kept, ("content-type", "application/json")]
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """A stream's, up to its end; raises EngineLostError."""

@@ -50,6 +50,12 @@ class StubEngine:
         self.running: list[str] = []
         self.aborted: list[str] = []
         """What came as an id to abort."""
+        self.keys: list[str | None] = []
+        """That aborts came with."""
+        self.listens = asyncio.Event()
+        self.listens.set()
+        """To aborts."""
+        self.abort_status = 200
         self.hit: list[str] = []
         """What ran that this aborted: whatever begins so, as in SGLang."""
         self.status = 200
@@ -95,8 +101,10 @@ class StubEngine:
     async def _abort(self, request: web.Request) -> web.Response:
         rid = (await request.json())["rid"]
         self.aborted.append(rid)
+        self.keys.append(request.headers.get("Authorization"))
         self.hit += [running for running in self.running if running.startswith(rid)]
-        return web.Response()
+        await self.listens.wait()
+        return web.Response(status=self.abort_status, text="no key")
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         self.raw.append(await request.read())
@@ -181,12 +189,13 @@ async def gateway_before(
     idle_s: float = 60.0,
     kind: str = "",
     stall_s: float = STALL_S,
+    said: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[tuple[str, Gateway]]:
     """Its URL, and itself; the engines are started before it and killed after it."""
     urls = [await engine.start() for engine in engines]
     fleet = Fleet(len(engines), 100_000, 30.0)
     admission = Admission(policy or Fcfs(), dispatcher(fleet), at_once, queue_limit)
-    gateway = Gateway([Engine(kind + url) for url in urls], admission, idle_s)
+    gateway = Gateway([Engine(kind + url) for url in urls], admission, idle_s, said)
     server = Server(gateway, stall_s)
     try:
         yield await server.start("127.0.0.1", 0), gateway

@@ -125,15 +125,18 @@ def test_what_kills_engines_is_given_up() -> None:
     asyncio.run(ask())
 
 
-def test_a_connection_closed_while_idle_is_no_loss() -> None:
+@pytest.mark.parametrize("kind", ["", "sglang:"])
+def test_a_connection_closed_while_idle_is_no_loss(kind: str) -> None:
     async def ask() -> None:
         engine = BreakingEngine(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
-        async with gateway_before(engine) as (url, gateway):
+        async with gateway_before(engine, kind=kind) as (url, gateway):
             for n in range(3):
                 status, answer, _ = await post(url, chat(f"q{n}"))
                 assert (status, answer) == (200, b"{}")
             assert gateway.figures.retried == 0
             assert gateway.admission.is_up == [True]
             assert len(engine.raw) == 5
+            rids = {body.get("rid") for body in engine.bodies}
+            assert len(rids) == (5 if kind else 1)
 
     asyncio.run(ask())

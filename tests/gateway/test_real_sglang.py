@@ -82,7 +82,8 @@ def test_the_policy_reaches_into_the_engines_queue(sglang_url: str) -> None:
     order: list[int] = []
 
     async def ask() -> None:
-        async with gateway_before(RealEngine(sglang_url), policy=StepFirst()) as (url, gateway):
+        real = RealEngine(sglang_url)
+        async with gateway_before(real, policy=StepFirst(), kind="sglang:") as (url, gateway):
 
             async def one(step: int, tokens: int = 12) -> None:
                 body = GREEDY | ASKED[PATHS[1]] | {"max_tokens": tokens, "ignore_eos": True}

@@ -41,6 +41,8 @@ class Connection(asyncio.Protocol):
         """Begun on this connection."""
         self.headers: dict[bytes, str] = {}
         """Of the answer; names in lower case."""
+        self.fields: list[tuple[bytes, str]] = []
+        """The same, all those of one name."""
         self._reset()
 
     @property
@@ -141,6 +143,7 @@ class Connection(asyncio.Protocol):
         """A header."""
         name = name.lower()
         self.headers[name] = value.decode("latin-1")
+        self.fields.append((name, self.headers[name]))
         self._framed |= name in (b"content-length", b"transfer-encoding")
 
     def on_headers_complete(self) -> None:
@@ -159,7 +162,7 @@ class Connection(asyncio.Protocol):
 
     def _reset(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
-        self.headers = {}
+        self.headers, self.fields = {}, []
         self._chunks = []
         self._untaken_bytes = 0
         self._headed = self._framed = self._complete = self._keep = self._in_pieces = False

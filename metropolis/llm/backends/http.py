@@ -72,9 +72,11 @@ class JSONServer:
         content = await self._exchange(self._post(path, body), asked)
         return decode(content, form, self.called, asked)
 
-    async def send(self, path: str, body: Any, asked: str) -> None:
-        """POST `body`; the answer does not matter."""
-        await self._exchange(self._post(path, body), asked)
+    async def send(
+        self, path: str, body: Any, asked: str, authorization: str | None = None
+    ) -> None:
+        """POST `body`; the answer does not matter. `authorization` is for servers without a key."""
+        await self._exchange(self._post(path, body, authorization), asked)
 
     async def events(
         self, path: str, body: Any, form: type[T], asked: str
@@ -122,14 +124,16 @@ class JSONServer:
     def _path(self, path: str) -> str:
         return f"{self.url.path.rstrip('/')}/{path}"
 
-    def _post(self, path: str, body: Any) -> bytes:
+    def _post(self, path: str, body: Any, authorization: str | None = None) -> bytes:
         if path not in self._heads:
             self._heads[path] = (
                 f"POST {self._path(path)} HTTP/1.1\r\n{self._fields}"
                 "Content-Type: application/json\r\nContent-Length: "
             ).encode()
         content = msgspec.json.encode(body)
-        return b"%b%d\r\n\r\n%b" % (self._heads[path], len(content), content)
+        key = f"\r\nAuthorization: {authorization}" if authorization is not None else ""
+        written = key.encode("utf-8", "surrogateescape")
+        return b"%b%d%b\r\n\r\n%b" % (self._heads[path], len(content), written, content)
 
 
 def decode(content: bytes, form: type[T], called: str, asked: str) -> T:

@@ -1,0 +1,37 @@
+"""Headers that pass, and those that are of one connection only."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.gateway.engines import StubEngine, chat, gateway_before
+from tests.gateway.test_loss import BreakingEngine
+from tests.gateway.test_server import post
+
+
+def test_what_a_client_says_of_its_connection_is_not_handed_on() -> None:
+    async def ask() -> None:
+        engine = StubEngine()
+        async with gateway_before(engine) as (url, _):
+            headers = {"Connection": "keep-alive, X-Hop", "X-Hop": "secret", "X-Own": "7"}
+            await post(url, chat("why"), headers=headers)
+            (seen,) = engine.headers
+            assert "X-Hop" not in seen
+            assert seen["X-Own"] == "7"
+
+    asyncio.run(ask())
+
+
+def test_headers_of_one_name_stay_several_and_those_of_the_connection_stay_behind() -> None:
+    lines = ("200 OK", "Set-Cookie: a=1", "Set-Cookie: b=2", "Connection: X-Hop", "X-Hop: secret")
+    head = "\r\n".join((*lines, "Content-Length: 2\r\n\r\n{}"))
+
+    async def ask() -> None:
+        engine = BreakingEngine(f"HTTP/1.1 {head}".encode())
+        async with gateway_before(engine) as (url, _):
+            status, answer, headers = await post(url, chat("why"))
+            assert (status, answer) == (200, b"{}")
+            assert headers.getall("Set-Cookie") == ["a=1", "b=2"]
+            assert "X-Hop" not in headers
+
+    asyncio.run(ask())
