@@ -16,38 +16,47 @@ from contextlib import AbstractContextManager
 from math import log
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import click
 
-from metropolis.bench import installed, server
+from metropolis.bench import METROPOLIS, server
+from metropolis.types import MetropolisError
 
 MODEL = "stub"
 SIGMA = 0.8
 """Of the lognormal latencies."""
+MEAN_MS_MAX = 1e9
 
 
 def latency_s(seed: int, question: str, mean_s: float) -> float:
     """How long the answer to `question` takes; lognormal."""
     if not mean_s:
         return 0.0
-    return Random(f"{seed} {question}").lognormvariate(log(mean_s) - SIGMA**2 / 2, SIGMA)
+    key = f"{seed} {question}".encode(errors="surrogatepass")  # JSON may hold half a character
+    return Random(key).lognormvariate(log(mean_s) - SIGMA**2 / 2, SIGMA)
 
 
 def stub_server(
     mean_s: float, seed: int, log_file: Path | None = None, port: int = 0
 ) -> AbstractContextManager[str]:
     """The URL of a server in a process of its own."""
-    serve = "from metropolis.bench.stub_server import command; command()"
     options = ["--mean-ms", str(mean_s * 1000), "--seed", str(seed), "--port", str(port)]
     if log_file is not None:
         options += ["--log", str(log_file)]
-    return server([*installed(serve), *options])
+    return server([*METROPOLIS, "bench", "stub-server", *options])
+
+
+def _mean_ms(_context: click.Context, _parameter: click.Parameter, value: float) -> float:
+    if not 0 <= value <= MEAN_MS_MAX:  # not a number is refused as well
+        raise click.BadParameter(f"{value} is not a number from 0 to {MEAN_MS_MAX:g}")
+    return value
 
 
 @click.command("stub-server")
-@click.option("--mean-ms", type=click.FloatRange(min=0), default=0.0, show_default=True)
+@click.option("--mean-ms", type=float, callback=_mean_ms, default=0.0, show_default=True)
 @click.option("--seed", default=0, show_default=True)
-@click.option("--port", default=0, help="[default: a free one]")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="[default: a free one]")
 @click.option(
     "--log",
     "log_file",
@@ -56,12 +65,21 @@ def stub_server(
     "seconds, the sampling seed of the request. Answers then differ from request to request.",
 )
 def command(mean_ms: float, seed: int, port: int, log_file: Path | None) -> None:
-    """Serve chats with lognormal latency until stopped; prints the URL."""
+    """Serve chats with lognormal latency until stopped; prints the URL.
+
+    Knows /v1/models and /v1/chat/completions and answers anything else with status 400; what is
+    streamed comes in one piece.
+    """
     asyncio.run(_serve(mean_ms / 1000, seed, port, log_file))
 
 
 async def _serve(mean_s: float, seed: int, port: int, log_file: Path | None) -> None:
-    listening = socket.create_server(("127.0.0.1", port), backlog=4096)
+    try:
+        listening = socket.create_server(("127.0.0.1", port), backlog=4096)
+    except OSError as error:
+        raise MetropolisError(
+            f"port {port} of 127.0.0.1 cannot be had ({error.strerror}); name another with --port"
+        ) from error
     note = None if log_file is None else os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     click.echo(f"http://127.0.0.1:{listening.getsockname()[1]}")
     server = await asyncio.get_running_loop().create_server(
@@ -93,19 +111,22 @@ class _Connection(asyncio.Protocol):
             end = head + 4 + (int(length[1]) if length else 0)
             if len(self._received) < end:
                 return
+            is_chat = self._received.startswith(CHATS)
+            is_listing = self._received.startswith(LISTING)
             body, self._received = self._received[head + 4 : end], self._received[end:]
-            self._answer(body)
+            chat = _asked(body) if is_chat else None
+            if chat is not None:
+                self._answer(chat)
+            else:
+                self._write(MODELS if is_listing else NO_CHAT)
 
-    def _answer(self, body: bytes) -> None:
-        if not body:
-            self._write(MODELS)
-            return
-        question = json.loads(body)["messages"][-1]["content"]
-        wait_s = latency_s(self._seed, question, self._mean_s)
+    def _answer(self, chat: dict[str, Any]) -> None:
+        wait_s = latency_s(self._seed, chat["messages"][-1]["content"], self._mean_s)
+        answer = _streamed(TEXT, chat) if chat.get("stream") else ANSWER
         if wait_s:
-            self._loop.call_later(wait_s, self._write, CHAT)
+            self._loop.call_later(wait_s, self._write, answer)
         else:
-            self._write(CHAT)
+            self._write(answer)
 
 
 class _Logged(_Connection):
@@ -115,45 +136,78 @@ class _Logged(_Connection):
         super().__init__(mean_s, seed)
         self._file = log_file
 
-    def _answer(self, body: bytes) -> None:
-        if not body:
-            super()._answer(body)
+    def _answer(self, chat: dict[str, Any]) -> None:
+        key = chat.get("seed")
+        if not isinstance(key, int):
+            self._write(NO_SEED)
             return
-        key = json.loads(body)["seed"]
         self._note(ASKED, key)
-        self._loop.call_later(latency_s(self._seed, f"{key}", self._mean_s), self._reply, key)
+        wait_s = latency_s(self._seed, f"{key}", self._mean_s)
+        self._loop.call_later(wait_s, self._reply, key, chat)
 
-    def _reply(self, key: int) -> None:
-        words = Random(f"{self._seed} {key}").choices(WORDS, k=3)
-        self._write(_chat(" ".join(words)))
+    def _reply(self, key: int, chat: dict[str, Any]) -> None:
+        text = " ".join(Random(f"{self._seed} {key}").choices(WORDS, k=3))
+        self._write(_streamed(text, chat) if chat.get("stream") else _whole(text))
         self._note(ANSWERED, key)
 
     def _note(self, what: str, key: int) -> None:
         os.write(self._file, f"{what} {time.monotonic():.6f} {key}\n".encode())
 
 
-def _chat(text: str) -> bytes:
+def _asked(body: bytes) -> dict[str, Any] | None:
+    """The chat that `body` asks for; None: it is none."""
+    try:
+        chat: dict[str, Any] = json.loads(body)
+        _ = chat["messages"][-1]["content"]
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return None
+    return chat
+
+
+def _whole(text: str) -> bytes:
     message = {"role": "assistant", "content": text}
-    return _response(
-        {
-            "id": "answer",
-            "object": "chat.completion",
-            "created": 0,
-            "model": MODEL,
-            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
-            "usage": {"prompt_tokens": 12, "completion_tokens": 6, "total_tokens": 18},
-        }
-    )
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    answer = {**ABOUT, "object": "chat.completion", "choices": [choice], "usage": USAGE}
+    return _response("200 OK", json.dumps(answer))
 
 
-def _response(content: object) -> bytes:
-    body = json.dumps(content).encode()
-    head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-    return f"{head}\r\n\r\n".encode() + body
+def _streamed(text: str, chat: dict[str, Any]) -> bytes:
+    """The same as events: the text, its end and, if they are asked for, its tokens."""
+    said = {"index": 0, "delta": {"role": "assistant", "content": text}, "finish_reason": None}
+    chunks: list[dict[str, Any]] = [
+        {"choices": [said]},
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
+    ]
+    options = chat.get("stream_options")
+    if isinstance(options, dict) and options.get("include_usage"):
+        chunks.append({"choices": [], "usage": USAGE})
+    events = [json.dumps({**ABOUT, "object": "chat.completion.chunk", **one}) for one in chunks]
+    content = "".join(f"data: {event}\n\n" for event in [*events, "[DONE]"])
+    return _response("200 OK", content, "text/event-stream")
+
+
+def _refused(message: str) -> bytes:
+    error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
+    return _response("400 Bad Request", json.dumps({"error": error}))
+
+
+def _response(status: str, content: str, kind: str = "application/json") -> bytes:
+    body = content.encode()
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
 
 
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
-MODELS = _response({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
-CHAT = _chat("I stay where I am.")
+CHATS, LISTING = b"POST /v1/chat/completions", b"GET /v1/models"
+"""What requests begin with."""
+ABOUT = {"id": "answer", "created": 0, "model": MODEL}
+USAGE = {"prompt_tokens": 12, "completion_tokens": 6, "total_tokens": 18}
+MODELS = _response(
+    "200 OK", json.dumps({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
+)
+TEXT = "I stay where I am."
+ANSWER = _whole(TEXT)
+NO_CHAT = _refused("ask GET /v1/models, or POST /v1/chat/completions with messages as JSON")
+NO_SEED = _refused("a server with --log wants a whole number as seed in every request")
 ASKED, ANSWERED = "asked", "answered"
 WORDS = ("north", "south", "sun", "rain", "wind", "snow", "hail", "fog", "stay", "go")
