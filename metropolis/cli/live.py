@@ -45,7 +45,7 @@ def go(
 ) -> int:
     """Run `scenario`, tell its story and its summary; returns the exit status."""
     steps = options.last_step(scenario)
-    backend = options.backend(scenario)
+    backend = options.backend(scenario, lambda news: click.echo(f"metropolis: {news}", err=True))
     if not isinstance(backend, VirtualInstances):
         asyncio.run(_check(options.backend(scenario)))  # before there is a folder
     folder = out or new_folder(options.world)

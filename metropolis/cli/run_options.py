@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from math import ceil, inf
 from pathlib import Path
@@ -98,15 +98,16 @@ class RunOptions:
             return ceil(self.hours * 3600 / scenario.world.step_s - 1e-9)
         return scenario.steps if self.steps is None else self.steps
 
-    def backend(self, scenario: Scenario) -> Backend:
+    def backend(self, scenario: Scenario, said: Callable[[str], None] = lambda _: None) -> Backend:
         """The model; one that answers at once gets the latency of simulated instances.
 
-        Not in a store: virtual time is one process's own.
+        Not in a store: virtual time is one process's own. `said` is told news of engines.
         """
         if self.engine:
             fleet = Fleet(len(self.engine), CAPACITY_TOKENS, TOKENS_PER_S)
             dispatcher = named(DISPATCHERS, self.dispatcher)(fleet)
-            return InProcess(self.engine, named(POLICIES, self.policy)(), dispatcher, self.model)
+            policy = named(POLICIES, self.policy)()
+            return InProcess(self.engine, policy, dispatcher, self.model, said=said)
         backend = connect(self.llm, self.model, author=scenario.author)
         if self.store != MEMORY or not isinstance(backend, Scripted | Replay):
             return backend

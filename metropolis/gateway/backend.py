@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NoReturn, TypeVar
 
@@ -13,20 +13,23 @@ import msgspec
 from metropolis.dispatch.base import Dispatcher
 from metropolis.gateway.admission import Admission, QueueFullError
 from metropolis.gateway.asked import PREFIX
-from metropolis.gateway.engine import Engine, Reply
+from metropolis.gateway.engine import Engine, EngineLostError, Reply
 from metropolis.gateway.relay import Gateway
 from metropolis.gateway.relayed import Relayed
 from metropolis.llm.backends import wire
 from metropolis.llm.backends.compatible import SPECULATIVE_PRIORITY, Compatible, path_of
 from metropolis.llm.backends.http import decode, events_in, refusal, said
-from metropolis.llm.base import Completion, RateLimitedError, Request
-from metropolis.policy.base import Policy
+from metropolis.llm.base import Completion, RateLimitedError, Request, UnreachableError
+from metropolis.policy.base import Policy, QueuedRequest
 from metropolis.types import MetropolisError
 
 IDLE_S = 60.0
 QUEUE_LIMIT = 1 << 20
 """The client holds back what is too much."""
 RETRY_S = 1.0
+AWAY_S = 1.0
+"""No engine answers for so long: the client is told, which waits as it does for any server."""
+SHOWN_ENGINES = 8
 
 T = TypeVar("T")
 
@@ -35,7 +38,9 @@ class InProcess:
     """A backend before the engines that `specs` name, as `metropolis gateway` has them.
 
     `at_once` requests are at an engine at most. The key of the engines, if they want one, is
-    OPENAI_API_KEY's. Requests carry their program, function and step.
+    OPENAI_API_KEY's. Requests carry their program, function and step. `said` is told what engines
+    say first, and when one is lost or comes back; while none answers, requests are met with
+    UnreachableError.
     """
 
     def __init__(
@@ -45,10 +50,12 @@ class InProcess:
         dispatcher: Dispatcher,
         model: str | None = None,
         at_once: int = 256,
+        said: Callable[[str], None] = lambda _: None,
     ) -> None:
-        engines = [Engine(spec) for spec in specs]
-        self._called = f"the gateway before {', '.join(engine.name for engine in engines)}"
-        self.gateway = Gateway(engines, Admission(policy, dispatcher, at_once, QUEUE_LIMIT), IDLE_S)
+        self._engines = [_Engine(spec) for spec in specs]
+        self._called = f"the gateway before {', '.join(engine.name for engine in self._engines)}"
+        admission = _Admission(policy, dispatcher, at_once, self._away)
+        self.gateway = Gateway(self._engines, admission, IDLE_S, said)
         self._wanted, self.name = model, model or ""
         self._started: asyncio.Task[None] | None = None
         key = os.environ.get("OPENAI_API_KEY")
@@ -68,9 +75,11 @@ class InProcess:
     async def check(self) -> None:
         """Ask an engine for its models."""
         front = await self._front(self._headers)
-        self.name = wire.choose_model(
-            str(self), self._wanted, await wire.models_of(front, "models")
-        )
+        try:
+            models = await wire.models_of(front, "models")
+        except EngineLostError:
+            raise self._away() from None
+        self.name = wire.choose_model(str(self), self._wanted, models)
 
     async def complete(self, request: Request) -> Completion:
         """The whole answer."""
@@ -93,6 +102,14 @@ class InProcess:
         await asyncio.shield(self._started)
         return _Front(self.gateway, headers, str(self))
 
+    def _away(self) -> UnreachableError:
+        sentences = [engine.sentence for engine in self._engines]
+        more = len(sentences) - SHOWN_ENGINES
+        return UnreachableError(
+            f"no engine answers: {'; '.join(sentences[:SHOWN_ENGINES])}"
+            + (f"; and {more} more" if more > 0 else "")
+        )
+
     def _headers_of(self, request: Request) -> dict[str, str]:
         step = request.step + (SPECULATIVE_PRIORITY if request.speculative else 0)
         return self._headers | {
@@ -103,6 +120,67 @@ class InProcess:
 
     def _body_of(self, request: Request) -> dict[str, Any]:
         return Compatible("http://gateway", self.name).body_of(request)
+
+
+class _Engine(Engine):
+    """Remembers what was told of it last."""
+
+    def __init__(self, spec: str) -> None:
+        super().__init__(spec)
+        self.sentence = f"the engine at {self.name} has not been asked yet"
+
+    async def probe(self) -> tuple[bool, str]:
+        """See Engine."""
+        is_up, self.sentence = await super().probe()
+        return is_up, self.sentence
+
+    def lost(self, error: Exception) -> EngineLostError:
+        """See Engine."""
+        lost = super().lost(error)
+        self.sentence = str(lost)
+        return lost
+
+
+class _Admission(Admission):
+    """Nobody waits here for engines of which none answers: `away` says so to whoever would."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        dispatcher: Dispatcher,
+        at_once: int,
+        away: Callable[[], UnreachableError],
+    ) -> None:
+        super().__init__(policy, dispatcher, at_once, QUEUE_LIMIT)
+        self._away = away
+        self._until_s: float | None = None
+        """Who waits then, by the event loop's clock, is told; None: an engine answers."""
+        self._limits: set[asyncio.Timeout] = set()
+
+    async def place(self, request: QueuedRequest, *, anew: bool = False) -> int:
+        """See Admission; raises UnreachableError."""
+        try:
+            async with asyncio.timeout_at(self._until_s) as limit:
+                self._limits.add(limit)
+                try:
+                    return await super().place(request, anew=anew)
+                finally:
+                    self._limits.discard(limit)
+        except TimeoutError:
+            raise self._away() from None
+
+    def open(self, instance: int, is_up: bool) -> None:
+        """See Admission."""
+        super().open(instance, is_up)
+        if any(self.is_up):
+            until_s = None
+        else:
+            until_s = self._until_s or asyncio.get_running_loop().time() + AWAY_S
+        if until_s != self._until_s:
+            self._until_s = until_s
+            for limit in self._limits:
+                if not limit.expired():
+                    limit.reschedule(until_s)
 
 
 class _Front:

@@ -5,21 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
+import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+import metropolis.gateway.backend
+from metropolis.bench.stub_server import stub_server
 from metropolis.cli.run import command
 from metropolis.dispatch.base import Fleet
 from metropolis.dispatch.fixed import InTurn
 from metropolis.gateway.backend import InProcess
-from metropolis.llm.base import RateLimitedError, RefusedError
+from metropolis.llm.base import RateLimitedError, RefusedError, UnreachableError
 from metropolis.llm.check import check_backend
+from metropolis.llm.client import Client
 from metropolis.policy.fixed import StepFirst
 from metropolis.types import MetropolisError
-from tests.gateway.engines import StubEngine, answer_to
+from tests.gateway.engines import StubEngine, answer_to, until
 from tests.gateway.test_command import MAIN
 from tests.llm.fakes import request
 from tests.llm.faults import FaultyServer
@@ -27,8 +32,8 @@ from tests.llm.faults import FaultyServer
 CHAT = ({"role": "user", "content": "why"},)
 
 
-def before(*urls: str) -> InProcess:
-    return InProcess(urls, StepFirst(), InTurn(Fleet(len(urls), 1000, 10.0)))
+def before(*urls: str, said: Callable[[str], None] = lambda _: None) -> InProcess:
+    return InProcess(urls, StepFirst(), InTurn(Fleet(len(urls), 1000, 10.0)), said=said)
 
 
 @pytest.mark.parametrize("owned_by", ["sglang", "vllm"])
@@ -109,6 +114,72 @@ def test_a_world_runs_before_two_engines(tmp_path: Path) -> None:
             assert abs(len(one.requests) - len(two.requests)) <= 1
 
     asyncio.run(run())
+
+
+def test_engines_that_die_are_told_and_all_of_them_are_an_outage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metropolis.gateway.backend, "AWAY_S", 0.01)
+
+    async def run() -> None:
+        one, two, news = StubEngine(), StubEngine(), list[str]()
+        urls = [await one.start(), await two.start()]
+        backend = before(*urls, said=news.append)
+        client = Client(backend, patience_s=3600)
+        await client.check()
+        assert sorted(news) == [f"the engine at {url} answers" for url in sorted(urls)]
+        two.open.clear()
+        asked = [asyncio.create_task(client.call(request(step=step))) for step in range(2)]
+        await until(lambda: two.raw)
+        await two.kill()  # what it had goes to the other
+        assert len(await asyncio.gather(*asked)) == 2
+        assert any(said.startswith(f"the engine at {urls[1]} was lost") for said in news)
+        one.open.clear()
+        sent = len(one.raw)
+        waiting = asyncio.create_task(client.call(request(step=3)))
+        await until(lambda: len(one.raw) > sent)
+        await one.kill()
+        with pytest.raises(UnreachableError) as raised:
+            await backend.complete(request(step=4))
+        for url in urls:
+            cause = rf"the engine at {url} (cannot be reached for the check|was lost): \[?\w+"
+            assert re.search(cause, str(raised.value))
+        with pytest.raises(UnreachableError, match=r"^no engine answers: the engine at .*; the"):
+            await Client(backend, patience_s=0, retries=0).call(request(step=5))
+        one.open.set()
+        await one.start()
+        assert (await waiting).text
+        assert news[-1] == f"the engine at {urls[0]} answers"
+        assert backend.gateway.admission.at_work == [0, 0]
+        assert len(backend.gateway.admission) == 0
+        await client.close()
+        await one.kill()
+
+    asyncio.run(run())
+
+
+def test_a_run_before_engines_that_are_all_dead_names_them_and_the_cause(tmp_path: Path) -> None:
+    options = ["minimal", "--out", str(tmp_path / "run")]
+    for port in (1, 2):
+        options += ["--engine", f"http://127.0.0.1:{port}"]
+    result = CliRunner().invoke(command, options, standalone_mode=False)
+    assert isinstance(result.exception, MetropolisError)
+    assert re.fullmatch(
+        r"no engine answers: the engine at http://127.0.0.1:1 cannot be reached .*refused; "
+        r"the engine at http://127.0.0.1:2 cannot be reached .*refused",
+        str(result.exception),
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_tells_which_engines_answer(tmp_path: Path) -> None:
+    with stub_server(0.0, 0) as url:
+        options = ["minimal", "--steps", "2", "--quiet", "--out", str(tmp_path / "run")]
+        options += ["--engine", url, "--engine", "http://127.0.0.1:1"]
+        result = CliRunner().invoke(command, options, standalone_mode=False)
+    assert result.exception is None
+    assert result.output.count(f"metropolis: the engine at {url} answers") == 1
+    assert result.output.count("metropolis: the engine at http://127.0.0.1:1 cannot be") == 1
 
 
 def test_a_gateway_is_no_part_of_a_run_in_a_store() -> None:
