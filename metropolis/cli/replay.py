@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from metropolis.progress import progress_bar
 from metropolis.rules.metrics import METRICS
 from metropolis.runtime.figures import prepare_figures, write_figures
 from metropolis.runtime.modes import MODES
-from metropolis.runtime.replay import ReplayResult, Setting, mine, ratio, replay
+from metropolis.runtime.replay import ReplayResult, Setting, mine, plug_ins, ratio, replay
 from metropolis.trace.mining import InteractionGraph, critical_path
 from metropolis.trace.parquet import read_trace
 from metropolis.trace.schema import Trace
@@ -147,9 +148,9 @@ def command(
     All times are simulated (sim_s) by the instance model of --profile.
     """
     whole = read_trace(trace)
-    if figures is not None:
-        prepare_figures(figures)
     setting = make_setting(whole, profile, metric, radius, velocity, prefix_reuse)
+    for count, policy in product(instances, policies):  # wrong names are told before long work
+        plug_ins(policy, dispatcher, replace(setting, instances=count).fleet)
     replayed = replace(
         whole.meta, metric=setting.metric.name, max_velocity=setting.max_velocity
     )  # what rules rely on must hold by what the options override, too
@@ -159,6 +160,8 @@ def command(
         for text in hours
         for count in agents or [whole.agents]
     ]
+    if figures is not None:
+        prepare_figures(figures)
     results: list[tuple[Trace, list[ReplayResult]]] = []
     graphs: list[InteractionGraph] = []
     runs = len(modes) * len(instances) * len(policies)

@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from metropolis import _core
 from metropolis.controller.native import mined_controller, native_controller
-from metropolis.policy.base import Policy
+from metropolis.dispatch.base import Dispatcher, Fleet
+from metropolis.policy.base import Policy, QueuedRequest
 from metropolis.policy.named import DISPATCHERS, POLICIES, named
 from metropolis.rules.metrics import Metric, metric_named
 from metropolis.runtime.modes import MODES, Mode
@@ -54,6 +55,11 @@ class Setting:
     hours: str = "all"
     joint_radius: float | None = None
     """None: the perception radius."""
+
+    @property
+    def fleet(self) -> Fleet:
+        """The instances, as a dispatcher sees them."""
+        return fleet_of(self.profile, self.instances)
 
     @classmethod
     def of(cls, meta: TraceMeta, profile: str, *, metric: str | None = None) -> Setting:
@@ -117,6 +123,8 @@ def replay(
 ) -> ReplayResult:
     """Replay `trace` in `mode` (a key of `MODES`); `graph`, from `mine`, saves mining it again."""
     chosen = MODES[mode]
+    is_native = setting.dispatcher is None and setting.policy in _NATIVE
+    served = None if is_native else plug_ins(setting.policy, setting.dispatcher, setting.fleet)
     _check_calls_fit(trace, setting)
     started_wall_s = time.perf_counter()
     if chosen.name == "critical_path":
@@ -124,7 +132,7 @@ def replay(
     elif chosen.name == "no_dependency":
         measured = _no_dependency(trace, setting)
     else:
-        measured = _run(trace, chosen, setting, graph, progress)
+        measured = _run(trace, chosen, setting, served, graph, progress)
     if progress is not None and chosen.is_bound:
         progress(trace.steps * trace.agents)
     duration = measured["completed_sim_s"] - measured["sent_sim_s"]
@@ -148,6 +156,23 @@ def replay(
     )
 
 
+def plug_ins(policy: str, dispatcher: str | None, fleet: Fleet) -> tuple[Policy, Dispatcher]:
+    """What orders and places the calls of a replay, by name; None: the least used instance.
+
+    Raises MetropolisError when there is no such thing, or it wants to know more of a call than a
+    replay does.
+    """
+    make = named(POLICIES, policy)
+    probed: Policy = make()
+    probe = QueuedRequest(0, "agent-step", "call", 1, 0.0, 0.0)
+    try:
+        probed.arrived(probe)
+        probed.rank(probe)
+    except MetropolisError as error:
+        raise MetropolisError(f"policy {policy!r} is not for replays: {error}") from error
+    return make(), named(DISPATCHERS, dispatcher or "least_used")(fleet)
+
+
 def _check_calls_fit(trace: Trace, setting: Setting) -> None:
     """Refuse a trace with a call that no instance could ever hold."""
     calls = trace.calls
@@ -169,6 +194,7 @@ def _run(
     trace: Trace,
     mode: Mode,
     setting: Setting,
+    served: tuple[Policy, Dispatcher] | None,
     graph: InteractionGraph | None,
     progress: Progress | None,
 ) -> dict[str, Any]:
@@ -183,9 +209,9 @@ def _run(
             trace.positions[0],
             trace.steps,
         )
-    if setting.dispatcher is None and setting.policy in _NATIVE:
+    if served is None:
         return _native(trace, controller, mode, setting, progress)
-    return _served(trace, controller, mode, setting, progress)
+    return _served(trace, controller, mode, setting, served, progress)
 
 
 def _served(
@@ -193,13 +219,10 @@ def _served(
     controller: _core.Controller,
     mode: Mode,
     setting: Setting,
+    served: tuple[Policy, Dispatcher],
     progress: Progress | None,
 ) -> dict[str, Any]:
-    policy: Policy = named(POLICIES, setting.policy)()
-    place = named(DISPATCHERS, setting.dispatcher or "least_used")
-    fleet = fleet_of(setting.profile, setting.instances)
-    options = PoolOptions(setting.prefix_reuse)
-    engines = Engines(setting.profile, policy, place(fleet), options)
+    engines = Engines(setting.profile, *served, PoolOptions(setting.prefix_reuse))
     running = ServedReplay(trace, controller, engines, mode.outstanding_max, progress)
     running.run()
     return {

@@ -50,6 +50,18 @@ def test_the_tables_name_every_policy_and_dispatcher() -> None:
         assert name in result.output
 
 
-def test_a_wrong_name_is_told_before_any_work() -> None:
-    with pytest.raises(MetropolisError, match="'lifo' is not among the policies"):
-        CliRunner().invoke(serving.command, [*SMALL, "--policy", "lifo"], catch_exceptions=False)
+@pytest.mark.parametrize(
+    ("option", "name", "sentence"),
+    [
+        ("--policy", "lifo", "'lifo' is not among the policies"),
+        ("--policy", "step:bucket=0", "step: bucket is 0"),
+        ("--policy", "topology", "'topology' is not for replays: .* how many stages are left"),
+        ("--dispatcher", "nope", "'nope' is not among the dispatchers"),
+    ],
+)
+def test_a_wrong_name_is_told_before_any_work(
+    monkeypatch: pytest.MonkeyPatch, option: str, name: str, sentence: str
+) -> None:
+    monkeypatch.delattr(serving.Bench, "replayed")
+    with pytest.raises(MetropolisError, match=sentence):
+        CliRunner().invoke(serving.command, [*SMALL, option, name], catch_exceptions=False)

@@ -21,6 +21,10 @@ FIELDS = {
 }  # fmt: skip
 
 
+BOUNDS = ("--modes", "no_dependency,critical_path")
+"""They ask no policy."""
+
+
 @pytest.fixture
 def trace(tmp_path: Path) -> str:
     path = tmp_path / "small.parquet"
@@ -96,6 +100,11 @@ def test_figures_are_pictures(trace: str, tmp_path: Path, monkeypatch: pytest.Mo
         (("--metric", "manhattan"), "a manhattan distance of 2"),
         (("--profile", "gpt"), "there is no profile 'gpt'"),
         (("--figures", __file__), "is a file"),
+        (("--policy", "nope", *BOUNDS), "'nope' is not among the policies: atlas, fcfs"),
+        (("--policy", "step:bucket=0", *BOUNDS), "bucket is 0; it should be at least 1"),
+        (("--policy", "step", "--policy", "topology"), "'topology' is not for replays"),
+        (("--policy", "step+topology", *BOUNDS), "'step+topology' is not for replays"),
+        (("--dispatcher", "nope", *BOUNDS), "'nope' is not among the dispatchers: agentix"),
         (("--wrong",), "No such option"),
     ],
 )
@@ -129,3 +138,11 @@ def test_a_call_that_fits_no_instance_is_named(
     error = capsys.readouterr().err
     assert re.search(r"step \d+, agent 'agent \d': a call of \d+ prompt", error)
     assert "holds 64 KV tokens" in error
+
+
+def test_wrong_names_leave_nothing_behind(
+    trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = tmp_path / "figures"
+    assert run(monkeypatch, "replay", trace, "--policy", "nope", "--figures", str(figures)) == 2
+    assert not figures.exists()

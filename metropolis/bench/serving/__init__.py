@@ -16,8 +16,9 @@ from rich.console import Console
 from rich.table import Table
 
 from metropolis.bench.serving.measure import MIXES, Bench, Mixed, Place, Replayed
-from metropolis.policy.named import DISPATCHERS, POLICIES, named, names_of
+from metropolis.policy.named import DISPATCHERS, names_of
 from metropolis.progress import progress_bar
+from metropolis.runtime.replay import plug_ins
 from metropolis.sim.fleet import fleet_of
 from metropolis.sim.profiles import load_profile
 from metropolis.trace.generate.largeville import generate
@@ -69,13 +70,12 @@ def command(
     --load is the rate of programs, of the one that keeps all memory of the instances in use.
     """
     placing = dispatchers or tuple(names_of(DISPATCHERS))
-    for group, names in ((POLICIES, policies), (DISPATCHERS, placing)):
-        for name in names:
-            named(group, name)  # says what is wrong before any long work
     of_replays = list(product(policies or OF_REPLAYS, placing))
     of_mixes = list(product(policies or OF_MIXES, placing))
     measuring = Bench(profile, load_profile(profile), prefix_reuse, seed)
     fleet = fleet_of(measuring.engine, instances)
+    for policy, dispatcher in of_replays:
+        plug_ins(policy, dispatcher, fleet)  # says what is wrong before any long work
     places = [
         SMALLVILLE,
         Place("LargeVille", agents, instances),
