@@ -39,7 +39,7 @@ class Figures:
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, str, int]] = Counter()
-        """By engine, function, status."""
+        """By engine (none: it was at no engine), function, status."""
         self.latency, self.queueing = Histogram(), Histogram()
         self.aborted = self.retried = self.refused = self.preempted = 0
 
@@ -51,7 +51,7 @@ class Figures:
             *_head(
                 "metropolis_requests_total",
                 "counter",
-                "Requests that engines answered.",
+                "Requests that have ended; 499: the client left, 502: the engine was lost.",
             )
         ]
         for (engine, function, status), count in sorted(self.requests.items()):
@@ -74,7 +74,7 @@ class Figures:
             "metropolis_latency_seconds", "From a request's arrival to its answer's end."
         )
         lines += self.queueing.lines(
-            "metropolis_queueing_seconds", "From a request's arrival to its leaving for an engine."
+            "metropolis_queueing_seconds", "How long a request that was answered was at no engine."
         )
         return "\n".join(lines) + "\n"
 

@@ -17,7 +17,7 @@ from metropolis.gateway.admission import Admission, QueueFullError
 from metropolis.gateway.asked import read
 from metropolis.gateway.engine import Engine, EngineLostError, Reply
 from metropolis.gateway.figures import Figures
-from metropolis.gateway.relayed import LOSSES_MAX, Relayed
+from metropolis.gateway.relayed import Relayed
 from metropolis.gateway.sessions import Sessions
 from metropolis.policy.base import Execution, QueuedRequest
 from metropolis.types import MetropolisError
@@ -25,6 +25,16 @@ from metropolis.types import MetropolisError
 PROBE_EVERY_S = 5.0
 PROBE_LOST_S = 0.5
 SWEEP_S = 1.0
+HANGS_LOOKS = 2
+"""Looked at so often in vain, an engine that holds its connections is believed to hang."""
+LEFT, REFUSED, LOST, FAILED = 499, 429, 502, 500
+STATUSES = (
+    ((asyncio.CancelledError, ConnectionError, GeneratorExit), LEFT),
+    (QueueFullError, REFUSED),
+    (EngineLostError, LOST),
+    (MetropolisError, 400),
+)
+"""By which requests are counted that have no whole answer; others are FAILED."""
 
 
 class Gateway:
@@ -52,6 +62,10 @@ class Gateway:
             engine.said = said
         self._doubts = [asyncio.Event() for _ in engines]
         """Set when an engine should be looked at."""
+        self._failed_looks = [0] * len(engines)
+        """One after the other."""
+        self._relayed: set[Relayed] = set()
+        """What has not been answered."""
         self._watches: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -80,25 +94,24 @@ class Gateway:
         when engines died of it.
         """
         request = self.sessions.enter(read(headers, body), self.admission.clock())
-        is_answered = False
+        relayed = Relayed(self, request, path, headers)
+        self._relayed.add(relayed)
+        status = FAILED
         try:
-            relayed = Relayed(self, request, path, headers)
             await relayed.ask(body)
             try:
                 await relayed.join()
                 yield relayed
-                is_answered = relayed.reply.status == 200 and relayed.is_whole
+                status = relayed.reply.status if relayed.is_whole else LOST
             finally:
                 relayed.reply.close()
-                self._account(request, relayed, is_answered=is_answered)
-        except (asyncio.CancelledError, ConnectionError):
-            self.figures.aborted += 1
-            raise
-        except QueueFullError:
-            self.figures.refused += 1
+        except BaseException as error:
+            status = next((each for kind, each in STATUSES if isinstance(error, kind)), FAILED)
             raise
         finally:
-            self.sessions.leave(request, self.admission.clock(), is_answered=is_answered)
+            self._relayed.discard(relayed)
+            self._account(request, relayed, status)
+            self.sessions.leave(request, self.admission.clock(), is_answered=status == 200)
 
     async def get(self, path: str, headers: Mapping[str, str]) -> Reply:
         """The answer of the first engine that is up to a GET; raises EngineLostError."""
@@ -110,52 +123,22 @@ class Gateway:
                     self.doubt(instance, error)
         raise EngineLostError("no engine answers")
 
-    async def ask(
-        self,
-        request: QueuedRequest,
-        path: str,
-        headers: Mapping[str, str],
-        body: bytes,
-        *,
-        anew: bool,
-    ) -> tuple[int, float, Reply]:
-        """Which engine took it, when, and how it answers; `anew`: it had been placed before."""
-        losses = 0
-        while True:
-            instance = await self.admission.place(request, anew=anew or losses > 0)
-            sent_s = self.admission.clock()
-            try:
-                rank = self.admission.policy.rank(request)
-                engine = self.engines[instance]
-                return instance, sent_s, await engine.ask("POST", path, headers, body, rank)
-            except EngineLostError as error:
-                losses += 1
-                self.doubt(instance, error)
-                if losses == LOSSES_MAX:
-                    self.admission.withdraw(request, instance)
-                    raise
-                self.admission.put_back(request, instance)
-                self.figures.retried += 1
-            except BaseException:
-                self.admission.withdraw(request, instance)
-                raise
-
-    def _account(self, request: QueuedRequest, relayed: Relayed, *, is_answered: bool) -> None:
-        instance, sent_s = relayed.instance, relayed.sent_s
+    def _account(self, request: QueuedRequest, relayed: Relayed, status: int) -> None:
+        """It has ended; with 200 it was answered."""
+        instance, started_s, now_s = relayed.instance, relayed.started_s, self.admission.clock()
+        self.figures.aborted += status == LEFT
+        self.figures.refused += status == REFUSED
+        engine = "" if instance is None else self.engines[instance].name
+        self.figures.requests[engine, request.function, status] += 1
         if instance is None:
-            return  # it was being placed anew
-        if relayed.lost is not None:
-            self.doubt(instance, relayed.lost)
-        now_s = self.admission.clock()
-        if is_answered:
+            return
+        if status == 200:
             tokens = relayed.output_tokens
-            self.admission.answered(Execution(request, instance, sent_s, now_s, tokens))
+            self.admission.answered(Execution(request, instance, started_s, now_s, tokens))
+            self.figures.queueing.add(started_s - request.arrived_s)
+            self.figures.latency.add(now_s - request.arrived_s)
         else:
             self.admission.withdraw(request, instance)
-        engine = self.engines[instance].name
-        self.figures.requests[engine, request.function, relayed.reply.status] += 1
-        self.figures.queueing.add(sent_s - request.arrived_s)
-        self.figures.latency.add(now_s - request.arrived_s)
 
     def doubt(self, instance: int, error: EngineLostError) -> None:
         """Nothing goes there until it has been looked at."""
@@ -181,6 +164,10 @@ class Gateway:
         if self.admission.is_up[instance] != is_up or not self._watches:  # the first look
             self._said(sentence)
         self.admission.open(instance, is_up)
+        self._failed_looks[instance] = 0 if is_up else self._failed_looks[instance] + 1
+        if self._failed_looks[instance] >= HANGS_LOOKS and any(self.admission.is_up):
+            for relayed in self._relayed:
+                relayed.move_from(instance)
 
     async def _watch(self, instance: int) -> None:
         while True:

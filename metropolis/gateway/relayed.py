@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -31,14 +32,21 @@ class Relayed:
         self._path, self._headers = path, headers
         self.reply: Reply
         self.instance: int | None = None
-        """Which engine answers; None while it is being placed anew."""
-        self.sent_s = 0.0
-        self.lost: EngineLostError | None = None
+        """Which engine has it; None while it waits."""
+        self._sent_s = self._served_s = 0.0
+        """When that got it; how long former ones had begun to answer, and were left."""
+        self._asking: asyncio.Timeout | None = None
+        """While nothing has come of what that was asked."""
         self.is_whole = False
         self._partial: Partial | None = None
         self._is_preempted = self._is_yielding = self._is_behind = False
         """The last: the client has not taken what there is."""
         self._end, self._events, self._losses = b"", 0, 0
+
+    @property
+    def started_s(self) -> float:
+        """See Execution: as if engines had answered without a break."""
+        return self._sent_s - self._served_s
 
     async def ask(self, body: bytes) -> None:
         """Have it placed and answered; raises as `Gateway.reply_to`."""
@@ -84,10 +92,21 @@ class Relayed:
                 if ending := partial.ending():
                     yield ending
             elif partial is None or not partial.can_go_on:
-                self.lost = lost or EngineLostError("an answer that was preempted makes no sense")
-                raise self.lost
+                if lost is not None:
+                    self._doubt(lost)
+                raise lost or EngineLostError("an answer that was preempted makes no sense")
             else:
                 await self._go_on(lost, partial)
+
+    def move_from(self, instance: int) -> None:
+        """That engine hangs: if it has this and another can go on, take it for lost."""
+        if instance != self.instance:
+            return
+        if self._asking is not None:
+            self._asking.reschedule(0.0)
+            self._asking = None
+        elif self._partial is not None and self._partial.can_go_on:
+            self.reply.break_off()
 
     @property
     def output_tokens(self) -> int:
@@ -109,30 +128,57 @@ class Relayed:
         return piece
 
     async def _place(self, body: bytes, *, anew: bool) -> None:
-        self.instance, self.sent_s, self.reply = await self._gateway.ask(
-            self._request, self._path, self._headers, body, anew=anew
-        )
+        """Have `body` answered wherever there is room, until LOSSES_MAX engines were lost."""
+        admission = self._gateway.admission
+        while True:
+            self.instance = await admission.place(self._request, anew=anew)
+            self._sent_s = admission.clock()
+            rank = admission.policy.rank(self._request)
+            engine = self._gateway.engines[self.instance]
+            try:
+                async with asyncio.timeout(None) as self._asking:
+                    self.reply = await engine.ask("POST", self._path, self._headers, body, rank)
+                return
+            except TimeoutError:
+                self._lose(engine.lost(TimeoutError("it does not answer")))
+            except EngineLostError as error:
+                self._lose(error)
+            finally:
+                self._asking = None
+            anew = True
 
     async def _go_on(self, lost: EngineLostError | None, partial: Partial) -> None:
         """Ask for the rest, wherever there is room."""
-        assert self.instance is not None
         self.reply.close()
+        self._served_s += self._gateway.admission.clock() - self._sent_s
         if self._is_preempted:
             self._gateway.figures.preempted += 1
+            self._put_back()
         else:
             assert lost is not None
-            self._losses += 1
-            if self._losses == LOSSES_MAX:
-                self.lost = lost
-                raise lost
-            self._gateway.doubt(self.instance, lost)
-            self._gateway.figures.retried += 1
-        instance, self.instance = self.instance, None
+            self._lose(lost)
         self._is_preempted = self._is_yielding = False
-        self._gateway.admission.put_back(self._request, instance)
         await self._place(partial.rest(), anew=True)
         if self.reply.whole is not None:
             raise EngineLostError(f"the rest of an answer was refused: HTTP {self.reply.status}")
+
+    def _lose(self, error: EngineLostError) -> None:
+        """Be put back; raises `error` if it is one too many."""
+        self._doubt(error)
+        self._losses += 1
+        if self._losses == LOSSES_MAX:
+            raise error
+        self._gateway.figures.retried += 1
+        self._put_back()
+
+    def _doubt(self, error: EngineLostError) -> None:
+        assert self.instance is not None
+        self._gateway.doubt(self.instance, error)
+
+    def _put_back(self) -> None:
+        assert self.instance is not None
+        instance, self.instance = self.instance, None
+        self._gateway.admission.put_back(self._request, instance)
 
     def _let_yield(self) -> None:
         self._is_yielding = True

@@ -8,6 +8,7 @@ from functools import partial
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from metropolis.dispatch.fixed import InTurn
 from metropolis.gateway.relayed import LOSSES_MAX
@@ -121,6 +122,30 @@ def test_what_kills_engines_is_given_up() -> None:
             assert "was lost" in json.loads(answer)["error"]["message"]
             assert len(engine.raw) == LOSSES_MAX
             assert gateway.admission.at_work == [0]
+
+    asyncio.run(ask())
+
+
+def test_what_kills_engines_now_at_once_now_later_is_given_up_as_early() -> None:
+    class Dying(StubEngine):
+        async def _answer(self, request: web.Request) -> web.StreamResponse:
+            self.raw.append(await request.read())
+            answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+            if len(self.raw) % 3 == 0:
+                await answer.prepare(request)
+                await answer.write(b'data: {"choices":[{"index":0,"text":" w"}]}\n\n')
+                await asyncio.sleep(0.01)
+            assert request.transport is not None
+            request.transport.abort()
+            return answer
+
+    async def ask() -> None:
+        engine = Dying()
+        async with gateway_before(engine) as (url, gateway):
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await post(url, counted("poison", 50), path=PATHS[1])
+            assert len(engine.raw) == LOSSES_MAX
+            await until(lambda: gateway.admission.at_work == [0])
 
     asyncio.run(ask())
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import Any
 
+from metropolis.policy.base import Execution
 from metropolis.policy.fixed import Fcfs, StepFirst
 from tests.gateway.engines import StubEngine, chat, gateway_before, until
 from tests.gateway.test_server import PATHS, post
@@ -64,6 +65,44 @@ def test_a_policy_that_preempts_lets_the_short_pass_the_long() -> None:
             assert not gateway.admission.yields
 
     asyncio.run(ask())
+
+
+def test_what_is_learned_of_a_request_is_all_the_time_that_engines_had_it() -> None:
+    now_s = 0.0
+    learned: list[Execution] = []
+
+    class Learning(Impatient):
+        def completed(self, execution: Execution) -> None:
+            learned.append(execution)
+
+    async def ask() -> None:
+        nonlocal now_s
+        engine = StubEngine()
+        engine.pieces = asyncio.Semaphore(2)
+        async with gateway_before(engine, policy=Learning(), at_once=1) as (url, gateway):
+            gateway.admission.clock = lambda: now_s
+            long = asyncio.create_task(
+                post(url, counted("long", 9), path=PATHS[1], headers=at_step(9))
+            )
+            await until(lambda: gateway.admission.yields)
+            now_s = 10.0
+            short = asyncio.create_task(post(url, counted("short", 1), path=PATHS[1]))
+            await until(lambda: len(engine.raw) == 2)
+            now_s = 30.0
+            engine.pieces.release()
+            engine.pieces.release()
+            engine.pieces.release()
+            await short
+            await until(lambda: len(engine.raw) == 3)
+            now_s = 35.0
+            for _ in range(20):
+                engine.pieces.release()
+            await long
+
+    asyncio.run(ask())
+    short, long = learned
+    assert (short.started_s, short.latency_s) == (10.0, 20.0)
+    assert (long.started_s, long.latency_s) == (20.0, 15.0)
 
 
 def test_other_requests_are_let_finish() -> None:

@@ -1,0 +1,71 @@
+"""What is counted of requests: every one once, by how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import aiohttp
+import pytest
+
+from metropolis.gateway.relay import Gateway
+from tests.gateway.engines import StubEngine, chat, gateway_before, until
+from tests.gateway.test_loss import BreakingEngine
+from tests.gateway.test_server import post
+
+
+def statuses(gateway: Gateway) -> Counter[tuple[bool, int]]:
+    """Whether it was at an engine, and the status."""
+    counted: Counter[tuple[bool, int]] = Counter()
+    for (engine, _, status), count in gateway.figures.requests.items():
+        counted[engine == gateway.engines[0].name, status] += count
+    return counted
+
+
+def test_clients_that_leave_are_counted_where_they_were() -> None:
+    async def ask() -> None:
+        engine = StubEngine()
+        engine.pieces = asyncio.Semaphore(2)
+        async with gateway_before(engine, at_once=1) as (url, gateway):
+            asked = []
+            for waiting in (0, 1):  # one at the engine, one in the queue
+                asked.append(asyncio.create_task(post(url, chat("a", stream=True))))
+                await until(lambda n=waiting: len(gateway.admission) == n and engine.sent == 2)
+            for one in reversed(asked):
+                one.cancel()
+                await asyncio.gather(one, return_exceptions=True)
+            await until(lambda: gateway.figures.aborted == 2)
+            assert statuses(gateway) == {(True, 499): 1, (False, 499): 1}
+
+    asyncio.run(ask())
+
+
+def test_a_stream_that_is_broken_off_is_no_success() -> None:
+    async def ask() -> None:
+        engine = StubEngine()
+        engine.pieces = asyncio.Semaphore(2)
+        async with gateway_before(engine) as (url, gateway):
+            asked = asyncio.create_task(post(url, chat("a", stream=True)))
+            await until(lambda: engine.sent == 2)
+            await engine.kill()
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await asked
+            await until(lambda: statuses(gateway) == {(True, 502): 1})
+            assert 'latency_seconds_bucket{le="+Inf"} 0' in gateway.figures.text({}, {}, 0, 0)
+            await engine.start()
+
+    asyncio.run(ask())
+
+
+def test_what_was_given_up_or_refused_is_counted() -> None:
+    async def ask() -> None:
+        engine = BreakingEngine(b"")
+        async with gateway_before(engine) as (url, gateway):
+            assert (await post(url, chat("poison")))[0] == 502
+            assert statuses(gateway) == {(True, 502): 1}
+        full = StubEngine()
+        async with gateway_before(full, queue_limit=0) as (url, gateway):
+            assert (await post(url, chat("late")))[0] == 429
+            assert statuses(gateway) == {(False, 429): 1}
+
+    asyncio.run(ask())

@@ -1,0 +1,94 @@
+"""Engines that hang and hold their connections: what can be asked elsewhere is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from metropolis.dispatch.fixed import InTurn
+from metropolis.gateway.relay import Gateway
+from tests.gateway.engines import StubEngine, chat, gateway_before, until
+from tests.gateway.test_preemption import Impatient, at_step, counted, text_of, words
+from tests.gateway.test_server import PATHS, post
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metropolis.gateway.engine.PROBE_S", 0.2)
+    monkeypatch.setattr("metropolis.gateway.relay.PROBE_EVERY_S", 0.01)
+    monkeypatch.setattr("metropolis.gateway.relay.PROBE_LOST_S", 0.01)
+
+
+@asynccontextmanager
+async def two(pieces: int) -> AsyncIterator[tuple[str, Gateway, StubEngine, StubEngine]]:
+    """The first gives so many pieces of streams and is asked first."""
+    first, second = StubEngine(), StubEngine()
+    first.pieces = asyncio.Semaphore(pieces)
+    async with gateway_before(first, second, policy=Impatient(), dispatcher=InTurn) as (url, it):
+        yield url, it, first, second
+
+
+def hang(engine: StubEngine) -> None:
+    engine.open.clear()
+    engine.looks.clear()
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "pieces"),
+    [
+        (PATHS[0], chat("why"), 0),  # nothing has come
+        (PATHS[0], chat("why", stream=True), 0),
+        (PATHS[1], counted("p", 9), 4),  # a stream that can be gone on with
+        (PATHS[1], counted("p", 9, stream=False), 4),  # the client has nothing of it
+    ],
+)
+def test_requests_at_an_engine_that_hangs_go_on_elsewhere(
+    path: str, body: dict[str, Any], pieces: int
+) -> None:
+    async def ask() -> None:
+        async with two(pieces) as (url, gateway, first, second):
+            if not pieces:
+                first.open.clear()
+            asked = asyncio.create_task(post(url, body, path=path, headers=at_step(1)))
+            await until(lambda: first.raw and first.sent == pieces)
+            hang(first)
+            status, answer, _ = await asked
+            assert status == 200
+            assert len(second.raw) == 1
+            if path == PATHS[1] and body["stream"]:
+                assert text_of(answer) == words(9)
+            assert gateway.figures.retried == 1
+            assert gateway.admission.at_work == [0, 0]
+            assert gateway.admission.is_up == [False, True]
+            first.looks.set()
+            await until(lambda: gateway.admission.is_up == [True, True])
+
+    asyncio.run(ask())
+
+
+def test_what_cannot_be_repeated_and_what_has_nowhere_to_go_waits() -> None:
+    async def ask() -> None:
+        async with two(2) as (url, gateway, first, second):
+            begun = asyncio.create_task(post(url, chat("a", stream=True)))
+            await until(lambda: first.sent == 2)
+            hang(second)
+            whole = asyncio.create_task(post(url, chat("b")))
+            await until(lambda: second.raw)
+            hang(first)
+            await until(lambda: min(gateway._failed_looks) > 3)
+            first.looks.set()
+            second.open.set()
+            assert (await whole)[0] == 200
+            assert len(second.raw) == 1
+            assert first.pieces is not None
+            for _ in range(9):
+                first.pieces.release()
+            assert (await begun)[0] == 200
+            assert len(first.raw) == 1
+            assert gateway.figures.retried == 0
+
+    asyncio.run(ask())
