@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from metropolis.cli.live import go, on_command_line
+from metropolis.cli.live import checked_backend, go, on_command_line
 from metropolis.cli.resume import later_options
 from metropolis.cli.run_options import new_folder, options_of, run_folder
 from metropolis.progress import progress_bar
@@ -73,8 +73,9 @@ def _fork(
     options = options_of(origin, changed)
     scenario = options.scenario()
     change = None if edit is None else _edit(edit)
-    if (steps := options.last_step(scenario)) < at:
+    if (steps := options.last_step(scenario)) < at <= RunDirectory(origin).recorded:
         raise MetropolisError(f"the branch begins at step {at}; it cannot end at {steps}")
+    checked_backend(options, scenario)  # before there is a folder
     folder = out or new_folder(options.world)
     kept = [step for step in RunDirectory(origin).checkpoints.steps() if step <= at]
     try:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from shutil import rmtree
 from types import FrameType
 from typing import Any
 
@@ -45,27 +46,14 @@ def go(
 ) -> int:
     """Run `scenario`, tell its story and its summary; returns the exit status."""
     steps = options.last_step(scenario)
-    backend = options.backend(scenario, lambda news: click.echo(f"metropolis: {news}", err=True))
-    if not isinstance(backend, VirtualInstances):
-        asyncio.run(_check(options.backend(scenario)))  # before there is a folder
-    folder = out or new_folder(options.world)
-    simulation = Simulation(
-        scenario.world,
-        scenario.agents,
-        options.client(backend),
-        mode=options.mode,
-        rule=options.rule,
-        seed=options.seed,
-        out=folder,
-        resume=resume,
-        checkpoint_wall_s=options.checkpoint_minutes * 60,
-        store=options.store,
-        workers=options.workers,
-        ray_address=options.ray_address,
-        lease_s=options.lease,
-        keep_text=options.keep_text,
-        about=asdict(options) | {"agents": len(scenario.agents)},
-    )
+    backend = checked_backend(options, scenario)  # before there is a folder
+    try:
+        simulation, folder = _begun(options, scenario, backend, out, resume=resume)
+    except OSError as error:
+        raise MetropolisError(
+            f"{error.filename or out}: the run's files cannot be kept there: {error.strerror}"
+            + ("" if resume else "; name another folder with --out")
+        ) from None
     try:
         for record in () if quiet else RunDirectory(folder).records(simulation.first_step):
             scenario.story(record)  # told before; what it tells next depends on it
@@ -94,11 +82,61 @@ def on_command_line(given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def checked_backend(options: RunOptions, scenario: Scenario) -> Backend:
+    """The model. Raises MetropolisError when there is no such one, or it does not answer."""
+    backend = options.backend(scenario, lambda news: click.echo(f"metropolis: {news}", err=True))
+    if not isinstance(backend, VirtualInstances):
+        asyncio.run(_check(options.backend(scenario)))  # the other's connections are the run's
+    return backend
+
+
 async def _check(backend: Backend) -> None:
     try:
         await backend.check()
     finally:
         await backend.close()
+
+
+def _begun(
+    options: RunOptions, scenario: Scenario, backend: Backend, out: Path | None, *, resume: bool
+) -> tuple[Simulation, Path]:
+    """The run and its folder, of which nothing stays if it is new and cannot begin."""
+    was_there = out is not None and out.exists()
+    was_empty = not was_there or (out is not None and not any(out.iterdir()))
+    folder = out or new_folder(options.world)
+    try:
+        simulation = Simulation(
+            scenario.world,
+            scenario.agents,
+            options.client(backend),
+            mode=options.mode,
+            rule=options.rule,
+            seed=options.seed,
+            out=folder,
+            resume=resume,
+            checkpoint_wall_s=options.checkpoint_minutes * 60,
+            store=options.store,
+            workers=options.workers,
+            ray_address=options.ray_address,
+            lease_s=options.lease,
+            keep_text=options.keep_text,
+            about=asdict(options) | {"agents": len(scenario.agents)},
+        )
+    except BaseException:
+        if was_empty and folder.exists():
+            _empty(folder)
+            if not was_there:
+                folder.rmdir()
+        raise
+    return simulation, folder
+
+
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.is_dir():
+            rmtree(path)
+        else:
+            path.unlink()
 
 
 def _live(

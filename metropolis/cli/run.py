@@ -10,7 +10,13 @@ from typing import Any
 import click
 
 from metropolis.cli.live import FINISHED, ended_by_ctrl_c, go, go_on, on_command_line
-from metropolis.cli.run_options import RunOptions, latest_folder, run_folder, whole_name
+from metropolis.cli.run_options import (
+    RunOptions,
+    latest_folder,
+    refuse_unheeded,
+    run_folder,
+    whole_name,
+)
 from metropolis.cli.run_report import print_estimate, write_json
 from metropolis.llm.client import PATIENCE_S
 from metropolis.progress import progress_bar
@@ -176,6 +182,7 @@ def command(
     if world is None:
         raise click.UsageError("say which world to run, smallville for instance")
     options = RunOptions(whole_name(world), **given)
+    refuse_unheeded(options, on_command_line(given))
     scenario = options.scenario()
     if not estimate:
         return go(options, scenario, out, resume=False, as_json=as_json, quiet=quiet)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, fields
 from math import ceil, inf
 from pathlib import Path
@@ -20,6 +20,7 @@ from metropolis.llm.client import Client
 from metropolis.llm.connect import connect
 from metropolis.llm.usage import Prices
 from metropolis.policy.named import DISPATCHERS, POLICIES, named
+from metropolis.runtime.crew import check_workers
 from metropolis.runtime.run_directory import RunDirectory
 from metropolis.runtime.stored import MEMORY
 from metropolis.sim.profiles import load_profile
@@ -79,6 +80,12 @@ class RunOptions:
         if self.max_cost is not None and self.prices is None:
             raise MetropolisError(
                 "--max-cost needs --price-in and --price-out, what a million tokens cost"
+            )
+        check_workers(self.workers, stored=self.store != MEMORY)
+        if self.store == MEMORY and self.workers != "1":
+            raise MetropolisError(
+                f"{self.workers} workers need a store, where they find their work; name one with "
+                "--store, or leave out --workers"
             )
 
     @property
@@ -154,10 +161,23 @@ def options_of(folder: Path, changed: Mapping[str, Any]) -> RunOptions:
             )
     if {"hours", "steps"} & set(changed):
         kept |= {"hours": None, "steps": None}
+    if changed.get("store") == MEMORY:
+        kept["workers"] = "1"  # the others were the store's
     try:
-        return msgspec.convert(kept | dict(changed), RunOptions)
+        options = msgspec.convert(kept | dict(changed), RunOptions)
     except msgspec.ValidationError as error:
         raise MetropolisError(f"{folder / 'run.json'}: about: {error}") from None
+    refuse_unheeded(options, changed)
+    return options
+
+
+def refuse_unheeded(options: RunOptions, told: Container[str]) -> None:
+    """Raise MetropolisError on an option that the user has `told` and that means nothing here."""
+    for name in ("policy", "dispatcher"):
+        if name in told and not options.engine:
+            raise MetropolisError(
+                f"--{name} is for a gateway in this process; name its engines with --engine"
+            )
 
 
 def whole_name(world: str) -> str:
@@ -171,16 +191,22 @@ def whole_name(world: str) -> str:
 def new_folder(world: str) -> Path:
     """The next free `runs/WORLD-N`, made."""
     name = _short(world)
-    RUNS.mkdir(exist_ok=True)
-    number = max((n for _, n in _runs(name)), default=0) + 1
-    while True:  # another run may begin at the same moment
-        folder = RUNS / f"{name}-{number}"
-        try:
-            folder.mkdir()
-        except FileExistsError:
-            number += 1
-        else:
-            return folder
+    try:
+        RUNS.mkdir(exist_ok=True)
+        number = max((n for _, n in _runs(name)), default=0) + 1
+        while True:  # another run may begin at the same moment
+            folder = RUNS / f"{name}-{number}"
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                number += 1
+            else:
+                return folder
+    except OSError as error:
+        raise MetropolisError(
+            f"no folder for the run's files can be made in {RUNS.resolve()}: {error.strerror}; "
+            "name another one with --out"
+        ) from None
 
 
 def run_folder(run: str) -> Path:

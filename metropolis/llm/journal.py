@@ -51,7 +51,10 @@ def read_journal(path: Path) -> tuple[dict[Key, Completion], int]:
     """
     content = path.read_bytes()
     if not content.startswith(HEADER) and not HEADER.startswith(content):
-        raise MetropolisError(f"{path} is not a journal of LLM answers; name another file")
+        raise MetropolisError(
+            f"{path} is no journal of LLM answers, or its beginning is damaged: its first line "
+            f"should be {HEADER.decode().strip()}"
+        )
     whole = content.rfind(b"\n") + 1
     answers: dict[Key, Completion] = {}
     for number, line in enumerate(content[len(HEADER) : whole].split(b"\n")[:-1], start=2):

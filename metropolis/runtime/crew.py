@@ -6,11 +6,14 @@ import uuid
 from collections.abc import Coroutine, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from metropolis.runtime.stored import StoredRun
 from metropolis.types import MetropolisError
 from metropolis.workers.job import Job
+
+if TYPE_CHECKING:
+    from metropolis.workers.ray import RayCrew
 
 FORMS = "a number, ray, or ray:NUMBER"
 
@@ -42,11 +45,13 @@ class LocalCrew:
         """See Crew."""
 
 
-def check_workers(workers: int | str, stored: StoredRun | None) -> None:
-    """Raise MetropolisError when there are no such workers, or they cannot reach the store."""
+def check_workers(workers: int | str, *, stored: bool) -> None:
+    """Raise MetropolisError when there can be no such workers of a run, `stored` or in memory."""
     on_ray, _ = _counted(workers)
-    if on_ray and (stored is None or stored.url is None):
+    if on_ray and not stored:
         raise MetropolisError("workers on Ray need a store; name embedded or a redis://… URL")
+    if on_ray:
+        _ray_crew()
 
 
 def _counted(workers: int | str) -> tuple[bool, int | None]:
@@ -65,8 +70,12 @@ def crew_of(workers: int | str, ray_address: str | None, job: Job, stored: Store
     if not on_ray:
         return LocalCrew(job, stored, count or 1)
     assert stored.url is not None
+    return _ray_crew()(job, stored.url, stored.name, count, ray_address)
+
+
+def _ray_crew() -> type[RayCrew]:
     try:
         from metropolis.workers.ray import RayCrew
     except ImportError as error:
         raise MetropolisError(f"{error}; workers on Ray need metropolis[ray]") from None
-    return RayCrew(job, stored.url, stored.name, count, ray_address)
+    return RayCrew

@@ -80,12 +80,18 @@ class RunDirectory:
         return None
 
     def make(self) -> None:
-        """Make the folder. Raises MetropolisError when there is something in it."""
+        """Make the folder. Raises MetropolisError when it cannot be, or has something in it."""
         if self.root.exists() and (not self.root.is_dir() or any(self.root.iterdir())):
             raise MetropolisError(
                 f"{self.root}: exists already; resume the run in it, or choose another folder"
             )
-        self.root.mkdir(parents=True, exist_ok=True)
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise MetropolisError(
+                f"{self.root}: cannot be made for the run's files: {error.strerror}; choose "
+                "another folder"
+            ) from None
 
     def describe(self, world: str, seed: int, about: Mapping[str, Any]) -> None:
         """Write down what this is a run of; whole or not at all."""

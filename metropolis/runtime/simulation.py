@@ -129,7 +129,7 @@ class Simulation:
                 self.client.keep(Journal(self._directory.journal))
         self._stored = stored_run(store, self._directory, resume, self._virtual is not None)
         self._workers, self._ray_address, self._lease_s = workers, ray_address, lease_s
-        check_workers(workers, self._stored)
+        check_workers(workers, stored=self._stored is not None)
         if self._stored is not None:
             self._checkpoint = self._take_up(self._stored)
         self._begin(begun)

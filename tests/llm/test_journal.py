@@ -70,7 +70,7 @@ def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
 def test_another_format_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "answers.jsonl"
     path.write_bytes(content)
-    with pytest.raises(MetropolisError, match="is not a journal of LLM answers"):
+    with pytest.raises(MetropolisError, match="is no journal of LLM answers"):
         Journal(path)
     assert path.read_bytes() == content
 
