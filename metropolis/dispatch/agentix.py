@@ -41,6 +41,10 @@ class DataLocal(LeastUsed):
             self._home[request.program] = placed
         return placed
 
+    def lost(self, instance: int) -> None:
+        """See Dispatcher."""
+        self._home = {program: home for program, home in self._home.items() if home != instance}
+
     def program_ended(self, program: str) -> None:
         """See Dispatcher."""
         self._home.pop(program, None)

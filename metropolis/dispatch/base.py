@@ -43,5 +43,11 @@ class Dispatcher(ABC):
     def program_ended(self, program: str) -> None:  # noqa: B027 -- not all care
         """Nothing more will come of `program`."""
 
+    def lost(self, instance: int) -> None:  # noqa: B027 -- not all care
+        """`instance` answers no more; it is closed, and has an empty cache if it comes back.
+
+        The requests there leave it one by one, before or after.
+        """
+
     def preempted(self, instance: int, now_s: float) -> None:  # noqa: B027 -- not all care
         """`instance` has run out of memory and put a request back."""

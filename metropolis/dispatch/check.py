@@ -51,11 +51,13 @@ def check_dispatcher(make: Callable[[Fleet], Dispatcher], seed: int = 0) -> None
     _require(dispatcher.fleet == FLEET, "fleet must be the one it was made for")
     draw, now_s = Random(f"{seed} dispatch"), 0.0
     placed: list[tuple[QueuedRequest, int, float]] = []
-    for execution, _ in _executions(seed):
+    for execution, is_last in _executions(seed):
         request = execution.request
         now_s += draw.expovariate(1.0)
         closed = draw.sample(range(FLEET.instances), draw.randrange(FLEET.instances))
         dispatcher.closed = set(closed)
+        if closed and draw.random() < 0.1:
+            dispatcher.lost(closed[0])
         while (instance := dispatcher.place(request, now_s)) is None:
             _require(bool(placed), "a request must not wait while nothing is at work")
             now_s += draw.expovariate(1.0)
@@ -65,6 +67,8 @@ def check_dispatcher(make: Callable[[Fleet], Dispatcher], seed: int = 0) -> None
         placed.append((request, instance, now_s))
         if draw.random() < 0.1:
             dispatcher.preempted(instance, now_s)
+        if is_last:
+            _end(dispatcher, request.program, placed, now_s)
     while placed:
         now_s += 1.0
         _answer(dispatcher, placed.pop(draw.randrange(len(placed))), now_s)
@@ -95,6 +99,19 @@ def _answer(dispatcher: Dispatcher, one: tuple[QueuedRequest, int, float], now_s
         dispatcher.completed(Execution(request, instance, started_s, now_s, 10))
     else:
         dispatcher.withdrawn(request, instance, now_s)
+
+
+def _end(
+    dispatcher: Dispatcher,
+    program: str,
+    placed: list[tuple[QueuedRequest, int, float]],
+    now_s: float,
+) -> None:
+    """What is left of the program is answered, and nothing more comes of it."""
+    for one in [one for one in placed if one[0].program == program]:
+        placed.remove(one)
+        _answer(dispatcher, one, now_s)
+    dispatcher.program_ended(program)
 
 
 def _executions(seed: int) -> Iterator[tuple[Execution, bool]]:

@@ -62,6 +62,11 @@ class SharedPrefix(LeastUsed):
         self._keep(request, placed)
         return placed
 
+    def lost(self, instance: int) -> None:
+        """See Dispatcher."""
+        while self._held[instance]:
+            self._forget(self._held[instance].popitem(last=False)[0], instance)
+
     def matched_tokens(self, request: QueuedRequest) -> list[int]:
         """How much of its prompt each instance has."""
         found, before, node = [0] * self.fleet.instances, 0, self._root

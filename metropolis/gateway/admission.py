@@ -127,6 +127,10 @@ class Admission:
         self._look_at(instance)
         self.pump()
 
+    def lost(self, instance: int) -> None:
+        """An engine that does not answer has lost what it had in memory."""
+        self._dispatcher.lost(instance)
+
     def pump(self) -> None:
         """Place as many as can be."""
         everywhere, now_s = len(self.at_work), self.clock()

@@ -165,6 +165,8 @@ class Gateway:
             self._said(sentence)
         self.admission.open(instance, is_up)
         self._failed_looks[instance] = 0 if is_up else self._failed_looks[instance] + 1
+        if self._failed_looks[instance] == 1:
+            self.admission.lost(instance)
         if self._failed_looks[instance] >= HANGS_LOOKS and any(self.admission.is_up):
             for relayed in self._relayed:
                 relayed.move_from(instance)

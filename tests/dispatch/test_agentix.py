@@ -47,3 +47,12 @@ def test_a_program_moves_when_its_instance_is_closed() -> None:
     assert dispatcher.place(request(2, "p", 11), 0.0) == 1
     dispatcher.closed = {0, 1, 2}
     assert dispatcher.place(request(3, "p", 11), 0.0) is None
+
+
+def test_a_program_has_no_home_when_its_instance_is_lost() -> None:
+    dispatcher = DataLocal(FLEET, threshold_tokens=10)
+    assert dispatcher.place(request(0, "p", 11), 0.0) == 0
+    assert dispatcher.place(request(1, "q", 11), 0.0) == 1
+    dispatcher.lost(0)
+    assert dispatcher.place(request(2, "q", 11), 0.0) == 1
+    assert dispatcher.place(request(3, "p", 11), 0.0) == 2  # the least used

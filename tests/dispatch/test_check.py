@@ -8,6 +8,7 @@ import pytest
 
 from metropolis.dispatch.base import Dispatcher, Fleet
 from metropolis.dispatch.check import BrokenPluginError, check_dispatcher, check_policy
+from metropolis.dispatch.fixed import LeastUsed
 from metropolis.policy.base import Policy, QueuedRequest
 from metropolis.policy.named import DISPATCHERS, POLICIES, named, names_of
 
@@ -114,6 +115,42 @@ class Another(Dispatcher):
 
     def place(self, request: QueuedRequest, now_s: float) -> int:
         return 0
+
+
+class Attached(LeastUsed):
+    """Believes that an instance is lost but once."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        super().__init__(fleet)
+        self._caches = dict.fromkeys(range(fleet.instances), 0)
+
+    def lost(self, instance: int) -> None:
+        del self._caches[instance]
+
+
+class Ungrateful(LeastUsed):
+    """Believes that every program has been asked of instance 0."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        super().__init__(fleet)
+        self._programs: set[str] = set()
+
+    def place(self, request: QueuedRequest, now_s: float) -> int | None:
+        placed = super().place(request, now_s)
+        if placed == 0:
+            self._programs.add(request.program)
+        return placed
+
+    def program_ended(self, program: str) -> None:
+        self._programs.remove(program)
+
+
+@pytest.mark.parametrize("dispatcher", [Attached, Ungrateful])
+def test_dispatchers_are_told_of_lost_instances_and_ended_programs(
+    dispatcher: type[Dispatcher],
+) -> None:
+    with pytest.raises(KeyError):
+        check_dispatcher(dispatcher)
 
 
 @pytest.mark.parametrize(

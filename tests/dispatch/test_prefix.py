@@ -85,6 +85,22 @@ def test_what_does_not_fit_is_forgotten_leaf_by_leaf(told: list[Prefix]) -> None
             assert dispatcher.matched_tokens(request(number, prefix)) == [tokens]
 
 
+@given(st.lists(prefixes, min_size=1, max_size=20), st.integers(0, 2))
+def test_what_a_lost_instance_had_is_forgotten(told: list[Prefix], lost: int) -> None:
+    dispatcher = SharedPrefix(Fleet(3, 10_000, 1.0))
+    for number, prefix in enumerate(told):
+        dispatcher.place(request(number, prefix), 0.0)
+    before = [dispatcher.matched_tokens(request(0, prefix)) for prefix in told]
+    dispatcher.lost(lost)
+    for prefix, matched in zip(told, before, strict=True):
+        matched[lost] = 0
+        assert dispatcher.matched_tokens(request(0, prefix)) == matched
+    for instance in range(3):
+        dispatcher.lost(instance)
+    assert not dispatcher._root.below
+    assert dispatcher._held_tokens == [0, 0, 0]
+
+
 @pytest.mark.parametrize("options", [{"share": 0.0}, {"share": 1.5}, {"skew": 0.5}])
 def test_options_out_of_range_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(MetropolisError, match=r"^\w+ is .*; it should be"):

@@ -28,8 +28,9 @@ async def two(pieces: int) -> AsyncIterator[tuple[str, Gateway, StubEngine, Stub
     """The first gives so many pieces of streams and is asked first."""
     first, second = StubEngine(), StubEngine()
     first.pieces = asyncio.Semaphore(pieces)
-    async with gateway_before(first, second, policy=Impatient(), dispatcher=InTurn) as (url, it):
-        yield url, it, first, second
+    before = gateway_before(first, second, policy=Impatient(), dispatcher=InTurn)
+    async with before as (url, gateway), asyncio.timeout(20):
+        yield url, gateway, first, second
 
 
 def hang(engine: StubEngine) -> None:

@@ -63,6 +63,31 @@ def test_requests_wait_while_no_engine_answers() -> None:
     asyncio.run(ask())
 
 
+def test_dispatchers_are_told_once_of_an_engine_that_does_not_answer() -> None:
+    told: list[int] = []
+
+    class Told(InTurn):
+        def lost(self, instance: int) -> None:
+            told.append(instance)
+
+    async def ask() -> None:
+        engines = [StubEngine(), StubEngine()]
+        engines[1].pieces = asyncio.Semaphore(2)
+        async with gateway_before(*engines, dispatcher=Told) as (url, gateway):
+            await post(url, chat("why"))
+            begun = asyncio.create_task(post(url, chat("b", stream=True)))
+            await until(lambda: engines[1].sent == 2)
+            await engines[1].kill()
+            await asyncio.gather(begun, return_exceptions=True)
+            await until(lambda: gateway._failed_looks[1] > 2)
+            assert told == [1]
+            await engines[1].start()
+            await until(lambda: gateway.admission.is_up == [True, True])
+            assert told == [1]
+
+    asyncio.run(ask())
+
+
 def test_a_stream_that_is_broken_off_says_so_and_has_no_proper_end() -> None:
     async def ask() -> None:
         engine = StubEngine()
