@@ -62,7 +62,8 @@ __all__ = sorted(_PUBLIC)
 
 def __getattr__(name: str) -> Any:
     if name in _PUBLIC:
-        return getattr(import_module(_PUBLIC[name]), name)
+        found = globals()[name] = getattr(import_module(_PUBLIC[name]), name)
+        return found  # kept, which is quicker the next time, and where pdoc looks
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

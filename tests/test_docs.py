@@ -7,25 +7,54 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import metropolis
 
 ROOT = Path(__file__).parent.parent
+API = (ROOT / "docs" / "api.md").read_text()
 
 
-def test_the_api_reference_shows_every_public_name(tmp_path: Path) -> None:
-    command = re.search(r"`pdoc (.*?) -o api`", (ROOT / "docs" / "api.md").read_text())
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the pages that the documented command writes; it has nothing to say."""
+    command = re.search(r"`pdoc (.*?) -o api`", API)
     assert command is not None
+    folder = tmp_path_factory.mktemp("reference")
     built = subprocess.run(
-        [sys.executable, "-m", "pdoc", *command[1].split(), "-o", str(tmp_path)],
+        [sys.executable, "-P", "-m", "pdoc", *command[1].split(), "-o", "api"],
         capture_output=True,
         text=True,
         check=False,
+        cwd=folder,
     )
-    assert built.returncode == 0, built.stderr
-    assert "Warning" not in built.stderr, built.stderr
-    page = (tmp_path / "metropolis.html").read_text()
+    assert (built.returncode, built.stderr) == (0, "")
+    return folder / "api"
+
+
+def is_explained(reference: Path, module: str, name: str) -> bool:
+    """Whether it is there with its docstring, as the class or function that it is."""
+    page = (reference / f"{module.replace('.', '/')}.html").read_text()
+    found = re.search(rf'<section id="{name}">.*?</section>', page, re.DOTALL)
+    shown = r'<div class="attr (class|function)">.*<div class="docstring"><p>'
+    return found is not None and re.search(shown, found[0], re.DOTALL) is not None
+
+
+def test_the_api_reference_explains_every_public_name(reference: Path) -> None:
     for name in metropolis.__all__:
-        assert f'id="{name}"' in page, name
+        what = getattr(metropolis, name)
+        module = "metropolis" if what.__name__ == name else what.__module__  # another name for it
+        assert is_explained(reference, module, what.__name__), name
+
+
+def test_what_the_guide_to_the_reference_names_is_there(reference: Path) -> None:
+    named = re.findall(r"`(metropolis\.[\w.]+)`", API)
+    assert "metropolis.Simulation" in named
+    for name in named:
+        module, _, member = name.rpartition(".")
+        is_module = (reference / f"{name.replace('.', '/')}.html").exists()
+        is_public = module == "metropolis" and member in metropolis.__all__
+        assert is_module or is_public or is_explained(reference, module, member), name
 
 
 def test_links_lead_somewhere() -> None:

@@ -1,7 +1,5 @@
 """Who stands within whose perception, and who sleeps: what movement alone tells."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 
