@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import msgspec
 
@@ -14,6 +15,9 @@ from metropolis.types import MetropolisError, Step
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import Entity, Event
 from metropolis.world.saving import restore, save
+
+SHOWN_NAMES = 8
+T = TypeVar("T")
 
 
 @dataclass
@@ -27,6 +31,12 @@ class Moment:
     """What the step perceives: it happened in the step before."""
     agents: dict[str, Agent]
     """By name, with what they have in mind."""
+
+
+class _ByName(dict[str, T]):
+    def __missing__(self, name: str) -> T:
+        more = ", …" if len(self) > SHOWN_NAMES else ""
+        raise KeyError(f"there is no {name!r}; there are {', '.join([*self][:SHOWN_NAMES])}{more}")
 
 
 Edit = Callable[[Moment], object]
@@ -45,7 +55,8 @@ def edited(
         agent.begin(seed, checkpoint.step)
     minds = _minds(people.values())
     before = {entity.name: entity for entity in checkpoint.entities}
-    moment = Moment(checkpoint.step, dict(before), list(checkpoint.events), dict(people))
+    events = list(checkpoint.events)
+    moment = Moment(checkpoint.step, _ByName(before), events, _ByName(people))
     edit(moment)
     _check(moment, world, people, checkpoint)
     minds_now, now = _minds(people.values()), moment.entities
@@ -69,6 +80,12 @@ def _minds(agents: Iterable[Agent]) -> dict[str, bytes]:
 def _check(
     moment: Moment, world: World, people: Mapping[str, Agent], checkpoint: Checkpoint
 ) -> None:
+    for name, kind in (("entities", dict), ("events", list), ("agents", dict)):
+        if not isinstance(found := getattr(moment, name), kind):
+            raise MetropolisError(
+                f"the edit has put {found!r:.80} in the place of moment.{name}, which should stay "
+                f"a {kind.__name__}; change what is in it"
+            )
     for name, entity in moment.entities.items():
         if not isinstance(entity, Entity) or entity.name != name:
             raise MetropolisError(

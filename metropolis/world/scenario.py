@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
+from inspect import signature
 from pathlib import Path
 from random import Random
+from traceback import extract_tb
 from typing import Any
 
 from metropolis.types import MetropolisError
@@ -97,19 +100,52 @@ def _maker_of(folder: Path) -> Callable[..., Any]:
 def function_in(path: Path, function: str, does: str) -> Callable[..., Any]:
     """The function of that name in the Python file `path`, which `does` so and so.
 
-    Raises MetropolisError when there is none.
+    Raises MetropolisError when there is none, and called, on whatever goes wrong in the file.
     """
     if not path.is_file():
         raise MetropolisError(f"there is no file {path}; name one with a function {function}")
     spec = spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
+    assert spec.origin is not None
+    file = spec.origin
     module = module_from_spec(spec)
     sys.modules[path.stem] = module  # the types of agents' fields are looked up there
     sys.path.insert(0, str(path.parent.resolve()))  # what stands beside it may be imported
-    spec.loader.exec_module(module)
+    with _lines_of(file):
+        spec.loader.exec_module(module)
     found = getattr(module, function, None)
     if not callable(found):
         raise MetropolisError(f"{path} has no function {function}; it should have one that {does}")
-    called: Callable[..., Any] = found
+
+    @wraps(found)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        try:
+            signature(found).bind(*args, **kwargs)
+        except (TypeError, ValueError) as error:
+            raise MetropolisError(
+                f"{path}: {function}: {error}; it should be one that {does}"
+            ) from None
+        with _lines_of(file):
+            return found(*args, **kwargs)
+
     return called
+
+
+@contextmanager
+def _lines_of(file: str) -> Iterator[None]:
+    """Errors in the user's own file become a sentence with the last line of it that led there."""
+    try:
+        yield
+    except MetropolisError:
+        raise
+    except Exception as error:
+        what, where = str(error), file
+        if isinstance(error, SyntaxError):
+            what, where = error.msg, f"{error.filename}:{error.lineno}"
+        else:
+            for frame in extract_tb(error.__traceback__):
+                if frame.filename == file:
+                    where = f"{file}:{frame.lineno}"
+        sentence = " ".join(f"{type(error).__name__}: {what}".split())
+        raise MetropolisError(f"{where}: {sentence}; mend it there") from error

@@ -22,6 +22,18 @@ def nothing(moment):
 
 def wrong(moment):
     moment.entities.clear()
+
+def of_nobody(moment):
+    moment.agents["w99"].memory.append("a flood")
+
+def of_all(moment):
+    moment.agents = 3
+
+def of_events(moment):
+    moment.events = None
+
+def of_none():
+    pass
 """
 
 
@@ -95,6 +107,20 @@ def test_an_interrupted_run_is_forked_and_told_on(run: Run, uninterrupted: dict[
         (("uninterrupted", "--at", "3", "--edit", "no.py"), "there is no file no.py"),
         (("uninterrupted", "--at", "3", "--edit", "meadow.py"), "has no function edit"),
         (("uninterrupted", "--at", "3", "--edit", "whatif.py:wrong"), "do not match at 'w00'"),
+        (
+            ("uninterrupted", "--at", "3", "--edit", "whatif.py:of_nobody"),
+            "whatif.py:13: KeyError: \"there is no 'w99'; there are w00, w01, w02, w03, w04, w05\"",
+        ),
+        (
+            ("uninterrupted", "--at", "3", "--edit", "whatif.py:of_all"),
+            "has put 3 in the place of moment.agents, which should stay a dict",
+        ),
+        (("uninterrupted", "--at", "3", "--edit", "whatif.py:of_events"), "should stay a list"),
+        (
+            ("uninterrupted", "--at", "3", "--edit", "whatif.py:of_none"),
+            "whatif.py: of_none: too many positional arguments; it should be one that changes a",
+        ),
+        (("uninterrupted", "--at", "3", "--edit", "typo.py"), "typo.py:2: SyntaxError: "),
         (("uninterrupted", "--at", "3", "--out", "uninterrupted"), "exists already"),
         (("uninterrupted", "--at", "3", "--agents", "3"), "No such option '--agents'"),
         (("uninterrupted", "--at", "9", "--steps", "5"), "begins at step 9; it cannot end at 5"),
@@ -104,6 +130,7 @@ def test_bad_input_is_one_sentence_and_status_2(
     run: Run, uninterrupted: dict[str, Any], arguments: tuple[str, ...], sentence: str
 ) -> None:
     Path("whatif.py").write_text(EDIT)
+    Path("typo.py").write_text("def edit(moment):\n    moment.agents.\n")
     status, out, err = run("fork", *arguments)
     assert (status, out) == (2, ""), err
     assert re.fullmatch(r"metropolis: [^\n]*\n", err), err

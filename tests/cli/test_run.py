@@ -334,3 +334,33 @@ def test_workers_of_a_store_stay_behind_with_it(run: Run) -> None:
         stored = ("--llm", url, "--store", "embedded", "--workers", "2", "--steps", "2")
         assert run("minimal", *stored, "--quiet")[0] == 0
         assert summary(run, "resume", "--store", "memory", "--steps", "4")["steps"] == 4
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        (
+            "def make(): return 3\n",
+            "mine.py: make: got an unexpected keyword argument 'agents'; it ",
+        ),
+        ("def make(agents, seed): return 3\n", "is made as a int; its function should return a"),
+        ("\ndef make(:\n", "mine.py:2: SyntaxError: "),
+        ("import os\nimport no_such_module\n", "mine.py:2: ModuleNotFoundError: No module named"),
+        ("from beside import gone\n", "mine.py:1: ImportError: cannot import name 'gone'"),
+        ("import astray\n", "astray.py:1: SyntaxError: "),
+        (
+            "def make(agents, seed):\n    return inner()\ndef inner():\n    return int('x\\ny')\n",
+            "mine.py:4: ValueError: invalid literal for int() with base 10: 'x\\ny'",
+        ),
+    ],
+)
+def test_errors_in_a_file_of_ones_own_are_told_with_the_line(
+    run: Run, source: str, sentence: str
+) -> None:
+    Path("mine.py").write_text(source)
+    Path("beside.py").write_text("")
+    Path("astray.py").write_text("def (\n")
+    status, out, err = run("mine.py")
+    assert (status, out) == (2, ""), err
+    assert re.fullmatch(r"metropolis: [^\n]*\n", err), err
+    assert sentence in err
