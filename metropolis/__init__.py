@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from metropolis.adapters.registration import register
@@ -71,4 +72,9 @@ def __dir__() -> list[str]:
     return [*globals(), *_PUBLIC]
 
 
+if find_spec("metropolis._core") is None:
+    raise ImportError(
+        f"{__path__[0]} holds only the sources of metropolis, which hide what is installed: start "
+        "Python in another folder or with -P, or install the clone with pip install -e ."
+    )
 register()

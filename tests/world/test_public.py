@@ -20,7 +20,8 @@ def test_every_public_name_is_there() -> None:
 
 def test_type_checkers_see_the_same_names() -> None:
     tree = ast.parse(Path(metropolis.__file__).read_text())
-    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    ifs = [node for node in tree.body if isinstance(node, ast.If)]
+    (block,) = [node for node in ifs if isinstance(node.test, ast.Name)]
     seen = {
         alias.asname: node.module
         for node in block.body
@@ -37,3 +38,18 @@ def test_importing_it_loads_nothing_heavy() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert output.stdout.strip() == "[]"
+
+
+def test_sources_that_hide_the_installed_package_say_so() -> None:
+    """Without what is installed, as -S leaves it out; the folder is the clone's."""
+    clone = Path(__file__).parents[2]
+    found = subprocess.run(
+        [sys.executable, "-S", "-c", "import metropolis"],
+        capture_output=True, text=True, check=False, cwd=clone,
+    )  # fmt: skip
+    assert found.returncode == 1
+    last = found.stderr.splitlines()[-1]
+    assert last.startswith(f"ImportError: {clone / 'metropolis'} holds only the sources")
+    assert last.endswith(
+        "start Python in another folder or with -P, or install the clone with pip install -e ."
+    )
