@@ -91,6 +91,7 @@ def test_a_client_that_sends_nothing_for_long_is_told_so() -> None:
         async with (
             gateway_before(engine, stall_s=0.1) as (url, gateway),
             sender_of(url, b"{", 100) as (reader, _),
+            asyncio.timeout(20),
         ):
             assert await reader.readuntil(b"\r\n") == b"HTTP/1.1 408 Request Timeout\r\n"
             assert b"nothing of the body has come for 0.1 s" in await reader.readuntil(b"}}")
