@@ -21,8 +21,10 @@ ALLOCATIONS = 10_000
 @click.command(name="gateway")
 @click.option(
     "--engine", "engines", multiple=True, required=True, metavar="URL",
-    help="A server of models, like http://127.0.0.1:30000; sglang:URL and vllm:URL are told "
-    "priorities. Repeat it for more, which serve the same model.",
+    help="A server of models, like http://127.0.0.1:30000. Only sglang:URL (which needs "
+    "--enable-priority-scheduling --schedule-low-priority-values-first) and vllm:URL (which needs "
+    "--scheduling-policy priority) are told priorities. Repeat it for more, which serve the same "
+    "model.",
 )  # fmt: skip
 @click.option(
     "--policy", default="kairos", show_default=True, metavar="NAME",

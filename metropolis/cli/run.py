@@ -73,7 +73,8 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
     "--engine",
     metavar="URL",
     multiple=True,
-    help="In place of --llm: a server behind a gateway in this process; repeat it for more.",
+    help="In place of --llm: a server behind a gateway in this process, as metropolis gateway "
+    "takes it; repeat it for more.",
 )
 @click.option(
     "--policy", default="kairos", show_default=True, help="Whose calls go first to the engines."

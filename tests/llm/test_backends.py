@@ -7,6 +7,7 @@ import pickle
 import socket
 import sys
 import threading
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -195,6 +196,12 @@ def test_a_prompt_streams(kind: str) -> None:
         return items
 
     assert asyncio.run(ask()) == ["to", " hello", Completion("to hello", 5, 7, "stop")]
+
+
+def test_an_abort_in_sglang_hits_no_other_call() -> None:
+    backend = SGLang("http://127.0.0.1:1")
+    ids = [backend.body_of(request())["rid"] for _ in range(12)]
+    assert not any(one.startswith(other) for one, other in permutations(ids, 2))
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -104,8 +104,8 @@ class SGLang:
         priority = request.priority // STEPS_PER_PRIORITY
         if request.speculative:
             priority += SPECULATIVE_PRIORITY
-        shared = {
-            "rid": f"{self._rid}-{request.agent}-{request.step}-{next(self._count)}",
+        shared = {  # an abort hits every id that begins with its own: none begins another
+            "rid": f"{self._rid}-{request.agent}-{request.step}-{next(self._count)}-",
             "priority": priority,
         }
         if request.messages is None:
