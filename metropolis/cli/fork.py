@@ -9,6 +9,7 @@ import click
 
 from metropolis.cli.live import checked_backend, go, on_command_line
 from metropolis.cli.resume import later_options
+from metropolis.cli.run import Integer
 from metropolis.cli.run_options import new_folder, options_of, run_folder
 from metropolis.progress import progress_bar
 from metropolis.runtime.fork import fork
@@ -22,7 +23,7 @@ PARAMETERS = [
     click.Option(
         ["--at"],
         metavar="STEP",
-        type=click.IntRange(0),
+        type=Integer(0),
         required=True,
         help="The first step of the branch's own.",
     ),
@@ -39,7 +40,7 @@ PARAMETERS = [
     ),
     click.Option(
         ["--seed"],
-        type=click.IntRange(0, 2**63 - 1),
+        type=Integer(0, 2**63 - 1),
         help="Of all randomness from there on. [default: as in RUN]",
     ),
     click.Option(

@@ -28,11 +28,18 @@ from metropolis.world.scenario import Scenario
 
 LATEST = "the latest"
 REHEARSAL_WALL_S = 120.0
-_COUNT = click.IntRange(1, 1_000_000_000)
+
+
+class Integer(click.IntRange):
+    """An integer within a range, as errors call it."""
+
+    name = "integer"
 
 
 class Amount(click.FloatRange):
     """A number within a range; unlike click's, never `nan`."""
+
+    name = "number"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -44,6 +51,7 @@ class Amount(click.FloatRange):
         return number
 
 
+_COUNT = Integer(1, 1_000_000_000)
 _POSITIVE = Amount(min=0, min_open=True, max=1e9)
 
 
@@ -82,7 +90,7 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
 @click.option(
     "--dispatcher", default="prefix", show_default=True, help="Which engine takes a call."
 )
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
+@click.option("--seed", type=Integer(0, 2**63 - 1), default=0, show_default=True)
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
@@ -106,7 +114,7 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
 )
 @click.option(
     "--instances",
-    type=click.IntRange(1, 100_000),
+    type=Integer(1, 100_000),
     default=1,
     show_default=True,
     help="How many simulated instances.",
@@ -140,7 +148,8 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
     metavar="STORE",
     default="memory",
     show_default=True,
-    help=f"Where the run is kept: {FORMS}. Beyond memory nothing has virtual time.",
+    help=f"Where the run is kept: {FORMS}, whatever METROPOLIS_STORE says. Beyond memory nothing "
+    "has virtual time.",
 )
 @click.option(
     "--workers",

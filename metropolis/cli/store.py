@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import click
 import msgspec
@@ -12,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from metropolis.store.base import Inspection, Queued, Server
-from metropolis.store.opening import FORMS, address_from_environment, open_server
+from metropolis.store.opening import ADDRESSES, FORMS, address_from_environment, open_server, shown
 from metropolis.types import MetropolisError
 
 LISTED_MAX = 12
@@ -58,7 +59,7 @@ def ls_command(address: str | None, as_json: bool) -> None:
 @JSON
 def inspect_command(run: str, address: str | None, as_json: bool) -> None:
     """How RUN stands: floor, who is blocked by whom, queues, memory, counts."""
-    with _opened(address) as server:
+    with _opened(address, run) as server:
         about = server.store(run).inspect()
     if as_json:
         click.echo(msgspec.json.encode(about))
@@ -72,16 +73,25 @@ def inspect_command(run: str, address: str | None, as_json: bool) -> None:
 @STORE
 def rm_command(run: str, address: str | None) -> None:
     """Remove all of RUN; refused while somebody holds it."""
-    with _opened(address) as server:
+    with _opened(address, run) as server:
         server.remove(run)
     click.echo(f"{run} is removed")
 
 
-def _opened(address: str | None) -> Server:
+@contextmanager
+def _opened(address: str | None, run: str | None = None) -> Iterator[Server]:
+    """The store. Raises MetropolisError when there is none, or `run` is not in it."""
     chosen = address or address_from_environment()
     if chosen is None:
-        raise MetropolisError(f"no store is named; give --store {FORMS}, or set METROPOLIS_STORE")
-    return open_server(chosen, attach=True)
+        raise MetropolisError(
+            f"no store is named; give --store {FORMS}, or set {' or '.join(ADDRESSES)}"
+        )
+    with open_server(chosen, attach=True) as server:
+        if run is not None and run not in (runs := server.runs()):
+            place = shown(chosen) if "://" in chosen else chosen
+            there = f"there are {_listed(runs)}" if runs else "it holds none"
+            raise MetropolisError(f"{place}: there is no run {run!r}; {there}")
+        yield server
 
 
 def _described(about: Inspection) -> Iterable[tuple[str, str]]:

@@ -102,12 +102,16 @@ class RunDirectory:
         partial.replace(self._run)
 
     def read(self) -> dict[str, Any]:
-        """What the run is of; MetropolisError when there is no run here."""
+        """What the run is of; MetropolisError when there is no run here, or it is damaged."""
         try:
             found = json.loads(self._run.read_text("utf-8"))
-        except (OSError, ValueError) as error:
+        except OSError as error:
             raise MetropolisError(
                 f"{self.root}: holds no run ({error}); give the folder of one"
+            ) from error
+        except ValueError as error:
+            raise MetropolisError(
+                f"{self._run}: is damaged ({error}); put back the file as the run has written it"
             ) from error
         if not isinstance(found, dict):
             raise MetropolisError(f"{self._run}: should be an object")

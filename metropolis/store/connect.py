@@ -1,8 +1,7 @@
 """Connections to Redis and Valkey: what is refused at the start, and errors in one sentence.
 
 The address is a URL of redis-py: `redis://`, `rediss://` (TLS) or `unix://`. A password belongs
-into the environment: in the URL in METROPOLIS_STORE or REDIS_URL, or alone in
-METROPOLIS_STORE_PASSWORD. No error shows it.
+into the environment: in METROPOLIS_STORE_PASSWORD, or in a URL there. No error shows it.
 """
 
 from __future__ import annotations
@@ -11,14 +10,13 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlsplit
 
 import redis
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.retry import Retry
 
 from metropolis.store.base import StoreError, StoreUnavailableError
-from metropolis.store.opening import ADDRESSES
+from metropolis.store.opening import shown
 
 Client = Any
 """A redis.Redis, whose own types allow texts wherever it returns bytes."""
@@ -28,13 +26,6 @@ TIMEOUT_S = 10.0
 """A server that says nothing for so long is gone."""
 RETRIES = 2
 PASSWORD = "METROPOLIS_STORE_PASSWORD"
-
-
-def shown(url: str) -> str:
-    """`url` without user, password and options."""
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    return f"{parts.scheme}://{host}{parts.path}"
 
 
 def connect(url: str) -> Client:
@@ -112,8 +103,7 @@ def speaking(url: str) -> Iterator[None]:
         yield
     except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as error:
         raise StoreError(
-            f"{shown(url)}: the server refuses this user ({error}); give the password in the "
-            f"URL in {ADDRESSES[0]}, or in {PASSWORD}"
+            f"{shown(url)}: the server refuses this user ({error}); give the password in {PASSWORD}"
         ) from None
     except (redis.ConnectionError, redis.TimeoutError) as error:
         raise StoreUnavailableError(

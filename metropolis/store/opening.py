@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from metropolis.store.base import Server, StoreError, StoreUnavailableError
 from metropolis.store.memory import MemoryServer
@@ -18,12 +19,20 @@ def address_from_environment() -> str | None:
     return next((os.environ[name] for name in ADDRESSES if os.environ.get(name)), None)
 
 
+def shown(url: str) -> str:
+    """`url` without user, password and options."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{parts.path}"
+
+
 def open_server(address: str, *, attach: bool = False) -> Server:
     """`memory`; `embedded`, a server of our own, or `embedded:FOLDER`, which keeps its runs there;
     or the URL of a Redis or Valkey.
 
     With `attach` a server of the folder that another process has started will do; it ends with
-    that process. Raises StoreError on anything else, and when the server cannot be used.
+    that process, and a folder without a store is refused. Raises StoreError on anything else, and
+    when the server cannot be used.
     """
     kind, _, rest = address.partition(":")
     if address == "memory":
@@ -38,9 +47,17 @@ def open_server(address: str, *, attach: bool = False) -> Server:
     if kind != "embedded":
         return RedisServer(address)
     folder = Path(rest) if rest else None
-    if attach and folder is not None and (running := address_of(folder)):
-        try:
-            return RedisServer(running)
-        except StoreUnavailableError:
-            return EmbeddedServer(folder)  # it has ended
-    return EmbeddedServer(folder)
+    if not attach:
+        return EmbeddedServer(folder)
+    if folder is None:
+        raise StoreError("embedded alone is a new store without a run; name embedded:FOLDER")
+    running = address_of(folder)
+    if running is None:
+        raise StoreError(
+            f"{folder}: holds no store; name the folder of one, as embedded:runs/NAME/store for a "
+            "run's own"
+        )
+    try:
+        return RedisServer(running)
+    except StoreUnavailableError:
+        return EmbeddedServer(folder)  # it has ended

@@ -65,7 +65,7 @@ from metropolis.store.base import (
 from metropolis.store.calls import mark_of, ms, number_of_call
 from metropolis.store.cells import Cells
 from metropolis.store.claim import NOWHERE, Claim, Lookahead
-from metropolis.store.connect import Client, shown, speaking
+from metropolis.store.connect import Client, speaking
 from metropolis.store.encoding import (
     Written,
     cluster_of,
@@ -79,6 +79,7 @@ from metropolis.store.encoding import (
     written_by,
 )
 from metropolis.store.link import Link
+from metropolis.store.opening import shown
 from metropolis.store.outcome import NO_ANSWERS, Outcome, PaidAnswers
 from metropolis.store.reading import inspection_of
 from metropolis.store.replies import arguments_of, lines_of, pairs_of, versions_of

@@ -97,6 +97,7 @@ def test_an_interrupted_run_is_forked_and_told_on(run: Run, uninterrupted: dict[
     [
         (("nowhere", "--at", "3"), "nowhere: holds no run"),
         (("uninterrupted",), "Missing option '--at'"),
+        (("uninterrupted", "--at", "x"), "'x' is not a valid integer."),
         (
             ("uninterrupted", "--at", "25", "--steps", "30"),
             "it can be forked at 0 to 24, not at 25",

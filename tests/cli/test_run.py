@@ -97,6 +97,21 @@ def test_options_that_were_edited_are_checked(run: Run) -> None:
     assert re.fullmatch(r"metropolis: runs/meadow-1/run.json: about: .* `\$.steps`\n", err)
 
 
+def test_a_damaged_run_says_so(run: Run) -> None:
+    summary(run, "meadow.py", "--steps", "2")
+    file, journal = Path("runs/meadow-1/run.json"), Path("runs/meadow-1/journal.jsonl")
+    whole = journal.read_bytes()
+    journal.write_bytes(b"{" + whole)
+    status, out, err = run("resume", "meadow-1")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert f"{journal} is no journal of LLM answers, or its beginning is damaged" in err
+    journal.write_bytes(whole)
+    file.write_text(file.read_text()[:40])
+    status, out, err = run("resume", "meadow-1")
+    assert (status, out) == (2, "")
+    assert re.fullmatch(rf"metropolis: {file}: is damaged \(.*\); put back the file .*\n", err)
+
+
 def test_ctrl_c_ends_a_run_and_it_goes_on(run: Run, uninterrupted: dict[str, Any]) -> None:
     handler = signal.getsignal(signal.SIGINT)
     status, _, err = run("interrupted.py", "--out", "here")

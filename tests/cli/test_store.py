@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -70,3 +71,38 @@ def test_no_store_is_named(
     status, said = run(monkeypatch, capsys, "ls")
     assert status == 2
     assert "no store is named; give --store" in said
+    assert said.endswith("or set METROPOLIS_STORE or REDIS_URL\n")
+
+
+def test_a_folder_without_a_store_is_refused_and_stays_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for folder in (tmp_path / "nowhere", tmp_path):
+        status, said = run(monkeypatch, capsys, "ls", "--store", f"embedded:{folder}")
+        assert status == 2
+        assert f"{folder}: holds no store; name the folder of one" in said
+    assert list(tmp_path.iterdir()) == []
+    status, said = run(monkeypatch, capsys, "ls", "--store", "embedded")
+    assert (status, "name embedded:FOLDER" in said) == (2, True)
+
+
+def test_who_names_no_run_is_told_which_there_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    address = f"embedded:{tmp_path}"
+    with EmbeddedServer(tmp_path) as server:
+        status, said = run(monkeypatch, capsys, "rm", "nothing", "--store", address)
+        assert (status, f"{address}: there is no run 'nothing'; it holds none\n" in said) == (
+            2,
+            True,
+        )
+        for name in ("monday", "tuesday"):
+            begin(server.store(name), 2)
+        url = server.url.replace("unix://", "unix://ann:hunter2@")
+        for asked in ("rm", "inspect"):
+            status, said = run(monkeypatch, capsys, asked, "nothing", "--store", address)
+            assert status == 2
+            assert f"{address}: there is no run 'nothing'; there are monday; tuesday\n" in said
+        monkeypatch.setenv("METROPOLIS_STORE", url)
+        said = run(monkeypatch, capsys, "rm", "nothing")[1]
+        assert "hunter2" not in said

@@ -16,10 +16,10 @@ import redis
 
 from metropolis.store.base import StoreError, StoreUnavailableError
 from metropolis.store.check import check_store
-from metropolis.store.connect import flaw, shown, warnings
+from metropolis.store.connect import flaw, warnings
 from metropolis.store.embedded import EmbeddedServer, _valkey
 from metropolis.store.memory import MemoryServer
-from metropolis.store.opening import address_from_environment, open_server
+from metropolis.store.opening import address_from_environment, open_server, shown
 from metropolis.store.server import RedisServer
 from tests.store.conftest import REDIS
 from tests.store.lines import begin, claimed, commit, dispatch
