@@ -107,11 +107,15 @@ class Gateway:
                 relayed.reply.close()
         except BaseException as error:
             status = next((each for kind, each in STATUSES if isinstance(error, kind)), FAILED)
+            self.figures.aborted += status == LEFT
+            self.figures.refused += status == REFUSED
             raise
         finally:
             self._relayed.discard(relayed)
-            self._account(request, relayed, status)
-            self.sessions.leave(request, self.admission.clock(), is_answered=status == 200)
+            try:
+                self._account(request, relayed, status)
+            finally:
+                self.sessions.leave(request, self.admission.clock(), is_answered=status == 200)
 
     async def get(self, path: str, headers: Mapping[str, str]) -> Reply:
         """The answer of the first engine that is up to a GET; raises EngineLostError."""
@@ -126,8 +130,6 @@ class Gateway:
     def _account(self, request: QueuedRequest, relayed: Relayed, status: int) -> None:
         """It has ended; with 200 it was answered."""
         instance, started_s, now_s = relayed.instance, relayed.started_s, self.admission.clock()
-        self.figures.aborted += status == LEFT
-        self.figures.refused += status == REFUSED
         engine = "" if instance is None else self.engines[instance].name
         self.figures.requests[engine, request.function, status] += 1
         if instance is None:

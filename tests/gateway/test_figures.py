@@ -67,5 +67,11 @@ def test_what_was_given_up_or_refused_is_counted() -> None:
         async with gateway_before(full, queue_limit=0) as (url, gateway):
             assert (await post(url, chat("late")))[0] == 429
             assert statuses(gateway) == {(False, 429): 1}
+            assert gateway.figures.refused == 1
+        full.status = 429
+        async with gateway_before(full) as (url, gateway):  # the engine refuses
+            assert (await post(url, chat("late")))[0] == 429
+            assert statuses(gateway) == {(True, 429): 1}
+            assert gateway.figures.refused == 0
 
     asyncio.run(ask())

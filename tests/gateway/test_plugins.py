@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from metropolis.dispatch.fixed import LeastUsed
+from metropolis.policy.base import Execution
 from metropolis.policy.fixed import Fcfs
 from tests.gateway.engines import StubEngine, answer_to, chat, gateway_before, until
 from tests.gateway.test_server import post
@@ -18,6 +19,23 @@ class Overfed(Fcfs):
     def program_ended(self, program: str) -> None:
         if program == "much":
             raise RecursionError("it is too long")
+
+
+class Unteachable(Fcfs):
+    """Cannot learn."""
+
+    def completed(self, execution: Execution) -> None:
+        raise ZeroDivisionError
+
+
+def test_a_program_ends_though_nothing_could_be_learned_of_its_request() -> None:
+    async def ask() -> None:
+        async with gateway_before(StubEngine(), policy=Unteachable()) as (url, gateway):
+            last = {"X-Metropolis-Program": "p", "X-Metropolis-End": "true"}
+            assert (await post(url, chat("x"), headers=last))[0] == 500
+            assert len(gateway.sessions) == 0
+
+    asyncio.run(ask())
 
 
 class Remembering(LeastUsed):
