@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from tempfile import TemporaryFile
+from typing import Any
+
+import click
 
 from metropolis.types import MetropolisError
 
@@ -20,6 +23,19 @@ def installed(code: str) -> list[str]:
 
 METROPOLIS = installed("from metropolis.cli import main; main()")
 """The command line."""
+
+
+class Number(click.FloatRange):
+    """A number within a range; unlike click's, never `nan`."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Check."""
+        number: float = super().convert(value, param, ctx)
+        if number != number:
+            self.fail(f"{value} is not in the range {self._describe_range()}", param, ctx)
+        return number
 
 
 def need(extra: str, *modules: str) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import click
 from gymnasium.spaces import Discrete
 
+from metropolis.bench import need
 from metropolis.bench.stub_server import MODEL, latency_s, stub_server
 from metropolis.llm.backends.compatible import Compatible
 from metropolis.llm.backends.openai import OpenAIClient
@@ -26,7 +27,6 @@ from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Backend
 from metropolis.progress import progress_bar
 from metropolis.runtime.simulation import Simulation
-from metropolis.types import MetropolisError
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import Entity
 from metropolis.world.transaction import Transaction
@@ -155,10 +155,7 @@ def ideals_s(load: Load) -> tuple[float, float]:
 
 def run_bare(load: Load, url: str) -> None:
     """The same calls with nothing around them: no causality, no history, no limits, no retries."""
-    try:
-        import aiohttp
-    except ImportError:
-        raise MetropolisError("the loop beside it needs aiohttp: pip install aiohttp") from None
+    import aiohttp
 
     async def one(session: aiohttp.ClientSession, name: str) -> None:
         for step in range(load.steps):
@@ -241,6 +238,8 @@ def command(repetitions: int, as_json: bool) -> None:
 
     The calls are real, over HTTP to a stub server on this machine; its latencies are drawn.
     """
+    need("gateway", "aiohttp")
+    need("openai", "openai")
     with progress_bar(len(LOADS) * len(WAYS) * repetitions, "runs") as (advance, describe):
         rows = []
         for load in LOADS:

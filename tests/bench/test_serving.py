@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from itertools import product
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -56,12 +57,13 @@ def test_the_tables_name_every_policy_and_dispatcher() -> None:
         ("--policy", "lifo", "'lifo' is not among the policies"),
         ("--policy", "step:bucket=0", "step: bucket is 0"),
         ("--policy", "topology", "'topology' is not for replays: .* how many stages are left"),
+        ("--load", "nan", "nan is not in the range"),
         ("--dispatcher", "nope", "'nope' is not among the dispatchers"),
     ],
 )
-def test_a_wrong_name_is_told_before_any_work(
+def test_a_wrong_option_is_told_before_any_work(
     monkeypatch: pytest.MonkeyPatch, option: str, name: str, sentence: str
 ) -> None:
     monkeypatch.delattr(serving.Bench, "replayed")
-    with pytest.raises(MetropolisError, match=sentence):
-        CliRunner().invoke(serving.command, [*SMALL, option, name], catch_exceptions=False)
+    with pytest.raises((MetropolisError, click.BadParameter), match=sentence):
+        serving.command.main([*SMALL, option, name], standalone_mode=False)

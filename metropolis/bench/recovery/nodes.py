@@ -143,7 +143,8 @@ class Nodes:
         while "runtime started" not in (said := log.read_text(errors="replace")):
             if process.poll() is not None or time.monotonic() > deadline_s:
                 _end(process)
-                raise MetropolisError(f"a node of Ray did not start: {said.strip()[-500:]}")
+                last = log.read_text(errors="replace").strip().rpartition("\n")[2]
+                raise MetropolisError(f"a node of Ray did not start: {last} (all of it: {log})")
             time.sleep(0.05)
         return process, said
 

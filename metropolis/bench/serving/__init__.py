@@ -15,6 +15,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from metropolis.bench import Number
 from metropolis.bench.serving.measure import MIXES, Bench, Mixed, Place, Replayed
 from metropolis.policy.named import DISPATCHERS, names_of
 from metropolis.progress import progress_bar
@@ -42,7 +43,7 @@ SMALLVILLE = Place("SmallVille", 25, 2)
     help="Of LargeVille on --instances; twice as many are on half of them.",
 )
 @click.option("--programs", type=click.IntRange(20, 1_000_000), default=400, show_default=True)
-@click.option("--load", type=click.FloatRange(0.01, 100), default=1.1, show_default=True)
+@click.option("--load", type=Number(0.01, 100), default=1.1, show_default=True)
 @click.option("--instances", type=click.IntRange(1, 1000), default=4, show_default=True)
 @click.option("--profile", default="llama-3-8b/l4", show_default=True)
 @click.option(
