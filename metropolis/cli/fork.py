@@ -15,6 +15,7 @@ from metropolis.progress import progress_bar
 from metropolis.runtime.fork import fork
 from metropolis.runtime.moment import Edit
 from metropolis.runtime.run_directory import RunDirectory
+from metropolis.store.opening import open_server
 from metropolis.types import MetropolisError, Step
 from metropolis.world.scenario import function_in
 
@@ -77,6 +78,7 @@ def _fork(
     if (steps := options.last_step(scenario)) < at <= RunDirectory(origin).recorded:
         raise MetropolisError(f"the branch begins at step {at}; it cannot end at {steps}")
     checked_backend(options, scenario)  # before there is a folder
+    open_server(options.store).close()
     folder = out or new_folder(options.world)
     kept = [step for step in RunDirectory(origin).checkpoints.steps() if step <= at]
     try:

@@ -48,7 +48,13 @@ def open_server(address: str, *, attach: bool = False) -> Server:
         return RedisServer(address)
     folder = Path(rest) if rest else None
     if not attach:
-        return EmbeddedServer(folder)
+        try:
+            return EmbeddedServer(folder)
+        except OSError as error:
+            raise StoreError(
+                f"no store can be kept at {address}: {error.strerror} ({error.filename}); name "
+                "another folder"
+            ) from None
     if folder is None:
         raise StoreError("embedded alone is a new store without a run; name embedded:FOLDER")
     running = address_of(folder)

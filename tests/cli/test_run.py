@@ -267,6 +267,10 @@ def test_a_dead_llm_ends_the_run_at_once(run: Run) -> None:
         (("meadow.py", "--workers", "2"), "2 workers need a store"),
         (("meadow.py", "--workers", "ray:2"), "workers on Ray need a store"),
         (("minimal", "--llm", "{stub}", "--store", "foo"), "'foo' is no store; name memory"),
+        (
+            ("minimal", "--llm", "{stub}", "--store", "embedded:meadow.py"),
+            "no store can be kept at embedded:meadow.py: ",
+        ),
         (("minimal", "--llm", "{stub}", "--store", "redis://127.0.0.1:9"), "does not answer"),
         (("resume",), "there is no run in"),
         (("--resume",), "there is no run in"),
