@@ -40,9 +40,8 @@ class StubEngine:
         """If set, every piece of a stream takes one."""
         self.piece_s = 0.0
         """And so long."""
-        self.looks = asyncio.Event()
-        self.looks.set()
-        """Unset, it does not even say which models it has."""
+        self.look_status = 200
+        """With 503 it does not even say which models it has."""
         self.raw: list[bytes] = []
         self.headers: list[dict[str, str]] = []
         self.answered: Counter[str] = Counter()
@@ -98,9 +97,8 @@ class StubEngine:
         return pieces_of(question_of(body)) if "messages" in body else counting(body)
 
     async def _models(self, request: web.Request) -> web.Response:
-        await self.looks.wait()
         models = [{"id": "tiny", "object": "model", "owned_by": self.owned_by}]
-        return web.json_response({"object": "list", "data": models})
+        return web.json_response({"object": "list", "data": models}, status=self.look_status)
 
     async def _abort(self, request: web.Request) -> web.Response:
         rid = (await request.json())["rid"]

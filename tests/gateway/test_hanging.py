@@ -18,7 +18,6 @@ from tests.gateway.test_server import PATHS, post
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metropolis.gateway.engine.PROBE_S", 0.2)
     monkeypatch.setattr("metropolis.gateway.relay.PROBE_EVERY_S", 0.01)
     monkeypatch.setattr("metropolis.gateway.relay.PROBE_LOST_S", 0.01)
 
@@ -35,7 +34,7 @@ async def two(pieces: int) -> AsyncIterator[tuple[str, Gateway, StubEngine, Stub
 
 def hang(engine: StubEngine) -> None:
     engine.open.clear()
-    engine.looks.clear()
+    engine.look_status = 503
 
 
 @pytest.mark.parametrize(
@@ -65,7 +64,7 @@ def test_requests_at_an_engine_that_hangs_go_on_elsewhere(
             assert gateway.figures.retried == 1
             assert gateway.admission.at_work == [0, 0]
             assert gateway.admission.is_up == [False, True]
-            first.looks.set()
+            first.look_status = 200
             await until(lambda: gateway.admission.is_up == [True, True])
 
     asyncio.run(ask())
@@ -81,7 +80,7 @@ def test_what_cannot_be_repeated_and_what_has_nowhere_to_go_waits() -> None:
             await until(lambda: second.raw)
             hang(first)
             await until(lambda: min(gateway._failed_looks) > 3)
-            first.looks.set()
+            first.look_status = 200
             second.open.set()
             assert (await whole)[0] == 200
             assert len(second.raw) == 1
