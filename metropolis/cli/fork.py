@@ -17,7 +17,7 @@ from metropolis.runtime.moment import Edit
 from metropolis.runtime.run_directory import RunDirectory
 from metropolis.store.opening import open_server
 from metropolis.types import MetropolisError, Step
-from metropolis.world.scenario import function_in
+from metropolis.world.scenario import file_of, function_in
 
 PARAMETERS = [
     click.Argument(["run"]),
@@ -103,10 +103,8 @@ def _fork(
 
 
 def _edit(name: str) -> Edit:
-    path, _, function = name.partition(".py:") if ".py:" in name else (name, "", "edit")
-    return function_in(
-        Path(path.removesuffix(".py") + ".py"), function, "changes a metropolis.Moment"
-    )
+    function = name.partition(".py:")[2] or "edit"
+    return function_in(file_of(name), function, "changes a metropolis.Moment")
 
 
 command = click.Command(

@@ -24,7 +24,7 @@ from metropolis.runtime.run_directory import RunDirectory
 from metropolis.runtime.simulation import Simulation
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.types import MetropolisError, Step
-from metropolis.world.scenario import Scenario
+from metropolis.world.scenario import Scenario, file_of, in_file
 
 FINISHED, STATUS_BUDGET, STATUS_INTERRUPTED = 0, 3, 130
 
@@ -63,6 +63,12 @@ def go(
             raise
         stands = _stands(simulation.result().steps, steps, folder)
         raise MetropolisError(f"{error}; {stands}") from error
+    except Exception as error:
+        mistake = in_file(str(file_of(options.world)), error)
+        if mistake is None:
+            raise
+        stands = _stands(simulation.result().steps, steps, folder)
+        raise MetropolisError(f"{mistake}; {stands}") from error
     summary = summary_of(simulation.result(), scenario, steps, options, folder)
     (write_json if as_json else print_summary)(summary)
     if simulation.stopped is None:

@@ -72,11 +72,10 @@ def make_scenario(name: str, *, agents: int | None = None, seed: int = 0) -> Sce
 
 
 def _maker(name: str) -> Callable[..., Any]:
-    path, _, function = name.partition(".py:") if ".py:" in name else (name, "", "make")
     if name.endswith(".py") or ".py:" in name:
-        file = Path(path.removesuffix(".py") + ".py")
+        function = name.partition(".py:")[2] or "make"
         return function_in(
-            file, function, "takes agents and seed and returns a metropolis.Scenario"
+            file_of(name), function, "takes agents and seed and returns a metropolis.Scenario"
         )
     if Path(name).is_dir():
         return _maker_of(Path(name))
@@ -87,6 +86,11 @@ def _maker(name: str) -> Callable[..., Any]:
         f"there is no world {name!r}; there are {', '.join(scenario_names())}, and a Python file "
         "with a function make is accepted too"
     )
+
+
+def file_of(name: str) -> Path:
+    """The file that FILE.py or FILE.py:FUNCTION names."""
+    return Path(name.partition(".py:")[0].removesuffix(".py") + ".py")
 
 
 def _maker_of(folder: Path) -> Callable[..., Any]:
@@ -140,12 +144,19 @@ def _lines_of(file: str) -> Iterator[None]:
     except MetropolisError:
         raise
     except Exception as error:
-        what, where = str(error), file
-        if isinstance(error, SyntaxError):
-            what, where = error.msg, f"{error.filename}:{error.lineno}"
-        else:
-            for frame in extract_tb(error.__traceback__):
-                if frame.filename == file:
-                    where = f"{file}:{frame.lineno}"
-        sentence = " ".join(f"{type(error).__name__}: {what}".split())
-        raise MetropolisError(f"{where}: {sentence}; mend it there") from error
+        where = f"{error.filename}:{error.lineno}" if isinstance(error, SyntaxError) else file
+        raise in_file(file, error) or _mended(where, error) from error
+
+
+def in_file(file: str, error: Exception) -> MetropolisError | None:
+    """`error` as a sentence with the last line of `file` that led to it; None: none did."""
+    if isinstance(error, SyntaxError):
+        return None
+    lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == file]
+    return _mended(f"{file}:{lines[-1]}", error) if lines else None
+
+
+def _mended(where: str, error: Exception) -> MetropolisError:
+    what = error.msg if isinstance(error, SyntaxError) else str(error)
+    sentence = " ".join(f"{type(error).__name__}: {what}".split())
+    return MetropolisError(f"{where}: {sentence}; mend it there")

