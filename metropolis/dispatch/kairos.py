@@ -69,8 +69,9 @@ class TimeSlots(Dispatcher):
         self._free(request, now_s)
 
     def preempted(self, instance: int, now_s: float) -> None:  # noqa: ARG002
-        """See Dispatcher."""
-        self._full.add(instance)
+        """Nothing more goes there, if there is something that can leave it."""
+        if any(placed == instance for placed, _, _ in self._placed.values()):
+            self._full.add(instance)
 
     def _free(self, request: QueuedRequest, now_s: float) -> None:
         self._pass(now_s)

@@ -97,16 +97,20 @@ class Admission:
 
     def answered(self, execution: Execution) -> None:
         """A request placed has been answered."""
-        self.policy.completed(execution)
-        self._dispatcher.completed(execution)
-        self._leave(execution.request, execution.instance)
+        try:
+            self.policy.completed(execution)
+            self._dispatcher.completed(execution)
+        finally:
+            self._leave(execution.request, execution.instance)
 
     def put_back(self, request: QueuedRequest, instance: int) -> None:
         """A request placed on `instance` is there no more; it is to be placed anew."""
         now_s = self.clock()
-        self.policy.preempted(request, now_s)
-        self._dispatcher.withdrawn(request, instance, now_s)
-        self._leave(request, instance)
+        try:
+            self.policy.preempted(request, now_s)
+            self._dispatcher.withdrawn(request, instance, now_s)
+        finally:
+            self._leave(request, instance)
 
     def program_ended(self, program: str) -> None:
         """Nothing more will come of `program`; raises what plug-ins do, both having been told."""
@@ -117,9 +121,11 @@ class Admission:
 
     def withdraw(self, request: QueuedRequest, instance: int) -> None:
         """A request placed on `instance` is there no more; nobody waits for it."""
-        self.policy.withdrawn(request)
-        self._dispatcher.withdrawn(request, instance, self.clock())
-        self._leave(request, instance)
+        try:
+            self.policy.withdrawn(request)
+            self._dispatcher.withdrawn(request, instance, self.clock())
+        finally:
+            self._leave(request, instance)
 
     def open(self, instance: int, is_up: bool) -> None:
         """An engine answers, or does not."""
@@ -130,6 +136,10 @@ class Admission:
     def lost(self, instance: int) -> None:
         """An engine that does not answer has lost what it had in memory."""
         self._dispatcher.lost(instance)
+
+    def preempted(self, instance: int) -> None:
+        """An engine has put requests back for want of memory."""
+        self._dispatcher.preempted(instance, self.clock())
 
     def pump(self) -> None:
         """Place as many as can be."""

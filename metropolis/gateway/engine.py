@@ -16,7 +16,7 @@ import msgspec
 from metropolis.gateway.asked import with_fields
 from metropolis.gateway.priorities import Priorities
 from metropolis.llm.backends.connection import BrokenAnswerError, Connection
-from metropolis.llm.backends.http import JSONServer, bare_url, parse_url
+from metropolis.llm.backends.http import ABORT_S, JSONServer, bare_url, parse_url
 from metropolis.llm.backends.pool import Connections
 from metropolis.llm.base import LLMError, MalformedError, RefusedError, UnavailableError
 from metropolis.types import MetropolisError
@@ -36,8 +36,6 @@ CAPACITY_TOKENS = 400_000
 TOKENS_PER_S = 30.0
 """How fast an answer grows there in a full batch."""
 PROBE_S = 5.0
-ABORT_S = 5.0
-"""An engine that does not listen for so long goes on with what nobody waits for."""
 LAST_ABORTS_S = 1.0
 """Less when the gateway ends."""
 KEEPALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4))
@@ -46,6 +44,10 @@ KEEPALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_K
 
 class EngineLostError(UnavailableError):
     """The engine cannot be reached, or broke off its answer."""
+
+
+PREEMPTIONS = (b"sglang:num_retracted_requests_total", b"vllm:num_preemptions_total")
+"""Metrics that count requests which the engine has put back for want of memory."""
 
 
 class _Model(msgspec.Struct):
@@ -186,6 +188,16 @@ class Engine:
             is_sglang = any(model.owned_by == "sglang" for model in models.data)
             self._kind = "sglang" if is_sglang else "compatible"
         return True, sentence
+
+    async def preemptions(self) -> float:
+        """How many requests it has put back so far; 0 for one that has no such metrics."""
+        try:
+            async with asyncio.timeout(PROBE_S):
+                metrics = await self._checks.content("metrics")
+            counts = [line for line in metrics.splitlines() if line.startswith(PREEMPTIONS)]
+            return sum(float(line.rpartition(b" ")[2]) for line in counts)
+        except (TimeoutError, LLMError, ValueError):
+            return 0.0
 
     async def close(self) -> None:
         """Close idle connections; aborts on their way have LAST_ABORTS_S."""

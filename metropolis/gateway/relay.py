@@ -10,8 +10,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from math import inf
 
 from metropolis.gateway.admission import Admission, QueueFullError
 from metropolis.gateway.asked import read
@@ -22,7 +23,7 @@ from metropolis.gateway.sessions import Sessions
 from metropolis.policy.base import Execution, QueuedRequest
 from metropolis.types import MetropolisError
 
-PROBE_EVERY_S = 5.0
+PROBE_EVERY_S = 2.0
 PROBE_LOST_S = 0.5
 SWEEP_S = 1.0
 HANGS_LOOKS = 2
@@ -64,6 +65,8 @@ class Gateway:
         """Set when an engine should be looked at."""
         self._failed_looks = [0] * len(engines)
         """One after the other."""
+        self._preemptions: list[float] = [inf] * len(engines)
+        """As each engine has counted; inf: it has not been asked since it came."""
         self._relayed: set[Relayed] = set()
         """What has not been answered."""
         self._watches: list[asyncio.Task[None]] = []
@@ -136,7 +139,8 @@ class Gateway:
             return
         if status == 200:
             tokens = relayed.output_tokens
-            self.admission.answered(Execution(request, instance, started_s, now_s, tokens))
+            with _faults_told("when it was to learn of an answer"):
+                self.admission.answered(Execution(request, instance, started_s, now_s, tokens))
             self.figures.queueing.add(started_s - request.arrived_s)
             self.figures.latency.add(now_s - request.arrived_s)
         else:
@@ -150,16 +154,9 @@ class Gateway:
         self._doubts[instance].set()
 
     def _program_ended(self, program: str) -> None:
-        """Neither the answer that ends it nor other programs may suffer from a faulty plug-in."""
-        try:
+        """The answer that ends it does not suffer from a faulty plug-in, either."""
+        with _faults_told(f"at the end of the program {program!r}"):
             self.admission.program_ended(program)
-        except Exception as error:  # noqa: BLE001 -- told, with its traceback, to the log
-            asyncio.get_running_loop().call_exception_handler(
-                {
-                    "message": f"a plug-in failed at the end of the program {program!r}",
-                    "exception": error,
-                }
-            )
 
     async def _look(self, instance: int) -> None:
         is_up, sentence = await self.engines[instance].probe()
@@ -180,10 +177,32 @@ class Gateway:
                 async with asyncio.timeout(PROBE_EVERY_S if is_up else PROBE_LOST_S):
                     await self._doubts[instance].wait()
             self._doubts[instance].clear()
-            await self._look(instance)
+            with _faults_told("when an engine was looked at"):
+                await self._look(instance)
+                await self._count_preemptions(instance)
+
+    async def _count_preemptions(self, instance: int) -> None:
+        """The status monitor of Kairos (§6): what its dispatcher suspends an engine for."""
+        before, count = self._preemptions[instance], inf
+        if self.admission.is_up[instance]:
+            count = await self.engines[instance].preemptions()
+            if count > before:
+                self.admission.preempted(instance)
+        self._preemptions[instance] = count
 
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
             self.sessions.sweep(self.admission.clock())
-            self.admission.pump()
+            with _faults_told("when it was asked who goes next"):
+                self.admission.pump()
+
+
+@contextmanager
+def _faults_told(when: str) -> Iterator[None]:
+    """What a plug-in raises is told to the log, with its traceback; what is not its own goes on."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 -- whatever a plug-in may raise
+        told = {"message": f"a plug-in failed {when}", "exception": error}
+        asyncio.get_running_loop().call_exception_handler(told)

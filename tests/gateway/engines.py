@@ -40,6 +40,8 @@ class StubEngine:
         """If set, every piece of a stream takes one."""
         self.piece_s = 0.0
         """And so long."""
+        self.preemptions = 0
+        """As SGLang counts them."""
         self.look_status = 200
         """With 503 it does not even say which models it has."""
         self.raw: list[bytes] = []
@@ -74,6 +76,7 @@ class StubEngine:
     async def start(self) -> str:
         app = web.Application()
         app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/metrics", self._metrics)
         app.router.add_post("/abort_request", self._abort)
         app.router.add_post("/v1/{path:.*}", self._answer)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.01)
@@ -99,6 +102,10 @@ class StubEngine:
     async def _models(self, request: web.Request) -> web.Response:
         models = [{"id": "tiny", "object": "model", "owned_by": self.owned_by}]
         return web.json_response({"object": "list", "data": models}, status=self.look_status)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        name = 'sglang:num_retracted_requests_total{model_name="a b"}'
+        return web.Response(text=f"# HELP x y\n{name} {self.preemptions}.0\nother 7\n")
 
     async def _abort(self, request: web.Request) -> web.Response:
         rid = (await request.json())["rid"]

@@ -75,9 +75,10 @@ def test_what_cannot_be_repeated_and_what_has_nowhere_to_go_waits() -> None:
         async with two(2) as (url, gateway, first, second):
             begun = asyncio.create_task(post(url, chat("a", stream=True)))
             await until(lambda: first.sent == 2)
-            hang(second)
+            second.open.clear()
             whole = asyncio.create_task(post(url, chat("b")))
             await until(lambda: second.raw)
+            hang(second)
             hang(first)
             await until(lambda: min(gateway._failed_looks) > 3)
             first.look_status = 200

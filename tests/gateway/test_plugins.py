@@ -28,12 +28,43 @@ class Unteachable(Fcfs):
         raise ZeroDivisionError
 
 
-def test_a_program_ends_though_nothing_could_be_learned_of_its_request() -> None:
+def test_an_answer_of_which_nothing_could_be_learned_is_an_answer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def ask() -> None:
         async with gateway_before(StubEngine(), policy=Unteachable()) as (url, gateway):
             last = {"X-Metropolis-Program": "p", "X-Metropolis-End": "true"}
-            assert (await post(url, chat("x"), headers=last))[0] == 500
+            status, answer, _ = await post(url, chat("x"), headers=last)
+            assert (status, answer) == (200, answer_to("x"))
             assert len(gateway.sessions) == 0
+            assert gateway.admission.at_work == [0]
+
+    asyncio.run(ask())
+    assert "learn of an answer" in caplog.text
+    assert "ZeroDivisionError" in caplog.text
+
+
+class Stumbling(Fcfs):
+    """Fails once when time has passed."""
+
+    fails = False
+
+    def passed(self, now_s: float) -> None:
+        if self.fails:
+            self.fails = False
+            raise ZeroDivisionError
+
+
+def test_a_fault_stops_no_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metropolis.gateway.relay.SWEEP_S", 0.01)
+
+    async def ask() -> None:
+        policy = Stumbling()
+        async with gateway_before(StubEngine(), policy=policy, idle_s=0.05) as (url, gateway):
+            policy.fails = True
+            await until(lambda: not policy.fails)
+            await post(url, chat("x"), headers={"X-Metropolis-Program": "p"})
+            await until(lambda: len(gateway.sessions) == 0)
 
     asyncio.run(ask())
 

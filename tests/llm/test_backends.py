@@ -30,6 +30,7 @@ from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.backends.sglang import SGLang
 from metropolis.llm.connect import connect
 from metropolis.types import MetropolisError
+from tests.gateway.engines import StubEngine, until
 from tests.llm.fakes import request
 from tests.llm.faults import FaultyServer
 
@@ -216,6 +217,26 @@ def test_sglang_is_told_when_nobody_waits_any_more(stream: bool) -> None:
                 await waiting
             await client.close()
             assert server.aborted == [body["rid"] for _, body in server.requests]
+
+    asyncio.run(ask())
+
+
+def test_sglang_that_listens_to_no_abort_holds_up_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metropolis.llm.backends.sglang.ABORT_S", 0.05)
+
+    async def ask() -> None:
+        engine = StubEngine()
+        engine.open.clear()
+        engine.listens.clear()
+        backend = SGLang(await engine.start())
+        question = request(messages=({"role": "user", "content": "why"},))
+        asked = asyncio.create_task(backend.complete(question))
+        await until(lambda: engine.raw)
+        asked.cancel()
+        await until(lambda: engine.aborted)
+        async with asyncio.timeout(5):
+            await backend.close()
+        await engine.kill()
 
     asyncio.run(ask())
 

@@ -30,6 +30,8 @@ from metropolis.llm.base import (
 from metropolis.types import MetropolisError
 
 CHECK_S = 10.0
+ABORT_S = 5.0
+"""A server that does not listen for so long goes on with what nobody waits for."""
 SHOWN_CHARACTERS = 200
 
 T = TypeVar("T")
@@ -56,12 +58,14 @@ class JSONServer:
 
     async def get(self, path: str, form: type[T]) -> T:
         """The answer to a GET, as a `form`; within CHECK_S seconds."""
+        return decode(await self.content(path), form, self.called, "the check")
+
+    async def content(self, path: str) -> bytes:
+        """The answer to a GET as it comes; within CHECK_S seconds."""
         request = f"GET {self._path(path)} HTTP/1.1\r\n{self._fields}\r\n".encode()
         try:
             async with asyncio.timeout(CHECK_S):
-                return decode(
-                    await self._exchange(request, "the check"), form, self.called, "the check"
-                )
+                return await self._exchange(request, "the check")
         except TimeoutError:
             raise UnavailableError(
                 f"{self.called} did not answer within {CHECK_S:g} s; is the address right?"

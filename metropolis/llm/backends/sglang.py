@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from metropolis.llm.backends import wire
-from metropolis.llm.backends.http import JSONServer
+from metropolis.llm.backends.http import ABORT_S, JSONServer
 from metropolis.llm.base import Completion, LLMError, Request
 
 CHAT = "v1/chat/completions"
@@ -156,8 +156,9 @@ class SGLang:
             raise
 
     async def _abort(self, rid: str) -> None:
-        with suppress(LLMError):  # a server that cannot be told has nothing left to free
-            await self._server.send("abort_request", {"rid": rid}, f"aborting {rid}")
+        with suppress(LLMError, TimeoutError):  # it has nothing left to free, or will not listen
+            async with asyncio.timeout(ABORT_S):
+                await self._server.send("abort_request", {"rid": rid}, f"aborting {rid}")
 
 
 def _new_rid() -> str:

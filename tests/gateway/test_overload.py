@@ -1,0 +1,91 @@
+"""Engines that run out of memory say so in their metrics, and the dispatcher is told."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from metropolis.dispatch.base import Fleet
+from metropolis.dispatch.fixed import InTurn
+from metropolis.dispatch.kairos import TimeSlots
+from metropolis.gateway.engine import Engine
+from tests.gateway.engines import StubEngine, answer_to, chat, gateway_before, until
+from tests.gateway.test_server import post
+
+
+class Told(InTurn):
+    """Keeps what it is told."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        super().__init__(fleet)
+        self.overloaded: list[int] = []
+
+    def preempted(self, instance: int, now_s: float) -> None:
+        self.overloaded.append(instance)
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metropolis.gateway.relay.PROBE_EVERY_S", 0.01)
+    monkeypatch.setattr("metropolis.gateway.relay.PROBE_LOST_S", 0.01)
+
+
+def test_the_dispatcher_is_told_of_each_engine_that_preempts() -> None:
+    async def ask() -> None:
+        engines, told = [StubEngine(), StubEngine()], list[Told]()
+        engines[1].preemptions = 5  # of before
+
+        def dispatcher(fleet: Fleet) -> Told:
+            told.append(Told(fleet))
+            return told[0]
+
+        async with gateway_before(*engines, dispatcher=dispatcher) as (_, gateway):
+            await until(lambda: gateway._preemptions == [0.0, 5.0])
+            assert told[0].overloaded == []
+            engines[1].preemptions += 2
+            await until(lambda: told[0].overloaded == [1])
+            await engines[0].kill()
+            await until(lambda: gateway.admission.is_up == [False, True])
+            engines[0].preemptions = 3  # the count of another life
+            await engines[0].start()
+            await until(lambda: gateway._preemptions == [3.0, 7.0])
+            assert told[0].overloaded == [1]
+
+    asyncio.run(ask())
+
+
+def test_kairos_places_nothing_there_until_a_request_has_left() -> None:
+    async def ask() -> None:
+        engine = StubEngine()
+        engine.open.clear()
+        async with gateway_before(engine, dispatcher=TimeSlots) as (url, gateway):
+            await until(lambda: gateway._preemptions == [0.0])
+            asked = [asyncio.create_task(post(url, chat("first")))]
+            await until(lambda: engine.raw)
+            engine.preemptions += 1
+            await until(lambda: gateway._preemptions == [1.0])
+            asked.append(asyncio.create_task(post(url, chat("second"))))
+            await until(lambda: len(gateway.admission) == 1)
+            engine.open.set()
+            answers = [await one for one in asked]
+            assert [answer for _, answer, _ in answers] == [answer_to("first"), answer_to("second")]
+            engine.preemptions += 1  # found out when nothing is there any more
+            await until(lambda: gateway._preemptions == [2.0])
+            assert (await post(url, chat("third")))[1] == answer_to("third")
+
+    asyncio.run(ask())
+
+
+def test_engines_without_such_metrics_are_never_overloaded() -> None:
+    async def ask() -> None:
+        engine = StubEngine()
+        url = await engine.start()
+        asked = Engine(url)
+        engine.preemptions = 4
+        assert await asked.preemptions() == 4
+        await engine.kill()
+        assert await asked.preemptions() == 0
+        await asked.close()
+
+    asyncio.run(ask())
