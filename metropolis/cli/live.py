@@ -20,7 +20,7 @@ from metropolis.cli.run_report import print_summary, story_line, summary_of, wri
 from metropolis.llm.base import Backend
 from metropolis.progress import progress_bar
 from metropolis.runtime.result import INTERRUPTED
-from metropolis.runtime.run_directory import RunDirectory
+from metropolis.runtime.run_directory import RunDirectory, TakenError
 from metropolis.runtime.simulation import Simulation
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.types import MetropolisError, Step
@@ -128,6 +128,8 @@ def _begun(
             keep_text=options.keep_text,
             about=asdict(options) | {"agents": len(scenario.agents)},
         )
+    except TakenError:
+        raise  # somebody was faster: what is there is theirs
     except BaseException:
         if was_empty and folder.exists():
             _empty(folder)

@@ -82,10 +82,10 @@ class Admission:
             self._push(request)
         turn: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._waiting[request.id] = turn
-        self.pump()
         try:
+            self.pump()
             return await turn
-        except asyncio.CancelledError:
+        except BaseException:
             if request.id in self._waiting:
                 del self._waiting[request.id]
                 self.policy.withdrawn(request)
@@ -99,18 +99,22 @@ class Admission:
         """A request placed has been answered."""
         try:
             self.policy.completed(execution)
-            self._dispatcher.completed(execution)
         finally:
-            self._leave(execution.request, execution.instance)
+            self._leave(
+                execution.request,
+                execution.instance,
+                lambda: self._dispatcher.completed(execution),
+            )
 
     def put_back(self, request: QueuedRequest, instance: int) -> None:
         """A request placed on `instance` is there no more; it is to be placed anew."""
         now_s = self.clock()
         try:
             self.policy.preempted(request, now_s)
-            self._dispatcher.withdrawn(request, instance, now_s)
         finally:
-            self._leave(request, instance)
+            self._leave(
+                request, instance, lambda: self._dispatcher.withdrawn(request, instance, now_s)
+            )
 
     def program_ended(self, program: str) -> None:
         """Nothing more will come of `program`; raises what plug-ins do, both having been told."""
@@ -121,11 +125,13 @@ class Admission:
 
     def withdraw(self, request: QueuedRequest, instance: int) -> None:
         """A request placed on `instance` is there no more; nobody waits for it."""
+        now_s = self.clock()
         try:
             self.policy.withdrawn(request)
-            self._dispatcher.withdrawn(request, instance, self.clock())
         finally:
-            self._leave(request, instance)
+            self._leave(
+                request, instance, lambda: self._dispatcher.withdrawn(request, instance, now_s)
+            )
 
     def open(self, instance: int, is_up: bool) -> None:
         """An engine answers, or does not."""
@@ -134,7 +140,7 @@ class Admission:
         self.pump()
 
     def lost(self, instance: int) -> None:
-        """An engine that does not answer has lost what it had in memory."""
+        """An engine that does not answer may have lost what it had in memory."""
         self._dispatcher.lost(instance)
 
     def preempted(self, instance: int) -> None:
@@ -201,13 +207,19 @@ class Admission:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(max(0.0, due_s - now_s), self.pump)
 
-    def _leave(self, request: QueuedRequest, instance: int) -> None:
+    def _leave(
+        self, request: QueuedRequest, instance: int, tell_dispatcher: Callable[[], None]
+    ) -> None:
+        """Its place is free, whatever plug-ins raise."""
         self.yields.pop(request.id, None)
         if self._leaving == request.id:
             self._leaving = None
         self.at_work[instance] -= 1
         self._look_at(instance)
-        self.pump()
+        try:
+            tell_dispatcher()
+        finally:
+            self.pump()
 
     def _look_at(self, instance: int) -> None:
         if self.is_up[instance] and self.at_work[instance] < self._at_once:

@@ -135,6 +135,8 @@ class Engine:
         self.said: Callable[[str], None] = lambda _: None
         """Is told, once, when aborts are refused."""
         self._is_refusal_told = False
+        self.is_silent = False
+        """Whether it let the time for a look pass, when it was looked at last."""
 
     @property
     def is_known(self) -> bool:
@@ -173,12 +175,14 @@ class Engine:
                 raise
 
     async def probe(self) -> tuple[bool, str]:
-        """Whether the engine answers, and a sentence about it."""
+        """Whether the engine answers, and a sentence about it; see also `is_silent`."""
+        self.is_silent = False
         sentence, models = f"the engine at {self.name} answers", _Models()
         try:
             async with asyncio.timeout(PROBE_S):
                 models = await self._checks.get("v1/models", _Models)
         except TimeoutError:
+            self.is_silent = True
             return False, f"the engine at {self.name} does not answer within {PROBE_S:g} s"
         except (UnavailableError, MalformedError) as error:
             return False, str(error)
@@ -189,15 +193,15 @@ class Engine:
             self._kind = "sglang" if is_sglang else "compatible"
         return True, sentence
 
-    async def preemptions(self) -> float:
-        """How many requests it has put back so far; 0 for one that has no such metrics."""
+    async def preemptions(self) -> float | None:
+        """How many requests it has put back so far; None if it does not tell."""
         try:
             async with asyncio.timeout(PROBE_S):
                 metrics = await self._checks.content("metrics")
             counts = [line for line in metrics.splitlines() if line.startswith(PREEMPTIONS)]
             return sum(float(line.rpartition(b" ")[2]) for line in counts)
         except (TimeoutError, LLMError, ValueError):
-            return 0.0
+            return None
 
     async def close(self) -> None:
         """Close idle connections; aborts on their way have LAST_ABORTS_S."""

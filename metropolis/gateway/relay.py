@@ -16,10 +16,11 @@ from math import inf
 
 from metropolis.gateway.admission import Admission, QueueFullError
 from metropolis.gateway.asked import read
-from metropolis.gateway.engine import Engine, EngineLostError, Reply
+from metropolis.gateway.engine import PROBE_S, Engine, EngineLostError, Reply
 from metropolis.gateway.figures import Figures
 from metropolis.gateway.relayed import Relayed
 from metropolis.gateway.sessions import Sessions
+from metropolis.llm.base import UnreachableError
 from metropolis.policy.base import Execution, QueuedRequest
 from metropolis.types import MetropolisError
 
@@ -27,15 +28,16 @@ PROBE_EVERY_S = 2.0
 PROBE_LOST_S = 0.5
 SWEEP_S = 1.0
 HANGS_LOOKS = 2
-"""Looked at so often in vain, an engine that holds its connections is believed to hang."""
+"""Silent at so many looks, one after the other, an engine is believed to hang."""
 LEFT, REFUSED, LOST, FAILED = 499, 429, 502, 500
 STATUSES = (
     ((asyncio.CancelledError, ConnectionError, GeneratorExit), LEFT),
+    ((EngineLostError, UnreachableError), LOST),
     (QueueFullError, REFUSED),
-    (EngineLostError, LOST),
     (MetropolisError, 400),
+    (BaseException, FAILED),
 )
-"""By which requests are counted that have no whole answer; others are FAILED."""
+"""By which requests are counted that no engine has answered, or not to the end."""
 
 
 class Gateway:
@@ -65,8 +67,7 @@ class Gateway:
         """Set when an engine should be looked at."""
         self._failed_looks = [0] * len(engines)
         """One after the other."""
-        self._preemptions: list[float] = [inf] * len(engines)
-        """As each engine has counted; inf: it has not been asked since it came."""
+        self._silent_looks = [0] * len(engines)
         self._relayed: set[Relayed] = set()
         """What has not been answered."""
         self._watches: list[asyncio.Task[None]] = []
@@ -74,7 +75,8 @@ class Gateway:
     async def start(self) -> None:
         """Look at every engine once, and from then on every now and then."""
         await asyncio.gather(*map(self._look, range(len(self.engines))))
-        watches = [self._watch(instance) for instance in range(len(self.engines))]
+        instances = range(len(self.engines))
+        watches = [*map(self._watch, instances), *map(self._count_preemptions, instances)]
         self._watches = [asyncio.ensure_future(watch) for watch in (*watches, self._sweep())]
 
     async def close(self) -> None:
@@ -99,17 +101,20 @@ class Gateway:
         request = self.sessions.enter(read(headers, body), self.admission.clock())
         relayed = Relayed(self, request, path, headers)
         self._relayed.add(relayed)
-        status = FAILED
+        status = 0
         try:
             await relayed.ask(body)
             try:
                 await relayed.join()
+                status = relayed.reply.status
                 yield relayed
-                status = relayed.reply.status if relayed.is_whole else LOST
+                status = status if relayed.is_whole else LOST
             finally:
                 relayed.reply.close()
         except BaseException as error:
-            status = next((each for kind, each in STATUSES if isinstance(error, kind)), FAILED)
+            became = next(each for kind, each in STATUSES if isinstance(error, kind))
+            if not status or became in (LEFT, LOST):
+                status = became
             self.figures.aborted += status == LEFT
             self.figures.refused += status == REFUSED
             raise
@@ -125,7 +130,10 @@ class Gateway:
         for instance, engine in enumerate(self.engines):
             if self.admission.is_up[instance]:
                 try:
-                    return await engine.ask("GET", path, headers, b"", 0)
+                    async with asyncio.timeout(PROBE_S):
+                        return await engine.ask("GET", path, headers, b"", 0)
+                except TimeoutError as error:
+                    self.doubt(instance, engine.lost(error))
                 except EngineLostError as error:
                     self.doubt(instance, error)
         raise EngineLostError("no engine answers")
@@ -139,12 +147,13 @@ class Gateway:
             return
         if status == 200:
             tokens = relayed.output_tokens
-            with _faults_told("when it was to learn of an answer"):
+            with _faults_told("when it was told of an answer"):
                 self.admission.answered(Execution(request, instance, started_s, now_s, tokens))
             self.figures.queueing.add(started_s - request.arrived_s)
             self.figures.latency.add(now_s - request.arrived_s)
         else:
-            self.admission.withdraw(request, instance)
+            with _faults_told("when it was told that nobody waits"):
+                self.admission.withdraw(request, instance)
 
     def doubt(self, instance: int, error: EngineLostError) -> None:
         """Nothing goes there until it has been looked at."""
@@ -162,11 +171,15 @@ class Gateway:
         is_up, sentence = await self.engines[instance].probe()
         if self.admission.is_up[instance] != is_up or not self._watches:  # the first look
             self._said(sentence)
-        self.admission.open(instance, is_up)
         self._failed_looks[instance] = 0 if is_up else self._failed_looks[instance] + 1
-        if self._failed_looks[instance] == 1:
-            self.admission.lost(instance)
-        if self._failed_looks[instance] >= HANGS_LOOKS and any(self.admission.is_up):
+        is_silent = self.engines[instance].is_silent
+        self._silent_looks[instance] = self._silent_looks[instance] + 1 if is_silent else 0
+        with _faults_told("when an engine was looked at"):
+            self.admission.open(instance, is_up)
+        with _faults_told("when an engine was lost"):
+            if self._failed_looks[instance] == 1:
+                self.admission.lost(instance)
+        if self._silent_looks[instance] >= HANGS_LOOKS and any(self.admission.is_up):
             for relayed in self._relayed:
                 relayed.move_from(instance)
 
@@ -177,18 +190,21 @@ class Gateway:
                 async with asyncio.timeout(PROBE_EVERY_S if is_up else PROBE_LOST_S):
                     await self._doubts[instance].wait()
             self._doubts[instance].clear()
-            with _faults_told("when an engine was looked at"):
-                await self._look(instance)
-                await self._count_preemptions(instance)
+            await self._look(instance)
 
     async def _count_preemptions(self, instance: int) -> None:
         """The status monitor of Kairos (§6): what its dispatcher suspends an engine for."""
-        before, count = self._preemptions[instance], inf
-        if self.admission.is_up[instance]:
-            count = await self.engines[instance].preemptions()
-            if count > before:
-                self.admission.preempted(instance)
-        self._preemptions[instance] = count
+        engine, before = self.engines[instance], inf  # what was before its first count is past
+        while True:
+            await asyncio.sleep(PROBE_EVERY_S)
+            count = await engine.preemptions() if engine.is_known else None
+            if not self.admission.is_up[instance]:
+                before = inf
+            elif count is not None:
+                with _faults_told("when an engine had preempted"):
+                    if count > before:
+                        self.admission.preempted(instance)
+                before = count
 
     async def _sweep(self) -> None:
         while True:

@@ -39,7 +39,7 @@ class Relayed:
         """While nothing has come of what that was asked."""
         self.is_whole = False
         self._partial: Partial | None = None
-        self._is_preempted = self._is_yielding = self._is_behind = False
+        self._is_preempted = self._is_yielding = self._is_moved = self._is_behind = False
         """The last: the client has not taken what there is."""
         self._end, self._events, self._losses = b"", 0, 0
 
@@ -103,9 +103,11 @@ class Relayed:
         if instance != self.instance:
             return
         if self._asking is not None:
+            self._is_moved = True
             self._asking.reschedule(0.0)
             self._asking = None
         elif self._partial is not None and self._partial.can_go_on:
+            self._is_moved = True
             self.reply.break_off()
 
     @property
@@ -157,14 +159,16 @@ class Relayed:
         else:
             assert lost is not None
             self._lose(lost)
-        self._is_preempted = self._is_yielding = False
+        self._is_preempted = self._is_yielding = self._is_moved = False
         await self._place(partial.rest(), anew=True)
         if self.reply.whole is not None:
             raise EngineLostError(f"the rest of an answer was refused: HTTP {self.reply.status}")
 
     def _lose(self, error: EngineLostError) -> None:
         """Be put back; raises `error` if it is one too many."""
-        self._doubt(error)
+        if not self._is_moved:  # that engine has been found out, and may be back
+            self._doubt(error)
+        self._is_moved = False
         self._losses += 1
         if self._losses == LOSSES_MAX:
             raise error

@@ -46,6 +46,10 @@ class Origin:
     """Whose mind, body or state the edit has changed, by name."""
 
 
+class TakenError(MetropolisError):
+    """The folder of another run, or of something else."""
+
+
 class RunDirectory:
     """The files of one run."""
 
@@ -80,9 +84,9 @@ class RunDirectory:
         return None
 
     def make(self) -> None:
-        """Make the folder. Raises MetropolisError when it cannot be, or has something in it."""
+        """Make it. Raises TakenError when something is in it, MetropolisError when it cannot be."""
         if self.root.exists() and (not self.root.is_dir() or any(self.root.iterdir())):
-            raise MetropolisError(
+            raise TakenError(
                 f"{self.root}: exists already; resume the run in it, or choose another folder"
             )
         try:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from metropolis.bench.stub_server import stub_server
+from metropolis.runtime.simulation import Simulation
 from tests.cli.conftest import Run, summary
 
 
@@ -103,6 +104,22 @@ def test_a_folder_that_was_there_stays_as_empty_as_it_was(run: Run) -> None:
     with stub_server(0.0, 0) as url:
         assert run("minimal", "--llm", url, "--store", "foo", "--out", "mine")[0] == 2
     assert list(Path("mine").iterdir()) == []
+
+
+def test_the_folder_of_a_run_that_was_faster_is_left_alone(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = Simulation.__init__
+
+    def late(self: Simulation, *about: Any, **options: Any) -> None:
+        Path("there").mkdir()
+        Path("there/run.json").write_text("{}")
+        begin(self, *about, **options)
+
+    monkeypatch.setattr(Simulation, "__init__", late)
+    status, _, err = run("minimal", "--out", "there")
+    assert (status, "exists already" in err) == (2, True), err
+    assert Path("there/run.json").read_text() == "{}"
 
 
 def test_where_nothing_may_be_written(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,8 +42,12 @@ class StubEngine:
         """And so long."""
         self.preemptions = 0
         """As SGLang counts them."""
+        self.counted, self.metrics_status = 0, 200
+        """Looks at its metrics; with 404 it has none."""
         self.look_status = 200
-        """With 503 it does not even say which models it has."""
+        """With 503 it does not even say which models it has; nor, for the time being, with this:"""
+        self.looks = asyncio.Event()
+        self.looks.set()
         self.raw: list[bytes] = []
         self.headers: list[dict[str, str]] = []
         self.answered: Counter[str] = Counter()
@@ -100,12 +104,15 @@ class StubEngine:
         return pieces_of(question_of(body)) if "messages" in body else counting(body)
 
     async def _models(self, request: web.Request) -> web.Response:
+        await self.looks.wait()
         models = [{"id": "tiny", "object": "model", "owned_by": self.owned_by}]
         return web.json_response({"object": "list", "data": models}, status=self.look_status)
 
     async def _metrics(self, request: web.Request) -> web.Response:
         name = 'sglang:num_retracted_requests_total{model_name="a b"}'
-        return web.Response(text=f"# HELP x y\n{name} {self.preemptions}.0\nother 7\n")
+        self.counted += 1
+        text = f"# HELP x y\n{name} {self.preemptions}.0\nother 7\n"
+        return web.Response(text=text, status=self.metrics_status)
 
     async def _abort(self, request: web.Request) -> web.Response:
         rid = (await request.json())["rid"]

@@ -89,6 +89,10 @@ def test_errors_of_engines_are_errors_of_the_backend(
             with pytest.raises(kind, match=sentence) as raised:
                 await backend.complete(request(messages=CHAT))
             assert str(raised.value).startswith("the gateway before http://")
+            told = re.search(r"HTTP (\d+)", str(raised.value))
+            if told:  # by the engine, and so it is counted
+                (counted,) = backend.gateway.figures.requests
+                assert counted[-1] == int(told[1])
             await backend.close()
 
     asyncio.run(run())

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import aiohttp
 import pytest
 
 from metropolis.dispatch.fixed import InTurn
@@ -20,6 +21,7 @@ from tests.gateway.test_server import PATHS, post
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("metropolis.gateway.relay.PROBE_EVERY_S", 0.01)
     monkeypatch.setattr("metropolis.gateway.relay.PROBE_LOST_S", 0.01)
+    monkeypatch.setattr("metropolis.gateway.engine.PROBE_S", 0.3)
 
 
 @asynccontextmanager
@@ -34,7 +36,7 @@ async def two(pieces: int) -> AsyncIterator[tuple[str, Gateway, StubEngine, Stub
 
 def hang(engine: StubEngine) -> None:
     engine.open.clear()
-    engine.look_status = 503
+    engine.looks.clear()
 
 
 @pytest.mark.parametrize(
@@ -64,8 +66,41 @@ def test_requests_at_an_engine_that_hangs_go_on_elsewhere(
             assert gateway.figures.retried == 1
             assert gateway.admission.at_work == [0, 0]
             assert gateway.admission.is_up == [False, True]
-            first.look_status = 200
+            first.looks.set()
             await until(lambda: gateway.admission.is_up == [True, True])
+
+    asyncio.run(ask())
+
+
+def test_an_engine_that_answers_all_but_looks_keeps_its_requests() -> None:
+    async def ask() -> None:
+        async with two(4) as (url, gateway, first, second):
+            asked = asyncio.create_task(
+                post(url, counted("p", 9), path=PATHS[1], headers=at_step(1))
+            )
+            await until(lambda: first.sent == 4)
+            first.look_status = 503
+            await until(lambda: gateway._failed_looks[0] > 3)
+            assert first.pieces is not None
+            for _ in range(9):
+                first.pieces.release()
+            status, answer, _ = await asked
+            assert (status, text_of(answer)) == (200, words(9))
+            assert (len(second.raw), gateway.figures.retried) == (0, 0)
+
+    asyncio.run(ask())
+
+
+def test_models_are_asked_of_another_engine_when_one_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("metropolis.gateway.relay.PROBE_S", 0.3)
+
+    async def ask() -> None:
+        async with two(0) as (url, _, first, _), aiohttp.ClientSession() as session:
+            hang(first)
+            async with session.get(f"{url}/v1/models") as models:
+                assert models.status == 200
 
     asyncio.run(ask())
 
@@ -78,10 +113,11 @@ def test_what_cannot_be_repeated_and_what_has_nowhere_to_go_waits() -> None:
             second.open.clear()
             whole = asyncio.create_task(post(url, chat("b")))
             await until(lambda: second.raw)
-            hang(second)
             hang(first)
-            await until(lambda: min(gateway._failed_looks) > 3)
-            first.look_status = 200
+            await until(lambda: not gateway.admission.is_up[0])
+            hang(second)
+            await until(lambda: min(gateway._silent_looks) > 2)
+            first.looks.set()
             second.open.set()
             assert (await whole)[0] == 200
             assert len(second.raw) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -31,9 +32,15 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("metropolis.gateway.relay.PROBE_LOST_S", 0.01)
 
 
+def counted_again(engine: StubEngine) -> Callable[[], bool]:
+    """Two more looks at its metrics, the first of which may have begun before."""
+    before = engine.counted
+    return lambda: engine.counted > before + 1
+
+
 def test_the_dispatcher_is_told_of_each_engine_that_preempts() -> None:
     async def ask() -> None:
-        engines, told = [StubEngine(), StubEngine()], list[Told]()
+        engines, told = [StubEngine("sglang"), StubEngine("sglang")], list[Told]()
         engines[1].preemptions = 5  # of before
 
         def dispatcher(fleet: Fleet) -> Told:
@@ -41,15 +48,19 @@ def test_the_dispatcher_is_told_of_each_engine_that_preempts() -> None:
             return told[0]
 
         async with gateway_before(*engines, dispatcher=dispatcher) as (_, gateway):
-            await until(lambda: gateway._preemptions == [0.0, 5.0])
+            await until(lambda: min(engine.counted for engine in engines) > 1)
             assert told[0].overloaded == []
             engines[1].preemptions += 2
             await until(lambda: told[0].overloaded == [1])
+            engines[1].metrics_status = 503  # as often as not there is no answer
+            await until(counted_again(engines[1]))
+            engines[1].metrics_status = 200
             await engines[0].kill()
             await until(lambda: gateway.admission.is_up == [False, True])
             engines[0].preemptions = 3  # the count of another life
             await engines[0].start()
-            await until(lambda: gateway._preemptions == [3.0, 7.0])
+            for engine in engines:
+                await until(counted_again(engine))
             assert told[0].overloaded == [1]
 
     asyncio.run(ask())
@@ -57,35 +68,37 @@ def test_the_dispatcher_is_told_of_each_engine_that_preempts() -> None:
 
 def test_kairos_places_nothing_there_until_a_request_has_left() -> None:
     async def ask() -> None:
-        engine = StubEngine()
+        engine = StubEngine("sglang")
         engine.open.clear()
         async with gateway_before(engine, dispatcher=TimeSlots) as (url, gateway):
-            await until(lambda: gateway._preemptions == [0.0])
+            await until(counted_again(engine))
             asked = [asyncio.create_task(post(url, chat("first")))]
             await until(lambda: engine.raw)
             engine.preemptions += 1
-            await until(lambda: gateway._preemptions == [1.0])
+            await until(counted_again(engine))
             asked.append(asyncio.create_task(post(url, chat("second"))))
             await until(lambda: len(gateway.admission) == 1)
             engine.open.set()
             answers = [await one for one in asked]
             assert [answer for _, answer, _ in answers] == [answer_to("first"), answer_to("second")]
             engine.preemptions += 1  # found out when nothing is there any more
-            await until(lambda: gateway._preemptions == [2.0])
+            await until(counted_again(engine))
             assert (await post(url, chat("third")))[1] == answer_to("third")
 
     asyncio.run(ask())
 
 
-def test_engines_without_such_metrics_are_never_overloaded() -> None:
+def test_engines_that_tell_nothing_are_not_overloaded() -> None:
     async def ask() -> None:
         engine = StubEngine()
         url = await engine.start()
         asked = Engine(url)
         engine.preemptions = 4
         assert await asked.preemptions() == 4
+        engine.metrics_status = 404
+        assert await asked.preemptions() is None
         await engine.kill()
-        assert await asked.preemptions() == 0
+        assert await asked.preemptions() is None
         await asked.close()
 
     asyncio.run(ask())

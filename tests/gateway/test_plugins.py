@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
+from metropolis.dispatch.base import Fleet
 from metropolis.dispatch.fixed import LeastUsed
-from metropolis.policy.base import Execution
+from metropolis.policy.base import Execution, QueuedRequest
 from metropolis.policy.fixed import Fcfs
 from tests.gateway.engines import StubEngine, answer_to, chat, gateway_before, until
 from tests.gateway.test_server import post
@@ -40,8 +41,56 @@ def test_an_answer_of_which_nothing_could_be_learned_is_an_answer(
             assert gateway.admission.at_work == [0]
 
     asyncio.run(ask())
-    assert "learn of an answer" in caplog.text
+    assert "told of an answer" in caplog.text
     assert "ZeroDivisionError" in caplog.text
+
+
+class Unforgetting(Fcfs):
+    """Cannot bear to be left."""
+
+    def withdrawn(self, request: QueuedRequest) -> None:
+        raise ZeroDivisionError
+
+    def completed(self, execution: Execution) -> None:
+        raise ZeroDivisionError
+
+
+def test_faults_keep_no_place_and_hide_no_answer() -> None:
+    async def ask() -> None:
+        engine, made = StubEngine(), list[LeastUsed]()
+
+        def dispatcher(fleet: Fleet) -> LeastUsed:
+            made.append(LeastUsed(fleet))
+            return made[0]
+
+        async with gateway_before(engine, policy=Unforgetting(), dispatcher=dispatcher) as (
+            url,
+            gateway,
+        ):
+            for status in (404, 200):
+                engine.status = status
+                assert (await post(url, chat("x")))[:2] == (status, answer_to("x"))
+                assert (gateway.admission.at_work, made[0]._at_work) == ([0], [0])
+            assert {key[-1]: n for key, n in gateway.figures.requests.items()} == {404: 1, 200: 1}
+
+    asyncio.run(ask())
+
+
+class Unstarted(Fcfs):
+    """Fails when something begins."""
+
+    def started(self, request: QueuedRequest, now_s: float) -> None:
+        raise ZeroDivisionError
+
+
+def test_what_could_not_begin_keeps_no_place() -> None:
+    async def ask() -> None:
+        async with gateway_before(StubEngine(), policy=Unstarted()) as (url, gateway):
+            assert (await post(url, chat("x")))[0] == 500
+            assert gateway.admission.at_work == [0]
+            assert len(gateway.admission) == 0
+
+    asyncio.run(ask())
 
 
 class Stumbling(Fcfs):

@@ -104,7 +104,9 @@ class Connection(asyncio.Protocol):
                 await self._change()
 
     def close(self) -> None:
-        """End the connection, whatever is going on in it."""
+        """End the connection, whatever is going on in it: what has come of an answer is cut off."""
+        if self._lost is None:
+            self._lost = BrokenAnswerError("it was ended here")
         if self._transport is not None:
             self._transport.abort()
 
