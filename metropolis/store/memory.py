@@ -345,8 +345,9 @@ class MemoryStore(Store):
             for key, completion in answers.items():
                 run.bought.update(purchase(buyer, key, completion))
             self._changed.notify_all()
-            if lease_s is not None and run.clear_until(claim.agents[0]) > claim.until:
-                following = claim.following(outcome).id
+            following = claim.following(outcome).id
+            goes_on = lease_s is not None and following in run.clusters
+            if goes_on and run.clear_until(claim.agents[0]) > claim.until:
                 return self._described(run, following, claim.worker, claim.number)
             return True
 

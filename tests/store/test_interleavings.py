@@ -250,3 +250,23 @@ def test_interleavings(server: Server) -> None:
     run_state_machine_as_test(
         machine, settings=settings(max_examples=30, stateful_step_count=40, deadline=None)
     )
+
+
+def test_two_do_not_go_on_where_one_of_them_could(server: Server) -> None:
+    machine = type("Here", (Interleavings,), {"server": server})()
+    machine.dispatch(agents=(0,), more=1)
+    machine.dispatch(agents=(0, 1), more=0)
+    machine.claim(worker="u", expires=False)
+    machine.commit(which=0, goes_on=True)
+    machine.stands_as_it_should()
+    machine.teardown()
+
+
+def test_who_is_at_the_end_of_a_lookahead_does_not_go_on(server: Server) -> None:
+    machine = type("Here", (Interleavings,), {"server": server})()
+    machine.dispatch(agents=(0,), more=1)
+    machine.claim(worker="u", expires=False)
+    for _ in range(2):
+        machine.commit(which=-1, goes_on=True)
+        machine.stands_as_it_should()
+    machine.teardown()
