@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # the same names as _PUBLIC, which a test compares
     from metropolis.runtime.fork import fork as fork
     from metropolis.runtime.moment import Moment as Moment
     from metropolis.runtime.simulation import Simulation as Simulation
+    from metropolis.runtime.verify import verify as verify
     from metropolis.types import CausalityError as CausalityError
     from metropolis.types import MetropolisError as MetropolisError
     from metropolis.world.base import Agent as Agent
@@ -55,6 +56,7 @@ _PUBLIC = {
     "fork": "metropolis.runtime.fork",
     "make_scenario": "metropolis.world.scenario",
     "parallel_env": "metropolis.adapters.parallel",
+    "verify": "metropolis.runtime.verify",
 }
 """Name -> the module it lives in; imported when it is asked for, so that `import` stays quick."""
 

@@ -1,7 +1,10 @@
-"""Types of the C++ extension."""
+"""Types of the C++ extension.
+
+Every argument is checked, in C++: ValueError or TypeError with what is wrong, whatever is given.
+"""
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypedDict
+from typing import Literal, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -272,6 +275,8 @@ def simulate(
 # --- replay (cpp/bindings/bind_replay.cpp)
 
 class Replay:
+    """ValueError for columns that do not fit each other, or the controller, or the instances."""
+
     def __init__(
         self,
         *,
@@ -285,8 +290,8 @@ class Replay:
         output_tokens: npt.NDArray[np.int32],
         prefix_id: npt.NDArray[np.int64],
         prefix_tokens: npt.NDArray[np.int32],
-        controller: Any,
-        instances: Any,
+        controller: Controller,
+        instances: InstancePool,
         step_priority: bool,
         max_outstanding: int,
     ) -> None: ...

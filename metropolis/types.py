@@ -23,6 +23,14 @@ class CausalityError(MetropolisError):
     """
 
 
+class AgentError(MetropolisError):
+    """An agent or a world has raised what would end a thread, a task or the interpreter.
+
+    Names the agent, the step, the function, and the file and line of theirs that led there. Other
+    exceptions of theirs are raised as they are, with such a sentence as a note.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class Commit:
     """Event: the cluster `agents` (ascending) finished its step and now stands at `positions`."""

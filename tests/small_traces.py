@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import permutations
 from random import Random
 
 import numpy as np
@@ -12,9 +14,19 @@ from metropolis.trace.schema import Calls, Trace, TraceMeta
 
 
 def small_trace(
-    seed: int, *, agents: int, steps: int, edge: int, radius: float, velocity: int = 1
+    seed: int,
+    *,
+    agents: int,
+    steps: int,
+    edge: int,
+    radius: float,
+    velocity: int = 1,
+    talk: float = 0.0,
 ) -> Trace:
-    """A random walk in a square of `edge` tiles, with random DAGs of calls inside agent-steps."""
+    """A random walk in a square of `edge` tiles, with random DAGs of calls inside agent-steps.
+
+    `talk`: how likely a call waits for a certain one of another agent in the same step.
+    """
     draw = np.random.default_rng(seed)
     moves = draw.integers(-velocity, velocity + 1, (steps, agents, 2))
     moves[0] = draw.integers(0, edge, (agents, 2))
@@ -23,7 +35,9 @@ def small_trace(
     for step in range(steps):
         at = np.clip(at + (moves[step] if step else 0), 0, edge - 1)
         positions[step] = at
-    step_of, agent_of, parents = [], [], []
+    step_of: list[int] = []
+    agent_of: list[int] = []
+    parents: list[list[int]] = []
     for step in range(steps):
         for agent in range(agents):
             first = len(step_of)
@@ -32,6 +46,8 @@ def small_trace(
                 agent_of.append(agent)
                 parents.append([first + p for p in range(seq) if draw.random() < 0.4])
     n = len(step_of)
+    for call, parent in _talks(step_of, agent_of, seed, talk):
+        parents[call].append(parent)
     counts = np.array([len(p) for p in parents], np.int64)
     return Trace(
         TraceMeta(
@@ -55,9 +71,25 @@ def small_trace(
             prefix_id=np.full(n, -1, np.int64),
             prefix_tokens=np.zeros(n, np.int32),
             parent_offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-            parents=np.array([q for p in parents for q in p], np.int64),
+            parents=np.array([q for p in parents for q in sorted(p)], np.int64),
         ),
     )
+
+
+def _talks(
+    step_of: list[int], agent_of: list[int], seed: int, likely: float
+) -> Iterator[tuple[int, int]]:
+    """(call, parent) of different agents at one step, in no cycle: parents have an earlier time."""
+    draw = Random(seed)
+    row = list(zip(step_of, agent_of, strict=True))
+    time = [draw.random() for _ in row]
+    for call in range(1, len(row)):
+        if row[call] == row[call - 1]:
+            time[call] += time[call - 1]
+    for call, parent in permutations(range(len(row)), 2):
+        may_wait = row[call][0] == row[parent][0] and row[call] != row[parent]
+        if may_wait and time[parent] < time[call] and draw.random() < likely:
+            yield call, parent
 
 
 def graph_trace(seed: int) -> Trace:
@@ -87,4 +119,5 @@ small_traces = st.builds(
     edge=st.integers(1, 14),
     radius=st.integers(0, 4).map(float),
     velocity=st.integers(1, 2),
+    talk=st.sampled_from([0.0, 0.1, 0.5]),
 )

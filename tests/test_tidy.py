@@ -14,6 +14,9 @@ PACKAGE = ROOT / "metropolis"
 # Imports run downwards only: a part may import itself and the parts before it.
 PARTS = (
     "types",
+    "names",
+    "durable",
+    "addresses",
     "progress",
     "_core",
     "maps",

@@ -1,7 +1,7 @@
-#include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -10,11 +10,13 @@
 #include <vector>
 
 #include "bindings.hpp"
+#include "columns.hpp"
 #include "metropolis/controller_bench.hpp"
 #include "metropolis/controllers.hpp"
 
 namespace py = pybind11;
 using namespace metropolis;
+using namespace metropolis_bindings;
 
 namespace {
 
@@ -23,24 +25,19 @@ struct BoundMetric {
   Metric metric;
 };
 
-template <class T>
-using Array = py::array_t<T, py::array::c_style | py::array::forcecast>;
+using Places = Column<double>;
 
-std::vector<Position> positions_of(const Array<double>& array) {
-  if (array.ndim() != 2 || array.shape(1) != 2) {
-    throw std::invalid_argument("positions must be an array of the shape (agents, 2)");
-  }
-  std::vector<Position> positions(static_cast<std::size_t>(array.shape(0)));
-  const auto rows = array.unchecked<2>();
-  for (py::ssize_t i = 0; i < array.shape(0); ++i) {
-    positions[static_cast<std::size_t>(i)] = {rows(i, 0), rows(i, 1)};
-  }
-  return positions;
+Places places_of(const py::object& given, const char* name) {
+  Places array = column_of<double>(given, name, 2);
+  if (array.shape(1) == 2) return array;
+  throw py::value_error(std::string(name) + " must be an array of the shape (n, 2)");
 }
 
-template <class T>
-std::vector<T> vector_of(const Array<T>& array) {
-  return {array.data(), array.data() + array.size()};
+// (n, 2) as n places, where they lie.
+std::span<const Position> as_positions(const Places& places) {
+  static_assert(sizeof(Position) == 2 * sizeof(double));
+  return {reinterpret_cast<const Position*>(places.data()),
+          static_cast<std::size_t>(places.shape(0))};
 }
 
 BoundMetric plane_metric(const std::string& name) {
@@ -50,62 +47,59 @@ BoundMetric plane_metric(const std::string& name) {
   throw std::invalid_argument("there is no plane metric " + name);
 }
 
-BoundMetric geodesic_metric(const Array<std::uint8_t>& walls, int horizon) {
-  if (walls.ndim() != 2) throw std::invalid_argument("walls must have the shape (height, width)");
-  return {Geodesic({walls.data(), static_cast<std::size_t>(walls.size())},
-                   static_cast<int>(walls.shape(1)), static_cast<int>(walls.shape(0)), horizon)};
+// (height, width), before it is copied: an array may look larger than memory.
+template <class T>
+Column<T> map_of(const py::object& given, const char* name) {
+  const py::array array = py::array::ensure(given);
+  if (array && array.size() > Tiles::TILES_MAX) {
+    throw py::value_error(std::string(name) + " has " + std::to_string(array.size()) +
+                          " tiles; a map may have " + std::to_string(Tiles::TILES_MAX));
+  }
+  return column_of<T>(given, name, 2);
 }
 
-BoundMetric genagent_metric(const Array<std::uint8_t>& walls, const Array<std::int32_t>& arenas,
+int side(py::ssize_t length) {
+  return static_cast<int>(std::min<py::ssize_t>(length, std::numeric_limits<int>::max()));
+}
+
+BoundMetric geodesic_metric(const py::object& given_walls, int horizon) {
+  const auto walls = map_of<std::uint8_t>(given_walls, "walls");
+  return {Geodesic(view(walls), side(walls.shape(1)), side(walls.shape(0)), horizon)};
+}
+
+BoundMetric genagent_metric(const py::object& given_walls, const py::object& given_arenas,
                             double max_velocity, int horizon) {
-  if (walls.ndim() != 2 || arenas.size() != walls.size()) {
-    throw std::invalid_argument("walls and arenas must have the shape (height, width)");
+  const auto walls = map_of<std::uint8_t>(given_walls, "walls");
+  const auto arenas = map_of<std::int32_t>(given_arenas, "arenas");
+  if (arenas.shape(0) != walls.shape(0) || arenas.shape(1) != walls.shape(1)) {
+    throw py::value_error("walls and arenas must have the same shape, (height, width)");
   }
-  return {GenAgent({walls.data(), static_cast<std::size_t>(walls.size())},
-                   {arenas.data(), static_cast<std::size_t>(arenas.size())},
-                   static_cast<int>(walls.shape(1)), static_cast<int>(walls.shape(0)), max_velocity,
-                   horizon)};
+  return {GenAgent(view(walls), view(arenas), side(walls.shape(1)), side(walls.shape(0)),
+                   max_velocity, horizon)};
 }
 
 // (n,): whether someone at p[i] perceives what is at q[i]; p and q are (n, 2).
-Array<bool> perceives(const BoundMetric& metric, const Array<double>& p, const Array<double>& q,
-                      double radius) {
-  if (p.size() != q.size()) throw std::invalid_argument("p and q must be equally long");
-  Array<bool> result(p.size() / 2);
-  const double* left = p.data();
-  const double* right = q.data();
-  std::visit(
-      [&](const auto& chosen) {
-        for (py::ssize_t i = 0; i < result.size(); ++i) {
-          result.mutable_data()[i] = chosen.perceives({left[2 * i], left[2 * i + 1]},
-                                                      {right[2 * i], right[2 * i + 1]}, radius);
-        }
-      },
-      metric.metric);
+py::array_t<bool> perceives_each(const BoundMetric& metric, const py::object& p,
+                                 const py::object& q, double radius) {
+  const Places from = places_of(p, "p"), to = places_of(q, "q");
+  py::array_t<bool> result(from.shape(0));
+  metropolis::perceives(metric.metric, as_positions(from), as_positions(to), radius,
+                        {result.mutable_data(), static_cast<std::size_t>(from.shape(0))});
   return result;
 }
 
-BoundMetric hops_metric(const Array<std::int64_t>& offsets, const Array<std::int32_t>& neighbours) {
-  return {Hops(vector_of(offsets), vector_of(neighbours))};
+BoundMetric hops_metric(const py::object& offsets, const py::object& neighbours) {
+  return {Hops(vector_of(column_of<std::int64_t>(offsets, "offsets")),
+               vector_of(column_of<std::int32_t>(neighbours, "neighbours")))};
 }
 
-bool within(const BoundMetric& metric, std::pair<double, double> p, std::pair<double, double> q,
-            double radius, double reach) {
-  return std::visit(
-      [&](const auto& chosen) {
-        return chosen.within({p.first, p.second}, {q.first, q.second}, radius, reach);
-      },
-      metric.metric);
+bool within_of(const BoundMetric& metric, std::pair<double, double> p, std::pair<double, double> q,
+               double radius, double reach) {
+  return metropolis::within(metric.metric, {p.first, p.second}, {q.first, q.second}, radius, reach);
 }
 
-std::optional<std::string> flaw(const BoundMetric& metric, std::pair<double, double> p) {
-  return std::visit(
-      [&](const auto& chosen) -> std::optional<std::string> {
-        const Position position{p.first, p.second};
-        if (chosen.stands(position)) return std::nullopt;
-        return chosen.flaw(position);
-      },
-      metric.metric);
+std::optional<std::string> flaw_of(const BoundMetric& metric, std::pair<double, double> p) {
+  return metropolis::flaw(metric.metric, {p.first, p.second});
 }
 
 py::list clusters_of(const Dispatches& dispatches) {
@@ -160,41 +154,40 @@ py::dict bench(double couple_radius, double block_radius, const BoundMetric& met
 
 void bind_controller(py::module_& m) {
   using namespace py::literals;
-  py::class_<BoundMetric>(m, "Metric")
-      .def("within", within, "p"_a, "q"_a, "radius"_a, "reach"_a)
-      .def("flaw", flaw, "p"_a);
+  py::class_<BoundMetric>(m, "Metric", py::is_final())
+      .def("within", within_of, "p"_a, "q"_a, "radius"_a, "reach"_a)
+      .def("flaw", flaw_of, "p"_a);
   m.def("plane_metric", plane_metric, "name"_a);
   m.def("geodesic_metric", geodesic_metric, "walls"_a, "horizon"_a);
   m.def("genagent_metric", genagent_metric, "walls"_a, "arenas"_a, "max_velocity"_a, "horizon"_a);
-  m.def("perceives", perceives, "metric"_a, "p"_a, "q"_a, "radius"_a);
+  m.def("perceives", perceives_each, "metric"_a, "p"_a, "q"_a, "radius"_a);
   m.def("hops_metric", hops_metric, "offsets"_a, "neighbours"_a);
 
-  py::class_<Controller>(m, "Controller")
+  py::class_<Controller>(m, "Controller", py::is_final())
       .def("start", start)
       .def("commit", commit, "agents"_a, "positions"_a)
       .def("blocked_by",
-           [](const Controller& controller) {
-             const std::vector<AgentId> edges = controller.blocked_by();
-             return Array<AgentId>(static_cast<py::ssize_t>(edges.size()), edges.data());
-           })
+           [](const Controller& controller) { return to_numpy(controller.blocked_by()); })
       .def("clear_until", &Controller::clear_until, "agent"_a)
       .def_property_readonly("floor", &Controller::floor)
       .def("validate", &Controller::validate);
   m.def(
       "make_controller",
       [](double couple_radius, double block_radius, const BoundMetric& metric, double max_velocity,
-         const Array<double>& positions, Step target_step, bool check_moves,
+         const py::object& positions, Step target_step, bool check_moves,
          const std::vector<Step>& steps) {
+        const Places places = places_of(positions, "positions");
         return make_controller({couple_radius, block_radius}, metric.metric, max_velocity,
-                               positions_of(positions), steps, target_step, check_moves);
+                               as_positions(places), steps, target_step, check_moves);
       },
       "couple_radius"_a, "block_radius"_a, "metric"_a, "max_velocity"_a, "positions"_a,
       "target_step"_a, "check_moves"_a = true, "steps"_a = std::vector<Step>{});
   m.def(
       "make_graph_controller",
-      [](AgentId agents, Step steps, const Array<std::int64_t>& offsets,
-         const Array<AgentId>& partners) {
-        return make_graph_controller(agents, steps, vector_of(offsets), vector_of(partners));
+      [](AgentId agents, Step steps, const py::object& offsets, const py::object& partners) {
+        return make_graph_controller(agents, steps,
+                                     vector_of(column_of<std::int64_t>(offsets, "offsets")),
+                                     vector_of(column_of<AgentId>(partners, "partners")));
       },
       "agents"_a, "steps"_a, "offsets"_a, "partners"_a);
   m.def("bench_controller", bench, "couple_radius"_a, "block_radius"_a, "metric"_a, "agents"_a,

@@ -4,30 +4,19 @@
 #include <limits>
 
 #include "bindings.hpp"
+#include "columns.hpp"
 #include "metropolis/instance.hpp"
 #include "metropolis/workload.hpp"
 
 namespace py = pybind11;
 using namespace metropolis;
+using namespace metropolis_bindings;
 
 namespace {
 
 template <typename T>
-using Column = py::array_t<T, py::array::c_style | py::array::forcecast>;
-
-template <typename T>
-std::span<const T> view(const Column<T>& column) {
-  return {column.data(), static_cast<std::size_t>(column.size())};
-}
-
-template <typename T>
-std::span<const T> view(const std::optional<Column<T>>& column) {
-  return column ? view(*column) : std::span<const T>{};
-}
-
-template <typename T>
-py::array_t<T> to_numpy(const std::vector<T>& values) {
-  return py::array_t<T>(static_cast<py::ssize_t>(values.size()), values.data());
+Column<T> optional_column(const std::optional<py::object>& given, const char* name) {
+  return given ? column_of<T>(*given, name) : Column<T>(0);
 }
 
 InstancePoolOptions options_of(std::int32_t instances, bool prefix_reuse,
@@ -39,16 +28,21 @@ InstancePoolOptions options_of(std::int32_t instances, bool prefix_reuse,
   return {instances, prefix_reuse, kind, decision_iterations};
 }
 
-py::dict simulate(const Profile& profile, const Column<double>& arrival_sim_s,
-                  const Column<std::int32_t>& prompt_tokens,
-                  const Column<std::int32_t>& output_tokens,
-                  const std::optional<Column<std::int64_t>>& priority,
-                  const std::optional<Column<std::int64_t>>& prefix_id,
-                  const std::optional<Column<std::int32_t>>& prefix_tokens, std::int32_t instances,
+py::dict simulate(const Profile& profile, const py::object& arrival_sim_s,
+                  const py::object& prompt_tokens, const py::object& output_tokens,
+                  const std::optional<py::object>& priority,
+                  const std::optional<py::object>& prefix_id,
+                  const std::optional<py::object>& prefix_tokens, std::int32_t instances,
                   bool prefix_reuse, std::int64_t concurrency, const std::string& preemption,
                   std::int32_t decision_iterations) {
-  const Workload workload{view(arrival_sim_s), view(prompt_tokens), view(output_tokens),
-                          view(priority),      view(prefix_id),     view(prefix_tokens)};
+  const auto arrivals = column_of<double>(arrival_sim_s, "arrival_sim_s");
+  const auto prompts = column_of<std::int32_t>(prompt_tokens, "prompt_tokens");
+  const auto outputs = column_of<std::int32_t>(output_tokens, "output_tokens");
+  const auto priorities = optional_column<std::int64_t>(priority, "priority");
+  const auto prefixes = optional_column<std::int64_t>(prefix_id, "prefix_id");
+  const auto shared = optional_column<std::int32_t>(prefix_tokens, "prefix_tokens");
+  const Workload workload{view(arrivals),   view(prompts),  view(outputs),
+                          view(priorities), view(prefixes), view(shared)};
   const auto options = options_of(instances, prefix_reuse, preemption, decision_iterations);
   WorkloadResult result;
   {
@@ -67,7 +61,8 @@ py::dict simulate(const Profile& profile, const Column<double>& arrival_sim_s,
 
 void bind_profile(py::module_& m) {
   const Profile defaults;
-  py::class_<Profile>(m, "Profile", "Cost of one iteration and capacity of one instance.")
+  py::class_<Profile>(m, "Profile", "Cost of one iteration and capacity of one instance.",
+                      py::is_final())
       .def(py::init([](double w_ms, double g_ms, double h_ms, double b_ms, double k_ms, double q_ms,
                        double c_ms, double k_mixed_ms, bool c_once, std::int64_t kv_capacity_tokens,
                        std::int32_t block_tokens, std::int32_t chunk_tokens,
@@ -112,7 +107,7 @@ void bind_profile(py::module_& m) {
 void bind_instance(py::module_& m) {
   bind_profile(m);
 
-  py::class_<Request>(m, "Request", "What one LLM call asks of an instance.")
+  py::class_<Request>(m, "Request", "What one LLM call asks of an instance.", py::is_final())
       .def(
           py::init([](std::int32_t prompt_tokens, std::int32_t output_tokens, std::int64_t priority,
                       const std::vector<std::pair<std::int64_t, std::int32_t>>& prefix) {
@@ -133,8 +128,8 @@ void bind_instance(py::module_& m) {
         return prefix;
       });
 
-  py::class_<Completion>(m, "Completion",
-                         "A request that has left: with all its tokens, or aborted.")
+  py::class_<Completion>(
+      m, "Completion", "A request that has left: with all its tokens, or aborted.", py::is_final())
       .def_readonly("id", &Completion::id)
       .def_readonly("instance", &Completion::instance)
       .def_readonly("output_tokens", &Completion::output_tokens)
@@ -142,7 +137,8 @@ void bind_instance(py::module_& m) {
       .def_readonly("last_token_sim_s", &Completion::last_token_sim_s)
       .def_readonly("aborted", &Completion::aborted);
 
-  py::class_<InstanceStatus>(m, "InstanceStatus", "An instance at the time its pool has reached.")
+  py::class_<InstanceStatus>(m, "InstanceStatus", "An instance at the time its pool has reached.",
+                             py::is_final())
       .def_readonly("kv_used_blocks", &InstanceStatus::kv_used_blocks)
       .def_readonly("kv_cached_blocks", &InstanceStatus::kv_cached_blocks)
       .def_readonly("kv_capacity_blocks", &InstanceStatus::kv_capacity_blocks)
@@ -154,8 +150,8 @@ void bind_instance(py::module_& m) {
       .def_readonly("prefix_hit_tokens", &InstanceStatus::prefix_hit_tokens)
       .def_readonly("sequence_tokens", &InstanceStatus::sequence_tokens);
 
-  py::class_<InstancePool>(m, "InstancePool",
-                           "Data-parallel replicas behind a least-loaded dispatcher.")
+  py::class_<InstancePool>(
+      m, "InstancePool", "Data-parallel replicas behind a least-loaded dispatcher.", py::is_final())
       .def(py::init([](const Profile& profile, std::int32_t instances, bool prefix_reuse,
                        const std::string& preemption, std::int32_t decision_iterations) {
              return InstancePool(

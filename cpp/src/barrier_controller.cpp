@@ -25,7 +25,7 @@ class BarrierController final : public Controller {
   }
 
   void start(Dispatches& out) override {
-    started_ = true;
+    check_first_start(started_);
     dispatch(out);
   }
 
@@ -53,7 +53,16 @@ class BarrierController final : public Controller {
     return std::vector<AgentId>(everybody_.size(), NOBODY);
   }
 
+  Step clear_until(AgentId agent) override {
+    check_agent(agent, agents());
+    return 0;
+  }
+
   Step floor() const override { return everybody_.empty() ? target_ : step_; }
+
+  std::size_t agents() const override { return everybody_.size(); }
+
+  Step target() const override { return target_; }
 
   void validate() const override {
     if (step_ > target_) throw std::logic_error("the agents have passed the target step");

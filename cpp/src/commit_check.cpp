@@ -7,15 +7,11 @@
 
 namespace metropolis {
 
-namespace {
-
 std::string number(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%g", value);
   return text;
 }
-
-}  // namespace
 
 std::string named(std::span<const AgentId> agents) {
   std::string text;
@@ -56,6 +52,17 @@ std::string too_far(AgentId agent, Position from, Position to, Step step, double
          " at step " + std::to_string(step) + ", further than the velocity " + number(max_velocity);
 }
 
+void check_first_start(bool& started) {
+  if (started) throw std::invalid_argument("the controller has been started before");
+  started = true;
+}
+
+void check_agent(AgentId agent, std::size_t count) {
+  if (agent >= 0 && static_cast<std::size_t>(agent) < count) return;
+  throw std::invalid_argument("there is no agent " + std::to_string(agent) + " among " +
+                              std::to_string(count));
+}
+
 void sort_clusters(Dispatches& out, std::size_t first) {
   if (out.clusters.size() - first < 2) return;
   std::sort(out.clusters.begin() + static_cast<std::ptrdiff_t>(first), out.clusters.end(),
@@ -76,13 +83,26 @@ void check_start(const Rule& rule, const Metric& metric, double max_velocity,
     throw std::invalid_argument("the block radius is infinite and the couple radius " +
                                 number(rule.couple_radius) + " is not; both or neither must be");
   }
+  for (const double radius : {rule.couple_radius, rule.block_radius}) {
+    if (std::isinf(radius) || std::abs(radius) <= RADIUS_MAX) continue;
+    throw std::invalid_argument("a radius is " + number(radius) +
+                                "; it must be infinite or within ±" + number(RADIUS_MAX));
+  }
   if (!(max_velocity >= 0 && std::isfinite(max_velocity))) {
     throw std::invalid_argument("the velocity is " + number(max_velocity) +
                                 "; it must be finite and >= 0");
   }
+  if (max_velocity > VELOCITY_MAX) {
+    throw std::invalid_argument("the velocity is " + number(max_velocity) +
+                                "; it must be at most " + number(VELOCITY_MAX));
+  }
   if (target_step < 0) {
     throw std::invalid_argument("the target step is " + std::to_string(target_step) +
                                 "; it must be >= 0");
+  }
+  if (target_step > STEP_MAX) {
+    throw std::invalid_argument("the target step is " + std::to_string(target_step) +
+                                "; it must be at most " + std::to_string(STEP_MAX));
   }
   if (!steps.empty() && steps.size() != positions.size()) {
     throw std::invalid_argument("there are " + std::to_string(steps.size()) + " steps for " +
@@ -93,6 +113,12 @@ void check_start(const Rule& rule, const Metric& metric, double max_velocity,
       throw std::invalid_argument("agent " + std::to_string(i) + " starts at step " +
                                   std::to_string(steps[i]) + "; it must be from 0 to " +
                                   std::to_string(target_step));
+    }
+    if (std::abs(steps[i] - steps[0]) > SKEW_MAX) {
+      throw std::invalid_argument("agent " + std::to_string(i) + " starts at step " +
+                                  std::to_string(steps[i]) + " and agent 0 at " +
+                                  std::to_string(steps[0]) + "; they must be at most " +
+                                  std::to_string(SKEW_MAX) + " steps apart");
     }
     if (std::isinf(rule.couple_radius) && rule.couple_radius > 0 && steps[i] != steps[0]) {
       throw std::invalid_argument("agent " + std::to_string(i) + " starts at step " +

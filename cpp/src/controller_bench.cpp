@@ -9,6 +9,8 @@
 #include <limits>
 #include <memory>
 #include <random>
+#include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -25,6 +27,8 @@ namespace metropolis {
 namespace {
 
 constexpr double MAX_VELOCITY = 1;
+constexpr AgentId AGENTS_MAX = 10'000'000;
+constexpr Step STEPS_MAX = 1'000'000;
 constexpr std::int64_t AGENT_STEPS_MIN = 1'000'000;  // small populations run several times
 
 // A clock that costs a few nanoseconds to read; its unit is found by comparison.
@@ -164,6 +168,13 @@ class Walkers {
 
 ControllerBenchResult bench_controller(const Rule& rule, const Metric& metric,
                                        const ControllerBenchOptions& options) {
+  if (options.agents < 1 || options.agents > AGENTS_MAX || options.steps < 1 ||
+      options.steps > STEPS_MAX) {
+    throw std::invalid_argument("a bench of " + std::to_string(options.agents) + " agents over " +
+                                std::to_string(options.steps) + " steps; it needs 1 to " +
+                                std::to_string(AGENTS_MAX) + " and 1 to " +
+                                std::to_string(STEPS_MAX));
+  }
   ControllerBenchResult result{};
   const auto made = [&](std::span<const Position> positions) {
     return make_controller(rule, metric, MAX_VELOCITY, positions, {}, options.steps);

@@ -27,6 +27,7 @@ class GraphController final : public Controller {
   }
 
   void start(Dispatches& out) override {
+    check_first_start(started_);
     const std::size_t first = out.clusters.size();
     if (target_ > 0) {
       for (AgentId agent = 0; agent < static_cast<AgentId>(agents_.size()); ++agent) {
@@ -67,7 +68,16 @@ class GraphController final : public Controller {
     return edges;
   }
 
+  Step clear_until(AgentId agent) override {
+    check_agent(agent, agents());
+    return 0;
+  }
+
   Step floor() const override { return floor_; }
+
+  std::size_t agents() const override { return agents_.size(); }
+
+  Step target() const override { return target_; }
 
   void validate() const override {
     for (AgentId agent = 0; agent < static_cast<AgentId>(agents_.size()); ++agent) {
@@ -125,6 +135,7 @@ class GraphController final : public Controller {
   std::vector<std::int64_t> offsets_;
   std::vector<AgentId> partners_;
   std::vector<AgentId> population_;  // how many agents stand at each step
+  bool started_ = false;
 };
 
 }  // namespace
@@ -132,6 +143,11 @@ class GraphController final : public Controller {
 std::unique_ptr<Controller> make_graph_controller(AgentId agents, Step steps,
                                                   std::vector<std::int64_t> offsets,
                                                   std::vector<AgentId> partners) {
+  constexpr std::int32_t MOST = 1 << 26;  // agents and steps are counted even where one is 0
+  if (agents > MOST || steps > MOST) {
+    throw std::invalid_argument(std::to_string(agents) + " agents over " + std::to_string(steps) +
+                                " steps; either must be at most " + std::to_string(MOST));
+  }
   const bool negative = agents < 0 || steps < 0;
   const std::size_t nodes =
       negative ? 0 : static_cast<std::size_t>(agents) * static_cast<std::size_t>(steps);

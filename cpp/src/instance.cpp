@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "instance_engine.hpp"
+#include "metropolis/commit_check.hpp"
 
 namespace metropolis {
 
@@ -18,10 +19,17 @@ namespace {
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 void check_options(const Profile& profile, const InstancePoolOptions& options) {
-  if (options.decision_iterations < 1) {
-    throw std::invalid_argument("decision_iterations is " +
-                                std::to_string(options.decision_iterations) +
-                                ", but must be at least 1");
+  if (options.decision_iterations < 1 ||
+      options.decision_iterations > limits::DECISION_ITERATIONS_MAX) {
+    throw std::invalid_argument(
+        "decision_iterations is " + std::to_string(options.decision_iterations) +
+        ", but must be at least 1 and at most " + std::to_string(limits::DECISION_ITERATIONS_MAX));
+  }
+  if (std::int64_t{options.instances} * profile.block_tokens > limits::BLOCK_PHASES_MAX) {
+    throw std::invalid_argument(std::to_string(options.instances) + " instances with blocks of " +
+                                std::to_string(profile.block_tokens) +
+                                " tokens; their product must be at most " +
+                                std::to_string(limits::BLOCK_PHASES_MAX));
   }
   if (options.preemption == Preemption::kSwap &&
       !(profile.kv_bytes_per_token > 0 && profile.pcie_gb_per_s > 0 && profile.host_gb > 0)) {
@@ -32,9 +40,10 @@ void check_options(const Profile& profile, const InstancePoolOptions& options) {
 }
 
 std::size_t checked_instances(const InstancePoolOptions& options) {
-  if (options.instances < 1) {
+  if (options.instances < 1 || options.instances > limits::INSTANCES_MAX) {
     throw std::invalid_argument("a pool of " + std::to_string(options.instances) +
-                                " instances; it needs at least 1");
+                                " instances; it needs at least 1 and at most " +
+                                std::to_string(limits::INSTANCES_MAX));
   }
   return static_cast<std::size_t>(options.instances);
 }
@@ -46,6 +55,10 @@ std::string flaw_of_tokens(const Request& request) {
            std::to_string(request.output_tokens) + " output tokens; both must be at least 1";
   }
   std::int64_t left = std::int64_t{request.prompt_tokens} + request.output_tokens;
+  if (left > limits::REQUEST_TOKENS_MAX) {
+    return " has " + std::to_string(left) + " tokens; it may have " +
+           std::to_string(limits::REQUEST_TOKENS_MAX);
+  }
   for (const Segment& segment : request.prefix) {
     left -= segment.tokens;
     if (segment.tokens >= 1 && left >= 0) continue;
@@ -68,8 +81,8 @@ struct InstancePool::Impl {
         decision_iterations(options.decision_iterations),
         next_events(checked_instances(options), kNever),
         loads(checked_instances(options), 0) {
-    check_options(profile, options);
     const CostModel cost(profile);
+    check_options(profile, options);
     for (std::int32_t i = 0; i < options.instances; ++i) {
       engines.emplace_back(profile, cost, options, i);
     }
@@ -92,9 +105,27 @@ struct InstancePool::Impl {
   }
 
   void check_time(RequestId id, const char* what, double at_sim_s) const {
-    if (std::isfinite(at_sim_s) && at_sim_s >= now_sim_s) return;
+    if (!(std::abs(at_sim_s) <= limits::SIM_S_MAX)) {
+      throw std::invalid_argument(name_of(id) + " is " + what + " at " + number(at_sim_s) +
+                                  " s; virtual time lies within ±" + number(limits::SIM_S_MAX));
+    }
+    if (at_sim_s >= now_sim_s) return;
     throw std::invalid_argument(name_of(id) + " is " + what + " at " + std::to_string(at_sim_s) +
                                 " s, but the pool has reached " + std::to_string(now_sim_s) + " s");
+  }
+
+  static void check_clock(double sim_s) {
+    if (sim_s <= limits::SIM_S_MAX) return;
+    throw std::invalid_argument("virtual time would reach " + number(sim_s) + " s; it ends at " +
+                                number(limits::SIM_S_MAX) + " s");
+  }
+
+  const Engine& engine(std::int32_t instance) const {
+    if (instance >= 0 && static_cast<std::size_t>(instance) < engines.size()) {
+      return engines[static_cast<std::size_t>(instance)];
+    }
+    throw std::invalid_argument("there is no instance " + std::to_string(instance) +
+                                "; the pool has " + std::to_string(engines.size()));
   }
 
   // The engine that has something of it, or else the least loaded.
@@ -110,6 +141,7 @@ struct InstancePool::Impl {
     while (next_events.best_value() <= until_sim_s && next_events.best_value() < kNever) {
       const std::size_t i = next_events.best();
       const std::size_t before = unreported.size();
+      check_clock(next_events.best_value());
       now_sim_s = next_events.best_value();
       engines[i].step(unreported);
       settle(i, before);
@@ -181,6 +213,7 @@ double InstancePool::next_event_sim_s() const {
 
 void InstancePool::advance(double until_sim_s, std::vector<Completion>& out) {
   if (std::isnan(until_sim_s)) throw std::invalid_argument("time cannot advance to NaN");
+  if (std::isfinite(until_sim_s)) Impl::check_clock(until_sim_s);
   impl_->pass(until_sim_s);
   auto& ready = impl_->unreported;
   const auto end = std::upper_bound(
@@ -196,7 +229,7 @@ std::int64_t InstancePool::outstanding() const {
 }
 
 double InstancePool::busy_sim_s(std::int32_t instance) const {
-  return impl_->engines.at(static_cast<std::size_t>(instance)).busy_sim_s(impl_->now_sim_s);
+  return impl_->engine(instance).busy_sim_s(impl_->now_sim_s);
 }
 
 std::int64_t InstancePool::preemptions() const {
@@ -206,20 +239,24 @@ std::int64_t InstancePool::preemptions() const {
 }
 
 std::vector<Progress> InstancePool::progress(std::int32_t instance) const {
-  return impl_->engines.at(static_cast<std::size_t>(instance)).progress(impl_->now_sim_s);
+  return impl_->engine(instance).progress(impl_->now_sim_s);
 }
 
 InstanceStatus InstancePool::status(std::int32_t instance) const {
-  return impl_->engines.at(static_cast<std::size_t>(instance)).status(impl_->now_sim_s);
+  return impl_->engine(instance).status(impl_->now_sim_s);
 }
 
 double InstancePool::iteration_sim_s(const Profile& profile, std::int64_t sequences,
                                      std::int64_t kv_tokens, std::int64_t prefill_tokens) {
-  if (sequences < 0 || kv_tokens < 0 || prefill_tokens < 0) {
-    throw std::invalid_argument("an iteration of " + std::to_string(sequences) + " sequences, " +
-                                std::to_string(kv_tokens) + " KV and " +
-                                std::to_string(prefill_tokens) +
-                                " prefill tokens; none may be negative");
+  if (sequences < 0 || kv_tokens < 0 || prefill_tokens < 0 ||
+      sequences > limits::REQUEST_TOKENS_MAX || kv_tokens > limits::KV_TOKENS_MAX ||
+      prefill_tokens > limits::REQUEST_TOKENS_MAX) {
+    throw std::invalid_argument(
+        "an iteration of " + std::to_string(sequences) + " sequences, " +
+        std::to_string(kv_tokens) + " KV and " + std::to_string(prefill_tokens) +
+        " prefill tokens; none may be negative, or beyond " +
+        std::to_string(limits::REQUEST_TOKENS_MAX) + ", " + std::to_string(limits::KV_TOKENS_MAX) +
+        " and " + std::to_string(limits::REQUEST_TOKENS_MAX));
   }
   const CostModel cost(profile);
   if (prefill_tokens == 0) return detail::to_seconds(cost.decode_run(sequences, kv_tokens).first);

@@ -1,5 +1,6 @@
 #include "instance_cost.hpp"
 
+#include <cmath>
 #include <stdexcept>
 #include <string>
 
@@ -35,7 +36,7 @@ CostModel::CostModel(const Profile& p)
       k_mixed_(to_units(p.k_mixed_ms > 0 ? p.k_mixed_ms : p.k_ms, "k_mixed_ms")),
       q_(to_units(p.q_ms, "q_ms")),
       c_(to_units(p.c_ms, "c_ms")),
-      swap_block_(p.pcie_gb_per_s > 0
+      swap_block_(p.pcie_gb_per_s > 0 && p.kv_bytes_per_token >= 0
                       ? to_units(block_bytes(p) / (p.pcie_gb_per_s * 1e6), "pcie_gb_per_s")
                       : 0),
       c_once_(p.c_once) {
@@ -43,10 +44,16 @@ CostModel::CostModel(const Profile& p)
   require_positive(p.block_tokens, "block_tokens");
   require_positive(p.chunk_tokens, "chunk_tokens");
   require_positive(p.max_sequences, "max_sequences");
-  if (!(p.kv_bytes_per_token >= 0 && p.pcie_gb_per_s >= 0 && p.host_gb >= 0 && p.host_gb <= 1e9)) {
+  if (!(p.kv_bytes_per_token >= 0 && p.pcie_gb_per_s >= 0 && std::isfinite(p.pcie_gb_per_s) &&
+        p.host_gb >= 0 && p.host_gb <= 1e9)) {
     throw std::invalid_argument(
         "profile fields kv_bytes_per_token, pcie_gb_per_s and host_gb must be at least 0, and "
         "host_gb at most 1e9");
+  }
+  if (p.kv_capacity_tokens > limits::KV_TOKENS_MAX) {
+    throw std::invalid_argument("profile field kv_capacity_tokens is " +
+                                std::to_string(p.kv_capacity_tokens) + ", but must be at most " +
+                                std::to_string(limits::KV_TOKENS_MAX));
   }
   if (p.kv_capacity_tokens < p.block_tokens) {
     throw std::invalid_argument(

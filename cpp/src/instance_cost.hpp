@@ -85,7 +85,7 @@ class CostModel {
 
 // Bytes of one KV block.
 inline double block_bytes(const Profile& profile) {
-  return static_cast<double>(profile.kv_bytes_per_token * profile.block_tokens);
+  return static_cast<double>(profile.kv_bytes_per_token) * profile.block_tokens;
 }
 
 }  // namespace metropolis::detail

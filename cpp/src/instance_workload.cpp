@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <stdexcept>
+#include <string>
 
 #include "metropolis/workload.hpp"
 
@@ -27,6 +28,11 @@ WorkloadResult run_workload(const Profile& profile, const InstancePoolOptions& o
   check_length(workload.priority.size(), n, true, "priority");
   check_length(workload.prefix_id.size(), n, true, "prefix_id");
   check_length(workload.prefix_tokens.size(), n, true, "prefix_tokens");
+
+  if (concurrency < 0) {
+    throw std::invalid_argument("concurrency is " + std::to_string(concurrency) +
+                                ", but must be at least 0");
+  }
 
   InstancePool pool(profile, options);
   WorkloadResult result{std::vector<double>(n),

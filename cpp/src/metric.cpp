@@ -1,7 +1,10 @@
 #include "metropolis/metric.hpp"
 
 #include <limits>
+#include <stdexcept>
 #include <utility>
+
+#include "metropolis/commit_check.hpp"
 
 namespace metropolis {
 
@@ -9,13 +12,91 @@ namespace {
 
 constexpr int SHALLOWEST = 16;  // most questions reach no further, and a small field is cheap
 
+void check_tiles(std::size_t walls, int width, int height, int horizon) {
+  const std::int64_t tiles = std::int64_t{width} * height;
+  if (width < 1 || height < 1 || width > Tiles::SIDE_MAX || height > Tiles::SIDE_MAX ||
+      tiles > Tiles::TILES_MAX || static_cast<std::size_t>(tiles) != walls) {
+    throw std::invalid_argument(
+        std::to_string(walls) + " walls for a map of " + std::to_string(width) + " x " +
+        std::to_string(height) +
+        " tiles; there must be one for each tile, and a side must be 1 to " +
+        std::to_string(Tiles::SIDE_MAX) + " tiles");
+  }
+  if (horizon < 1 || horizon > 250) {
+    throw std::invalid_argument("the horizon is " + std::to_string(horizon) +
+                                "; it must be 1 to 250 steps");
+  }
+}
+
+int checked_velocity(double max_velocity) {
+  if (!(max_velocity >= 0 && max_velocity <= GenAgent::VELOCITY_MAX)) {
+    throw std::invalid_argument("the velocity is " + number(max_velocity) +
+                                "; genagent walks 0 to " + number(GenAgent::VELOCITY_MAX) +
+                                " tiles a step");
+  }
+  return static_cast<int>(std::floor(max_velocity));
+}
+
+// Every edge once for each of its ends, as (node, neighbour).
+std::vector<std::pair<std::int32_t, std::int32_t>> ends(const Hops::Graph& graph) {
+  std::vector<std::pair<std::int32_t, std::int32_t>> ends;
+  ends.reserve(graph.neighbours.size());
+  for (std::size_t node = 0; node < graph.nodes(); ++node) {
+    for (const std::int32_t other : graph.of(node)) {
+      ends.emplace_back(static_cast<std::int32_t>(node), other);
+    }
+  }
+  return ends;
+}
+
+void check_graph(const Hops::Graph& graph) {
+  const auto& [offsets, neighbours] = graph;
+  constexpr std::size_t NODES_MAX = std::numeric_limits<std::int32_t>::max();
+  if (offsets.empty() || offsets.size() > NODES_MAX || offsets.front() != 0 ||
+      offsets.back() != static_cast<std::int64_t>(neighbours.size()) ||
+      !std::ranges::is_sorted(offsets)) {
+    throw std::invalid_argument(
+        "the offsets of a graph must ascend from 0 to the number of neighbours, " +
+        std::to_string(neighbours.size()) + ", one for each node and one more");
+  }
+  for (const std::int32_t other : neighbours) {
+    if (other >= 0 && static_cast<std::size_t>(other) < graph.nodes()) continue;
+    throw std::invalid_argument("a neighbour is node " + std::to_string(other) +
+                                "; the graph has " + std::to_string(graph.nodes()) + " nodes");
+  }
+  auto listed = ends(graph), reversed = listed;
+  for (auto& [node, other] : reversed) std::swap(node, other);
+  std::ranges::sort(listed);
+  std::ranges::sort(reversed);
+  const auto [one, other] = std::ranges::mismatch(listed, reversed);
+  if (one == listed.end()) return;
+  const auto& [node, neighbour] = std::min(*one, *other);
+  throw std::invalid_argument("the edge between the nodes " + std::to_string(node) + " and " +
+                              std::to_string(neighbour) +
+                              " is not listed equally often at both ends");
+}
+
+template <class M>
+void check_places(const M& metric, Position p, Position q) {
+  for (const Position place : {p, q}) {
+    if (metric.stands(place)) continue;
+    throw std::invalid_argument("nobody can stand at " + placed(place) + ": " + metric.flaw(place));
+  }
+}
+
+void check_radius(double radius, double reach) {
+  if (!std::isnan(radius + reach)) return;
+  throw std::invalid_argument("the radius is " + number(radius) + " and the reach " +
+                              number(reach) + "; they and their sum must be numbers");
+}
+
 }  // namespace
 
 Tiles::Tiles(std::span<const std::uint8_t> walls, int width, int height, int horizon)
-    : walls_(std::make_shared<std::vector<std::uint8_t>>(walls.begin(), walls.end())),
-      width_(width),
-      height_(height),
-      horizon_(horizon) {}
+    : width_(width), height_(height), horizon_(horizon) {
+  check_tiles(walls.size(), width, height, horizon);
+  walls_ = std::make_shared<std::vector<std::uint8_t>>(walls.begin(), walls.end());
+}
 
 bool Tiles::stands(Position p) const {
   return p.x >= 0 && p.x < width_ && p.y >= 0 && p.y < height_ && p.x == std::floor(p.x) &&
@@ -98,7 +179,11 @@ GenAgent::GenAgent(std::span<const std::uint8_t> walls, std::span<const std::int
                    int width, int height, double max_velocity, int horizon)
     : Tiles(walls, width, height, horizon),
       arenas_(std::make_shared<std::vector<std::int32_t>>(arenas.begin(), arenas.end())),
-      velocity_(static_cast<int>(std::floor(max_velocity))) {}
+      velocity_(checked_velocity(max_velocity)) {
+  if (arenas.size() == walls.size()) return;
+  throw std::invalid_argument(std::to_string(arenas.size()) + " arenas for a map of " +
+                              std::to_string(walls.size()) + " tiles; there must be one for each");
+}
 
 bool GenAgent::within(Position p, Position q, double radius, double reach) const {
   if (radius < 0) return false;
@@ -133,7 +218,9 @@ std::vector<Tiles::Tile> GenAgent::zone(Tile p, int radius) const {
 }
 
 Hops::Hops(std::vector<std::int64_t> offsets, std::vector<std::int32_t> neighbours)
-    : graph_(std::make_shared<Graph>(Graph{std::move(offsets), std::move(neighbours)})) {}
+    : graph_(std::make_shared<Graph>(Graph{std::move(offsets), std::move(neighbours)})) {
+  check_graph(*graph_);
+}
 
 double Hops::distance(Position p, Position q, double most) const {
   constexpr std::size_t BYTES_PER_NODE = 64;
@@ -166,6 +253,42 @@ bool Hops::stands(Position p) const {
 
 std::string Hops::flaw(Position) const {
   return "it must be (node, 0) with a node below " + std::to_string(graph_->nodes());
+}
+
+bool within(const Metric& metric, Position p, Position q, double radius, double reach) {
+  check_radius(radius, reach);
+  return std::visit(
+      [&](const auto& chosen) {
+        check_places(chosen, p, q);
+        return chosen.within(p, q, radius, reach);
+      },
+      metric);
+}
+
+void perceives(const Metric& metric, std::span<const Position> p, std::span<const Position> q,
+               double radius, std::span<bool> out) {
+  check_radius(radius, 0);
+  if (p.size() != q.size() || p.size() != out.size()) {
+    throw std::invalid_argument("p has " + std::to_string(p.size()) + " places and q " +
+                                std::to_string(q.size()) + "; they must be equally many");
+  }
+  std::visit(
+      [&](const auto& chosen) {
+        for (std::size_t i = 0; i < p.size(); ++i) {
+          check_places(chosen, p[i], q[i]);
+          out[i] = chosen.perceives(p[i], q[i], radius);
+        }
+      },
+      metric);
+}
+
+std::optional<std::string> flaw(const Metric& metric, Position p) {
+  return std::visit(
+      [&](const auto& chosen) -> std::optional<std::string> {
+        if (chosen.stands(p)) return std::nullopt;
+        return chosen.flaw(p);
+      },
+      metric);
 }
 
 }  // namespace metropolis

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <stdexcept>
+#include <string>
 
 namespace metropolis {
 
@@ -24,11 +26,32 @@ class Stopwatch {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
+void check_partners(const TraceView& trace, const Controller& controller,
+                    const InstancePool& instances, const ReplayOptions& options) {
+  if (controller.agents() != static_cast<std::size_t>(trace.agents) ||
+      controller.target() != trace.steps) {
+    throw std::invalid_argument("the controller runs " + std::to_string(controller.agents()) +
+                                " agents to step " + std::to_string(controller.target()) +
+                                ", the trace has " + std::to_string(trace.agents) + " agents and " +
+                                std::to_string(trace.steps) + " steps");
+  }
+  if (instances.outstanding() != 0) {
+    throw std::invalid_argument("the instances have " + std::to_string(instances.outstanding()) +
+                                " requests already; a replay needs them idle");
+  }
+  if (options.max_outstanding < 0) {
+    throw std::invalid_argument("max_outstanding is " + std::to_string(options.max_outstanding) +
+                                ", but must be at least 0");
+  }
+}
+
 }  // namespace
 
 Replay::Replay(const TraceView& trace, Controller& controller, InstancePool& instances,
                const ReplayOptions& options)
     : trace_(trace), controller_(controller), instances_(instances), options_(options) {
+  check_trace(trace_);
+  check_partners(trace_, controller, instances, options);
   const std::size_t calls = trace_.prompt_tokens.size();
   const auto agents = static_cast<std::size_t>(trace_.agents);
   slot_of_.resize(agents);
@@ -61,8 +84,20 @@ Replay::Replay(const TraceView& trace, Controller& controller, InstancePool& ins
 }
 
 bool Replay::run(std::int64_t agent_steps) {
+  if (agent_steps < 1) {
+    throw std::invalid_argument("a replay cannot go on for " + std::to_string(agent_steps) +
+                                " agent-steps; it needs at least 1");
+  }
+  if (broken_) throw std::invalid_argument("the replay has ended with an error before");
   const std::int64_t total = static_cast<std::int64_t>(trace_.agents) * trace_.steps;
-  const std::int64_t pause_at = committed_ + agent_steps;
+  broken_ = true;
+  const bool finished = run_until(committed_ + std::min(agent_steps, total));
+  broken_ = false;
+  return finished;
+}
+
+bool Replay::run_until(std::int64_t pause_at) {
+  const std::int64_t total = static_cast<std::int64_t>(trace_.agents) * trace_.steps;
   if (!started_) {
     started_ = true;
     {
@@ -79,7 +114,7 @@ bool Replay::run(std::int64_t agent_steps) {
       if (committed_ >= pause_at) return committed_ == total;
     }
     if (committed_ == total) break;
-    submit_held_back();
+    submit_offered();
     const double next_sim_s = instances_.next_event_sim_s();
     if (!std::isfinite(next_sim_s)) {
       throw std::logic_error("replay: no call is outstanding, yet agents have steps to run");
@@ -88,6 +123,11 @@ bool Replay::run(std::int64_t agent_steps) {
     instances_.advance(next_sim_s, completions_);
     for (const Completion& completion : completions_) {
       const auto call = static_cast<std::size_t>(completion.id);
+      if (call >= timeline_.sent_sim_s.size() || !(timeline_.sent_sim_s[call] <= next_sim_s) ||
+          timeline_.completed_sim_s[call] <= next_sim_s) {
+        throw std::invalid_argument("replay: request " + std::to_string(completion.id) +
+                                    " was submitted by somebody else");
+      }
       now_sim_s_ = completion.last_token_sim_s;
       timeline_.completed_sim_s[call] = completion.last_token_sim_s;
       timeline_.instance[call] = completion.instance;
@@ -124,9 +164,7 @@ void Replay::dispatch() {
         finish_agent(agent);
         continue;
       }
-      for (std::size_t call = begin; call < end; ++call) {
-        if (open_parents_[call] == 0) offer(call);
-      }
+      for (std::size_t call = begin; call < end; ++call) offer(call);
     }
   }
   dispatches_.clear();
@@ -154,11 +192,9 @@ void Replay::commit(std::size_t slot) {
 }
 
 void Replay::offer(std::size_t call) {
-  if (options_.max_outstanding > 0) {
-    held_back_.push(call);
-  } else {
-    submit(call);
-  }
+  const bool dispatched =
+      !std::isnan(dispatched_sim_s_[row(trace_.call_step[call], trace_.call_agent[call])]);
+  if (open_parents_[call] == 0 && dispatched) offered_.push(call);
 }
 
 void Replay::submit(std::size_t call) {
@@ -173,17 +209,20 @@ void Replay::submit(std::size_t call) {
   instances_.submit(static_cast<RequestId>(call), request, now_sim_s_);
 }
 
-void Replay::submit_held_back() {
-  while (!held_back_.empty() && instances_.outstanding() < options_.max_outstanding) {
-    submit(held_back_.top());
-    held_back_.pop();
+void Replay::submit_offered() {
+  const std::int64_t most = options_.max_outstanding > 0 ? options_.max_outstanding
+                                                         : std::numeric_limits<std::int64_t>::max();
+  while (!offered_.empty() && instances_.outstanding() < most) {
+    submit(offered_.top());
+    offered_.pop();
   }
 }
 
 void Replay::complete(std::size_t call) {
   for (auto i = static_cast<std::size_t>(child_offsets_[call]);
        i < static_cast<std::size_t>(child_offsets_[call + 1]); ++i) {
-    if (--open_parents_[children_[i]] == 0) offer(children_[i]);
+    --open_parents_[children_[i]];
+    offer(children_[i]);
   }
   const AgentId agent = trace_.call_agent[call];
   if (--open_calls_[static_cast<std::size_t>(agent)] == 0) finish_agent(agent);

@@ -36,7 +36,8 @@ std::vector<AgentId> SpatialController<M>::cluster_of(AgentId agent) const {
 
 template <class M>
 Step SpatialController<M>::clear_until(AgentId external) {
-  const std::uint32_t id = internal_.at(index(external));
+  check_agent(external, agents_.size());
+  const std::uint32_t id = internal_[index(external)];
   const Agent& agent = agents_[id];
   if (agent.state != RUNNING || links_[id].next != id || jumped_) return 0;
   const double step = 2 * velocity_;  // what one of its steps takes at most

@@ -25,8 +25,7 @@
 //     steps really found in each region, not the largest skew anywhere.
 // 10. *Lookahead*: an agent alone, whose slack towards everybody exceeds 2v times a number of
 //     steps, is clear for so many steps more.
-// 11. An agent that jumps voids what others knew: all slack is forgotten, everybody is settled
-// anew.
+// 11. An agent that jumps voids what others knew: all slack is forgotten, all are settled anew.
 #pragma once
 
 #include <algorithm>
@@ -92,6 +91,7 @@ class SpatialController final : public Controller {
   }
 
   void start(Dispatches& out) override {
+    check_first_start(started_);
     const std::size_t first = out.clusters.size();
     for (const std::uint32_t id : internal_) {
       if (agents_[id].state == UNSETTLED) settle(id, out);
@@ -125,6 +125,8 @@ class SpatialController final : public Controller {
   Step clear_until(AgentId agent) override;
 
   Step floor() const override { return agents_.empty() ? target_ : floor_; }
+  std::size_t agents() const override { return agents_.size(); }
+  Step target() const override { return target_; }
 
   void validate() const override;
 
@@ -386,7 +388,7 @@ class SpatialController final : public Controller {
   M metric_;
   double velocity_, slack_max_, slack_min_;
   Step target_, floor_ = 0;
-  bool check_moves_, jumped_ = false;
+  bool check_moves_, started_ = false, jumped_ = false;
   Index grid_;
   std::vector<Agent> agents_;  // by internal id, in Morton order of where they started
   std::vector<Links> links_;

@@ -47,7 +47,7 @@ class ParallelWorld(ParallelEnv[str, Any, Any]):
         render_mode: str | None = None,
     ) -> None:
         _, scenario = scenario_of(world, agents, scenario_seed)
-        self.world, self._author = scenario.world, scenario.author
+        self.world = scenario.world
         self.metadata = {"name": self.world.name, "render_modes": ["ansi"]}
         self.max_cycles = scenario.steps if max_cycles is None else max_cycles
         self.render_mode = render_mode
@@ -67,7 +67,7 @@ class ParallelWorld(ParallelEnv[str, Any, Any]):
         chosen = int(self._draw.integers(2**31)) if seed is None else seed
         self.close()
         told = {name: Told(name) for name in self.possible_agents}
-        self._stage = Stage(self.world, told, chosen, options or {}, self._author)
+        self._stage = Stage(self.world, told, chosen, options or {})
         self.agents = list(self.possible_agents)
         return self._observe(), {name: {} for name in self.agents}
 

@@ -48,7 +48,7 @@ class SingleAgentWorld(gymnasium.Env[Any, Any]):
         render_mode: str | None = None,
     ) -> None:
         self._make, scenario = scenario_of(world, agents, scenario_seed)
-        self.world, self._author, self._others = scenario.world, scenario.author, others
+        self.world, self._others = scenario.world, others
         self.observation_space = deepcopy(self.world.observation_space)
         self.action_space = deepcopy(self.world.action_space)
         self.max_cycles = scenario.steps if max_cycles is None else max_cycles
@@ -71,7 +71,7 @@ class SingleAgentWorld(gymnasium.Env[Any, Any]):
         chosen = int(self.np_random.integers(2**31)) if seed is None else seed
         self.close()
         cast = {**self._company(), self.agent: Told(self.agent)}
-        self._stage = Stage(self.world, cast, chosen, options or {}, self._author)
+        self._stage = Stage(self.world, cast, chosen, options or {})
         return self._stage.observe(self.agent), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:

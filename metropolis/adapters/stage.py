@@ -16,8 +16,9 @@ from weakref import finalize
 import gymnasium
 import numpy as np
 
-from metropolis.llm.backends.scripted import Author, Scripted
+from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.client import Client
+from metropolis.runtime.reuse import use
 from metropolis.types import Dispatch, MetropolisError, Position
 from metropolis.workers.local import LocalWorker
 from metropolis.workers.loops import complete
@@ -80,7 +81,6 @@ class Stage:
         agents: Mapping[str, Agent],
         seed: int,
         options: Mapping[str, Any],
-        author: Author | None,
     ) -> None:
         self.world, self.step = world, 0
         begun = list(world.reset(seed=seed, options=options))
@@ -90,9 +90,10 @@ class Stage:
                 f"the world {world.name!r} has other agents for the seed {seed} than before; "
                 "World.reset should return the same bodies for every seed"
             )
+        use(agents.values())
         self._seed, self._agents = seed, agents
         self._state = State(world.metric, world.perception_radius, begun)
-        self._client = Client(Scripted(author))  # holds nothing that must be closed
+        self._client = Client(Scripted(world.author))  # holds nothing that must be closed
         cast = [agents[name] for name in self.names]
         self._worker = LocalWorker(world, cast, self._client, seed)
         self._loop = asyncio.new_event_loop()

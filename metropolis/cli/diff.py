@@ -19,8 +19,13 @@ from metropolis.world.scenario import Scenario
 @click.command(name="diff")
 @click.argument("run")
 @click.argument("other")
+@click.option(
+    "--trust",
+    is_flag=True,
+    help="Run the worlds that the folders name, though you have not written these yourself.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Who differs, from which step on, as JSON.")
-def command(run: str, other: str, as_json: bool) -> None:
+def command(run: str, other: str, trust: bool, as_json: bool) -> None:
     """Where the histories of RUN and OTHER part, whose lives differ, and what is told of one only.
 
     Sentences of RUN's story begin with -, of OTHER's with +.
@@ -30,7 +35,7 @@ def command(run: str, other: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(vars(found), indent=2, ensure_ascii=False))
         return
-    scenarios = [options_of(folder, {}).scenario() for folder in folders]
+    scenarios = [options_of(folder, {}, trust=trust).scenario() for folder in folders]
     _print(found, scenarios[0])
     stories = [
         _story(scenario, folder, found.steps)

@@ -11,6 +11,7 @@ from metropolis.cli.live import checked_backend, go, on_command_line
 from metropolis.cli.resume import later_options
 from metropolis.cli.run import Integer
 from metropolis.cli.run_options import new_folder, options_of, run_folder
+from metropolis.cli.verification import verification
 from metropolis.progress import progress_bar
 from metropolis.runtime.fork import fork
 from metropolis.runtime.moment import Edit
@@ -59,8 +60,11 @@ def _fork(
     replay_llm: bool,
     seed: int | None,
     out: Path | None,
+    trust: bool,
     as_json: bool,
     quiet: bool,
+    verify: bool,
+    verify_steps: Step | None,
     **given: Any,
 ) -> int:
     """Begin a branch of RUN at STEP, and run it to its end.
@@ -72,7 +76,8 @@ def _fork(
     """
     origin = run_folder(run)
     changed = on_command_line(given)
-    options = options_of(origin, changed)
+    options = options_of(origin, changed, trust=trust)
+    check = verification(options, verify, verify_steps)
     scenario = options.scenario()
     change = None if edit is None else _edit(edit)
     if (steps := options.last_step(scenario)) < at <= RunDirectory(origin).recorded:
@@ -94,12 +99,13 @@ def _fork(
                 replay_llm=replay_llm,
                 seed=seed,
                 on_step=lambda _: advance(1),
+                trust=trust,
             )
     except BaseException:
         if out is None and not any(folder.iterdir()):
             folder.rmdir()
         raise
-    return go(options, scenario, folder, resume=True, as_json=as_json, quiet=quiet)
+    return go(options, scenario, folder, check, resume=True, as_json=as_json, quiet=quiet)
 
 
 def _edit(name: str) -> Edit:

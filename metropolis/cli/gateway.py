@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import resource
 import signal
+from dataclasses import replace
 
 import click
 
+from metropolis.cli.gateway_front import Front, Size, allow_connections, front_options, tell
 from metropolis.dispatch.base import Fleet
-from metropolis.gateway.engine import CAPACITY_TOKENS, TOKENS_PER_S, Engine
+from metropolis.gateway.engine import CAPACITY_TOKENS, LIMITS, TOKENS_PER_S, Engine
+from metropolis.gateway.keys import engine_key
 from metropolis.policy.named import DISPATCHERS, POLICIES, named, names_of
 from metropolis.types import MetropolisError
 
@@ -21,10 +23,10 @@ ALLOCATIONS = 10_000
 @click.command(name="gateway")
 @click.option(
     "--engine", "engines", multiple=True, required=True, metavar="URL",
-    help="A server of models, like http://127.0.0.1:30000. Only sglang:URL (which needs "
-    "--enable-priority-scheduling --schedule-low-priority-values-first) and vllm:URL (which needs "
-    "--scheduling-policy priority) are told priorities. Repeat it for more, which serve the same "
-    "model.",
+    help="A server of models, like http://127.0.0.1:30000. SGLang (which needs "
+    "--enable-priority-scheduling) and vLLM (which needs --scheduling-policy priority) are "
+    "recognised and told priorities; sglang:URL and vllm:URL say which it is. Repeat it for more, "
+    "which serve the same model.",
 )  # fmt: skip
 @click.option(
     "--policy", default="kairos", show_default=True, metavar="NAME",
@@ -52,14 +54,25 @@ ALLOCATIONS = 10_000
     help="A program has ended when nothing has come of it for so many seconds.",
 )  # fmt: skip
 @click.option(
-    "--capacity-tokens", type=click.IntRange(1), default=CAPACITY_TOKENS, show_default=True,
-    help="KV cache of one engine, for dispatchers that pack.",
+    "--capacity-tokens", type=click.IntRange(1),
+    help="KV cache of one engine, for dispatchers that pack. [default: what the engines tell, or "
+    f"{CAPACITY_TOKENS}]",
 )  # fmt: skip
 @click.option(
     "--tokens-per-s", type=click.FloatRange(0, min_open=True),
     default=TOKENS_PER_S, show_default=True,
     help="How fast one answer grows in a full batch, for dispatchers that pack.",
 )  # fmt: skip
+@click.option(
+    "--answer-limit", type=Size(), default="256MiB", show_default=True, metavar="SIZE",
+    help="The largest answer of an engine that is no stream.",
+)  # fmt: skip
+@click.option(
+    "--answer-s", type=click.FloatRange(0, min_open=True),
+    default=LIMITS.time_s, show_default=True,
+    help="The longest that an engine may take for an answer, a stream included.",
+)  # fmt: skip
+@front_options
 def command(
     engines: tuple[str, ...],
     policy: str,
@@ -69,8 +82,11 @@ def command(
     at_once: int,
     queue_limit: int,
     idle_s: float,
-    capacity_tokens: int,
+    capacity_tokens: int | None,
     tokens_per_s: float,
+    answer_limit: int,
+    answer_s: float,
+    front: Front,
 ) -> None:
     """Serve OpenAI's routes before the engines until SIGTERM or Ctrl-C.
 
@@ -86,20 +102,25 @@ def command(
         raise MetropolisError(
             f"the gateway needs {missing.name}: pip install 'metropolis[gateway]'"
         ) from None
-    fleet = Fleet(len(engines), capacity_tokens, tokens_per_s)
+    fleet = Fleet(len(engines), capacity_tokens or CAPACITY_TOKENS, tokens_per_s)
     admission = Admission(
         named(POLICIES, policy)(), named(DISPATCHERS, dispatcher)(fleet), at_once, queue_limit
     )
-    behind = [Engine(spec) for spec in engines]
-    _allow_connections()
+    answers = replace(LIMITS, body_bytes=answer_limit, time_s=answer_s)
+    behind = [Engine(spec, engine_key(n), answers) for n, spec in enumerate(engines, start=1)]
+    allow_connections(front.limits, at_once * len(engines))
 
     async def serve() -> None:
-        gateway = Gateway(behind, admission, idle_s, lambda news: click.echo(news, err=True))
-        server = Server(gateway)
-        url = await server.start(host, port)
+        learns = capacity_tokens is None
+        gateway = Gateway(behind, admission, idle_s, tell, learns_capacity=learns)
+        server = Server(gateway, front.limits, front.access, tell)
+        url = await server.start(host, port, front.tls)
+        if front.access.keys is not None:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, front.access.keys.reload)
         _leave_imports_alone()
         click.echo(
-            f"metropolis gateway at {url}, {sum(admission.is_up)} of {len(engines)} engines up"
+            f"metropolis gateway at {url}, {sum(admission.is_up)} of {len(engines)} engines up, "
+            f"taken to have a KV cache of {admission.capacity_tokens:,} tokens each"
         )
         await _signalled()
         click.echo(
@@ -123,12 +144,6 @@ async def _signalled() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, signalled.set)
     await signalled.wait()
-
-
-def _allow_connections() -> None:
-    """As many open files as this process may have: every request takes two."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _leave_imports_alone() -> None:

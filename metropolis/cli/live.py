@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from shutil import rmtree
 from types import FrameType
@@ -17,6 +18,8 @@ from click.core import ParameterSource
 
 from metropolis.cli.run_options import RunOptions, new_folder, options_of
 from metropolis.cli.run_report import print_summary, story_line, summary_of, write_json
+from metropolis.cli.verification import Verification, verification
+from metropolis.durable import UnwritableError
 from metropolis.llm.base import Backend
 from metropolis.progress import progress_bar
 from metropolis.runtime.result import INTERRUPTED
@@ -24,58 +27,92 @@ from metropolis.runtime.run_directory import RunDirectory, TakenError
 from metropolis.runtime.simulation import Simulation
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.types import MetropolisError, Step
+from metropolis.world.mistakes import explanation_of
 from metropolis.world.scenario import Scenario, file_of, in_file
 
-FINISHED, STATUS_BUDGET, STATUS_INTERRUPTED = 0, 3, 130
+FINISHED, STATUS_BUDGET, STATUS_DIFFERS, STATUS_INTERRUPTED = 0, 3, 4, 130
+SHOW_CURSOR = b"\x1b[?25h\n"
+"""The progress bar hides it."""
 
 
-def go_on(folder: Path, changed: Mapping[str, Any], *, as_json: bool, quiet: bool) -> int:
-    """Go on with the run in `folder`, with the options `changed`; returns the exit status."""
-    options = options_of(folder, changed)
-    return go(options, options.scenario(), folder, resume=True, as_json=as_json, quiet=quiet)
+def go_on(
+    folder: Path,
+    changed: Mapping[str, Any],
+    check: tuple[bool, Step | None],
+    *,
+    trust: bool,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Go on with the run in `folder`, with the options `changed`; returns the exit status.
+
+    `check` is what `verification` takes.
+    """
+    options = options_of(folder, changed, trust=trust)
+    verify, scenario = verification(options, *check), options.scenario()
+    how = {"trust": trust, "as_json": as_json, "quiet": quiet}
+    return go(options, scenario, folder, verify, resume=True, **how)
 
 
 def go(
     options: RunOptions,
     scenario: Scenario,
     out: Path | None,
+    verify: Verification | None,
     *,
     resume: bool,
+    trust: bool = False,
     as_json: bool,
     quiet: bool,
 ) -> int:
-    """Run `scenario`, tell its story and its summary; returns the exit status."""
+    """Run `scenario`, tell its story, its summary and what `verify` finds.
+
+    Returns the exit status.
+    """
     steps = options.last_step(scenario)
     backend = checked_backend(options, scenario)  # before there is a folder
     try:
-        simulation, folder = _begun(options, scenario, backend, out, resume=resume)
-    except OSError as error:
-        raise MetropolisError(
-            f"{error.filename or out}: the run's files cannot be kept there: {error.strerror}"
-            + ("" if resume else "; name another folder with --out")
-        ) from None
+        simulation, folder = _begun(options, scenario, backend, out, resume=resume, trust=trust)
+    except UnwritableError as error:
+        if resume:
+            raise
+        raise MetropolisError(f"{error}; name another folder with --out") from None
+    told = _tell(simulation.notes)
     try:
         for record in () if quiet else RunDirectory(folder).records(simulation.first_step):
             scenario.story(record)  # told before; what it tells next depends on it
         _live(simulation, scenario, steps, story_to_stderr=as_json, quiet=quiet)
-    except MetropolisError as error:
-        if steps < simulation.first_step:
+    except (Exception, SystemExit) as error:
+        sentence = explanation_of(error)
+        if sentence is None and isinstance(error, MetropolisError):
+            sentence = f"{error}"
+        sentence = sentence or in_file(str(file_of(options.world)), error)
+        if sentence is None or steps < simulation.first_step:
             raise
         stands = _stands(simulation.result().steps, steps, folder)
-        raise MetropolisError(f"{error}; {stands}") from error
-    except Exception as error:
-        mistake = in_file(str(file_of(options.world)), error)
-        if mistake is None:
-            raise
-        stands = _stands(simulation.result().steps, steps, folder)
-        raise MetropolisError(f"{mistake}; {stands}") from error
-    summary = summary_of(simulation.result(), scenario, steps, options, folder)
+        raise MetropolisError(f"{sentence}; {stands}") from error
+    _tell(simulation.notes[told:])
+    result, verified = simulation.result(), None
+    if verify is not None and result.stopped != INTERRUPTED:
+        verified = verify(folder, ended_by_ctrl_c, quiet=quiet)
+    summary = summary_of(result, scenario, steps, options, folder, verified)
     (write_json if as_json else print_summary)(summary)
-    if simulation.stopped is None:
-        return FINISHED
-    stands = _stands(summary.steps, steps, folder)
-    click.echo(f"metropolis: {simulation.stopped}; {stands}", err=True)
-    return STATUS_INTERRUPTED if simulation.stopped == INTERRUPTED else STATUS_BUDGET
+    if result.stopped is not None:
+        click.echo(
+            f"metropolis: {result.stopped}; {_stands(result.steps, steps, folder)}", err=True
+        )
+    if verified is not None and verified.deviation is not None:
+        return STATUS_DIFFERS
+    if result.stopped == INTERRUPTED or (verify is not None and verify.interrupted):
+        return STATUS_INTERRUPTED
+    return FINISHED if result.stopped is None else STATUS_BUDGET
+
+
+def _tell(notes: Sequence[str]) -> int:
+    """Print what was damaged; how many sentences that takes."""
+    for note in notes:
+        click.echo(f"metropolis: {note}", err=True)
+    return len(notes)
 
 
 def on_command_line(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,7 +141,13 @@ async def _check(backend: Backend) -> None:
 
 
 def _begun(
-    options: RunOptions, scenario: Scenario, backend: Backend, out: Path | None, *, resume: bool
+    options: RunOptions,
+    scenario: Scenario,
+    backend: Backend,
+    out: Path | None,
+    *,
+    resume: bool,
+    trust: bool,
 ) -> tuple[Simulation, Path]:
     """The run and its folder, of which nothing stays if it is new and cannot begin."""
     was_there = out is not None and out.exists()
@@ -120,13 +163,15 @@ def _begun(
             seed=options.seed,
             out=folder,
             resume=resume,
+            trust=trust,
             checkpoint_wall_s=options.checkpoint_minutes * 60,
             store=options.store,
             workers=options.workers,
             ray_address=options.ray_address,
             lease_s=options.lease,
             keep_text=options.keep_text,
-            about=asdict(options) | {"agents": len(scenario.agents)},
+            stall_s=options.stall,
+            about=options.kept() | {"agents": len(scenario.agents)},
         )
     except TakenError:
         raise  # somebody was faster: what is there is theirs
@@ -169,10 +214,13 @@ def _live(
 
 @contextmanager
 def ended_by_ctrl_c(finish: Callable[[], None]) -> Iterator[None]:
-    """The first Ctrl-C calls `finish`, a second one ends everything at once."""
+    """The first Ctrl-C calls `finish`, a second one ends the process at once, as kill -9 does.
+
+    Whatever else runs: no exception would end an agent that catches all, nor a thread.
+    """
 
     def end(_signal: int, _frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, _end_at_once)
         finish()
 
     before = signal.signal(signal.SIGINT, end)
@@ -180,6 +228,12 @@ def ended_by_ctrl_c(finish: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _end_at_once(_signal: int, _frame: FrameType | None) -> None:
+    if sys.stderr.isatty():
+        os.write(2, SHOW_CURSOR)
+    os._exit(STATUS_INTERRUPTED)
 
 
 def _stands(step: Step, steps: Step, folder: Path) -> str:

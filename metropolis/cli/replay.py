@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -15,6 +15,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from metropolis.cli.choices import NamedChoice
+from metropolis.names import did_you_mean
 from metropolis.progress import progress_bar
 from metropolis.rules.metrics import METRICS
 from metropolis.runtime.figures import prepare_figures, write_figures
@@ -26,6 +28,8 @@ from metropolis.trace.schema import Trace
 from metropolis.trace.validate import place_in, validate_moves
 from metropolis.types import MetropolisError
 
+OUT_OF_ORDER = {"out_of_order": "versioned"}
+"""What live runs call a mode, and the rule they take for it."""
 COUNT_MAX = 1_000_000
 DISTANCE_MAX = 1e6
 TABLE_WIDTH = 80
@@ -36,8 +40,15 @@ class CommaSeparated(click.ParamType[list[Any]]):
 
     name = "list"
 
-    def __init__(self, choices: Sequence[str] = (), *, positive_int: bool = False) -> None:
-        self.choices = choices
+    def __init__(
+        self,
+        choices: Sequence[str] = (),
+        *,
+        positive_int: bool = False,
+        also: Mapping[str, str] | None = None,
+    ) -> None:
+        """`also`: other names of choices."""
+        self.choices, self.also = choices, also or {}
         self.positive_int = positive_int
 
     def convert(
@@ -47,11 +58,13 @@ class CommaSeparated(click.ParamType[list[Any]]):
         if isinstance(value, list):
             return value
         items = [item.strip() for item in str(value).split(",") if item.strip()]
+        items = [self.also.get(item, item) for item in items]
         if not items:
             self.fail("is empty; give at least one item", param, ctx)
         for item in items:
             if self.choices and item not in self.choices:
-                self.fail(f"{item!r} is none of {', '.join(self.choices)}", param, ctx)
+                meant = did_you_mean(item, [*self.choices, *self.also])
+                self.fail(f"{item!r} is none of {', '.join(self.choices)}{meant}", param, ctx)
             if self.positive_int and not (item.isdecimal() and 0 < int(item) <= COUNT_MAX):
                 self.fail(f"{item!r} is not a whole number from 1 to {COUNT_MAX}", param, ctx)
         unique = list(dict.fromkeys(items))
@@ -70,10 +83,10 @@ def _distance(
 @click.argument("trace", type=click.Path(path_type=Path))
 @click.option(
     "--modes",
-    type=CommaSeparated(tuple(MODES)),
+    type=CommaSeparated(tuple(MODES), also=OUT_OF_ORDER),
     default=",".join(MODES),
     show_default=True,
-    help="Execution modes and bounds, comma-separated.",
+    help="Execution modes and bounds, comma-separated; out_of_order is versioned.",
 )
 @click.option(
     "--instances",
@@ -114,7 +127,7 @@ def _distance(
 )
 @click.option(
     "--metric",
-    type=click.Choice(METRICS),
+    type=NamedChoice(METRICS),
     help="How agents perceive and move; geodesic and genagent walk round the map's walls. "
     "[default: the trace's]",
 )
@@ -143,7 +156,7 @@ def command(
     figures: Path | None,
     as_json: bool,
 ) -> None:
-    """Replay TRACE through virtual LLM instances and compare execution modes.
+    """Replay TRACE, a file or a run's folder, through virtual LLM instances and compare modes.
 
     All times are simulated (sim_s) by the instance model of --profile.
     """

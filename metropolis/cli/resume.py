@@ -10,6 +10,7 @@ import click
 from metropolis.cli.live import go_on, on_command_line
 from metropolis.cli.run import command as run
 from metropolis.cli.run_options import BEGUN_WITH, latest_folder, run_folder
+from metropolis.types import Step
 
 
 def later_options() -> list[click.Parameter]:
@@ -23,7 +24,15 @@ def later_options() -> list[click.Parameter]:
     return found
 
 
-def _resume(run: str | None, as_json: bool, quiet: bool, **given: Any) -> int:
+def _resume(
+    run: str | None,
+    trust: bool,
+    as_json: bool,
+    quiet: bool,
+    verify: bool,
+    verify_steps: Step | None,
+    **given: Any,
+) -> int:
     """Go on with RUN: a run's folder, or its name under runs/; or with the latest there.
 
     However it ended, the history is equal to the uninterrupted one, and answers that were kept are
@@ -31,7 +40,9 @@ def _resume(run: str | None, as_json: bool, quiet: bool, **given: Any) -> int:
     or --steps prolong a run that has come to its end.
     """
     folder = latest_folder(None) if run is None else run_folder(run)
-    return go_on(folder, on_command_line(given), as_json=as_json, quiet=quiet)
+    check = verify, verify_steps
+    how = {"trust": trust, "as_json": as_json, "quiet": quiet}
+    return go_on(folder, on_command_line(given), check, **how)
 
 
 command = click.Command(

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from metropolis.cli.choices import NamedChoice
 from metropolis.cli.live import FINISHED, ended_by_ctrl_c, go, go_on, on_command_line
 from metropolis.cli.run_options import (
     RunOptions,
@@ -18,12 +19,15 @@ from metropolis.cli.run_options import (
     whole_name,
 )
 from metropolis.cli.run_report import print_estimate, write_json
+from metropolis.cli.verification import verification, verify_options
 from metropolis.llm.client import PATIENCE_S
 from metropolis.progress import progress_bar
+from metropolis.runtime.beginning import LIVE_MODES, LIVE_RULES
 from metropolis.runtime.estimate import Estimate, estimate_run
-from metropolis.runtime.simulation import LEASE_S, LIVE_MODES, LIVE_RULES
+from metropolis.runtime.simulation import LEASE_S
 from metropolis.store.opening import FORMS
 from metropolis.types import Step
+from metropolis.workers.watchdog import STALL_S
 from metropolis.world.scenario import Scenario
 
 LATEST = "the latest"
@@ -60,10 +64,10 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
 @click.option("--agents", type=_COUNT, help="How many. [default: the world's own number]")
 @click.option("--hours", type=_POSITIVE, help="Length in simulated hours.")
 @click.option("--steps", type=_COUNT, help="Length in steps. [default: the world's own]")
-@click.option("--mode", type=click.Choice(LIVE_MODES), default="out_of_order", show_default=True)
+@click.option("--mode", type=NamedChoice(LIVE_MODES), default="out_of_order", show_default=True)
 @click.option(
     "--rule",
-    type=click.Choice(LIVE_RULES),
+    type=NamedChoice(LIVE_RULES),
     default="versioned",
     show_default=True,
     help="What out_of_order waits for.",
@@ -78,6 +82,12 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
 )
 @click.option("--model", metavar="NAME", help="Which of the server's models.")
 @click.option(
+    "--llm-seed/--no-llm-seed",
+    default=True,
+    show_default=True,
+    help="Whether calls carry sampling seeds, which some servers do not bear.",
+)
+@click.option(
     "--engine",
     metavar="URL",
     multiple=True,
@@ -85,11 +95,13 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
     "takes it; repeat it for more.",
 )
 @click.option(
-    "--policy", default="kairos", show_default=True, help="Whose calls go first to the engines."
-)
+    "--policy", default="kairos", show_default=True,
+    help="Whose calls go first to the engines: a name, or FILE.py:CLASS.",
+)  # fmt: skip
 @click.option(
-    "--dispatcher", default="prefix", show_default=True, help="Which engine takes a call."
-)
+    "--dispatcher", default="prefix", show_default=True,
+    help="Which engine takes a call: a name, or FILE.py:CLASS.",
+)  # fmt: skip
 @click.option("--seed", type=Integer(0, 2**63 - 1), default=0, show_default=True)
 @click.option(
     "--out",
@@ -102,6 +114,12 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
     is_flag=False,
     flag_value=LATEST,
     help="Go on with RUN, or with the latest of WORLD under runs/, as `metropolis resume` does.",
+)
+@click.option(
+    "--trust",
+    is_flag=True,
+    help="Go on with a run whose folder you have not written yourself, or that was changed: what "
+    "it names is run as code, or given your keys.",
 )
 @click.option("--estimate", is_flag=True, help="Say what the run would take, and do not run.")
 @click.option("--json", "as_json", is_flag=True, help="End with the summary as a JSON object.")
@@ -166,14 +184,26 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
     show_default=True,
     help="Of a run in a store: after so many seconds of silence somebody counts as dead.",
 )
+@click.option(
+    "--stall",
+    metavar="SECONDS",
+    type=Amount(0, 1e9),
+    default=STALL_S,
+    show_default=True,
+    help="Name an agent on standard error that neither goes on nor waits for a model; 0: never.",
+)
+@verify_options
 @click.option("--keep-text", is_flag=True, help="Keep prompts and answers in the trace.")
 def command(
     world: str | None,
     resume: str | None,
+    trust: bool,
     out: Path | None,
     estimate: bool,
     as_json: bool,
     quiet: bool,
+    verify: bool,
+    verify_steps: Step | None,
     **given: Any,
 ) -> int:
     """Run WORLD live: an installed world, or FILE.py with a function make.
@@ -181,21 +211,23 @@ def command(
     Without --llm everything is offline: the world's own author writes, and the latency of its
     answers is that of simulated instances. A run survives Ctrl-C and kill -9; `metropolis resume`
     goes on with a history equal to the uninterrupted one. Exit status: 0 finished, 2 bad input or
-    a model that fails, 3 stopped by the budget, 130 interrupted.
+    a model that fails, 3 stopped by the budget, 4 not what --verify makes of it, 130 interrupted.
     """
     if resume is not None:
         if out is not None or estimate:
             raise click.UsageError("a run goes on in its folder; leave out --out and --estimate")
         folder = latest_folder(world) if resume == LATEST else run_folder(resume)
         changed = on_command_line(given) | ({} if world is None else {"world": whole_name(world)})
-        return go_on(folder, changed, as_json=as_json, quiet=quiet)
+        how = {"trust": trust, "as_json": as_json, "quiet": quiet}
+        return go_on(folder, changed, (verify, verify_steps), **how)
     if world is None:
         raise click.UsageError("say which world to run, smallville for instance")
     options = RunOptions(whole_name(world), **given)
     refuse_unheeded(options, on_command_line(given))
     scenario = options.scenario()
     if not estimate:
-        return go(options, scenario, out, resume=False, as_json=as_json, quiet=quiet)
+        check = verification(options, verify, verify_steps)
+        return go(options, scenario, out, check, resume=False, as_json=as_json, quiet=quiet)
     found = _rehearse(scenario, options.last_step(scenario), options, quiet=quiet)
     (write_json if as_json else print_estimate)(found)
     return FINISHED

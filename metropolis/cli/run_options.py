@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from math import ceil, inf
 from pathlib import Path
 from typing import Any
 
+import click
 import msgspec
 
+from metropolis.addresses import HIDDEN, without_secrets
+from metropolis.cli import cli
+from metropolis.cli.trust import check_trust
 from metropolis.dispatch.base import Fleet
 from metropolis.gateway.backend import InProcess
 from metropolis.gateway.engine import CAPACITY_TOKENS, TOKENS_PER_S
@@ -46,6 +50,7 @@ class RunOptions:
     seed: int
     llm: str
     model: str | None
+    llm_seed: bool
     engine: tuple[str, ...]
     policy: str
     dispatcher: str
@@ -65,6 +70,7 @@ class RunOptions:
     workers: str
     ray_address: str | None
     lease: float
+    stall: float
     keep_text: bool
 
     def __post_init__(self) -> None:
@@ -81,12 +87,20 @@ class RunOptions:
             raise MetropolisError(
                 "--max-cost needs --price-in and --price-out, what a million tokens cost"
             )
+        load_profile(self.profile)  # a run compares its modes when it has ended
         check_workers(self.workers, stored=self.store != MEMORY)
         if self.store == MEMORY and self.workers != "1":
             raise MetropolisError(
                 f"{self.workers} workers need a store, where they find their work; name one with "
                 "--store, or leave out --workers"
             )
+
+    def kept(self) -> dict[str, Any]:
+        """The options as run.json keeps them: without passwords, and of files the whole path."""
+        engines = tuple(map(without_secrets, self.engine))
+        llm, store = without_secrets(self.llm), without_secrets(_whole_store(self.store))
+        plugins = {name: _whole_plug_in(getattr(self, name)) for name in ("policy", "dispatcher")}
+        return asdict(self) | {"llm": llm, "engine": engines, "store": store} | plugins
 
     @property
     def prices(self) -> Prices | None:
@@ -114,8 +128,12 @@ class RunOptions:
             fleet = Fleet(len(self.engine), CAPACITY_TOKENS, TOKENS_PER_S)
             dispatcher = named(DISPATCHERS, self.dispatcher)(fleet)
             policy = named(POLICIES, self.policy)()
-            return InProcess(self.engine, policy, dispatcher, self.model, said=said)
-        backend = connect(self.llm, self.model, author=scenario.author)
+            sends_seed = self.llm_seed
+            return InProcess(
+                self.engine, policy, dispatcher, self.model, said=said, sends_seed=sends_seed
+            )
+        author = scenario.world.author
+        backend = connect(self.llm, self.model, author=author, sends_seed=self.llm_seed)
         if self.store != MEMORY or not isinstance(backend, Scripted | Replay):
             return backend
         if self.requests_per_minute is not None or self.tokens_per_minute is not None:
@@ -141,14 +159,17 @@ class RunOptions:
         )
 
 
-def options_of(folder: Path, changed: Mapping[str, Any]) -> RunOptions:
+def options_of(folder: Path, changed: Mapping[str, Any], *, trust: bool) -> RunOptions:
     """The options of the run in `folder`, but for those `changed` on the command line.
 
-    Raises MetropolisError when there is no such run or its past would change.
+    Raises MetropolisError when there is no such run or its past would change, and when this user
+    has not written the folder and does not `trust` what it names.
     """
-    kept = RunDirectory(folder).read().get("about")
+    directory = RunDirectory(folder)
+    kept = directory.read()["about"]
+    check_trust(directory, kept, changed, trust=trust)
     known = {field.name for field in fields(RunOptions)}
-    if not isinstance(kept, dict) or set(kept) != known:
+    if set(kept) != known:
         raise MetropolisError(
             f"{folder}: was not begun by `metropolis run` of this release; resume it in Python, "
             "with Simulation(…, resume=True)"
@@ -165,16 +186,34 @@ def options_of(folder: Path, changed: Mapping[str, Any]) -> RunOptions:
         kept["workers"] = "1"  # the others were the store's
     try:
         options = msgspec.convert(kept | dict(changed), RunOptions)
-    except msgspec.ValidationError as error:
+        _check_ranges(kept)
+    except (ValueError, click.BadParameter) as error:
         raise MetropolisError(f"{folder / 'run.json'}: about: {error}") from None
+    for name in ("llm", "store"):
+        if name not in changed and HIDDEN in kept[name]:
+            raise MetropolisError(
+                f"{folder}: what {HIDDEN} stands for in its --{name} {kept[name]} was not kept; "
+                f"give --{name} again"
+            )
     refuse_unheeded(options, changed)
     return options
 
 
+def _check_ranges(kept: Mapping[str, Any]) -> None:
+    """Raise click.BadParameter when `metropolis run` would not take what is `kept`."""
+    run = cli.get_command(click.Context(cli), "run")
+    assert run is not None
+    context = click.Context(run)
+    for option in run.params:
+        if (value := kept.get(option.name or "")) is not None:
+            option.type_cast_value(context, value)
+
+
 def refuse_unheeded(options: RunOptions, told: Container[str]) -> None:
     """Raise MetropolisError on an option that the user has `told` and that means nothing here."""
-    for name in ("policy", "dispatcher"):
+    for name, group in (("policy", POLICIES), ("dispatcher", DISPATCHERS)):
         if name in told and not options.engine:
+            named(group, getattr(options, name))  # a wrong name is told first
             raise MetropolisError(
                 f"--{name} is for a gateway in this process; name its engines with --engine"
             )
@@ -186,6 +225,17 @@ def whole_name(world: str) -> str:
         return world
     path, mark, function = world.rpartition(".py") if ".py" in world else (world, "", "")
     return f"{Path(path).resolve()}{mark}{function}"
+
+
+def _whole_plug_in(name: str) -> str:
+    """A policy or dispatcher in a Python file: resumed from elsewhere it is the same file."""
+    return "+".join(whole_name(part) if ".py" in part else part for part in name.split("+"))
+
+
+def _whole_store(address: str) -> str:
+    """The folder of an embedded store, too."""
+    kind, _, folder = address.partition(":")
+    return f"embedded:{Path(folder).resolve()}" if kind == "embedded" and folder else address
 
 
 def new_folder(world: str) -> Path:

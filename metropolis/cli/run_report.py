@@ -15,18 +15,24 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from metropolis.addresses import without_secrets
+from metropolis.cli.mode_comparison import Compared, compared
 from metropolis.cli.run_options import RunOptions
+from metropolis.cli.terminal import without_controls
+from metropolis.llm.usage import Usage
 from metropolis.runtime.estimate import Estimate
-from metropolis.runtime.replay import ReplayResult, Setting, mine, ratio, replay
 from metropolis.runtime.result import RunResult
 from metropolis.runtime.run_directory import Origin, RunDirectory
-from metropolis.sim.profiles import load_profile
-from metropolis.trace.schema import Trace
+from metropolis.runtime.verify import Verified
 from metropolis.types import Step
 from metropolis.world.base import World
 from metropolis.world.scenario import Scenario
 
 WIDTH = 80
+COMPARED_ROWS = 250_000
+"""Agent-steps to compare at most: a day of 25 agents in steps of 10 s."""
+COMPARED_CALLS = 20_000
+"""Calls to compare at most."""
 
 
 @dataclass(frozen=True)
@@ -40,14 +46,16 @@ class Function:
 
 
 @dataclass(frozen=True)
-class Compared:
-    """The run's own calls, replayed in one mode on simulated instances."""
+class Bought:
+    """All answers paid for, in all starts of the run; steps that were not committed have some."""
 
-    mode: str
-    makespan_sim_s: float
-    over_lockstep: float | None
-    over_sequential: float | None
-    share_of_oracle: float | None
+    answers: int
+    prompt_tokens: int
+    output_tokens: int
+    lost_tokens: int
+    """At most, for attempts of this start without an answer."""
+    cost: float | None
+    """Lost tokens included."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +77,14 @@ class Summary:
     model: str | None
     stopped: str | None
     history_sha256: str
+    verified: Verified | None
+    """What `--verify` has found; None: it was not asked for."""
     calls: int
+    """In the history, as are tokens and cost."""
     prompt_tokens: int
     output_tokens: int
     cost: float | None
+    bought: Bought
     usage: Mapping[str, Function]
     reused: int
     """Answers that came from the journal: they had been paid for before."""
@@ -87,6 +99,10 @@ class Summary:
     instances: int
     comparison: Sequence[Compared]
     """Always simulated; empty for a run without calls."""
+    no_comparison: str | None
+    """Why there is none although there are calls, and how to get one."""
+    compared_from: Step
+    """The first step that `comparison` tells of: of a long run it tells of the end."""
     lineage: Sequence[Origin]
     """Of a branch: the run it has left, after those that one has."""
     out: str
@@ -94,10 +110,17 @@ class Summary:
 
 
 def summary_of(
-    result: RunResult, scenario: Scenario, steps: Step, options: RunOptions, folder: Path
+    result: RunResult,
+    scenario: Scenario,
+    steps: Step,
+    options: RunOptions,
+    folder: Path,
+    verified: Verified | None,
 ) -> Summary:
     """Everything there is to say of `result`, whose files are in `folder`."""
-    usage = _usage(result.trace, options)
+    first, trace = result.recorded.last(COMPARED_ROWS, COMPARED_CALLS)
+    comparison, no_comparison = compared(trace, scenario.world, options, folder)
+    usage = _usage(result, options)
     return Summary(
         world=scenario.world.name,
         agents=result.agents,
@@ -108,14 +131,16 @@ def summary_of(
         mode=result.mode,
         rule=result.rule,
         seed=result.seed,
-        llm=options.llm,
+        llm=without_secrets(options.llm),
         model=options.model,
         stopped=result.stopped,
         history_sha256=result.history_sha256,
+        verified=verified,
         calls=result.calls,
         prompt_tokens=result.prompt_tokens,
         output_tokens=result.output_tokens,
         cost=_cost(options, result.prompt_tokens, result.output_tokens),
+        bought=_bought(result.bought, options),
         usage=usage,
         reused=sum(of.reused for of in result.usage.values()),
         retries=sum(of.retries for of in result.usage.values()),
@@ -124,7 +149,9 @@ def summary_of(
         wall_s=result.wall_s,
         profile=options.profile,
         instances=options.instances,
-        comparison=_compare(result, scenario.world, options),
+        comparison=comparison,
+        no_comparison=no_comparison,
+        compared_from=first,
         lineage=_lineage(folder),
         out=str(folder),
         paths={path.stem: str(path) for path in sorted(folder.iterdir()) if path.is_file()},
@@ -137,47 +164,23 @@ def _lineage(folder: Path) -> Sequence[Origin]:
     return directory.lineage
 
 
-def _usage(trace: Trace, options: RunOptions) -> dict[str, Function]:
+def _usage(result: RunResult, options: RunOptions) -> dict[str, Function]:
     usage = {}
-    for index, function in enumerate(trace.calls.functions):
-        of = trace.calls.function == index
-        tokens = int(trace.calls.prompt_tokens[of].sum()), int(trace.calls.output_tokens[of].sum())
-        usage[function] = Function(int(of.sum()), *tokens, _cost(options, *tokens))
+    for function, used in result.used.items():
+        tokens = used.prompt_tokens, used.output_tokens
+        usage[function] = Function(used.calls, *tokens, _cost(options, *tokens))
     return usage
+
+
+def _bought(usage: Usage, options: RunOptions) -> Bought:
+    tokens = usage.prompt_tokens, usage.output_tokens
+    cost = None if options.prices is None else usage.cost
+    return Bought(usage.calls, *tokens, usage.lost_tokens, cost)
 
 
 def _cost(options: RunOptions, prompt_tokens: int, output_tokens: int) -> float | None:
     prices = options.prices
     return None if prices is None else prices.cost(prompt_tokens, output_tokens)
-
-
-def _compare(result: RunResult, world: World, options: RunOptions) -> list[Compared]:
-    """The run's calls in every mode, on the instances of the options."""
-    trace = result.trace
-    if not len(trace.calls):
-        return []
-    setting = Setting(
-        world.metric,
-        world.perception_radius,
-        world.max_velocity,
-        load_profile(options.profile),
-        options.profile,
-        options.instances,
-        joint_radius=world.joint_radius,
-    )
-    graph = mine(trace, setting)
-    modes = ("sequential", "lockstep", options.rule, "oracle")
-    replayed: list[ReplayResult] = [replay(trace, mode, setting, graph) for mode in modes]
-    return [
-        Compared(
-            "out_of_order" if row.rule else row.mode,
-            row.makespan_sim_s,
-            ratio(replayed, row, "lockstep"),
-            ratio(replayed, row, "sequential"),
-            ratio(replayed, row, "oracle"),
-        )
-        for row in replayed
-    ]
 
 
 def write_json(content: Summary | Estimate) -> None:
@@ -193,14 +196,18 @@ def print_summary(run: Summary) -> None:
         f"\n{run.world}: {run.agents:,} agents, {run.steps:,} steps ({_hours(run.span_s)} of "
         f"simulated time), {how}, seed {run.seed}, in {run.wall_s:,.1f} s of real time."
     )
-    console.print(f"history_sha256 {run.history_sha256}, equal in every mode\n")
+    known = "" if run.verified else " (not verified; run --verify checks it against lockstep)"
+    console.print(f"history_sha256 {run.history_sha256}{known}\n")
     for origin in run.lineage:
         changed = f"; {origin.edit} has changed {', '.join(origin.edited) or 'nothing'}"
-        console.print(
+        sentence = (
             f"A branch of {origin.run} from step {origin.step:,} on, seed {origin.seed}"
             f"{changed if origin.edit else ''}.\n"
         )
+        console.print(without_controls(sentence))
     console.print(_calls_table(run.usage, run.cost))
+    if (told := _bought_beside(run)) is not None:
+        console.print(told)
     where = f"{run.instances} × {run.profile}"
     if run.simulated:
         console.print(
@@ -211,11 +218,37 @@ def print_summary(run: Summary) -> None:
         console.print(f"\nThe run took {_seconds(run.makespan_s)} s of wall time.")
     if run.comparison:
         console.print(
-            "\nWhat out-of-order execution buys: the same calls, simulated on "
+            f"\nWhat out-of-order execution buys: {_which(run)}, simulated on "
             f"{where} in every mode."
         )
         console.print(_comparison_table(run.comparison))
+    if run.no_comparison:
+        console.print(f"\n{run.no_comparison}")
     console.print(f"\nWritten to {run.out}: {', '.join(Path(p).name for p in run.paths.values())}")
+    if run.verified is not None:
+        console.print(f"\n{run.verified}")
+
+
+def _which(run: Summary) -> str:
+    if not run.compared_from:
+        return "the same calls"
+    step_s = run.span_s / run.steps
+    from_s, to_s = (_hours(step * step_s) for step in (run.compared_from, run.steps))
+    return f"the same calls of the run's end, {from_s} to {to_s}"
+
+
+def _bought_beside(run: Summary) -> str | None:
+    """What was bought beside what is in the history; None: nothing."""
+    bought, tokens = run.bought, (run.prompt_tokens, run.output_tokens)
+    if (bought.prompt_tokens, bought.output_tokens) == tokens and not bought.lost_tokens:
+        return None
+    cost = "" if bought.cost is None else f", cost {bought.cost:,.4f}"
+    lost = f"; {bought.lost_tokens:,} tokens, at most, without an answer" * bool(bought.lost_tokens)
+    return (
+        f"\nThat is in the history. Bought in all: {bought.answers:,} answers, "
+        f"{bought.prompt_tokens:,} prompt tokens, {bought.output_tokens:,} output tokens"
+        f"{lost}{cost}."
+    )
 
 
 def print_estimate(found: Estimate) -> None:
@@ -265,7 +298,7 @@ def story_line(world: World, step: Step, sentence: str, mark: str = "") -> str:
         first = indent = " " * 9
     if mark:
         first, indent = f"{mark} {first}", f"{mark} {indent}"
-    return filled(sentence.strip(), first, indent)
+    return filled(without_controls(sentence.strip()), first, indent)
 
 
 def filled(text: str, first: str = "", indent: str = "") -> str:

@@ -104,8 +104,8 @@ def _require_sglang(python: Path) -> None:
         ) from None
     if not found:
         raise MetropolisError(
-            f"SGLang is not installed for {python}; install it (pip install sglang), or name "
-            "the interpreter that has it with --python"
+            f"SGLang is not installed for {python}; install it (pip install 'metropolis[sglang]', "
+            "on Linux with CUDA), or name the interpreter that has it with --python"
         )
 
 

@@ -12,8 +12,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from metropolis.addresses import shown
+from metropolis.cli.terminal import printable
 from metropolis.store.base import Inspection, Queued, Server
-from metropolis.store.opening import ADDRESSES, FORMS, address_from_environment, open_server, shown
+from metropolis.store.opening import ADDRESSES, FORMS, address_from_environment, open_server
 from metropolis.types import MetropolisError
 
 LISTED_MAX = 12
@@ -42,15 +44,15 @@ def ls_command(address: str | None, as_json: bool) -> None:
     table = Table("run", "world", "agents", "floor", "of", "memory MB", "held by", box=box.SIMPLE)
     for run, of in about.items():
         table.add_row(
-            run,
-            of.info.world,
+            printable(run),
+            printable(of.info.world),
             f"{len(of.info.agents):,}",
             f"{of.floor:,}",
             f"{of.info.last_step:,}",
             f"{of.memory_bytes / 1e6:.1f}",
-            of.holder if of.lease_left_s > 0 else "nobody",
+            printable(of.holder or "nobody") if of.lease_left_s > 0 else "nobody",
         )
-    Console().print(table)
+    Console(markup=False, emoji=False).print(table)
 
 
 @command.command("inspect")
@@ -65,7 +67,7 @@ def inspect_command(run: str, address: str | None, as_json: bool) -> None:
         click.echo(msgspec.json.encode(about))
         return
     for name, value in _described(about):
-        click.echo(f"{name:<11} {value}")
+        click.echo(f"{name:<11} {printable(value)}")
 
 
 @command.command("rm")

@@ -20,7 +20,10 @@ class Fleet:
 
 
 class Dispatcher(ABC):
-    """Places requests on the engines of a fleet; called as policies are."""
+    """Places requests on the engines of a fleet; called as policies are.
+
+    `fleet` is another when a real engine has told the size of its KV cache.
+    """
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
@@ -42,6 +45,9 @@ class Dispatcher(ABC):
 
     def program_ended(self, program: str) -> None:  # noqa: B027 -- not all care
         """Nothing more will come of `program`."""
+
+    def function_ended(self, function: str) -> None:  # noqa: B027 -- not all care
+        """No request for `function` has come for long: forget what is known of it."""
 
     def lost(self, instance: int) -> None:  # noqa: B027 -- not all care
         """`instance` answers no more; it is closed, and has an empty cache if it comes back.

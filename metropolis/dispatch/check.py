@@ -32,6 +32,8 @@ def check_policy(make: Callable[[], Policy], seed: int = 0) -> None:
             _live(each, execution)
             if is_last:
                 each.program_ended(execution.request.program)
+                if execution.request.id % 8 == 0:
+                    each.function_ended(execution.request.function)
             _require(each.version >= version, "version must not fall")
         version = policy.version
         ranks = [policy.rank(request) for request in waiting]

@@ -68,6 +68,10 @@ class TimeSlots(Dispatcher):
         """Nothing is learned from it."""
         self._free(request, now_s)
 
+    def function_ended(self, function: str) -> None:
+        """See Dispatcher."""
+        self._latencies.pop(function, None)
+
     def preempted(self, instance: int, now_s: float) -> None:  # noqa: ARG002
         """Nothing more goes there, if there is something that can leave it."""
         if any(placed == instance for placed, _, _ in self._placed.values()):

@@ -1,32 +1,43 @@
 """Who goes next, and to which engine: a policy's queue before a dispatcher, with no I/O.
 
 1. An engine has at most `at_once` requests; one at its bound, or lost, is closed to the dispatcher.
-2. The first in the policy's order goes where the dispatcher places it, or all wait.
+2. The first in the policy's order goes where the dispatcher places it, or all wait; only requests
+   for one certain engine wait for it aside.
 3. Every request placed comes back once: answered, withdrawn, or put back.
 4. A policy that preempts has the last of those that `yields` holds and that can leave put back, one
    at a time, while the first that waits ranks before it and no engine is open.
+5. A request fails, and does not hang, when the policy or dispatcher breaks its interface.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from math import inf
 from operator import itemgetter
 from typing import NamedTuple
 
 from metropolis.dispatch.base import Dispatcher
+from metropolis.dispatch.faults import holding, placed_by
 from metropolis.policy.base import Execution, Policy, QueuedRequest
+from metropolis.policy.faults import PluginError, rank_of
 from metropolis.policy.queue import RequestQueue
 from metropolis.types import MetropolisError
 
+HOLD_S = 10.0
+"""How long a dispatcher may hold requests back while no engine is at work."""
 GONE_MAX = 1000
 """So many the queue may hold for whom nobody waits any more, beside as many as do."""
 
 
 class QueueFullError(MetropolisError):
     """Too many wait already."""
+
+
+class ClosedError(MetropolisError):
+    """The only engine that may take a request does not answer."""
 
 
 class Yielding(NamedTuple):
@@ -60,40 +71,56 @@ class Admission:
         """By the id of the request."""
         self._leaving: int | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._held_since_s: float | None = None
+        """Since when the dispatcher has held requests back though no engine is at work."""
         self.at_work = [0] * dispatcher.fleet.instances
         self.is_up = [False] * dispatcher.fleet.instances
+        self._only: dict[int, int] = {}
+        """The engine of requests that are for one certain engine, by their ids."""
+        self._aside: list[dict[int, QueuedRequest]] = [{} for _ in self.is_up]
+        """Those of them that wait for room there."""
+        self._freed: set[int] = set()
+        """Where there may be room for those."""
         dispatcher.closed = set(range(dispatcher.fleet.instances))
 
     def __len__(self) -> int:
         """How many wait."""
         return len(self._waiting)
 
-    async def place(self, request: QueuedRequest, *, anew: bool = False) -> int:
-        """The engine that takes `request`, as soon as one does.
+    async def place(
+        self, request: QueuedRequest, *, anew: bool = False, only: int | None = None
+    ) -> int:
+        """The engine that takes `request`, as soon as one does: any, or `only` that.
 
-        Raises QueueFullError when as many wait as may, unless it has been placed before, and what
-        the policy raises on a request it cannot rank.
+        Raises ClosedError when that one does not answer.
+        Raises QueueFullError when as many wait as may, unless it has been placed before, what
+        the policy raises on a request it cannot rank, and PluginError.
         """
         if len(self._waiting) >= self._queue_limit and not anew:
             raise QueueFullError(f"{len(self._waiting)} requests wait already; try again later")
-        if anew:
-            self._queue.push_back(request)
-        else:
-            self._push(request)
+        if only is not None and not self.is_up[only]:
+            raise ClosedError(f"instance {only} does not answer")
+        self._push(request, anew=anew)
+        if only is not None:
+            self._only[request.id] = only
         turn: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._waiting[request.id] = turn
         try:
             self.pump()
             return await turn
         except BaseException:
-            if request.id in self._waiting:
-                del self._waiting[request.id]
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
+                self.withdraw(request, turn.result())  # it was placed a moment ago
+            else:
+                self._waiting.pop(request.id, None)
                 self.policy.withdrawn(request)
                 if len(self._queue) > 2 * len(self._waiting) + GONE_MAX:
                     self._queue.keep(self._waiting)
-            else:  # it was placed a moment ago
-                self.withdraw(request, turn.result())
             raise
+        finally:
+            if only is not None:
+                del self._only[request.id]
+                self._aside[only].pop(request.id, None)
 
     def answered(self, execution: Execution) -> None:
         """A request placed has been answered."""
@@ -116,6 +143,13 @@ class Admission:
                 request, instance, lambda: self._dispatcher.withdrawn(request, instance, now_s)
             )
 
+    def function_ended(self, function: str) -> None:
+        """Tell both."""
+        try:
+            self.policy.function_ended(function)
+        finally:
+            self._dispatcher.function_ended(function)
+
     def program_ended(self, program: str) -> None:
         """Nothing more will come of `program`; raises what plug-ins do, both having been told."""
         try:
@@ -137,7 +171,21 @@ class Admission:
         """An engine answers, or does not."""
         self.is_up[instance] = is_up
         self._look_at(instance)
+        if not is_up and self._only:
+            ids = [id_ for id_, only in self._only.items() if only == instance]
+            self._fail(ClosedError(f"instance {instance} does not answer"), ids)
+        self._freed.add(instance)
         self.pump()
+
+    @property
+    def capacity_tokens(self) -> int:
+        """KV cache of one engine, as the dispatcher is told."""
+        return self._dispatcher.fleet.capacity_tokens
+
+    def learn_capacity(self, tokens: int) -> None:
+        """The dispatcher is told the size of the engines' KV cache, when it is another."""
+        if tokens != self.capacity_tokens:
+            self._dispatcher.fleet = replace(self._dispatcher.fleet, capacity_tokens=tokens)
 
     def lost(self, instance: int) -> None:
         """An engine that does not answer may have lost what it had in memory."""
@@ -149,21 +197,70 @@ class Admission:
 
     def pump(self) -> None:
         """Place as many as can be."""
-        everywhere, now_s = len(self.at_work), self.clock()
+        now_s = self.clock()
         self.policy.passed(now_s)
+        try:
+            self._place_all(now_s)
+        except PluginError as error:  # none would be placed later, either
+            self._fail(error, [*self._waiting])
+        self._expect(now_s)
+
+    def _place_all(self, now_s: float) -> None:
+        held_since_s, self._held_since_s = self._held_since_s, None
+        self._take_up()
         while (request := self._first()) is not None:
-            if len(self._dispatcher.closed) == everywhere:
+            if len(self._dispatcher.closed) == len(self.at_work):
                 self._make_place(request)
                 break
-            instance = self._dispatcher.place(request, now_s)
+            only = self._only.get(request.id)
+            try:
+                instance = self._placed(request, only, now_s)
+            except PluginError as error:
+                self._fail(error, [request.id])
+                continue
+            if instance is None and only is not None and self.at_work[only]:
+                self._aside[only][request.id] = self._queue.pop()
+                continue
             if instance is None:
+                if not any(self.at_work):
+                    self._held_since_s = now_s if held_since_s is None else held_since_s
+                    if now_s - self._held_since_s >= HOLD_S:
+                        raise holding(self._dispatcher, len(self._waiting))
                 break
             self.at_work[instance] += 1
             self._look_at(instance)
             self._waiting.pop(request.id).set_result(instance)
             self._queue.pop()
             self.policy.started(request, now_s)
-        self._expect(now_s)
+
+    def _placed(self, request: QueuedRequest, only: int | None, now_s: float) -> int | None:
+        """Where the dispatcher places it: for one certain engine all others are closed."""
+        if only is None:
+            return placed_by(self._dispatcher, request, now_s)
+        closed = self._dispatcher.closed
+        others = set(range(len(self.at_work))) - {only}
+        self._dispatcher.closed = closed | others
+        try:
+            if only in closed:
+                return None
+            return placed_by(self._dispatcher, request, now_s)
+        finally:
+            self._dispatcher.closed = closed
+
+    def _take_up(self) -> None:
+        """What waits aside for an engine that may have room now is tried again."""
+        while self._freed:
+            instance = self._freed.pop()
+            aside, self._aside[instance] = self._aside[instance], {}
+            for request in aside.values():
+                self._queue.push_back(request)
+
+    def _fail(self, error: MetropolisError, ids: Iterable[int]) -> None:
+        for id_ in ids:
+            turn = self._waiting.pop(id_, None)
+            if turn is not None and not turn.done():
+                turn.set_exception(error)
+        self._queue.keep(self._waiting)
 
     def _first(self) -> QueuedRequest | None:
         """Who goes next, of those for whom somebody waits."""
@@ -189,11 +286,14 @@ class Admission:
             leave()
 
     def _place(self, request: QueuedRequest) -> tuple[int, float, int]:
-        return self.policy.rank(request), request.arrived_s, request.id
+        return rank_of(self.policy, request), request.arrived_s, request.id
 
-    def _push(self, request: QueuedRequest) -> None:
+    def _push(self, request: QueuedRequest, *, anew: bool) -> None:
         try:
-            self._queue.push(request)
+            if anew:
+                self._queue.push_back(request)
+            else:
+                self._queue.push(request)
         except MetropolisError:  # it cannot be ranked
             self.policy.withdrawn(request)
             raise
@@ -219,6 +319,7 @@ class Admission:
         try:
             tell_dispatcher()
         finally:
+            self._freed.add(instance)
             self.pump()
 
     def _look_at(self, instance: int) -> None:

@@ -5,20 +5,21 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
 import msgspec
 
+from metropolis.gateway.json_shape import check_shape
+from metropolis.llm.placement import NAME_CHARACTERS_MAX, PREFIX, is_name
 from metropolis.llm.tokens import CHARACTERS_PER_TOKEN
 from metropolis.types import MetropolisError
 
-PREFIX = "X-Metropolis-"
-"""Of the headers a client may send: Program, Function, Upstream, Step, Stages-Left, End."""
-NAME_CHARACTERS_MAX = 200
-"""Metrics and policies keep names."""
-USAGE = re.compile(rb'"completion_tokens"\s*:\s*(\d+)')
+EMPTY = re.compile(rb"\s*\{\s*\}\s*")
+"""An object without members."""
+USAGE = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d{1,9})(?=[\s,}])')
+"""The second is of responses and messages."""
 PIECE_CHARACTERS = 1024
 """Prompts share whole pieces of their texts."""
 PIECES_MAX = 2048
@@ -28,10 +29,43 @@ USAGE_BYTES = 2048
 
 
 class _Body(msgspec.Struct):
+    """Fields of chats, completions, responses, Anthropic's messages and SGLang's /generate."""
+
     messages: Any = None
     prompt: Any = None
     tools: Any = None
     user: Any = None
+    input: Any = None
+    instructions: Any = None
+    previous_response_id: Any = None
+    system: Any = None
+    metadata: Any = None
+    text: Any = None
+    input_ids: Any = None
+
+    @property
+    def turns(self) -> list[dict[str, Any]]:
+        """Of a chat in any of its forms, the system's first."""
+        said = self.messages if self.input is None else self.input
+        turns = [{"role": "user", "content": said}] if isinstance(said, str) else said
+        turns = (
+            [turn for turn in turns if isinstance(turn, dict)] if isinstance(turns, list) else []
+        )
+        system = self.instructions or self.system
+        return [{"role": "system", "content": system}, *turns] if turns and system else turns
+
+    @property
+    def plain(self) -> Any:
+        """The prompt of what is no chat."""
+        fields = self.prompt, self.text, self.input_ids, self.input
+        return next((field for field in fields if field is not None), None)
+
+    @property
+    def owner(self) -> str | None:
+        """Whose request it is."""
+        ids = self.metadata.get("user_id") if isinstance(self.metadata, dict) else None
+        names = (name for name in (self.user, ids) if isinstance(name, str) and is_name(name))
+        return next(names, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +87,19 @@ class Asked:
     """The model has spoken in it before."""
     prompt_tokens: int
     """Approximately."""
+    previous: str | None
+    """The response that it goes on from, which an engine keeps."""
     prefix: tuple[tuple[int, int], ...]
     """The first pieces of its prompt: a digest of each, and about how many tokens it has."""
 
 
 def read(headers: Mapping[str, str], body: bytes) -> Asked:
-    """What is asked; raises MetropolisError on a body that is no JSON object or a bad header."""
+    """What is asked; raises MetropolisError on a body that is no JSON object, or is too costly to
+    read, or a bad header."""
+    check_shape(body)
     try:
+        if not body.isascii():
+            body.decode()  # msgspec passes over what it does not need, whatever its bytes
         return _read(headers, msgspec.json.decode(body, type=_Body))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise MetropolisError(f"the body is not a JSON object: {error}") from None
@@ -68,20 +108,19 @@ def read(headers: Mapping[str, str], body: bytes) -> Asked:
 
 
 def _read(headers: Mapping[str, str], said: _Body) -> Asked:
-    messages = said.messages if isinstance(said.messages, list) else []
-    messages = [message for message in messages if isinstance(message, dict)]
-    turns = [message.get("role") for message in messages]
+    messages = said.turns
+    turns = [_role(message) for message in messages]
     opening = turns.index("assistant") if "assistant" in turns else len(turns)
-    user = said.user if isinstance(said.user, str) and _is_name(said.user) else None
+    previous = said.previous_response_id
     function = _name(headers, "Function")
-    parts = list(_each(messages or [said.prompt]))
+    parts = list(_each(messages or [said.plain]))
     tools = [_piece(said.tools, _written(said.tools))] if said.tools else []
     pieces = [*tools, *chain.from_iterable(parts)]
     guess = "chat" if messages else "completion"
     if turns and turns[0] in ("system", "developer"):  # in which a framework's agents differ
         guess = f"system-{_digest(parts[:1]).hex()[:8]}"
     return Asked(
-        _name(headers, "Program") or user,
+        _name(headers, "Program") or said.owner,
         function or guess,
         function is None,
         _name(headers, "Upstream"),
@@ -91,17 +130,31 @@ def _read(headers: Mapping[str, str], said: _Body) -> Asked:
         _digest(parts[:opening]) if messages else None,
         opening < len(turns),
         max(1, sum(tokens for _, tokens in pieces)),
+        previous if isinstance(previous, str) else None,
         tuple(pieces[:PIECES_MAX]),
     )
 
 
+def of_tenant(asked: Asked, tenant: str) -> Asked:
+    """The same, with programs and conversations that no other tenant has; empty: there is one."""
+    if not tenant:
+        return asked
+    opening = None if asked.opening is None else asked.opening + tenant.encode()
+    program = None if asked.program is None else f"{tenant} {asked.program}"
+    return replace(asked, program=program, opening=opening)
+
+
 def with_fields(body: bytes, fields: Mapping[str, Any]) -> bytes:
     """`body`, a JSON object, with `fields` at its end, where they win over former ones."""
+    return b"".join(parts_with_fields(body, fields))
+
+
+def parts_with_fields(body: bytes, fields: Mapping[str, Any]) -> tuple[bytes | memoryview, ...]:
+    """The same in parts: a large body is copied once, when its request is written."""
     if not fields:
-        return body
-    head = body.rstrip()[:-1]
-    comma = b"" if head.strip() == b"{" else b","
-    return head + comma + msgspec.json.encode(fields)[1:]
+        return (body,)
+    comma = b"" if EMPTY.fullmatch(body) else b","
+    return memoryview(body.rstrip())[:-1], comma, msgspec.json.encode(fields)[1:]
 
 
 def output_tokens_in(end: bytes) -> int | None:
@@ -110,11 +163,19 @@ def output_tokens_in(end: bytes) -> int | None:
     return int(found[-1]) if found else None
 
 
+def _role(turn: dict[str, Any]) -> Any:
+    """Who speaks; of what a response is made of, the model's calls and thoughts name nobody."""
+    if "role" in turn:
+        return turn["role"]
+    kind = str(turn.get("type", ""))
+    return "tool" if kind.endswith("_output") or kind == "item_reference" else "assistant"
+
+
 def _name(headers: Mapping[str, str], name: str) -> str | None:
     written = headers.get(PREFIX + name)
     if not written:
         return None
-    if not _is_name(written):
+    if not is_name(written):
         begin = written[:20]
         raise MetropolisError(
             f"header {PREFIX}{name} begins with {begin!r}; write a name of at most "
@@ -123,18 +184,13 @@ def _name(headers: Mapping[str, str], name: str) -> str | None:
     return written
 
 
-def _is_name(text: str) -> bool:
-    """Bytes of a header that are no UTF-8 come as surrogates, which are not printable."""
-    is_short = 0 < len(text) <= NAME_CHARACTERS_MAX
-    return is_short and text.isprintable() and text == text.strip()
-
-
 def _integer(headers: Mapping[str, str], name: str) -> int | None:
     written = headers.get(PREFIX + name)
     if written is None:
         return None
     if not written.isdecimal() or len(written) > 15:
-        raise MetropolisError(f"header {PREFIX}{name} is {written!r}; write a number from 0 up")
+        begin = written[:20]
+        raise MetropolisError(f"header {PREFIX}{name} is {begin!r}; write a number from 0 up")
     return int(written)
 
 

@@ -12,14 +12,15 @@ import msgspec
 
 from metropolis.dispatch.base import Dispatcher
 from metropolis.gateway.admission import Admission, QueueFullError
-from metropolis.gateway.asked import PREFIX
 from metropolis.gateway.engine import Engine, EngineLostError, Reply
 from metropolis.gateway.relay import Gateway
 from metropolis.gateway.relayed import Relayed
 from metropolis.llm.backends import wire
-from metropolis.llm.backends.compatible import SPECULATIVE_PRIORITY, Compatible, path_of
+from metropolis.llm.backends.compatible import Compatible, path_of
 from metropolis.llm.backends.http import decode, events_in, refusal, said
+from metropolis.llm.backends.meter import Meter
 from metropolis.llm.base import Completion, RateLimitedError, Request, UnreachableError
+from metropolis.llm.placement import headers_of
 from metropolis.policy.base import Policy, QueuedRequest
 from metropolis.types import MetropolisError
 
@@ -40,7 +41,7 @@ class InProcess:
     `at_once` requests are at an engine at most. The key of the engines, if they want one, is
     OPENAI_API_KEY's. Requests carry their program, function and step. `said` is told what engines
     say first, and when one is lost or comes back; while none answers, requests are met with
-    UnreachableError.
+    UnreachableError. `sends_seed` False leaves out sampling seeds.
     """
 
     def __init__(
@@ -51,11 +52,15 @@ class InProcess:
         model: str | None = None,
         at_once: int = 256,
         said: Callable[[str], None] = lambda _: None,
+        *,
+        sends_seed: bool = True,
     ) -> None:
+        self._sends_seed = sends_seed
         self._engines = [_Engine(spec) for spec in specs]
         self._called = f"the gateway before {', '.join(engine.name for engine in self._engines)}"
         admission = _Admission(policy, dispatcher, at_once, self._away)
         self.gateway = Gateway(self._engines, admission, IDLE_S, said)
+        self._meter = Meter(self._called)
         self._wanted, self.name = model, model or ""
         self._started: asyncio.Task[None] | None = None
         key = os.environ.get("OPENAI_API_KEY")
@@ -83,12 +88,12 @@ class InProcess:
 
     async def complete(self, request: Request) -> Completion:
         """The whole answer."""
-        front = await self._front(self._headers_of(request))
+        front = await self._front(self._headers | headers_of(request))
         return await wire.ask(front, path_of(request), self._body_of(request), request)
 
     async def stream(self, request: Request) -> AsyncGenerator[str | Completion, None]:
         """The answer's pieces, and at last the whole."""
-        front = await self._front(self._headers_of(request))
+        front = await self._front(self._headers | headers_of(request))
         async for item in wire.stream(front, path_of(request), self._body_of(request), request):
             yield item
 
@@ -100,7 +105,7 @@ class InProcess:
         if self._started is None:
             self._started = asyncio.ensure_future(self.gateway.start())
         await asyncio.shield(self._started)
-        return _Front(self.gateway, headers, str(self))
+        return _Front(self.gateway, headers, self._meter)
 
     def _away(self) -> UnreachableError:
         sentences = [engine.sentence for engine in self._engines]
@@ -110,16 +115,8 @@ class InProcess:
             + (f"; and {more} more" if more > 0 else "")
         )
 
-    def _headers_of(self, request: Request) -> dict[str, str]:
-        step = request.step + (SPECULATIVE_PRIORITY if request.speculative else 0)
-        return self._headers | {
-            f"{PREFIX}Program": request.program,
-            f"{PREFIX}Function": request.function,
-            f"{PREFIX}Step": str(step),
-        }
-
     def _body_of(self, request: Request) -> dict[str, Any]:
-        return Compatible("http://gateway", self.name).body_of(request)
+        return Compatible("http://gateway", self.name, sends_seed=self._sends_seed).body_of(request)
 
 
 class _Engine(Engine):
@@ -157,13 +154,15 @@ class _Admission(Admission):
         """Who waits then, by the event loop's clock, is told; None: an engine answers."""
         self._limits: set[asyncio.Timeout] = set()
 
-    async def place(self, request: QueuedRequest, *, anew: bool = False) -> int:
+    async def place(
+        self, request: QueuedRequest, *, anew: bool = False, only: int | None = None
+    ) -> int:
         """See Admission; raises UnreachableError."""
         try:
             async with asyncio.timeout_at(self._until_s) as limit:
                 self._limits.add(limit)
                 try:
-                    return await super().place(request, anew=anew)
+                    return await super().place(request, anew=anew, only=only)
                 finally:
                     self._limits.discard(limit)
         except TimeoutError:
@@ -186,8 +185,9 @@ class _Admission(Admission):
 class _Front:
     """The gateway, as `wire` asks a server."""
 
-    def __init__(self, gateway: Gateway, headers: dict[str, str], called: str) -> None:
-        self._gateway, self._headers, self.called = gateway, headers, called
+    def __init__(self, gateway: Gateway, headers: dict[str, str], meter: Meter) -> None:
+        self._gateway, self._headers = gateway, headers
+        self.meter, self.called = meter, meter.called
 
     async def get(self, path: str, form: type[T]) -> T:
         """See wire.Server."""
@@ -197,18 +197,18 @@ class _Front:
             raise self._refusal(reply, "the check")
         return decode(reply.whole or b"", form, self.called, "the check")
 
-    async def post(self, path: str, body: Any, form: type[T], asked: str) -> T:
+    async def post(self, path: str, body: Any, form: type[T], asked: Request) -> T:
         """See wire.Server."""
-        async with self._relayed(path, body, asked) as relayed:
-            return decode(relayed.reply.whole or b"", form, self.called, asked)
+        async with self._relayed(path, body, asked.where) as relayed:
+            return decode(relayed.reply.whole or b"", form, self.called, asked.where)
 
     async def events(
-        self, path: str, body: Any, form: type[T], asked: str
+        self, path: str, body: Any, form: type[T], asked: Request
     ) -> AsyncGenerator[T, None]:
         """See wire.Server."""
-        async with self._relayed(path, body, asked) as relayed:
+        async with self._relayed(path, body, asked.where) as relayed:
             pieces = relayed.pieces()
-            async for event in events_in(pieces, form, self.called, asked):
+            async for event in events_in(pieces, form, self.called, asked.where):
                 yield event
             async for _ in pieces:  # up to the proper end
                 pass

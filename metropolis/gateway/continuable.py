@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from metropolis.gateway.asked import with_fields
+from metropolis.gateway.routes import CHATS, COMPLETIONS
 
-CHATS, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 EVERY_USAGE = {"include_usage": True, "continuous_usage_stats": True}
 """Tokens so far in every event; SGLang and vLLM know it."""
 

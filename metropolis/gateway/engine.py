@@ -13,15 +13,23 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from metropolis.gateway.asked import with_fields
-from metropolis.gateway.priorities import Priorities
-from metropolis.llm.backends.connection import BrokenAnswerError, Connection
+from metropolis.gateway.access import CREDENTIALS
+from metropolis.gateway.asked import parts_with_fields
+from metropolis.gateway.priorities import PRIORITIES, Priorities
+from metropolis.gateway.probing import KINDS, SGLANG, VLLM, Model, kind_of, named, traits_of
+from metropolis.gateway.routes import ORDERED
+from metropolis.llm.backends.connection import (
+    AnswerLimitError,
+    AnswerLimits,
+    BrokenAnswerError,
+    Connection,
+)
 from metropolis.llm.backends.http import ABORT_S, JSONServer, bare_url, parse_url
 from metropolis.llm.backends.pool import Connections
 from metropolis.llm.base import LLMError, MalformedError, RefusedError, UnavailableError
+from metropolis.llm.placement import PREFIX
 from metropolis.types import MetropolisError
 
-KINDS = ("sglang", "vllm", "compatible")
 OF_CONNECTION = frozenset(
     (
         "connection", "content-length", "host", "keep-alive", "proxy-authenticate",
@@ -29,8 +37,12 @@ OF_CONNECTION = frozenset(
     )
 )  # fmt: skip
 """Headers that are not handed on."""
-OF_BODY = OF_CONNECTION | {"accept-encoding", "content-encoding", "expect"}
-"""Nor are these of a request, whose body has come and been unpacked."""
+VLLM_PRIORITY = "X-Vllm-Priority"
+"""vLLM believes it before the body."""
+OF_REQUEST = OF_CONNECTION | {
+    "accept-encoding", "content-encoding", "expect", VLLM_PRIORITY.lower(),
+}  # fmt: skip
+"""Nor are these of a request: its body has come and been unpacked, its priority is the policy's."""
 CAPACITY_TOKENS = 400_000
 """KV cache of an engine of which nothing is said: 8 billion parameters on 80 GB."""
 TOKENS_PER_S = 30.0
@@ -42,20 +54,27 @@ KEEPALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_K
 """A machine that has vanished without a word is found out after 35 s."""
 
 
+LIMITS = AnswerLimits(body_bytes=256 << 20, time_s=3600.0)
+"""Of an engine's answer; embeddings of a batch take the most bytes."""
+
+
 class EngineLostError(UnavailableError):
-    """The engine cannot be reached, or broke off its answer."""
+    """The engine cannot be reached, or broke off its answer.
+
+    `is_final`: the answer was beyond the limits, and another engine's would be, too.
+    """
+
+    def __init__(self, sentence: str, *, is_final: bool = False) -> None:
+        super().__init__(sentence)
+        self.is_final = is_final
 
 
 PREEMPTIONS = (b"sglang:num_retracted_requests_total", b"vllm:num_preemptions_total")
 """Metrics that count requests which the engine has put back for want of memory."""
 
 
-class _Model(msgspec.Struct):
-    owned_by: str | None = None
-
-
 class _Models(msgspec.Struct):
-    data: list[_Model] | None = None
+    data: list[Model] | None = None
 
 
 class _Abort(NamedTuple):
@@ -107,17 +126,24 @@ class Reply:
 
 
 class Engine:
-    """The engine that `spec` names: sglang:URL and vllm:URL take priorities, a bare URL none.
+    """The engine that `spec` names: sglang:URL, vllm:URL, or a URL, whose kind is found out.
 
-    A bare URL is asked whether it is SGLang, which aborts by id, as soon as it answers. Raises
+    With an `api_key` it gets that instead of its clients'. Its answers stay within `limits`. Raises
     MetropolisError on anything else.
     """
 
-    def __init__(self, spec: str) -> None:
+    def __init__(
+        self, spec: str, api_key: str | None = None, limits: AnswerLimits = LIMITS
+    ) -> None:
         kind, _, rest = spec.partition(":")
-        self._kind = kind if kind in KINDS else None
-        self._takes_priorities = self.is_known
-        url = parse_url(rest if self._kind else spec)
+        self._named = kind if kind in KINDS else None
+        self.traits = named(self._named)
+        """As it said when it answered last."""
+        self._has_said = False
+        """Whether it has, since it was lost."""
+        self.models: frozenset[str] = frozenset()
+        """Names of those that it serves; empty: it does not say."""
+        url = parse_url(rest if self._named else spec)
         if "@" in url.netloc:
             raise MetropolisError(
                 f"--engine {bare_url(url)}: leave out user and password; keys come from clients"
@@ -126,8 +152,9 @@ class Engine:
         self.name = bare_url(url._replace(path=self._base))
         """How sentences and metrics call it."""
         self._host = url.netloc
-        self._connections = Connections(url)
-        self._checks = JSONServer("the engine", self.name)
+        self._connections = Connections(url, limits)
+        self._api_key = api_key
+        self._checks = JSONServer("the engine", self.name, api_key)
         self._priorities = Priorities()
         self._rid = f"gateway-{uuid.uuid4().hex[:12]}"
         self._count = 0
@@ -141,20 +168,34 @@ class Engine:
     @property
     def is_known(self) -> bool:
         """SGLang or vLLM, which continue a chat's last message and count tokens in every event."""
-        return self._kind in ("sglang", "vllm")
+        return self.traits.kind in (SGLANG, VLLM)
 
     async def ask(
-        self, method: str, path: str, headers: Mapping[str, str], body: bytes, rank: int
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes = b"",
+        rank: int | None = None,
     ) -> Reply:
-        """The answer to a client's request; raises EngineLostError."""
+        """The answer to a client's request, of that `rank` if it is ordered; raises
+        EngineLostError."""
         lines = [f"{method} {self._base}{path} HTTP/1.1", f"Host: {self._host}"]
-        lines += [f"{name}: {value}" for name, value in _handed_on(headers.items(), OF_BODY)]
+        kept_back = OF_REQUEST | {name.lower() for name in headers if _is_placement(name)}
+        if self._api_key is not None:
+            kept_back |= CREDENTIALS
+            lines.append(f"Authorization: Bearer {self._api_key}")
+        lines += [f"{name}: {value}" for name, value in _handed_on(headers.items(), kept_back)]
+        if rank is not None and self.traits.kind == VLLM and self.traits.takes_priorities:
+            lines.append(f"{VLLM_PRIORITY}: {rank}")
         while True:
-            fields = self._fields(rank) if body else {}
-            content = with_fields(body, fields)
-            head = "\r\n".join([*lines, f"Content-Length: {len(content)}\r\n\r\n"])
-            request = head.encode("utf-8", "surrogateescape") + content
-            abort = _Abort(fields["rid"], headers.get("Authorization")) if "rid" in fields else None
+            fields = {} if rank is None else self._fields(path, rank)
+            parts = parts_with_fields(body, fields)
+            length = sum(map(len, parts))
+            head = "\r\n".join([*lines, f"Content-Length: {length}\r\n\r\n"])
+            request = b"".join((head.encode("utf-8", "surrogateescape"), *parts))
+            key = None if self._api_key is not None else headers.get("Authorization")
+            abort = _Abort(fields["rid"], key) if "rid" in fields else None
             connection = None
             try:
                 connection = await self._connections.take()
@@ -166,7 +207,8 @@ class Engine:
             except (OSError, BrokenAnswerError) as error:
                 if connection is not None:
                     connection.close()
-                if connection is None or connection.exchanges == 1 or connection.headers:
+                is_new = connection is None or connection.exchanges == 1 or connection.headers
+                if is_new or isinstance(error, AnswerLimitError):
                     raise self.lost(error) from None
                 # an idle connection, which the engine has closed meanwhile: another one may be good
             except BaseException:
@@ -177,21 +219,24 @@ class Engine:
     async def probe(self) -> tuple[bool, str]:
         """Whether the engine answers, and a sentence about it; see also `is_silent`."""
         self.is_silent = False
-        sentence, models = f"the engine at {self.name} answers", _Models()
         try:
             async with asyncio.timeout(PROBE_S):
-                models = await self._checks.get("v1/models", _Models)
+                models = (await self._checks.get("v1/models", _Models)).data or []
         except TimeoutError:
-            self.is_silent = True
+            self.is_silent, self._has_said = True, False
             return False, f"the engine at {self.name} does not answer within {PROBE_S:g} s"
         except (UnavailableError, MalformedError) as error:
+            self._has_said = False
             return False, str(error)
         except LLMError as error:  # it wants a key, or has no such page, and yet it answers
-            sentence = f"{error}; requests go there all the same"
-        if self._kind is None and models.data:
-            is_sglang = any(model.owned_by == "sglang" for model in models.data)
-            self._kind = "sglang" if is_sglang else "compatible"
-        return True, sentence
+            return True, f"{error}; requests go there all the same"
+        self.models = frozenset(model.id for model in models)
+        if models and not self._has_said:
+            kind, is_named = self._named or kind_of(models), self._named is not None
+            self._has_said = True
+            self.traits = await traits_of(self._checks, kind, models[0].id, is_named=is_named)
+        said = f": {self.traits}" if str(self.traits) else ""
+        return True, f"the engine at {self.name} answers{said}"
 
     async def preemptions(self) -> float | None:
         """How many requests it has put back so far; None if it does not tell."""
@@ -214,7 +259,12 @@ class Engine:
         await self._checks.close()
 
     def lost(self, error: Exception) -> EngineLostError:
-        """What `error` means to clients."""
+        """What `error` means to clients; who answers next may be another engine."""
+        if isinstance(error, AnswerLimitError):
+            return EngineLostError(
+                f"the answer of the engine at {self.name} {error}", is_final=True
+            )
+        self._has_said = False
         return EngineLostError(f"the engine at {self.name} was lost: {error}")
 
     def close_reply(self, connection: Connection, abort: _Abort | None) -> None:
@@ -225,18 +275,25 @@ class Engine:
             self._aborts.add(telling)
             telling.add_done_callback(self._aborts.discard)
 
-    def _fields(self, rank: int) -> dict[str, Any]:
+    def _fields(self, path: str, rank: int) -> dict[str, Any]:
         """What this kind of engine is told beside the client's body, every time it is sent.
 
         SGLang takes an id once, and aborts every request whose id begins with the one it is told.
         """
         fields: dict[str, Any] = {}
-        if self._takes_priorities:
-            fields["priority"] = rank if self._kind == "vllm" else self._priorities.priority(rank)
-        if self._kind == "sglang":
+        known = ORDERED.get(path.partition("?")[0], frozenset())
+        if self.traits.takes_priorities and "priority" in known:
+            fields["priority"] = self._priority(rank)
+        if self.traits.kind == SGLANG and "rid" in known:
             self._count += 1
             fields["rid"] = f"{self._rid}-{self._count}-"
         return fields
+
+    def _priority(self, rank: int) -> int:
+        if self.traits.kind == VLLM:
+            return rank
+        level = self._priorities.priority(rank)
+        return level if self.traits.is_low_first else PRIORITIES - 1 - level
 
     async def _tell(self, abort: _Abort) -> None:
         body, asked = {"rid": abort.rid}, f"aborting {abort.rid}"
@@ -259,6 +316,11 @@ def _handed_on(
     named = [value for name, value in headers if name.lower() == "connection"]
     but = kept_back.union(token.strip().lower() for value in named for token in value.split(","))
     return [(name, value) for name, value in headers if name.lower() not in but]
+
+
+def _is_placement(name: str) -> bool:
+    """Meant for this gateway: names of agents and functions do not concern engines."""
+    return name.lower().startswith(PREFIX.lower())
 
 
 def _keep_alive(connection: Connection) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from metropolis.llm.backends.http import NO_JSON
+
 ERROR = 500
 
 
@@ -32,7 +34,7 @@ class Envelope:
         """One more event."""
         if not self.head:
             self.head = {k: v for k, v in event.items() if k not in ("choices", "usage")}
-        if event.get("usage"):
+        if isinstance(event.get("usage"), dict) and event["usage"]:
             self._usage = event["usage"]
             if is_first_part:
                 self._prompt_usage = self._usage
@@ -50,7 +52,7 @@ class Envelope:
         """An event was none: the engine's error, perhaps."""
         try:
             error = msgspec.json.decode(data)["error"]
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError):
+        except (*NO_JSON, KeyError, TypeError):
             self._is_broken = True
             return
         code = error.get("code") if isinstance(error, dict) else None
@@ -66,13 +68,13 @@ class Envelope:
         last = self._usage or ({} if self._prompt_usage is None else self._prompt_usage)
         if not last:
             return None
-        prompt = last.get("prompt_tokens", 0) - kept_tokens
+        prompt = _tokens(last, "prompt_tokens") - kept_tokens
         details = last.get("prompt_tokens_details")
         if self._prompt_usage is not None:
-            prompt = self._prompt_usage.get("prompt_tokens", 0)
+            prompt = _tokens(self._prompt_usage, "prompt_tokens")
             details = self._prompt_usage.get("prompt_tokens_details")
-        completion = kept_tokens + (last.get("completion_tokens", 0) if self._usage else 0)
-        counts = {
+        completion = kept_tokens + (_tokens(last, "completion_tokens") if self._usage else 0)
+        counts: dict[str, Any] = {
             "prompt_tokens": prompt,
             "completion_tokens": completion,
             "total_tokens": prompt + completion,
@@ -128,10 +130,17 @@ def written(event: dict[str, Any]) -> bytes:
     return b"data: " + msgspec.json.encode(event) + b"\n\n"
 
 
-def error_body(status: int, sentence: str) -> dict[str, Any]:
-    """An error of ours, as OpenAI writes them."""
+def error_body(status: int, sentence: str, code: str | None = None) -> dict[str, Any]:
+    """An error of ours, as OpenAI writes them; its `code` is the status if none is given."""
     kind = "invalid_request_error" if status < 500 else "server_error"
-    return {"error": {"message": sentence, "type": kind, "param": None, "code": status}}
+    error = {"message": sentence, "type": kind, "param": None, "code": code or status}
+    return {"error": error}
+
+
+def _tokens(usage: dict[str, Any], name: str) -> int:
+    """A count that an engine tells; 0 for what is none."""
+    told = usage.get(name)
+    return told if isinstance(told, int) else 0
 
 
 def _set(values: dict[str, Any], name: str, value: Any) -> None:

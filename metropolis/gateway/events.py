@@ -9,6 +9,9 @@ import msgspec
 THOUGHT = "<think"
 """Templates of chats render thoughts anew, so that no answer that has some can be continued."""
 
+TOKENS_MAX = 10**9
+"""No answer has more."""
+
 
 class Delta(msgspec.Struct, frozen=True):
     """What a chat's answer grows by."""
@@ -37,18 +40,18 @@ class Choice(msgspec.Struct):
     prompt_token_ids: list[int] | None = None
 
 
-class Usage(msgspec.Struct):
-    """Tokens so far."""
-
-    completion_tokens: int
-
-
 class Event(msgspec.Struct):
     """One of a stream, but the last."""
 
     choices: list[Choice]
-    usage: Usage | None = None
+    usage: Any = None
     error: Any = None
+
+    @property
+    def tokens(self) -> int | None:
+        """Of the answer so far; None: the engine does not say, or says what cannot be."""
+        told = self.usage.get("completion_tokens") if isinstance(self.usage, dict) else None
+        return told if type(told) is int and 0 <= told <= TOKENS_MAX else None
 
 
 def data_in(block: bytes) -> bytes:

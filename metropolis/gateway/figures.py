@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from time import process_time
 
 BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
+OTHER = "other"
+"""Stands for the functions beyond those that are told apart."""
 ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
@@ -41,10 +43,26 @@ class Figures:
         self.requests: Counter[tuple[str, str, int]] = Counter()
         """By engine (none: it was at no engine), function, status."""
         self.latency, self.queueing = Histogram(), Histogram()
+        self.passed: Counter[tuple[str, str, int]] = Counter()
+        """Not ordered, by engine, route, status."""
+        self.turned_away: Counter[str] = Counter()
+        """By reason: what was refused before it became a request."""
+        self.tenants: Counter[tuple[str, int]] = Counter()
+        """Requests by whose key they had, and status."""
         self.aborted = self.retried = self.refused = self.preempted = 0
 
+    def forget(self, function: str) -> None:
+        """Add its counts to those of OTHER."""
+        for engine, name, status in [key for key in self.requests if key[1] == function]:
+            self.requests[engine, OTHER, status] += self.requests.pop((engine, name, status))
+
     def text(
-        self, up: Mapping[str, bool], at_work: Mapping[str, int], waiting: int, programs: int
+        self,
+        up: Mapping[str, bool],
+        at_work: Mapping[str, int],
+        waiting: int,
+        programs: int,
+        connections: int = 0,
     ) -> str:
         """All of it; `up` and `at_work` by engine."""
         lines = [
@@ -57,9 +75,25 @@ class Figures:
         for (engine, function, status), count in sorted(self.requests.items()):
             labels = _labels(engine=engine, function=function, status=str(status))
             lines.append(f"metropolis_requests_total{labels} {count}")
+        lines += _head("metropolis_passed_total", "counter", "Requests that no policy orders.")
+        for (engine, route, status), count in sorted(self.passed.items()):
+            labels = _labels(engine=engine, route=route, status=str(status))
+            lines.append(f"metropolis_passed_total{labels} {count}")
         lines += _gauges("metropolis_engine_up", "Whether the engine answers.", up)
         lines += _gauges("metropolis_running_requests", "Requests at the engine.", at_work)
+        lines += _head(
+            "metropolis_turned_away_total",
+            "counter",
+            "What was refused before it became a request.",
+        )
+        for reason, count in sorted(self.turned_away.items()):
+            lines.append(f"metropolis_turned_away_total{_labels(reason=reason)} {count}")
+        lines += _head("metropolis_tenant_requests_total", "counter", "Requests by tenant.")
+        for (tenant, status), count in sorted(self.tenants.items()):
+            labels = _labels(tenant=tenant, status=str(status))
+            lines.append(f"metropolis_tenant_requests_total{labels} {count}")
         for name, kind, what, value in (
+            ("connections", "gauge", "Connections of clients.", connections),
             ("queue_length", "gauge", "Requests that wait in the gateway.", waiting),
             ("programs", "gauge", "Programs that have not ended.", programs),
             ("aborted_total", "counter", "Requests whose client has left.", self.aborted),

@@ -18,7 +18,8 @@ import msgspec
 
 from metropolis.gateway.continuable import Continuable
 from metropolis.gateway.envelope import Envelope, error_body, written
-from metropolis.gateway.events import Choice, Event, Usage, data_in
+from metropolis.gateway.events import Choice, Event, data_in
+from metropolis.llm.backends.http import NO_JSON
 
 END = re.compile(rb"(\n\r?\n)")
 LAST = b"data: [DONE]\n\n"
@@ -75,6 +76,11 @@ class Partial:
     def can_go_on(self) -> bool:
         """The rest can be asked for, or, as the client has nothing yet, all."""
         return self.is_understood or self.is_joined
+
+    @property
+    def held_bytes(self) -> int:
+        """About what is kept here: the text so far and the event that is not whole."""
+        return self._length + len(self._cut)
 
     @property
     def is_at_its_end(self) -> bool:
@@ -172,21 +178,24 @@ class Partial:
         return block + end
 
     def _read(self, data: bytes, as_it_came: bytes) -> bytes:
+        is_engines = self._is_first_part and not self.is_joined and not self._request.counts
+        passes = is_engines and bool(self._envelope.head)
+        fields: dict[str, Any] = {}
         try:
+            if not passes:
+                fields = msgspec.json.decode(data)
             event = msgspec.json.decode(data, type=Event)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except NO_JSON:
             event = None
         if event is None or event.error is not None:
             self.is_understood = False
             self._envelope.failed(data)
             return as_it_came
-        unseen = "".join(self._choose(choice, event.usage) for choice in event.choices)
-        if event.usage is not None:
-            self.output_tokens = self._kept_tokens + event.usage.completion_tokens
-        is_engines = self._is_first_part and not self.is_joined and not self._request.counts
-        if is_engines and self._envelope.head:
+        unseen = "".join(self._choose(choice, event.tokens) for choice in event.choices)
+        if event.tokens is not None:
+            self.output_tokens = self._kept_tokens + event.tokens
+        if passes:
             return as_it_came
-        fields = msgspec.json.decode(data)
         if self._request.wants_ids:
             for choice in fields["choices"]:
                 for name in IDS & choice.keys():
@@ -197,14 +206,14 @@ class Partial:
             return as_it_came
         return self._rewritten(fields, unseen)
 
-    def _choose(self, choice: Choice, usage: Usage | None) -> str:
+    def _choose(self, choice: Choice, told: int | None) -> str:
         """What the client has not yet of a choice's text."""
         text = choice.text or choice.delta.content or ""
         self.is_understood &= choice.delta.is_plain
         self.output_tokens += bool(text)
         tokens = self.output_tokens
-        if usage is not None:
-            tokens = self._kept_tokens + usage.completion_tokens
+        if told is not None:
+            tokens = self._kept_tokens + told
         if text or choice.logprobs or choice.token_ids:
             logprobs = _shifted(choice.logprobs, self._begin)
             self._pieces.append(_Piece(text, tokens, logprobs, choice.token_ids))

@@ -12,21 +12,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
 from math import inf
+from typing import TypeVar
 
 from metropolis.gateway.admission import Admission, QueueFullError
-from metropolis.gateway.asked import read
+from metropolis.gateway.asked import of_tenant, read
 from metropolis.gateway.engine import PROBE_S, Engine, EngineLostError, Reply
 from metropolis.gateway.figures import Figures
+from metropolis.gateway.models import check_alike, mismatch
+from metropolis.gateway.passing import Passed
 from metropolis.gateway.relayed import Relayed
+from metropolis.gateway.responses import Responses
 from metropolis.gateway.sessions import Sessions
 from metropolis.llm.base import UnreachableError
 from metropolis.policy.base import Execution, QueuedRequest
+from metropolis.policy.faults import PluginError
 from metropolis.types import MetropolisError
 
 PROBE_EVERY_S = 2.0
 PROBE_LOST_S = 0.5
 SWEEP_S = 1.0
+INLINE_BYTES = 64 << 10
+"""Of a body that is read on the event loop: 1 ms at most."""
 HANGS_LOOKS = 2
 """Silent at so many looks, one after the other, an engine is believed to hang."""
 LEFT, REFUSED, LOST, FAILED = 499, 429, 502, 500
@@ -34,16 +42,20 @@ STATUSES = (
     ((asyncio.CancelledError, ConnectionError, GeneratorExit), LEFT),
     ((EngineLostError, UnreachableError), LOST),
     (QueueFullError, REFUSED),
+    (PluginError, FAILED),
     (MetropolisError, 400),
     (BaseException, FAILED),
 )
 """By which requests are counted that no engine has answered, or not to the end."""
 
+T = TypeVar("T")
+
 
 class Gateway:
     """Engines behind one queue; `said` is told when one is lost or comes back.
 
-    Raises MetropolisError when one is named twice.
+    The dispatcher is told the smallest KV cache of an engine, unless `learns_capacity` is False.
+    Raises MetropolisError when an engine is named twice.
     """
 
     def __init__(
@@ -52,13 +64,15 @@ class Gateway:
         admission: Admission,
         idle_s: float,
         said: Callable[[str], None] = lambda _: None,
+        *,
+        learns_capacity: bool = True,
     ) -> None:
         names = [engine.name for engine in engines]
         for name in names:
             if names.count(name) > 1:
                 raise MetropolisError(f"the engine at {name} is named twice; name it once")
         self.engines, self.admission = engines, admission
-        self.sessions = Sessions(idle_s, self._program_ended)
+        self.sessions = Sessions(idle_s, self._program_ended, self._function_ended)
         self.figures = Figures()
         self._said = said
         for engine in engines:
@@ -68,14 +82,33 @@ class Gateway:
         self._failed_looks = [0] * len(engines)
         """One after the other."""
         self._silent_looks = [0] * len(engines)
-        self._relayed: set[Relayed] = set()
+        self.responses = Responses()
+        self.passing = [0] * len(engines)
+        """Requests at each that are not ordered."""
+        self._relayed: set[Relayed | Passed] = set()
         """What has not been answered."""
+        self._faulty: set[str] = set()
+        """Plug-ins of which a fault has been told."""
+        self._refused: list[str | None] = [None] * len(engines)
+        """What was said of an engine that serves other models."""
+        self._learns_capacity = learns_capacity
         self._watches: list[asyncio.Task[None]] = []
+        self._parsing = asyncio.Semaphore()
 
     async def start(self) -> None:
-        """Look at every engine once, and from then on every now and then."""
-        await asyncio.gather(*map(self._look, range(len(self.engines))))
+        """Look at every engine once, and from then on every now and then.
+
+        Raises MetropolisError when they serve different models.
+        """
+        seen = await asyncio.gather(*(engine.probe() for engine in self.engines))
+        try:
+            check_alike(self.engines)
+        except MetropolisError:
+            await self.close()
+            raise
         instances = range(len(self.engines))
+        for instance in instances:
+            self._seen(instance, *seen[instance])
         watches = [*map(self._watch, instances), *map(self._count_preemptions, instances)]
         self._watches = [asyncio.ensure_future(watch) for watch in (*watches, self._sweep())]
 
@@ -91,15 +124,20 @@ class Gateway:
 
     @asynccontextmanager
     async def reply_to(
-        self, path: str, headers: Mapping[str, str], body: bytes
+        self, path: str, headers: Mapping[str, str], body: bytes, tenant: str = ""
     ) -> AsyncIterator[Relayed]:
-        """An engine's answer to the POST of `body`.
+        """An engine's answer to the POST of `body`; programs are those of `tenant`.
 
-        Raises QueueFullError, MetropolisError on what cannot be understood, and EngineLostError
-        when engines died of it.
+        Raises QueueFullError, MetropolisError on what cannot be understood, EngineLostError when
+        engines died of it, and UnknownResponseError.
         """
-        request = self.sessions.enter(read(headers, body), self.admission.clock())
-        relayed = Relayed(self, request, path, headers)
+        asked = of_tenant(await self.parse(len(body), lambda: read(headers, body)), tenant)
+        made = self.responses.find(asked.previous, tenant, self.admission.clock())
+        if made is not None and asked.program is None:
+            asked = replace(asked, program=made.program)
+        request = self.sessions.enter(asked, self.admission.clock())
+        only = None if made is None else made.instance
+        relayed = Relayed(self, request, path, headers, only, tenant)
         self._relayed.add(relayed)
         status = 0
         try:
@@ -115,6 +153,9 @@ class Gateway:
             became = next(each for kind, each in STATUSES if isinstance(error, kind))
             if not status or became in (LEFT, LOST):
                 status = became
+            if isinstance(error, PluginError) and error.plugin not in self._faulty:
+                self._faulty.add(error.plugin)
+                self._said(str(error))
             self.figures.aborted += status == LEFT
             self.figures.refused += status == REFUSED
             raise
@@ -125,13 +166,60 @@ class Gateway:
             finally:
                 self.sessions.leave(request, self.admission.clock(), is_answered=status == 200)
 
+    @asynccontextmanager
+    async def passed(
+        self,
+        route: str,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        response: str | None = None,
+        tenant: str = "",
+    ) -> AsyncIterator[Reply]:
+        """An engine's answer to what is not ordered, if need be that which made `response`.
+
+        Raises EngineLostError when none answers, and UnknownResponseError.
+        """
+        made = self.responses.find(response, tenant, self.admission.clock())
+        only = None if made is None else made.instance
+        passed = Passed(self, method, path, headers, body, only)
+        self._relayed.add(passed)
+        status = LOST
+        try:
+            async with passed.reply() as reply:
+                status = reply.status
+                yield reply
+        except (asyncio.CancelledError, ConnectionError):
+            status = LEFT
+            raise
+        finally:
+            self._relayed.discard(passed)
+            engine = "" if passed.instance is None else self.engines[passed.instance].name
+            self.figures.passed[engine, route, status] += 1
+
+    def response_lost(self, instance: int) -> EngineLostError:
+        """What clients are told that refer to a response of an engine that does not answer."""
+        return EngineLostError(
+            f"the engine at {self.engines[instance].name}, which has made the response that the "
+            "request refers to, does not answer; send the conversation without it"
+        )
+
+    async def parse(self, size: int, function: Callable[[], T]) -> T:
+        """What `function` reads in a body of that size: in a large one in a thread, one at a time,
+        so that the event loop goes on."""
+        if size <= INLINE_BYTES:
+            return function()
+        async with self._parsing:
+            return await asyncio.to_thread(function)
+
     async def get(self, path: str, headers: Mapping[str, str]) -> Reply:
         """The answer of the first engine that is up to a GET; raises EngineLostError."""
         for instance, engine in enumerate(self.engines):
             if self.admission.is_up[instance]:
                 try:
                     async with asyncio.timeout(PROBE_S):
-                        return await engine.ask("GET", path, headers, b"", 0)
+                        return await engine.ask("GET", path, headers)
                 except TimeoutError as error:
                     self.doubt(instance, engine.lost(error))
                 except EngineLostError as error:
@@ -142,7 +230,7 @@ class Gateway:
         """It has ended; with 200 it was answered."""
         instance, started_s, now_s = relayed.instance, relayed.started_s, self.admission.clock()
         engine = "" if instance is None else self.engines[instance].name
-        self.figures.requests[engine, request.function, status] += 1
+        self.figures.requests[engine, self.sessions.shown(request.function), status] += 1
         if instance is None:
             return
         if status == 200:
@@ -167,10 +255,24 @@ class Gateway:
         with _faults_told(f"at the end of the program {program!r}"):
             self.admission.program_ended(program)
 
+    def _function_ended(self, function: str) -> None:
+        self.figures.forget(function)
+        with _faults_told(f"when it was told to forget {function!r}"):
+            self.admission.function_ended(function)
+
     async def _look(self, instance: int) -> None:
-        is_up, sentence = await self.engines[instance].probe()
-        if self.admission.is_up[instance] != is_up or not self._watches:  # the first look
+        self._seen(instance, *await self.engines[instance].probe())
+
+    def _seen(self, instance: int, is_up: bool, sentence: str) -> None:
+        refused = self._mismatch(instance) if is_up else None
+        if refused is not None:
+            is_up, sentence = False, refused
+        is_news = self.admission.is_up[instance] != is_up or refused != self._refused[instance]
+        self._refused[instance] = refused
+        if is_news or not self._watches:  # the first look
             self._said(sentence)
+        if is_up and self._learns_capacity:
+            self._learn_capacity(instance)
         self._failed_looks[instance] = 0 if is_up else self._failed_looks[instance] + 1
         is_silent = self.engines[instance].is_silent
         self._silent_looks[instance] = self._silent_looks[instance] + 1 if is_silent else 0
@@ -182,6 +284,19 @@ class Gateway:
         if self._silent_looks[instance] >= HANGS_LOOKS and any(self.admission.is_up):
             for relayed in self._relayed:
                 relayed.move_from(instance)
+
+    def _mismatch(self, instance: int) -> str | None:
+        up = zip(self.engines, self.admission.is_up, strict=True)
+        others = [one for one, is_up in up if is_up and one is not self.engines[instance]]
+        return mismatch(self.engines[instance], others)
+
+    def _learn_capacity(self, instance: int) -> None:
+        up = zip(self.engines, self.admission.is_up, strict=True)
+        known = [engine for engine, is_up in up if is_up] + [self.engines[instance]]
+        sizes = [engine.traits.capacity_tokens for engine in known]
+        told = [size for size in sizes if size is not None]
+        if told:
+            self.admission.learn_capacity(min(told))
 
     async def _watch(self, instance: int) -> None:
         while True:
@@ -210,6 +325,7 @@ class Gateway:
         while True:
             await asyncio.sleep(SWEEP_S)
             self.sessions.sweep(self.admission.clock())
+            self.responses.sweep(self.admission.clock())
             with _faults_told("when it was asked who goes next"):
                 self.admission.pump()
 

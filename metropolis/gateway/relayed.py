@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING
 
-from metropolis.gateway.admission import Yielding
+from metropolis.gateway.admission import ClosedError, Yielding
 from metropolis.gateway.asked import output_tokens_in
 from metropolis.gateway.continuable import continuable
-from metropolis.gateway.engine import EngineLostError, Reply
+from metropolis.gateway.engine import LIMITS, EngineLostError, Reply
 from metropolis.gateway.partial import Partial
+from metropolis.gateway.responses import FirstEvent, id_of
+from metropolis.gateway.routes import RESPONSES
 from metropolis.policy.base import QueuedRequest
+from metropolis.policy.faults import rank_of
 
 if TYPE_CHECKING:
     from metropolis.gateway.relay import Gateway
@@ -26,9 +29,16 @@ class Relayed:
     """The answer to `request`, and what can be told of it."""
 
     def __init__(
-        self, gateway: Gateway, request: QueuedRequest, path: str, headers: Mapping[str, str]
+        self,
+        gateway: Gateway,
+        request: QueuedRequest,
+        path: str,
+        headers: Mapping[str, str],
+        only: int | None = None,
+        tenant: str = "",
     ) -> None:
-        self._gateway, self._request = gateway, request
+        self._gateway, self._request, self._only = gateway, request, only
+        self._tenant = tenant
         self._path, self._headers = path, headers
         self.reply: Reply
         self.instance: int | None = None
@@ -42,6 +52,7 @@ class Relayed:
         self._is_preempted = self._is_yielding = self._is_moved = self._is_behind = False
         """The last: the client has not taken what there is."""
         self._end, self._events, self._losses = b"", 0, 0
+        self._first_event = FirstEvent()
 
     @property
     def started_s(self) -> float:
@@ -49,14 +60,20 @@ class Relayed:
         return self._sent_s - self._served_s
 
     async def ask(self, body: bytes) -> None:
-        """Have it placed and answered; raises as `Gateway.reply_to`."""
+        """Have it placed, on the `only` engine if there is one, and answered; raises as
+        `Gateway.reply_to`."""
         gateway = self._gateway
         preempts = gateway.admission.policy.preempts
         is_known = all(engine.is_known for engine in gateway.engines)
-        request = continuable(self._path, body, preempts=preempts, is_known=is_known)
+        request = await gateway.parse(
+            len(body),
+            lambda: continuable(self._path, body, preempts=preempts, is_known=is_known),
+        )
         await self._place(body if request is None else request.first(), anew=False)
         if self.reply.whole is not None:
             self.is_whole, self._end = True, self.reply.whole
+            if self._is_response:
+                self._keep_response(id_of(self.reply.whole))
         elif self.reply.status == 200 and request is not None:
             self._partial = Partial(request)
 
@@ -120,11 +137,29 @@ class Relayed:
 
     def _take(self, piece: bytes, partial: Partial) -> bytes:
         whole = partial.take(piece)
+        if partial.held_bytes > LIMITS.event_bytes:
+            sentence = f"an answer has more than {LIMITS.event_bytes:,} bytes of text or event"
+            raise EngineLostError(sentence, is_final=True)
         if not self._is_yielding and partial.can_leave:
             self._let_yield()
         return b"" if partial.is_joined else whole
 
+    @property
+    def _is_response(self) -> bool:
+        return self.reply.status == 200 and self._path.partition("?")[0] == RESPONSES
+
+    def _keep_response(self, id_: str | None) -> None:
+        """Requests that refer to it will go where it is."""
+        if id_ is not None:
+            assert self.instance is not None
+            now_s = self._gateway.admission.clock()
+            self._gateway.responses.add(
+                id_, self.instance, self._request.program, self._tenant, now_s
+            )
+
     def _count(self, piece: bytes) -> bytes:
+        if self._is_response:
+            self._keep_response(self._first_event.id_in(piece))
         self._events += piece.count(b"data:")
         self._end = (self._end + piece)[-KEPT_BYTES:]
         return piece
@@ -133,9 +168,13 @@ class Relayed:
         """Have `body` answered wherever there is room, until LOSSES_MAX engines were lost."""
         admission = self._gateway.admission
         while True:
-            self.instance = await admission.place(self._request, anew=anew)
+            try:
+                self.instance = await admission.place(self._request, anew=anew, only=self._only)
+            except ClosedError:
+                assert self._only is not None
+                raise self._gateway.response_lost(self._only) from None
             self._sent_s = admission.clock()
-            rank = admission.policy.rank(self._request)
+            rank = rank_of(admission.policy, self._request)
             engine = self._gateway.engines[self.instance]
             try:
                 async with asyncio.timeout(None) as self._asking:
@@ -170,13 +209,15 @@ class Relayed:
             self._doubt(error)
         self._is_moved = False
         self._losses += 1
-        if self._losses == LOSSES_MAX:
+        if self._losses == LOSSES_MAX or error.is_final:
             raise error
         self._gateway.figures.retried += 1
         self._put_back()
 
     def _doubt(self, error: EngineLostError) -> None:
         assert self.instance is not None
+        if error.is_final:
+            return  # the answer's fault
         self._gateway.doubt(self.instance, error)
 
     def _put_back(self) -> None:

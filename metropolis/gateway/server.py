@@ -3,28 +3,50 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import socket
+import ssl
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
+from multidict import CIMultiDict
 
+from metropolis.gateway.access import Access, AccessError
 from metropolis.gateway.admission import QueueFullError
+from metropolis.gateway.bodies import body_of
+from metropolis.gateway.connections import (
+    RETRY_AFTER,
+    ClientConnection,
+    Connections,
+    TLSConnection,
+    error_response,
+)
 from metropolis.gateway.engine import EngineLostError
-from metropolis.gateway.envelope import error_body
-from metropolis.gateway.relay import Gateway
-from metropolis.gateway.relayed import Relayed
+from metropolis.gateway.limits import Limits
+from metropolis.gateway.models import model_in
+from metropolis.gateway.passing import redacted
+from metropolis.gateway.refusals import Refusals
+from metropolis.gateway.relay import LEFT, Gateway
+from metropolis.gateway.responses import UnknownResponseError
+from metropolis.gateway.routes import OF_RESPONSES, ORDERED, PASSED, SERVER_INFO
+from metropolis.gateway.streaming import stream
+from metropolis.llm.placement import GATEWAY
+from metropolis.policy.faults import PluginError
 from metropolis.types import MetropolisError
 
-BODY_BYTES_MAX = 256 << 20
-"""Pictures travel in bodies."""
-RETRY_AFTER_S = 1
+HEALTH = "/health"
+"""What balancers of load ask without a key; without one it tells no addresses of engines."""
+REFUSED = {
+    "host": "a request was refused for its host; see --allow-host",
+    "origin": "a request of a web page was refused; see --allow-origin",
+    "key": "a request without a right key was refused",
+}
+"""How the log calls it."""
 BACKLOG = 4096
 GRACE_S = 5.0
 """How long connections may take to close."""
-STALL_S = 60.0
-"""A client that sends nothing of its body, or takes nothing of its answer, for so long has left."""
+DEFAULTS, OPEN = Limits(), Access()
+TENANT = web.RequestKey("tenant", str)
+"""Whose key a request has."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -32,40 +54,61 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Server:
     """Serves `gateway` over HTTP."""
 
-    def __init__(self, gateway: Gateway, stall_s: float = STALL_S) -> None:
-        self._gateway = gateway
-        self._stall_s = stall_s
+    def __init__(
+        self,
+        gateway: Gateway,
+        limits: Limits = DEFAULTS,
+        access: Access = OPEN,
+        said: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._gateway, self._access = gateway, access
+        self._refusals = Refusals(gateway.figures.turned_away, said)
+        self._connections = Connections(limits, self._refusals)
         self._is_draining = False
         self._handlings: set[asyncio.Task[object] | None] = set()
         self._open = 0
         """Requests whose body has come."""
         self._all_answered = asyncio.Event()
         self._all_answered.set()
+        self._listening: asyncio.Server | None = None
         app = web.Application(middlewares=[self._middleware])
-        app.router.add_post("/v1/chat/completions", self._relay)
-        app.router.add_post("/v1/completions", self._relay)
+        app.on_response_prepare.append(self._let_pages_read)
+        for path in ORDERED:
+            app.router.add_post(path, self._relay)
+        for method, path in (*PASSED, *OF_RESPONSES):
+            app.router.add_route(method, path, self._pass)
         app.router.add_get("/v1/models", self._models)
-        app.router.add_get("/health", self._health)
+        app.router.add_get("/v1/models/{name:.+}", self._model)
+        app.router.add_get(HEALTH, self._health)
         app.router.add_get("/metrics", self._metrics)
-        self._runner = web.AppRunner(
-            app, handler_cancellation=True, access_log=None, shutdown_timeout=GRACE_S
-        )
+        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=GRACE_S)
 
-    async def start(self, host: str, port: int) -> str:
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> str:
         """Listen there, at a free port if it is 0; returns the URL. Raises MetropolisError."""
         await self._gateway.start()
         await self._runner.setup()
-        self._site = web.TCPSite(self._runner, host, port, backlog=BACKLOG)
+        server = self._runner.server
+        assert server is not None
+
+        def accepted() -> asyncio.BaseProtocol:
+            connection = ClientConnection(server, self._connections)
+            if tls is None:
+                return connection
+            return TLSConnection(connection, tls, self._connections.limits.header_s)
+
         try:
-            await self._site.start()
+            self._listening = await asyncio.get_running_loop().create_server(
+                accepted, host, port, backlog=BACKLOG
+            )
         except OSError as error:
             await self._runner.cleanup()
             await self._gateway.close()
             raise MetropolisError(
                 f"cannot listen at {host}:{port}: {_reason(error)}; choose another --host or --port"
             ) from None
-        name, port = self._runner.addresses[0][:2]
-        return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+        name, port = self._listening.sockets[0].getsockname()[:2]
+        scheme = "http" if tls is None else "https"
+        return f"{scheme}://[{name}]:{port}" if ":" in name else f"{scheme}://{name}:{port}"
 
     @property
     def unanswered(self) -> int:
@@ -75,7 +118,7 @@ class Server:
     async def drain(self) -> None:
         """Take no more requests, answer those that have come whole, and close."""
         self._is_draining = True
-        await self._site.stop()
+        self._stop_listening()
         await self._all_answered.wait()
         await self.close()
 
@@ -84,85 +127,162 @@ class Server:
         for handling in self._handlings:
             if handling is not None:
                 handling.cancel()
+        self._stop_listening()
         await self._runner.cleanup()
         await self._gateway.close()
+
+    def _stop_listening(self) -> None:
+        if self._listening is not None:
+            self._listening.close()
 
     @web.middleware
     async def _middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Errors as OpenAI writes them."""
         handling = asyncio.current_task()
         self._handlings.add(handling)
+        status = LEFT
         try:
+            response = await self._answered(request, handler)
+            status = response.status
+            return response
+        finally:
+            self._handlings.discard(handling)
+            if tenant := request.get(TENANT, ""):
+                self._gateway.figures.tenants[tenant, status] += 1
+
+    async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        connection = request.protocol
+        assert isinstance(connection, ClientConnection)
+        try:
+            connection.head_received(request)
+            if not request.raw_path.startswith("/"):
+                raise MetropolisError("the request names no path of this server")
+            self._access.check(request.headers)
+            if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
+                return web.Response(status=204, headers=self._access.preflight(request.headers))
+            if request.path != HEALTH:
+                request[TENANT] = self._access.tenant(request.headers)
             return await handler(request)
+        except AccessError as error:
+            self._refusals.add(error.reason, REFUSED[error.reason])
+            headers, code = None, None
+            if error.status == 401:
+                headers, code = {"WWW-Authenticate": "Bearer"}, "invalid_api_key"
+            return error_response(error.status, str(error), headers, code)
         except QueueFullError as error:
-            return _error(429, str(error), {"Retry-After": str(RETRY_AFTER_S)})
+            return error_response(429, str(error), RETRY_AFTER)
         except MetropolisError as error:
-            return _error(502 if isinstance(error, EngineLostError) else 400, str(error))
+            return error_response(_status_of(error), str(error))
         except ConnectionError:
             return web.Response()  # nobody is there to read it
         except web.HTTPException as error:
-            return _error(error.status, f"{request.method} {request.path}: {error.reason}")
-        finally:
-            self._handlings.discard(handling)
+            retry_after = error.headers.get("Retry-After")
+            headers = None if retry_after is None else {"Retry-After": retry_after}
+            sentence = f"{request.method} {request.path}: {error.reason}"
+            return error_response(error.status, sentence, headers)
+
+    async def _let_pages_read(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Those that are allowed, whatever the engine has said of it."""
+        if allowed := self._access.cors(request.headers):
+            for name in {name.lower() for name in response.headers}:
+                if name.startswith("access-control-allow-origin"):
+                    del response.headers[name]
+            response.headers.extend(allowed)
+
+    def _handed_on(self, request: web.Request) -> CIMultiDict[str]:
+        """The headers that engines get."""
+        return CIMultiDict(
+            (name, value) for name, value in request.headers.items() if self._access.handed_on(name)
+        )
 
     async def _relay(self, request: web.Request) -> web.StreamResponse:
-        body = await self._body(request)
+        return await self._finish(request, self._answer)
+
+    async def _pass(self, request: web.Request) -> web.StreamResponse:
+        return await self._finish(request, self._passed)
+
+    async def _finish(
+        self,
+        request: web.Request,
+        answer: Callable[[web.Request, bytes], Awaitable[web.StreamResponse]],
+    ) -> web.StreamResponse:
+        """Answer a request that has come whole, even at the end of the gateway."""
+        body = await body_of(request, self._connections)
         if self._is_draining:
-            return _error(503, "the gateway is shutting down", {"Connection": "close"})
+            return error_response(503, "the gateway is shutting down", {"Connection": "close"})
         self._open += 1
         self._all_answered.clear()
         try:
-            return await self._answer(request, body)
+            return await answer(request, body)
         finally:
             self._open -= 1
             if not self._open:
                 self._all_answered.set()
 
-    async def _body(self, request: web.Request) -> bytes:
-        body = bytearray()
-        while True:
-            try:
-                async with asyncio.timeout(self._stall_s):
-                    piece = await request.content.readany()
-            except TimeoutError:
-                sentence = f"nothing of the body has come for {self._stall_s:g} s"
-                raise web.HTTPRequestTimeout(reason=sentence) from None
-            except web.RequestPayloadError:
-                raise MetropolisError(
-                    "the body is not encoded as its Content-Encoding or Transfer-Encoding says"
-                ) from None
-            body += piece
-            if not piece:
-                return bytes(body)
-            if len(body) > BODY_BYTES_MAX:
-                raise web.HTTPRequestEntityTooLarge(BODY_BYTES_MAX, len(body))
-
     async def _answer(self, request: web.Request, body: bytes) -> web.StreamResponse:
-        if request.transport is not None:
-            stall_ms = int(1000 * self._stall_s)
-            connected = request.transport.get_extra_info("socket")
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, stall_ms)
-        async with self._gateway.reply_to(request.path_qs, request.headers, body) as relayed:
+        async with self._gateway.reply_to(
+            request.path_qs, self._handed_on(request), body, request.get(TENANT, "")
+        ) as relayed:
             reply = relayed.reply
+            connection = request.protocol
+            assert isinstance(connection, ClientConnection)
+            connection.has_been_answered |= reply.status == 200
             if reply.whole is None:
-                return await _stream(request, relayed)
+                return await stream(request, reply.status, reply.headers, relayed.pieces())
             return web.Response(body=reply.whole, status=reply.status, headers=reply.headers)
 
-    async def _models(self, request: web.Request) -> web.Response:
-        reply = await self._gateway.get(request.path_qs, request.headers)
-        reply.close()
-        return web.Response(body=reply.whole, status=reply.status, headers=reply.headers)
+    async def _passed(self, request: web.Request, body: bytes) -> web.StreamResponse:
+        resource = request.match_info.route.resource
+        assert resource is not None
+        route, response = resource.canonical, request.match_info.get("response")
+        passed = self._gateway.passed(
+            route,
+            request.method,
+            request.path_qs,
+            self._handed_on(request),
+            body,
+            response,
+            request.get(TENANT, ""),
+        )
+        async with passed as reply:
+            if reply.whole is None:
+                return await stream(request, reply.status, reply.headers, reply.pieces())
+            whole = redacted(reply.whole) if route in SERVER_INFO else reply.whole
+            return web.Response(body=whole, status=reply.status, headers=reply.headers)
 
-    async def _health(self, request: web.Request) -> web.Response:  # noqa: ARG002
+    async def _models(self, request: web.Request) -> web.Response:
+        reply = await self._gateway.get(request.path_qs, self._handed_on(request))
+        reply.close()
+        headers = [*reply.headers, (GATEWAY, "1")]
+        return web.Response(body=reply.whole, status=reply.status, headers=headers)
+
+    async def _model(self, request: web.Request) -> web.Response:
+        """Not every engine has this page."""
+        reply = await self._gateway.get("/v1/models", self._handed_on(request))
+        reply.close()
+        if reply.status != 200:
+            return web.Response(body=reply.whole, status=reply.status, headers=reply.headers)
+        name = request.match_info["name"]
+        model = model_in(reply, name)
+        if model is None:
+            return error_response(404, f"there is no model {name!r}", code="model_not_found")
+        return web.Response(body=model, content_type="application/json")
+
+    async def _health(self, request: web.Request) -> web.Response:
         admission = self._gateway.admission
         names = [engine.name for engine in self._gateway.engines]
         is_well = any(admission.is_up) and not self._is_draining
+        status = 200 if is_well else 503
+        try:
+            self._access.tenant(request.headers)
+        except AccessError:
+            return web.json_response({"draining": self._is_draining}, status=status)
         health = {
             "engines": dict(zip(names, admission.is_up, strict=True)),
             "waiting": len(admission),
             "draining": self._is_draining,
         }
-        return web.json_response(health, status=200 if is_well else 503)
+        return web.json_response(health, status=status)
 
     async def _metrics(self, request: web.Request) -> web.Response:  # noqa: ARG002
         gateway, admission = self._gateway, self._gateway.admission
@@ -172,31 +292,21 @@ class Server:
             dict(zip(names, admission.at_work, strict=True)),
             len(admission),
             len(gateway.sessions),
+            len(self._connections.open),
         )
         return web.Response(
             text=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         )
 
 
-async def _stream(request: web.Request, relayed: Relayed) -> web.StreamResponse:
-    """Hand on piece for piece; a stream that is broken off says so, and has no proper end."""
-    response = web.StreamResponse(status=relayed.reply.status, headers=relayed.reply.headers)
-    try:
-        await response.prepare(request)
-        async for piece in relayed.pieces():
-            await response.write(piece)
-        await response.write_eof()
-    except EngineLostError as error:
-        await response.write(b"data: " + json.dumps(error_body(502, str(error))).encode() + b"\n\n")
-        assert request.transport is not None
-        request.transport.close()
-    return response
+def _status_of(error: MetropolisError) -> int:
+    if isinstance(error, PluginError):
+        return 500
+    if isinstance(error, UnknownResponseError):
+        return 404
+    return 502 if isinstance(error, EngineLostError) else 400
 
 
 def _reason(error: OSError) -> str:
     """asyncio writes sentences of its own; errors of names have negative numbers."""
     return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror)
-
-
-def _error(status: int, sentence: str, headers: dict[str, str] | None = None) -> web.Response:
-    return web.json_response(error_body(status, sentence), status=status, headers=headers)

@@ -16,12 +16,14 @@ from dataclasses import dataclass
 from itertools import count
 
 from metropolis.gateway.asked import Asked
+from metropolis.gateway.figures import OTHER
 from metropolis.policy.base import QueuedRequest
 
 FUNCTIONS_MAX = 1000
-"""Of those named, and of those guessed, so that these crowd out none of those; any beyond are
-OTHER: policies and metrics keep something for each."""
-OTHER = "other"
+"""Of those named, and of those guessed, so that these crowd out none of those: policies and metrics
+keep something for each. A new one takes the place of one that has not come for FUNCTION_IDLE_S; if
+there is none, it is OTHER."""
+FUNCTION_IDLE_S = 600.0
 OWN = " "
 """Begins the names that programs get here, and no client's."""
 
@@ -38,17 +40,22 @@ class _Program:
 
 
 class Sessions:
-    """Tells `ended` of every program that has ended."""
+    """Tells `ended` of every program that has ended, and `forgotten` of functions."""
 
-    def __init__(self, idle_s: float, ended: Callable[[str], None]) -> None:
-        self._idle_s, self._ended = idle_s, ended
+    def __init__(
+        self,
+        idle_s: float,
+        ended: Callable[[str], None],
+        forgotten: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._idle_s, self._ended, self._forgotten = idle_s, ended, forgotten
         self._programs: dict[str, _Program] = {}
         self._idle: dict[str, float] = {}
         """Since when; the longest first."""
         self._conversations: dict[bytes, str] = {}
-        self._named: set[str] = set()
-        self._guessed: set[str] = set()
-        """Functions."""
+        self._named: dict[str, float] = {}
+        self._guessed: dict[str, float] = {}
+        """Functions, and when each came last; the longest ago first."""
         self._count = count()
 
     def __len__(self) -> int:
@@ -70,7 +77,7 @@ class Sessions:
         return QueuedRequest(
             id_,
             name,
-            self._function(asked),
+            self._function(asked, now_s),
             asked.prompt_tokens,
             now_s,
             program.arrived_s,
@@ -109,11 +116,22 @@ class Sessions:
             return self._conversations[asked.opening]
         return f"{OWN}conversation {next(self._count)}"
 
-    def _function(self, asked: Asked) -> str:
-        known = self._guessed if asked.is_guessed else self._named
-        if asked.function not in known and len(known) == FUNCTIONS_MAX:
+    def shown(self, function: str) -> str:
+        """Its name in metrics, which keep those that are told apart."""
+        return function if function in self._named or function in self._guessed else OTHER
+
+    def _function(self, asked: Asked, now_s: float) -> str:
+        if asked.function == OTHER:
             return OTHER
-        known.add(asked.function)
+        known = self._guessed if asked.is_guessed else self._named
+        if known.pop(asked.function, None) is None and len(known) >= FUNCTIONS_MAX:
+            oldest, came_s = next(iter(known.items()))
+            if now_s - came_s < FUNCTION_IDLE_S:
+                return OTHER
+            del known[oldest]
+            if oldest not in self._named and oldest not in self._guessed:
+                self._forgotten(oldest)
+        known[asked.function] = now_s
         return asked.function
 
     def _end(self, name: str) -> None:

@@ -1,6 +1,6 @@
 """Language models: what agents ask with, what runs configure, and the errors both may meet."""
 
-from metropolis.llm.agent import LLM, BlockingLLM, CallRecord
+from metropolis.llm.agent import LLM, BlockingLLM
 from metropolis.llm.base import (
     Backend,
     BudgetExhausted,
@@ -15,6 +15,7 @@ from metropolis.llm.base import (
     UnavailableError,
     UnreachableError,
 )
+from metropolis.llm.call_log import CallRecord
 from metropolis.llm.client import Client
 from metropolis.llm.journal import Journal
 from metropolis.llm.usage import Prices, Usage

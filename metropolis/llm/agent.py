@@ -7,11 +7,11 @@ import hashlib
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from copy import copy
-from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, TypedDict, TypeVar, Unpack
 
 from metropolis.llm.base import Completion, Message, Request, digest_of
+from metropolis.llm.call_log import CallLog, CallRecord, Strand, current_strand, following
 from metropolis.llm.client import Client
 from metropolis.types import AgentId, MetropolisError, Step
 
@@ -38,63 +38,6 @@ class Options(TypedDict, total=False):
     """What the answer must match, where the server can."""
 
 
-@dataclass(slots=True)
-class CallRecord:
-    """One call of an agent-step, as a trace keeps it.
-
-    `parents` are the positions, in the agent-step, of the calls it can have waited for: those
-    completed before it was sent, less the ancestors of others among them. Times are those of the
-    clock given to LLM; `sent` is when the agent asked. `prompt` and `completion` are None unless
-    texts are kept; a call that `failed`, or whose stream was left early, has no completion and no
-    tokens.
-    """
-
-    function: str
-    model: str
-    parents: tuple[int, ...]
-    sent: float
-    completed: float | None = None
-    prompt_tokens: int = 0
-    output_tokens: int = 0
-    prompt: str | None = None
-    completion: str | None = None
-    failed: bool = False
-
-
-class CallLog:
-    """The calls of an agent-step in the order of sending, and which of them waited for which."""
-
-    def __init__(self) -> None:
-        self.calls: list[CallRecord] = []
-        self._ancestors: list[int] = []  # per call, a bit for every call completed before it
-        self._completed = 0
-
-    def sent(self, function: str, model: str, now_s: float, prompt: str | None) -> int:
-        """A call is sent; returns its index."""
-        before = self._completed
-        indirect = 0
-        for index, ancestors in enumerate(self._ancestors):
-            if before >> index & 1:
-                indirect |= ancestors
-        direct = before & ~indirect
-        parents = tuple(index for index in range(len(self.calls)) if direct >> index & 1)
-        self.calls.append(CallRecord(function, model, parents, now_s, prompt=prompt))
-        self._ancestors.append(before)
-        return len(self.calls) - 1
-
-    def completed(self, index: int, completion: Completion | None, now_s: float) -> CallRecord:
-        """The call has been answered; None: it has failed."""
-        self._completed |= 1 << index
-        record = self.calls[index]
-        record.completed = now_s
-        if completion is None:
-            record.failed = True
-        else:
-            record.prompt_tokens = completion.prompt_tokens
-            record.output_tokens = completion.output_tokens
-        return record
-
-
 class LLM:
     """Asks the model for one agent at one step.
 
@@ -112,10 +55,12 @@ class LLM:
         priority: int | None = None,
         program: str | None = None,
         speculative: bool = False,
-        clock: Callable[[], float] = time.monotonic,
+        log: CallLog | None = None,
         keep_text: bool = False,
     ) -> None:
-        self._log = CallLog()
+        self._log = CallLog() if log is None else log
+        self._strand = self._log.strand()
+        """Of calls from tasks that are not followed."""
         self._client = client
         self._agent = agent
         self._step = step
@@ -123,20 +68,17 @@ class LLM:
         self._priority = step if priority is None else priority
         self._program = f"agent {agent}" if program is None else program
         self._speculative = speculative
-        self._clock = clock
         self._keep_text = keep_text
         self._occurrences: dict[tuple[str, str], int] = {}
+        self.waiting = 0
+        """Calls that are not answered."""
+        self.heard_wall_s = 0.0
+        """When the last one was, by `time.monotonic`."""
 
     @property
     def calls(self) -> list[CallRecord]:
         """What has been asked, in the order of asking."""
-        return self._log.calls
-
-    def logged_with(self, other: LLM) -> LLM:
-        """The same agent's, its calls from now on among those of `other`: one chain of calls."""
-        joined = copy(self)
-        joined._log = other._log
-        return joined
+        return self._log.calls.get(self._agent, [])
 
     async def chat(
         self,
@@ -147,7 +89,7 @@ class LLM:
 
         Raises LLMError when there is none.
         """
-        return await self._send(self._request(chat_of(messages), None, **options))
+        return await self._send(self._request("chat", chat_of(messages), None, options))
 
     async def complete(
         self,
@@ -155,7 +97,7 @@ class LLM:
         **options: Unpack[Options],
     ) -> Completion:
         """How the model continues `prompt`; raises LLMError when it does not."""
-        return await self._send(self._request(None, prompt, **options))
+        return await self._send(self._request("complete", None, prompt, options))
 
     async def stream(
         self,
@@ -163,33 +105,42 @@ class LLM:
         **options: Unpack[Options],
     ) -> AsyncGenerator[str, None]:
         """The answer to a chat, piece by piece; raises LLMError when it breaks off."""
-        request = self._request(chat_of(messages), None, **options)
-        index = self._sent(request)
-        completion = None
+        request = self._request("stream", chat_of(messages), None, options)
+        strand, index = self._sent(request)
+        is_heard = is_whole = False
+
+        def end(completion: Completion) -> None:  # perhaps before the reader knows, who may leave
+            nonlocal is_whole
+            is_whole = True
+            self._ended(index, completion)
+
         try:
-            async with aclosing(self._client.stream(request)) as items:
+            async with aclosing(self._client.stream(request, end)) as items:
                 async for item in items:
-                    if isinstance(item, str):
-                        yield item
-                    else:
-                        completion = item
+                    if not isinstance(item, str):
+                        continue
+                    if not is_heard:
+                        strand.hear(index)
+                        is_heard = True
+                    yield item
         finally:
-            self._answered(index, completion)
+            if not is_whole:
+                self._ended(index, None)
+            strand.hear(index)
 
     def _request(
         self,
+        method: str,
         messages: tuple[Message, ...] | None,
         prompt: str | None,
-        *,
-        function: str | None = None,
-        max_tokens: int = 256,
-        temperature: float = 0.7,
-        stop: Sequence[str] = (),
-        json_schema: Mapping[str, Any] | None = None,
-        regex: str | None = None,
+        options: Options,
     ) -> Request:
-        if function is None:
-            function = "complete" if messages is None else "chat"
+        for name in options.keys() - Options.__annotations__.keys():
+            raise MetropolisError(f"llm.{method}() has no option {name!r}; {_meant(name)}")
+        function = options.get("function") or ("complete" if messages is None else "chat")
+        max_tokens, temperature = options.get("max_tokens", 256), options.get("temperature", 0.7)
+        stop = options.get("stop", ())
+        json_schema, regex = options.get("json_schema"), options.get("regex")
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         digest = digest_of(messages, prompt, max_tokens, temperature, stops, json_schema, regex)
         occurrence = self._occurrences.get((function, digest), 0)
@@ -208,25 +159,37 @@ class LLM:
             seed=sampling_seed(self._seed, self._agent, self._step, function, digest, occurrence),
             priority=self._priority,
             program=self._program,
+            upstream=self._current().upstream,
             occurrence=occurrence,
+            number=len(self.calls),
             speculative=self._speculative,
         )
 
     async def _send(self, request: Request) -> Completion:
-        index = self._sent(request)
+        strand, index = self._sent(request)
         completion = None
         try:
             completion = await self._client.call(request)
         finally:
-            self._answered(index, completion)
+            self._ended(index, completion)
+            strand.hear(index)
         return completion
 
-    def _sent(self, request: Request) -> int:
-        prompt = request.text if self._keep_text else None
-        return self._log.sent(request.function, self._client.backend.name, self._clock(), prompt)
+    def _current(self) -> Strand:
+        strand = current_strand()
+        return self._strand if strand is None or strand.log is not self._log else strand
 
-    def _answered(self, index: int, completion: Completion | None) -> None:
-        record = self._log.completed(index, completion, self._clock())
+    def _sent(self, request: Request) -> tuple[Strand, int]:
+        self.waiting += 1
+        strand = self._current()
+        prompt = request.text if self._keep_text else None
+        model = self._client.backend.name
+        return strand, strand.sent(self._agent, request.function, model, prompt)
+
+    def _ended(self, index: int, completion: Completion | None) -> None:
+        self.waiting -= 1
+        self.heard_wall_s = time.monotonic()
+        record = self._log.end(index, completion)
         if self._keep_text and completion is not None:
             record.completion = completion.text
 
@@ -236,7 +199,8 @@ class BlockingLLM:
 
     The calls run on `loop`, which must run in another thread. `on_block` and `on_unblock` are
     called on that loop when a call begins to wait and before its thread goes on; of calls that wait
-    together, from threads of the agent's own, by the first and by the last.
+    together, from threads of the agent's own, by the first and by the last. All count as calls of
+    the task that has made this object.
     """
 
     def __init__(
@@ -251,6 +215,7 @@ class BlockingLLM:
         self._loop = loop
         self._on_block = on_block
         self._on_unblock = on_unblock
+        self._strand = current_strand()
         self._waiting = 0
 
     @property
@@ -272,11 +237,11 @@ class BlockingLLM:
         """As LLM.stream, with the same options."""
         pieces = self._llm.stream(messages, **options)
 
-        async def following() -> str | None:
+        async def next_piece() -> str | None:
             return await anext(pieces, None)
 
         try:
-            while (piece := self._wait(following())) is not None:
+            while (piece := self._wait(next_piece())) is not None:
                 yield piece
         finally:
             self._wait(pieces.aclose())
@@ -286,10 +251,13 @@ class BlockingLLM:
 
     async def _hooked(self, coroutine: Coroutine[Any, Any, T]) -> T:
         self._waiting += 1
+        if self._strand is not None:
+            self._strand.has_computed()
         if self._waiting == 1:
             self._on_block()
         try:
-            return await coroutine
+            with following(self._strand):
+                return await coroutine
         finally:
             self._waiting -= 1
             if not self._waiting:
@@ -310,6 +278,13 @@ def chat_of(messages: str | Sequence[Message]) -> tuple[Message, ...]:
     if not chat:
         raise MetropolisError("a chat has no messages; it needs at least one")
     return chat
+
+
+def _meant(name: str) -> str:
+    """What to write in the place of an option that does not exist."""
+    known = sorted(Options.__annotations__)
+    close = get_close_matches(name, known, 1)
+    return f"did you mean {close[0]}?" if close else f"its options are {', '.join(known)}"
 
 
 def sampling_seed(

@@ -28,8 +28,10 @@ class Request:
     """One call of a model by one agent at one step: a chat (`messages`) or a plain `prompt`.
 
     `priority`: lower goes first. `program` is the owner of the chain of requests this one belongs
-    to. `occurrence` counts the requests within the agent-step that are equal in all the model
-    sees. `json_schema` and `regex` constrain the answer, where the server can.
+    to, and `upstream` the function whose answer led to it, None for a first one of an agent-step.
+    `occurrence` counts the requests within the agent-step that are equal in all the model sees,
+    `number` all of them.
+    `json_schema` and `regex` constrain the answer, where the server can.
     """
 
     agent: AgentId
@@ -45,7 +47,9 @@ class Request:
     seed: int
     priority: int
     program: str
+    upstream: str | None = None
     occurrence: int = 0
+    number: int = 0
     speculative: bool = False
 
     def __post_init__(self) -> None:

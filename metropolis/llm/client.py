@@ -8,11 +8,11 @@ is accounted, and is written to the journal before anybody sees the answer.
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+import sys
+from collections.abc import AsyncGenerator, Callable, Iterable
 from math import isinf
-from typing import Protocol
 
+from metropolis.durable import UnwritableError
 from metropolis.llm.base import (
     RETRIED,
     Backend,
@@ -25,37 +25,18 @@ from metropolis.llm.base import (
     TimedOutError,
     UnreachableError,
 )
-from metropolis.llm.journal import Key, key_of
-from metropolis.llm.limits import Gate, Need, RateLimit, Turn
+from metropolis.llm.journal import Answers, Key, key_of
+from metropolis.llm.limits import Gate, Need, Turn, shared
 from metropolis.llm.outage import Outage
+from metropolis.llm.pauses import Pauses
 from metropolis.llm.tokens import expected_tokens, prompt_tokens_at_most
 from metropolis.llm.usage import FREE, Prices, Purchases, Usage, total
 from metropolis.types import MetropolisError
 
-BACKOFF_FIRST_S = 0.5
 BACKOFF_MAX_S = 30.0
 PATIENCE_S = 300.0
 OUTAGE_PAUSE_MAX_S = 5.0
 OnPiece = Callable[[str], None]
-
-
-class Answers(Protocol):
-    """Where answers are kept and looked up: a `metropolis.llm.journal.Journal`, or a store's."""
-
-    def get(self, key: Key) -> Completion | None:
-        """The answer already paid for; None when there is none."""
-
-    def answers(self) -> Iterable[Completion]:
-        """All answers."""
-
-    def put(self, key: Key, completion: Completion) -> Awaitable[None] | None:
-        """Keep an answer; what is returned ends when it is kept. None: it is already."""
-
-    def flush(self) -> None:
-        """Let what is kept survive a power cut."""
-
-    def close(self) -> None:
-        """Nothing is kept afterwards."""
 
 
 class Client:
@@ -118,36 +99,54 @@ class Client:
         self.closed = False
         self.prices = prices or FREE
         self.usage: dict[str, Usage] = {}
+        self._before = Usage()
+        """What was bought for the run before this client was made."""
         self.workers = 1
         """So many clients share the run's budget evenly."""
         self.exhausted: BudgetExhausted | None = None
         """Set as soon as the budget cannot pay for a call."""
         self.on_exhausted: Callable[[BudgetExhausted], object] = lambda _: None
         """Told when the budget has run out, before the agent is, which may ignore it."""
+        self.on_unkept: Callable[[UnwritableError], object] = lambda _: None
+        """Told when an answer cannot be written down, before the agent is."""
         self.gate = Gate(concurrency, requests_per_minute, tokens_per_minute, max_tokens, max_cost)
         self._estimates = tokens_per_minute is not None
         self._bounds = max_tokens is not None or max_cost is not None
         self._outage = Outage(patience_s)
-        self._jitter = random.Random(seed)
+        self._is_excess_told = False
+        self.pauses = Pauses(seed)
         if journal is not None:
             self.keep(journal)
 
     def keep(self, journal: Answers) -> None:
         """Keep answers in `journal`; those it holds have been paid for from the budget."""
         self.journal = journal
+        kept = self._before
         for answer in journal.answers():
-            tokens = answer.prompt_tokens, answer.output_tokens
-            self.gate.token_budget.spent += sum(tokens)
-            self.gate.cost_budget.spent += self.prices.cost(*tokens)
+            kept.calls += 1
+            kept.prompt_tokens += answer.prompt_tokens
+            kept.output_tokens += answer.output_tokens
+        self._spend(kept)
 
     def has_spent(self, bought: Iterable[Purchases]) -> None:
         """All that was bought for the run before, here or elsewhere, is paid from the budget."""
-        tokens = [(one.prompt_tokens, one.output_tokens) for one in bought]
+        sums = Usage()
+        for one in bought:
+            sums.calls += one.calls
+            sums.prompt_tokens += one.prompt_tokens
+            sums.output_tokens += one.output_tokens
+        if sums.calls >= self._before.calls:  # what the journal holds is among it
+            self._spend(sums)
+
+    def _spend(self, before: Usage) -> None:
+        tokens = before.prompt_tokens, before.output_tokens
+        before.cost = self.prices.cost(*tokens)
+        self._before = before
         for budget, spent in (
-            (self.gate.token_budget, sum(map(sum, tokens))),
-            (self.gate.cost_budget, sum(self.prices.cost(*of) for of in tokens)),
+            (self.gate.token_budget, sum(tokens)),
+            (self.gate.cost_budget, before.cost),
         ):
-            budget.spent = max(budget.spent, spent)  # what the journal holds is among it
+            budget.spent = max(budget.spent, spent)
 
     def has_bought(self, bought: Purchases) -> None:
         """Account for what others have bought for this run: calls, tokens and cost."""
@@ -170,8 +169,8 @@ class Client:
             timeout_s=self.timeout_s,
             retries=self.retries,
             patience_s=self.patience_s,
-            requests_per_minute=_shared("requests_per_minute", self.gate.requests, workers),
-            tokens_per_minute=_shared("tokens_per_minute", self.gate.tokens, workers),
+            requests_per_minute=shared("requests_per_minute", self.gate.requests, workers),
+            tokens_per_minute=shared("tokens_per_minute", self.gate.tokens, workers),
             max_tokens=None if isinf(tokens.limit) else int(tokens.left // workers),
             max_cost=None if isinf(cost.limit) else cost.left / workers,
             prices=self.prices,
@@ -183,6 +182,11 @@ class Client:
     def total(self) -> Usage:
         """The usage of all functions together."""
         return total(self.usage.values())
+
+    @property
+    def bought(self) -> Usage:
+        """All that was bought for the run, by this client and before it; committed or not."""
+        return total([self._before, self.total])
 
     async def check(self) -> None:
         """Raise LLMError, within seconds, if the backend cannot answer."""
@@ -212,10 +216,21 @@ class Client:
                 return known
         return await self._retry(request, key, on_piece)
 
-    async def stream(self, request: Request) -> AsyncGenerator[str | Completion, None]:
-        """The answer's pieces as they come, and at last the whole Completion."""
+    async def stream(
+        self, request: Request, on_end: Callable[[Completion], object] = lambda _: None
+    ) -> AsyncGenerator[str | Completion, None]:
+        """The answer's pieces as they come, and at last the whole Completion.
+
+        `on_end` is given it at once, even when the reader leaves before.
+        """
         pieces: asyncio.Queue[str | None] = asyncio.Queue()
-        task = asyncio.create_task(self.call(request, pieces.put_nowait))
+
+        async def call() -> Completion:
+            completion = await self.call(request, pieces.put_nowait)
+            on_end(completion)
+            return completion
+
+        task = asyncio.create_task(call())
         task.add_done_callback(lambda _: pieces.put_nowait(None))
         try:
             while (piece := await pieces.get()) is not None:
@@ -247,7 +262,7 @@ class Client:
                     away += 1
                     if self._outage.is_waited_out(error, asyncio.get_running_loop().time()):
                         usage.retries += 1
-                        await self._sleep(away, OUTAGE_PAUSE_MAX_S)
+                        await self.pauses.wait(away, OUTAGE_PAUSE_MAX_S)
                         continue
                 failed += 1
                 if failed > self.retries or pieces or self._waits_too_long(error):
@@ -296,6 +311,13 @@ class Client:
         tokens = completion.prompt_tokens, completion.output_tokens
         cost = self.prices.cost(*tokens)
         self.gate.leave(turn, sum(tokens), cost, counted=True)
+        if self._bounds and sum(tokens) > need.tokens_max and not self._is_excess_told:
+            self._is_excess_told = True
+            sys.stderr.write(
+                f"metropolis: {self.backend} took {sum(tokens):,} tokens for {request.where}, not "
+                f"{need.tokens_max:,} at most: it does not keep to max_tokens. The budget may be "
+                "exceeded by this answer; from now on every call reserves as much more\n"
+            )
         latency_s = time() - began
         usage.calls += 1
         usage.prompt_tokens += tokens[0]
@@ -304,7 +326,11 @@ class Client:
         usage.latency_s += latency_s
         usage.latency_max_s = max(usage.latency_max_s, latency_s)
         if key is not None and self.journal is not None:
-            kept = self.journal.put(key, completion)
+            try:
+                kept = self.journal.put(key, completion)
+            except UnwritableError as error:
+                self.on_unkept(error)
+                raise
             if kept is not None:
                 await kept
         return completion
@@ -339,12 +365,13 @@ class Client:
 
     def _lose(self, turn: Turn, usage: Usage) -> None:
         """An attempt without a usable answer may have been paid for all the same."""
-        need = turn.need
-        usage.lost_tokens += need.tokens_max
-        usage.cost += need.cost_max
-        self.gate.leave(turn, need.tokens_max, need.cost_max)
+        most = turn.reserved
+        usage.lost_tokens += most.tokens_max
+        usage.cost += most.cost_max
+        self.gate.leave(turn, most.tokens_max, most.cost_max)
 
     def _exhausted(self, request: Request, need: Need) -> str:
+        need = self.gate.reservation(need)
         tokens, cost = self.gate.token_budget, self.gate.cost_budget
         if tokens.ends_before(need.tokens_max):
             left, asked = f"{tokens.left:,.0f} tokens", f"{need.tokens_max:,}"
@@ -365,19 +392,4 @@ class Client:
     async def _pause(self, error: LLMError, failed: int) -> None:
         if isinstance(error, RateLimitedError) and error.retry_after_s is not None:
             return  # the gate holds everybody
-        await self._sleep(failed, BACKOFF_MAX_S)
-
-    async def _sleep(self, failed: int, most_s: float) -> None:
-        pause_s = min(most_s, BACKOFF_FIRST_S * 2.0 ** min(failed - 1, 30))
-        await asyncio.sleep(pause_s * self._jitter.uniform(0.5, 1.0))
-
-
-def _shared(name: str, limit: RateLimit | None, workers: int) -> int | None:
-    """One worker's part of a limit per minute."""
-    if limit is None:
-        return None
-    if limit.limit < workers:
-        raise MetropolisError(
-            f"{name} is {limit.limit} and cannot be shared by {workers} workers; take fewer workers"
-        )
-    return limit.limit // workers
+        await self.pauses.wait(failed, BACKOFF_MAX_S)

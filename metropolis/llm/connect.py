@@ -2,24 +2,46 @@
 
 from __future__ import annotations
 
-import urllib.error
-import urllib.request
-from http.client import HTTPException
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
+from metropolis.addresses import shown
 from metropolis.llm.backends.compatible import Compatible
-from metropolis.llm.backends.http import CHECK_S, bare_url, parse_url
+from metropolis.llm.backends.http import JSONServer, bare_url, decode, parse_url
 from metropolis.llm.backends.openai import OpenAIClient
 from metropolis.llm.backends.replay import Replay
 from metropolis.llm.backends.scripted import Author, Scripted
 from metropolis.llm.backends.sglang import SGLang
-from metropolis.llm.base import Backend, UnavailableError
+from metropolis.llm.base import (
+    Backend,
+    MalformedError,
+    RateLimitedError,
+    RefusedError,
+    UnavailableError,
+    UnreachableError,
+)
 from metropolis.types import MetropolisError
 
 
-def connect(spec: str, model: str | None = None, *, author: Author | None = None) -> Backend:
-    """The backend that `spec` names; `author` writes for the scripted one.
+class _Model(msgspec.Struct):
+    owned_by: str | None = None
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+def connect(
+    spec: str,
+    model: str | None = None,
+    *,
+    author: Author | None = None,
+    sends_seed: bool = True,
+) -> Backend:
+    """The backend that `spec` names; `author` writes for the scripted one. `sends_seed` False
+    leaves out sampling seeds, which some servers do not bear.
 
     `scripted`, `replay:PATH`, `sglang:URL`, `vllm:URL`, `openai:URL` (through the `openai`
     client), or the bare http or https URL of any OpenAI-compatible server, which is asked whether
@@ -37,33 +59,35 @@ def connect(spec: str, model: str | None = None, *, author: Author | None = None
         case "replay" if rest:
             return Replay(rest)
         case "sglang":
-            return SGLang(rest, model)
+            return SGLang(rest, model, sends_seed=sends_seed)
         case "compatible" | "vllm":
-            return Compatible(rest, model, vllm=kind == "vllm")
+            return Compatible(rest, model, vllm=kind == "vllm", sends_seed=sends_seed)
         case "openai":
-            return OpenAIClient(rest, model)
+            return OpenAIClient(rest, model, sends_seed=sends_seed)
     raise MetropolisError(
-        f"{spec!r} names no LLM; write scripted, replay:PATH, sglang:URL, vllm:URL, openai:URL "
-        "or the URL of a server"
+        f"{shown(spec)!r} names no LLM; write scripted, replay:PATH, sglang:URL, vllm:URL, "
+        "openai:URL or the URL of a server"
     )
 
 
 def serves_sglang(url: str) -> bool:
     """Whether an SGLang server answers at `url`; any server that answers at all will do."""
-    bare = bare_url(parse_url(url))
-    probe = f"{bare.removesuffix('/v1')}/v1/models"
+    with ThreadPoolExecutor(1) as thread:  # an event loop may be running in this one
+        return thread.submit(asyncio.run, _serves_sglang(url)).result()
+
+
+async def _serves_sglang(url: str) -> bool:
+    server = JSONServer("the server", bare_url(parse_url(url)).removesuffix("/v1"))
     try:
-        with urllib.request.urlopen(probe, timeout=CHECK_S) as response:
-            listed = msgspec.json.decode(response.read(1 << 20))
-    except urllib.error.HTTPError:
+        content = await server.content("v1/models")
+    except (UnreachableError, MalformedError) as error:
+        raise UnavailableError(f"{error}; is it the right server, and running?") from None
+    except (RefusedError, RateLimitedError):
         return False  # it wants a key, or has no such page: not SGLang as we start it
-    except msgspec.DecodeError:
+    finally:
+        await server.close()
+    try:
+        listed = decode(content, _Models, server.called, "the check")
+    except MalformedError:
         return False
-    except (OSError, HTTPException) as error:
-        raise UnavailableError(
-            f"{bare} cannot be reached: {getattr(error, 'reason', error)}; is the server running?"
-        ) from None
-    data = listed.get("data") if isinstance(listed, dict) else None
-    return isinstance(data, list) and any(
-        isinstance(model, dict) and model.get("owned_by") == "sglang" for model in data
-    )
+    return any(model.owned_by == "sglang" for model in listed.data)

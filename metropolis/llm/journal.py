@@ -1,24 +1,29 @@
 """The journal: answers already paid for, kept so that no crash makes anybody pay again.
 
-Append-only lines of JSON: a header, then one line per answer. A line is written with one system
-call before the agent sees the answer, so a process that is killed loses at most the answers it
-never had. A torn last line is dropped when the file is opened again.
+A file of lines (`metropolis.durable`), one per answer. A line is written with one system call
+before the agent sees the answer, so a process that is killed loses at most the answers it never
+had. A torn last line is dropped when the file is opened again.
 """
 
 from __future__ import annotations
 
 import fcntl
-import os
-from collections.abc import Iterable
-from io import FileIO
+from collections.abc import Awaitable, Iterable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
+from metropolis.durable import Format, Line, LineFile, Mark, read_lines, with_content
 from metropolis.llm.base import Completion, Request
-from metropolis.types import MetropolisError
+from metropolis.types import MetropolisError, Step
 
-HEADER = b'{"format":"metropolis journal","version":1}\n'
+JOURNAL = Format(
+    "metropolis journal",
+    2,
+    "the {whole} lines before it are whole; to go on without the answers after them, which are "
+    "bought again, keep these alone (head -n {whole})",
+)
 
 
 class Key(msgspec.Struct, frozen=True):
@@ -44,84 +49,136 @@ def key_of(request: Request) -> Key:
     return Key(request.agent, request.step, request.function, request.digest, request.occurrence)
 
 
-def read_journal(path: Path) -> tuple[dict[Key, Completion], int]:
-    """The answers in the file, and how many of its bytes hold whole lines.
+def read_journal(
+    path: Path, run: str | None = None, reaches: Mark | None = None
+) -> Iterator[tuple[Key, Completion]]:
+    """The answers in the order they came; of two to the same key the second one counts.
 
-    Raises MetropolisError on a file of another format and on a broken line that is not the last.
+    Arguments and errors are those of `Journal`, except that the file may be in use.
     """
-    content = path.read_bytes()
-    if not content.startswith(HEADER) and not HEADER.startswith(content):
+    for line in _reaching(path, read_lines(path, JOURNAL, run), reaches):
+        yield _answer(path, line)
+
+
+def _reaching(path: Path, lines: Iterable[Line], reaches: Mark | None) -> Iterator[Line]:
+    """The same lines. Raises MetropolisError at the end unless they have passed `reaches`."""
+    found = 0
+    for line in lines:
+        found = line.mark.lines
+        if reaches is not None and reaches.lines == found and reaches != line.mark:
+            raise JOURNAL.damaged(path, found + 1, "a checkpoint tells of other answers")
+        yield line
+    if reaches is not None and found < reaches.lines:
         raise MetropolisError(
-            f"{path} is no journal of LLM answers, or its beginning is damaged: its first line "
-            f"should be {HEADER.decode().strip()}"
+            f"{path}: ends after {found} answers, and a checkpoint of the run tells of "
+            f"{reaches.lines}; put the file back, or remove the newest checkpoints to buy the "
+            "missing answers again"
         )
-    whole = content.rfind(b"\n") + 1
-    answers: dict[Key, Completion] = {}
-    for number, line in enumerate(content[len(HEADER) : whole].split(b"\n")[:-1], start=2):
-        try:
-            read = _decode(line)
-        except msgspec.DecodeError as error:
-            raise MetropolisError(
-                f"{path}, line {number}: not a journal's line: {error}; the lines before it are "
-                "whole: cut the file there to go on"
-            ) from None
-        answers[read.key] = read.completion
-    return answers, whole
+
+
+def _answer(path: Path, line: Line) -> tuple[Key, Completion]:
+    try:
+        read = _decode(line.content)
+    except msgspec.DecodeError as error:
+        raise JOURNAL.damaged(path, line.mark.lines + 1, f"it is no answer: {error}") from None
+    return read.key, read.completion
+
+
+class Answers(Protocol):
+    """Where answers are kept and looked up: a `metropolis.llm.journal.Journal`, or a store's."""
+
+    def get(self, key: Key) -> Completion | None:
+        """The answer already paid for; None when there is none."""
+
+    def answers(self) -> Iterable[Completion]:
+        """All answers."""
+
+    def put(self, key: Key, completion: Completion) -> Awaitable[None] | None:
+        """Keep an answer; what is returned ends when it is kept. None: it is already."""
+
+    def flush(self) -> None:
+        """Let what is kept survive a power cut."""
+
+    def close(self) -> None:
+        """Nothing is kept afterwards."""
 
 
 class Journal:
     """The answers of one run, by key; opened again, it knows what it has been given before.
 
-    Raises MetropolisError on a file of another format and when the file is in use. `path` is
-    created if need be. Lines survive the process at once, a power cut after `flush`.
+    Args:
+        path: created if need be.
+        run: whose answers they are; None: of any run.
+        since: the first step whose answers are asked for again; those before stay in the file.
+        reaches: a place that the file has had.
+
+    Raises MetropolisError on a file that is damaged, of another format or run, or in use. Lines
+    survive the process at once, a power cut after `flush`.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        run: str | None = None,
+        *,
+        since: Step = 0,
+        reaches: Mark | None = None,
+    ) -> None:
         self.path = Path(path)
-        self._file = self.path.open("ab", buffering=0)
+        self._file = LineFile(self.path, JOURNAL, run)
         try:
             _lock(self._file, self.path)
-            self._answers, whole = read_journal(self.path)
-            self._file.truncate(whole)
-            if not whole:
-                self._write(HEADER)
+            self._answers: dict[Step, dict[Key, Completion]] = {}
+            last = None
+            for last in _reaching(self.path, self._file.read(), reaches):
+                key, completion = _answer(self.path, last)
+                if key.step >= since:
+                    self._answers.setdefault(key.step, {})[key] = completion
+            self._file.cut(last)
         except BaseException:
             self._file.close()
             raise
 
     def __len__(self) -> int:
-        return len(self._answers)
+        return sum(map(len, self._answers.values()))
+
+    @property
+    def mark(self) -> Mark:
+        """Where the file ends."""
+        return self._file.mark
 
     def get(self, key: Key) -> Completion | None:
         """The answer already paid for; None when there is none."""
-        return self._answers.get(key)
+        return self._answers.get(key.step, {}).get(key)
 
     def answers(self) -> Iterable[Completion]:
-        """All answers."""
-        return self._answers.values()
+        """All answers, read from the file."""
+        return (completion for _, completion in read_journal(self.path))
+
+    def passed(self, step: Step) -> None:
+        """Nobody asks again for answers below `step`: they stay in the file alone."""
+        for below in [known for known in self._answers if known < step]:
+            del self._answers[below]
 
     def put(self, key: Key, completion: Completion) -> None:
-        """Write the answer down; a second answer to the same key replaces the first."""
-        self._write(msgspec.json.encode(_Line(key, completion)) + b"\n")
-        self._answers[key] = completion
+        """Write the answer down; a second answer to the same key replaces the first.
+
+        Raises UnwritableError when it cannot be written.
+        """
+        self._file.append([with_content(msgspec.json.encode(_Line(key, completion)))])
+        self._answers.setdefault(key.step, {})[key] = completion
 
     def flush(self) -> None:
         """Let what is written survive a power cut."""
-        os.fsync(self._file.fileno())
+        self._file.sync()
 
     def close(self) -> None:
         """Flush and close the file."""
         self.flush()
         self._file.close()
 
-    def _write(self, line: bytes) -> None:
-        written = self._file.write(line)
-        if written < len(line):  # the disk is full
-            self._file.truncate(os.fstat(self._file.fileno()).st_size - written)
-            raise OSError(f"{self.path}: only {written} of {len(line)} bytes could be written")
 
-
-def _lock(file: FileIO, path: Path) -> None:
+def _lock(file: LineFile, path: Path) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 
+from metropolis.types import MetropolisError
+
 PERIOD_S = 60.0
 
 
@@ -62,7 +64,7 @@ class RateLimit:
 
 @dataclass(slots=True)
 class Budget:
-    """`spent` and `reserved` together never exceed `limit`."""
+    """`spent` and `reserved` together never exceed `limit`, if answers keep to their needs."""
 
     limit: float
     spent: float = 0.0
@@ -87,6 +89,8 @@ class Turn:
     """A request that has been let through and has to leave again."""
 
     need: Need
+    reserved: Need
+    """From the budgets: the need and what answers have been seen to take beyond it."""
     rate_entry: list[float] | None
 
 
@@ -98,7 +102,12 @@ class _Waiting:
 
 
 class Gate:
-    """Lets requests through. `None` stands for no limit."""
+    """Lets requests through. `None` stands for no limit.
+
+    Under a budget one request goes alone until an answer has been counted. What answers take beyond
+    their reservations, because a server does not keep to `max_tokens`, is reserved in addition for
+    every request from then on, so that a budget is exceeded by one answer at most.
+    """
 
     def __init__(
         self,
@@ -114,6 +123,11 @@ class Gate:
         self.tokens = None if tokens_per_minute is None else RateLimit(tokens_per_minute)
         self.token_budget = Budget(float("inf") if max_tokens is None else max_tokens)
         self.cost_budget = Budget(float("inf") if max_cost is None else max_cost)
+        self.excess = Need()
+        """The most that an answer has taken beyond what was reserved for it."""
+        self._is_bounded = max_tokens is not None or max_cost is not None
+        self._is_proven = not self._is_bounded
+        """Whether it is known how answers keep to their reservations."""
         self._queue: list[_Waiting] = []
         self._arrivals = count()
         self._held_until = float("-inf")
@@ -139,13 +153,18 @@ class Gate:
     def leave(self, turn: Turn, tokens: int, cost: float, *, counted: bool = False) -> None:
         """Give the turn back: `tokens` and `cost` were used, as `counted` by the server or so."""
         self.in_flight -= 1
-        need = turn.need
         for budget, reserved, used in (
-            (self.token_budget, need.tokens_max, tokens),
-            (self.cost_budget, need.cost_max, cost),
+            (self.token_budget, turn.reserved.tokens_max, tokens),
+            (self.cost_budget, turn.reserved.cost_max, cost),
         ):
             budget.reserved = budget.reserved - reserved if self.in_flight else 0.0
             budget.spent += used
+        if counted and self._is_bounded:
+            self._is_proven = True
+            self.excess = Need(
+                tokens_max=max(self.excess.tokens_max, tokens - turn.need.tokens_max),
+                cost_max=max(self.excess.cost_max, cost - turn.need.cost_max),
+            )
         if counted and self.tokens is not None and turn.rate_entry is not None:
             self.tokens.correct(turn.rate_entry, tokens)
         self._admit()
@@ -155,13 +174,24 @@ class Gate:
         loop = asyncio.get_running_loop()
         self._held_until = max(self._held_until, loop.time() + wait_s)
 
+    def reservation(self, need: Need) -> Need:
+        """What a request with that `need` reserves."""
+        if not self._is_bounded:
+            return need
+        return Need(
+            need.expected_tokens,
+            need.tokens_max + self.excess.tokens_max,
+            need.cost_max + self.excess.cost_max,
+        )
+
     def _admit(self) -> None:
         while self._queue:
             head = self._queue[0]
+            reserved = self.reservation(head.need)
             if head.future.done():  # cancelled while it waited
                 heappop(self._queue)
-            elif self.token_budget.ends_before(head.need.tokens_max) or (
-                self.cost_budget.ends_before(head.need.cost_max)
+            elif self.token_budget.ends_before(reserved.tokens_max) or (
+                self.cost_budget.ends_before(reserved.cost_max)
             ):
                 heappop(self._queue)
                 head.future.set_result(None)
@@ -172,10 +202,14 @@ class Gate:
                 return
 
     def _is_free_for(self, need: Need) -> bool:
-        if self.in_flight >= self.concurrency or not (
-            self.token_budget.holds(need.tokens_max) and self.cost_budget.holds(need.cost_max)
-        ):
+        if self.in_flight >= (self.concurrency if self._is_proven else 1):
             return False  # whoever leaves next looks again
+        reserved = self.reservation(need)
+        if not (
+            self.token_budget.holds(reserved.tokens_max)
+            and self.cost_budget.holds(reserved.cost_max)
+        ):
+            return False
         if self.requests is None and self.tokens is None and self._held_until == float("-inf"):
             return True
         loop = asyncio.get_running_loop()
@@ -193,12 +227,24 @@ class Gate:
 
     def _take(self, need: Need) -> Turn:
         self.in_flight += 1
-        self.token_budget.reserved += need.tokens_max
-        self.cost_budget.reserved += need.cost_max
+        reserved = self.reservation(need)
+        self.token_budget.reserved += reserved.tokens_max
+        self.cost_budget.reserved += reserved.cost_max
         if self.requests is None and self.tokens is None:
-            return Turn(need, None)
+            return Turn(need, reserved, None)
         now = asyncio.get_running_loop().time()
         if self.requests is not None:
             self.requests.take(now, 1)
         entry = None if self.tokens is None else self.tokens.take(now, need.expected_tokens)
-        return Turn(need, entry)
+        return Turn(need, reserved, entry)
+
+
+def shared(name: str, limit: RateLimit | None, workers: int) -> int | None:
+    """One worker's part of a limit per minute."""
+    if limit is None:
+        return None
+    if limit.limit < workers:
+        raise MetropolisError(
+            f"{name} is {limit.limit} and cannot be shared by {workers} workers; take fewer workers"
+        )
+    return limit.limit // workers

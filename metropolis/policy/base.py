@@ -105,3 +105,6 @@ class Policy(ABC):
 
     def program_ended(self, program: str) -> None:  # noqa: B027 -- not all care
         """Nothing more will come of `program`."""
+
+    def function_ended(self, function: str) -> None:  # noqa: B027 -- not all care
+        """No request for `function` has come for long: forget what is known of it."""

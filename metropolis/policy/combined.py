@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from metropolis.policy.base import RANK_BITS, Execution, Policy, QueuedRequest
+from metropolis.policy.faults import rank_of, tell_arrived
 from metropolis.types import MetropolisError
 
 
@@ -36,15 +37,15 @@ class Combined(Policy):
 
     def rank(self, request: QueuedRequest) -> int:
         """See Policy."""
-        rank = min(self._policies[0].rank(request), self._first_max)
+        rank = min(rank_of(self._policies[0], request), self._first_max)
         for policy in self._policies[1:]:
-            rank = rank << policy.rank_bits | policy.rank(request)
+            rank = rank << policy.rank_bits | rank_of(policy, request)
         return rank
 
     def arrived(self, request: QueuedRequest) -> None:
         """Tell all."""
         for policy in self._policies:
-            policy.arrived(request)
+            tell_arrived(policy, request)
         self._follow()
 
     def started(self, request: QueuedRequest, now_s: float) -> None:
@@ -81,6 +82,12 @@ class Combined(Policy):
         """Tell all."""
         for policy in self._policies:
             policy.program_ended(program)
+        self._follow()
+
+    def function_ended(self, function: str) -> None:
+        """Tell all."""
+        for policy in self._policies:
+            policy.function_ended(function)
         self._follow()
 
     def _follow(self) -> None:

@@ -3,6 +3,7 @@
 A name may carry options: `kairos:window=256`, `plas:quanta_s=1/2/4,beta=4`. They are the parameters
 of the plug-in's class that have a default, whose type the value takes; the items of a tuple stand
 between slashes. Policies may be joined: `step+kairos` is kairos' order within that of steps.
+`FILE.py:CLASS` names a class in a Python file, and may carry options too.
 """
 
 from __future__ import annotations
@@ -10,16 +11,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import entry_points
-from inspect import Parameter, signature
+from inspect import Parameter, signature, unwrap
+from pathlib import Path
 from typing import Any
 
+from metropolis.names import did_you_mean
 from metropolis.policy.combined import Combined
 from metropolis.types import MetropolisError
+from metropolis.world.scenario import function_in
 
 POLICIES = "metropolis.policies"
 """Entry points: name -> a Policy's class, made without positional arguments."""
 DISPATCHERS = "metropolis.dispatchers"
 """Entry points: name -> a Dispatcher's class, made for a Fleet."""
+
+
+METHODS = {
+    POLICIES: (("rank", "arrived"), "is a metropolis.policy.base.Policy"),
+    DISPATCHERS: (("place", "lost"), "is a metropolis.dispatch.base.Dispatcher"),
+}
+"""What one of a file must have at least, and what it should be."""
 
 
 def names_of(group: str) -> list[str]:
@@ -35,12 +46,36 @@ def named(group: str, text: str) -> Callable[..., Any]:
     if group == POLICIES and "+" in text:
         parts = [named(group, part) for part in text.split("+")]
         return partial(_made, text, lambda: Combined([make() for make in parts]))
-    name, colon, given = text.partition(":")
+    if text.endswith(".py") or ".py:" in text:
+        name, colon, given, make = _in_file(group, text)
+    else:
+        name, colon, given = text.partition(":")
+        make = _installed(group, name)
+    return partial(_made, name, make, **(_options(name, make, given) if colon else {}))
+
+
+def _installed(group: str, name: str) -> Callable[..., Any]:
     for point in entry_points(group=group, name=name):
         make: Callable[..., Any] = point.load()
-        return partial(_made, name, make, **(_options(name, make, given) if colon else {}))
-    kind = group.rpartition(".")[2]
-    raise MetropolisError(f"{name!r} is not among the {kind}: {', '.join(names_of(group))}")
+        return make
+    kind, known = group.rpartition(".")[2], names_of(group)
+    raise MetropolisError(
+        f"{name!r} is not among the {kind}{did_you_mean(name, known)}: {', '.join(known)}, and "
+        "FILE.py:CLASS"
+    )
+
+
+def _in_file(group: str, text: str) -> tuple[str, str, str, Callable[..., Any]]:
+    """FILE.py:CLASS, the colon before its options, these, and what makes it."""
+    file, _, rest = text.partition(".py:")
+    path, (class_name, colon, given) = Path(file.removesuffix(".py") + ".py"), rest.partition(":")
+    if not class_name:
+        raise MetropolisError(f"{text} names no class; write {path}:CLASS")
+    lacking, about = METHODS[group]
+    make = function_in(path, class_name, about)
+    if not all(callable(getattr(unwrap(make), name, None)) for name in lacking):
+        raise MetropolisError(f"{path}: {class_name} is no class that {about}")
+    return f"{path}:{class_name}", colon, given, make
 
 
 def _made(name: str, make: Callable[..., Any], *about: Any, **options: Any) -> Any:

@@ -6,12 +6,16 @@ import heapq
 from collections.abc import Container
 
 from metropolis.policy.base import Policy, QueuedRequest
+from metropolis.policy.faults import rank_of, tell_arrived
 
 _Item = tuple[int, float, int, QueuedRequest]
 
 
 class RequestQueue:
-    """A heap that is made anew when the policy has changed its mind."""
+    """A heap that is made anew when the policy has changed its mind.
+
+    Whatever ranks raises PluginError when the policy fails or returns no rank.
+    """
 
     def __init__(self, policy: Policy) -> None:
         self._policy, self._version = policy, policy.version
@@ -22,7 +26,7 @@ class RequestQueue:
 
     def push(self, request: QueuedRequest) -> None:
         """`request` has arrived and waits; the policy is told."""
-        self._policy.arrived(request)
+        tell_arrived(self._policy, request)
         self.push_back(request)
 
     def push_back(self, request: QueuedRequest) -> None:
@@ -33,8 +37,7 @@ class RequestQueue:
         """Who goes next."""
         if self._version != self._policy.version:
             self._version = self._policy.version
-            rank = self._policy.rank
-            self._heap = [(rank(one), at_s, number, one) for _, at_s, number, one in self._heap]
+            self._heap = [self._item(item[3]) for item in self._heap]
             heapq.heapify(self._heap)
         return self._heap[0][3]
 
@@ -50,4 +53,4 @@ class RequestQueue:
         heapq.heapify(self._heap)
 
     def _item(self, request: QueuedRequest) -> _Item:
-        return self._policy.rank(request), request.arrived_s, request.id, request
+        return rank_of(self._policy, request), request.arrived_s, request.id, request

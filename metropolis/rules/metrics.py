@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from metropolis.maps.map import GridMap
+from metropolis.names import check_name
 from metropolis.types import MetropolisError, Position
 
 GENAGENT_VELOCITY_MAX = 100
@@ -353,8 +354,7 @@ def metric_named(
     Raises MetropolisError for an unknown name, for a metric without what it needs, and for places
     in a graph measured in any other metric.
     """
-    if name not in METRICS:
-        raise MetropolisError(f"there is no metric {name!r}; there are {', '.join(METRICS)}")
+    check_name("metric", name, METRICS)
     if name == Hops.name:
         if graph is None:
             raise MetropolisError(

@@ -31,6 +31,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from metropolis.names import check_name
 from metropolis.types import MetropolisError
 
 
@@ -112,6 +113,5 @@ def rule_named(
     name: str, perception_radius: float, max_velocity: float, joint_radius: float | None = None
 ) -> Rule:
     """The rule of the mode `name`; raises MetropolisError when there is none."""
-    if name not in RULES:
-        raise MetropolisError(f"there is no rule {name!r}; there are {', '.join(RULES)}")
+    check_name("rule", name, RULES)
     return RULES[name](perception_radius, max_velocity, joint_radius)

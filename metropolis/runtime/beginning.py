@@ -7,18 +7,37 @@ from math import inf, isfinite
 from numbers import Real
 from typing import Any
 
+from metropolis.names import check_name
 from metropolis.rules.rules import Rule, conservative, lockstep, versioned
-from metropolis.types import MetropolisError, Position
+from metropolis.types import AgentError, MetropolisError, Position, Step
 from metropolis.world.base import World
 from metropolis.world.entities import AGENT, Entity
+from metropolis.world.mistakes import explain, sentence_of
 from metropolis.world.view import Reach
+
+LIVE_MODES = ("sequential", "lockstep", "out_of_order")
+LIVE_RULES = ("versioned", "conservative")
+
+
+RADIUS_MAX = 1e14
+"""Of those that are finite: the core takes 1e15, and rules add velocities."""
+VELOCITY_MAX = 1e9
+"""As of the core."""
 
 
 def begin(
     world: World, names: Sequence[str], seed: int, options: Mapping[str, Any]
 ) -> list[Entity]:
     """Step 0. Raises MetropolisError when it does not fit the agents `names` or the metric."""
-    entities = list(world.reset(seed=seed, options=options))
+    try:
+        entities = list(world.reset(seed=seed, options=options))
+    except (Exception, SystemExit) as error:
+        sentence = f"{type(world).__name__}.reset: {sentence_of(error, world)}"
+        if isinstance(error, SystemExit):
+            raise AgentError(sentence) from error
+        if not isinstance(error, MetropolisError):
+            explain(error, sentence)
+        raise
     check_entities(world, entities, names)
     return entities
 
@@ -50,21 +69,40 @@ def bodies(entities: Sequence[Entity], names: Sequence[str]) -> list[Position]:
 def checked_reach(world: World) -> Reach:
     """The world's bounds. Raises MetropolisError when they are no distances."""
     for name in ("perception_radius", "max_velocity", "joint_radius"):
-        value = getattr(world, name)
+        value: Any = getattr(world, name, None)
         if name == "joint_radius" and value is None:
             continue
         least = -inf if name == "joint_radius" else 0  # negative: nobody acts together
-        if not isinstance(value, Real) or not float(value) >= least:
+        is_number: bool = isinstance(value, Real)
+        if not is_number or not value >= least:
             raise MetropolisError(
                 f"the world's {name} is {value!r}; it should be a number, at least 0"
             )
+        most = VELOCITY_MAX if name == "max_velocity" else RADIUS_MAX
+        if most < abs(value) < inf:
+            raise MetropolisError(f"the world's {name} is too large; it should be at most {most:g}")
     if not isfinite(world.max_velocity):
         raise MetropolisError("the world's max_velocity is infinite; it should be a number")
     return world.reach
 
 
+def check_steps(steps: Step, first_step: Step) -> None:
+    """Raise MetropolisError unless a run that stands at `first_step` can end at `steps`."""
+    if not isinstance(steps, int) or isinstance(steps, bool):
+        raise MetropolisError(f"steps is {steps!r}; it should be a whole number")
+    if steps < first_step:
+        raise MetropolisError(
+            f"the run has come to step {first_step} already; it cannot end at {steps}"
+        )
+
+
 def rule_of(mode: str, rule: str, reach: Reach) -> Rule:
-    """The controller's rule; the check of the joint radius holds for every mode."""
+    """The controller's rule; the check of the joint radius holds for every mode.
+
+    Raises MetropolisError when there is no such mode or rule.
+    """
+    check_name("mode", mode, LIVE_MODES)
+    check_name("rule", rule, LIVE_RULES)
     exact = versioned(reach.perception_radius, reach.max_velocity, reach.joint_radius)
     if mode != "out_of_order":
         return lockstep()

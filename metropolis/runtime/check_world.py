@@ -72,7 +72,7 @@ def findings(
     Args:
         world: a world, the name of an installed one, or a function that makes a scenario.
         agents: who lives there; they are copied for every run. For a name: how many.
-        author: answers in the place of a model; a scenario has its own.
+        author: answers in the place of a model; None: the world's own.
         seeds: every check is made for each.
         steps: how far to run.
         schedules: how many random schedules to try under each rule.
@@ -98,10 +98,21 @@ def _maker(
         count = agents if isinstance(agents, int) else None
         return partial(make_scenario, world, agents=count, seed=seed)
     if not isinstance(world, World):
-        return world
+        if not callable(world):
+            raise MetropolisError(
+                f"the world is {world!r}; it should be one, a name, or what makes a scenario"
+            )
+        return partial(_made, world)
     if agents is None or isinstance(agents, int):
         raise MetropolisError(f"the world {world.name!r} needs its agents; pass them after it")
     return lambda: Scenario(world, deepcopy(list(agents)), author)
+
+
+def _made(make: Callable[[], Scenario]) -> Scenario:
+    scenario = make()
+    if not isinstance(scenario, Scenario):
+        raise MetropolisError(f"{make!r} makes {scenario!r}; it should make a metropolis.Scenario")
+    return scenario
 
 
 class _Check:

@@ -6,7 +6,6 @@ go on (`metropolis resume`) or branch off (`metropolis fork`) without starting a
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from metropolis.types import MetropolisError, Step
+from metropolis.durable import Format, Mark, read_document, reported, write_document
+from metropolis.types import Step
 from metropolis.world.encoding import (
     entity_from_json,
     entity_to_json,
@@ -23,10 +23,23 @@ from metropolis.world.encoding import (
 )
 from metropolis.world.entities import Entity, Event
 
-FORMAT = "metropolis-checkpoint"
-VERSION = 2
+CHECKPOINT = Format(
+    "metropolis checkpoint", 3, "remove the file to go on from an earlier one, or put it back"
+)
 KEPT_MOST = 16
 """Checkpoints of one run."""
+
+
+@dataclass(frozen=True)
+class Past:
+    """What the run's files held at a checkpoint, so that it is used with no others."""
+
+    seed: int
+    """Of all randomness from the step on."""
+    history_sha256: str
+    calls: Mark
+    journal: Mark | None
+    """None: answers were kept elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -38,68 +51,67 @@ class Checkpoint:
     events: list[Event]
     agents: Mapping[str, Any]
     """Name -> what `metropolis.world.saving.save` returned."""
-    calls: int | None
-    """How many the steps before have made; None: whatever the file of calls says."""
     now_s: float
     """The run's clock: virtual time if the model is simulated."""
+    past: Past | None
+    """None: the run's store has made the checkpoint."""
 
 
 class Checkpoints:
     """Those of one run, `STEP.json` in `folder` each."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, run: str | None = None) -> None:
+        self.folder, self.run = folder, run
 
     def steps(self) -> list[Step]:
         """Whose checkpoints there are, in order."""
-        return sorted(int(path.stem) for path in self.folder.glob("*.json"))
+        names = (path.stem for path in self.folder.glob("*.json"))
+        return sorted(int(name) for name in names if name.isdecimal())
 
     def newest(self, at_most: Step) -> Checkpoint | None:
         """The newest up to step `at_most`. Raises MetropolisError when it cannot be read."""
         steps = [step for step in self.steps() if step <= at_most]
-        return read_checkpoint(self._path(steps[-1])) if steps else None
+        return self.read(steps[-1]) if steps else None
+
+    def read(self, step: Step) -> Checkpoint:
+        """That of `step`. Raises MetropolisError when it cannot be read."""
+        return read_checkpoint(self.path(step), self.run)
 
     def add(self, checkpoint: Checkpoint) -> None:
         """Keep one more, and drop one if they are too many: never the first or the newest."""
-        self.folder.mkdir(exist_ok=True)
-        write_checkpoint(self._path(checkpoint.step), checkpoint)
+        with reported(self.folder):
+            self.folder.mkdir(exist_ok=True)
+        write_checkpoint(self.path(checkpoint.step), checkpoint, self.run or "")
         steps = self.steps()
         if len(steps) > KEPT_MOST:
             inner = range(1, len(steps) - 1)
             crowded = min(inner, key=lambda place: steps[place + 1] - steps[place - 1])
-            self._path(steps[crowded]).unlink()
+            self.path(steps[crowded]).unlink()
 
-    def _path(self, step: Step) -> Path:
+    def path(self, step: Step) -> Path:
+        """Where that of `step` is."""
         return self.folder / f"{step}.json"
 
 
-def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Whole or not at all."""
+def write_checkpoint(path: Path, checkpoint: Checkpoint, run: str) -> None:
+    """Whole or not at all. Raises UnwritableError."""
     content = vars(checkpoint) | {
-        "format": FORMAT,
-        "version": VERSION,
         "entities": {entity.name: entity_to_json(entity) for entity in checkpoint.entities},
         "events": [event_to_json(event) for event in checkpoint.events],
     }
-    partial = path.with_suffix(".partial")
-    with partial.open("wb") as file:
-        file.write(msgspec.json.encode(content))
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    write_document(path, CHECKPOINT, run, msgspec.json.encode(content))
 
 
-def read_checkpoint(path: Path) -> Checkpoint:
-    """Raises MetropolisError when the file is none."""
+def read_checkpoint(path: Path, run: str | None = None) -> Checkpoint:
+    """Raises MetropolisError when the file is none of `run` (None: of any run)."""
+    content = read_document(path, CHECKPOINT, run)
     try:
-        content = msgspec.json.decode(path.read_bytes())
-        if content.pop("format") != FORMAT or content.pop("version") != VERSION:
-            raise ValueError("another format or version")
         content["entities"] = [entity_from_json(*item) for item in content["entities"].items()]
         content["events"] = [event_from_json(event) for event in content["events"]]
-        return Checkpoint(**content)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise MetropolisError(
-            f"{path}: is no checkpoint that this release reads ({error}); remove the file to go "
-            "on from an earlier one"
-        ) from error
+        content["past"] = msgspec.convert(content["past"], Past | None)
+        found = Checkpoint(**content)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CHECKPOINT.damaged(path, 1, f"it is no checkpoint: {error}") from error
+    if path.stem != f"{found.step}":
+        raise CHECKPOINT.damaged(path, 1, f"it is the checkpoint of step {found.step}")
+    return found

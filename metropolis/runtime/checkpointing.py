@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from metropolis.runtime.checkpoint import Checkpoint, Checkpoints
+from metropolis.runtime.checkpoint import Checkpoint, Checkpoints, Past
 from metropolis.store.base import Store
 from metropolis.types import AgentId, Step
 from metropolis.workers.leases import patiently
@@ -128,15 +128,12 @@ class Checkpointer:
         else:
             self._ahead *= 2
 
-    def write(self, calls: int, now_s: float) -> None:
-        """The floor is at `step`, and so are the run's files, with `calls` calls in them.
-
-        `now_s` is the run's clock.
-        """
+    def write(self, past: Past, now_s: float) -> None:
+        """The floor is at `step`, and so are the run's files; `now_s` is the run's clock."""
         entities, events = self._source.world(self.step)
         at_last = self.step == self._last
         minds = self._source.minds() if at_last else self._source.kept_minds()
         agents = {name: minds[number] for number, name in enumerate(self._names)}
-        self._checkpoints.add(Checkpoint(self.step, entities, events, agents, calls, now_s))
+        self._checkpoints.add(Checkpoint(self.step, entities, events, agents, now_s, past))
         self.step = self._last
         self._due_wall_s = time.monotonic() + self._every_wall_s

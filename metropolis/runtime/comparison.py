@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import msgspec
+
+from metropolis.runtime.history import line_of
 from metropolis.runtime.run_directory import RunDirectory
 from metropolis.types import Step
 from metropolis.world.record import StepRecord
@@ -26,6 +30,16 @@ class Comparison:
     def first(self) -> Step | None:
         """The first step that differs; None: there is none."""
         return min(self.since.values(), default=None)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Between two records of a step."""
+
+    name: str
+    """Whose action, body, state or event differs: an agent, or a thing."""
+    what: str
+    """In words, with both values."""
 
 
 def compare(run: str | Path, other: str | Path) -> Comparison:
@@ -53,3 +67,59 @@ def _differing(one: StepRecord, other: StepRecord) -> list[str]:
 def _part(record: StepRecord, name: str) -> tuple[object, ...]:
     events = [event for event in record.events if event.source == name]
     return record.actions.get(name), name in record.writes, record.writes.get(name), events
+
+
+def first_difference(expected: StepRecord, found: StepRecord) -> Difference | None:
+    """The first of actions, entities and events that differs; None: the records are equal."""
+    lines = line_of(expected), line_of(found)
+    if lines[0] == lines[1]:
+        return None
+    was, is_ = (_sections(line) for line in lines)
+    for section in was:
+        path, left, right = _apart(was[section], is_[section], ())
+        if path:
+            inner = "".join(f"[{key!r}]" for key in path[1:])
+            what = f"the {section} {path[0]!r}{inner} is {_shown(right)} instead of {_shown(left)}"
+            return Difference(str(path[0]), what)
+    raise AssertionError(lines)
+
+
+def _sections(line: bytes) -> dict[str, dict[str, Any]]:
+    record = msgspec.json.decode(line)
+    events: dict[str, Any] = {}
+    for event in record.get("events", []):
+        events.setdefault(event["source"], []).append(event)
+    return {
+        "action of": record.get("actions", {}),
+        "entity": record.get("writes", {}),
+        "event of": {source: dict(enumerate(of)) for source, of in events.items()},
+    }
+
+
+_ABSENT = object()
+"""In the place of a key that is only in the other dict: null is a value, as of what is removed."""
+
+
+def _shown(value: Any) -> str:
+    return "nothing" if value is _ABSENT else f"{value!r:.80}"
+
+
+def _same(left: Any, right: Any) -> bool:
+    """Whether they are written alike, which 1 and 1.0 are not."""
+    if left is _ABSENT or right is _ABSENT:
+        return left is right
+    return msgspec.json.encode(left) == msgspec.json.encode(right)
+
+
+def _apart(left: Any, right: Any, path: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any, Any]:
+    """Where two JSON values differ first, and how; no path: they are equal."""
+    if isinstance(left, dict) and isinstance(right, dict):
+        for key in sorted(left.keys() | right.keys()):
+            a, b = left.get(key, _ABSENT), right.get(key, _ABSENT)
+            if not _same(a, b):
+                return _apart(a, b, (*path, key))
+    if isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
+        for number, (a, b) in enumerate(zip(left, right, strict=True)):
+            if not _same(a, b):
+                return _apart(a, b, (*path, number))
+    return path, left, right

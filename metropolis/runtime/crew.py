@@ -45,13 +45,13 @@ class LocalCrew:
         """See Crew."""
 
 
-def check_workers(workers: int | str, *, stored: bool) -> None:
+def check_workers(workers: int | str, *, stored: bool, ray_address: str | None = None) -> None:
     """Raise MetropolisError when there can be no such workers of a run, `stored` or in memory."""
     on_ray, _ = _counted(workers)
     if on_ray and not stored:
         raise MetropolisError("workers on Ray need a store; name embedded or a redis://… URL")
     if on_ray:
-        _ray_crew()
+        _ray_crew().check_address(ray_address)
 
 
 def _counted(workers: int | str) -> tuple[bool, int | None]:

@@ -16,12 +16,13 @@ import numpy as np
 
 from metropolis.controller.base import NOBODY, Controller
 from metropolis.runtime.crew import Crew
-from metropolis.runtime.engine import OnCommit, alone
+from metropolis.runtime.engine import OnCommit
 from metropolis.runtime.recorder import Recorder
 from metropolis.store.base import Acknowledged, Nodes, Store, StoreError, StoreUnavailableError
 from metropolis.store.claim import Lookahead, cluster_id
 from metropolis.types import AgentId, Commit, Dispatch, MetropolisError, Position, Step
 from metropolis.workers.leases import Pulse, awaited, patiently
+from metropolis.world.mistakes import alone
 
 WAIT_S = 0.25
 """How long an interrupt may take."""
@@ -112,7 +113,6 @@ class Driver:
         if now_wall_s - self._released_wall_s < RELEASE_S and not self._controller.finished:
             return
         self._released_wall_s = now_wall_s
-        self._recorder.flush()
         try:
             patiently(self._store.release, self._fence, self._controller.floor)
         except StoreError as failure:

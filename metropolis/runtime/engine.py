@@ -12,6 +12,7 @@ from metropolis.controller.base import Controller
 from metropolis.store.outcome import Outcome
 from metropolis.types import Commit, Dispatch, MetropolisError, Step
 from metropolis.workers.local import LocalWorker
+from metropolis.world.mistakes import alone
 from metropolis.world.state import State
 
 OnCommit = Callable[[Outcome], None]
@@ -112,12 +113,3 @@ class Engine:
         self.newest_step = max(self.newest_step, outcome.step + 1)
         self._on_commit(outcome)
         self._dispatch(self._controller.handle([Commit(outcome.agents, tuple(positions))]))
-
-
-def alone(failure: BaseException) -> BaseException:
-    """The first of the sentences for users in a task group's error, if it holds nothing else."""
-    if not isinstance(failure, BaseExceptionGroup):
-        return failure
-    failures = [alone(inner) for inner in failure.exceptions]
-    users = all(isinstance(inner, MetropolisError) for inner in failures)
-    return failures[0] if users else failure

@@ -66,7 +66,7 @@ class _Rehearsal(Scripted):
     """The offline author; adds up what answers could be at most, by function."""
 
     def __init__(self, scenario: Scenario) -> None:
-        super().__init__(scenario.author)
+        super().__init__(scenario.world.author)
         self.output_tokens_max: dict[str, int] = {}
 
     async def complete(self, request: Request) -> Completion:

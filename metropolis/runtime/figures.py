@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +24,10 @@ FORMATS = ("png", "svg")
 
 def prepare_figures(directory: Path) -> None:
     """Make sure, before any long work, that figures can be drawn and written to `directory`."""
-    if find_spec("matplotlib") is None:
-        raise MetropolisError("figures need matplotlib: pip install 'metropolis[plot]'")
+    try:
+        import_module("matplotlib.figure")
+    except ImportError:
+        raise MetropolisError("figures need matplotlib: pip install 'metropolis[plot]'") from None
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 
-from metropolis.types import MetropolisError, Step
+from metropolis.durable import DamagedError, Format, Line, LineFile, read_lines, with_content
+from metropolis.types import MetropolisError, Position, Step
 from metropolis.world.encoding import (
     entity_from_json,
     entity_to_json,
@@ -21,6 +23,17 @@ from metropolis.world.encoding import (
 )
 from metropolis.world.record import StepRecord
 
+HISTORY = Format(
+    "metropolis history",
+    1,
+    "resume the run, one in a store with --store memory: what is lost is made again from its last "
+    "whole checkpoint and its journal",
+)
+OTHERWISE = (
+    "the run has made steps again otherwise than it had recorded them: its world, agents or model "
+    "have changed since, or its journal lacks answers"
+)
+_CALLS = b'"calls":'
 _encoder = msgspec.json.Encoder(enc_hook=plain, order="sorted")
 
 
@@ -56,56 +69,107 @@ def record_of(line: bytes) -> StepRecord:
     return StepRecord(content["step"], content.get("actions", {}), writes, events)
 
 
-def whole_lines(file: BinaryIO) -> Iterator[bytes]:
-    """Those that were written to their ends."""
-    return (line for line in file if line.endswith(b"\n"))
+@dataclass(frozen=True, slots=True)
+class HistoryLine:
+    """A step as the file has it."""
+
+    line: Line
+    content: bytes
+    """The canonical line."""
+    calls: int
+    """Of the steps so far."""
 
 
-class StepsFile:
-    """A file to which the steps of a run are added in order; None keeps nothing.
-
-    What exists is taken up after its first `keep` steps.
-    """
-
-    def __init__(self, path: Path | None, keep: Step) -> None:
-        self._file: BinaryIO | None = path.open("r+b" if keep else "w+b") if path else None
-
-    def flush(self, *, durably: bool = False) -> None:
-        """Hand the lines to the operating system; `durably`: let them survive a power cut."""
-        if self._file is not None:
-            self._file.flush()
-            if durably:
-                os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file.close()
+class _Body(msgspec.Struct):
+    at: Position
 
 
-class HistoryWriter(StepsFile):
-    """Takes the steps in order; keeps the digest, and the lines in a file if there is one.
+class _Written(msgspec.Struct):
+    writes: dict[str, _Body | None] = {}
+
+
+_written = msgspec.json.Decoder(_Written).decode
+
+
+def bodies_written(content: bytes) -> Iterator[tuple[str, Position]]:
+    """Where a step's canonical line puts what it changes: much less work than `record_of`."""
+    for name, body in _written(content).writes.items():
+        if body is not None:
+            yield name, body.at
+
+
+def read_history(path: Path, run: str | None = None) -> Iterator[HistoryLine]:
+    """The steps in order, as `metropolis.durable.read_lines`."""
+    return map(_history_line, read_lines(path, HISTORY, run))
+
+
+def _history_line(line: Line) -> HistoryLine:
+    calls, _, content = line.fields.partition(b',"is":')
+    return HistoryLine(line, content, int(calls.removeprefix(_CALLS)))
+
+
+class HistoryWriter:
+    """Takes the steps in order; keeps the digest, and the lines in a file of `run` if there is one.
 
     A file that exists is taken up after its first `keep` steps, the rest is cut off.
+    Raises MetropolisError when the steps to keep are damaged.
     """
 
-    def __init__(self, path: Path | None = None, keep: Step = 0) -> None:
-        super().__init__(path, keep)
-        self._digest = hashlib.sha256()
+    def __init__(self, path: Path | None = None, keep: Step = 0, run: str | None = None) -> None:
+        self._digest, self._steps = hashlib.sha256(), keep
+        self.calls = 0
+        """Of the steps so far."""
+        self._before: tuple[Step, str] = 0, ""
+        self.notes: list[str] = []
+        """Told here when the steps that were cut off do not come again as they were."""
+        self._file = LineFile(path, HISTORY, run) if path else None
         if self._file is not None:
-            kept = b"".join(islice(whole_lines(self._file), keep))
-            self._digest.update(kept)
-            self._file.seek(len(kept))
-            self._file.truncate()
+            self._file.cut(self._kept(self._file, keep))
 
-    def append(self, record: StepRecord) -> None:
-        """The next step."""
-        line = line_of(record) + b"\n"
-        self._digest.update(line)
+    def _kept(self, file: LineFile, keep: Step) -> Line | None:
+        lines = map(_history_line, file.read())
+        last = None
+        found = 0
+        for last in islice(lines, keep):
+            self._digest.update(last.content + b"\n")
+            self.calls = last.calls
+            found += 1
+        if found < keep:
+            raise HISTORY.damaged(file.path, found + 2, f"it ends before step {keep}")
+        digest = self._digest.copy()
+        with suppress(DamagedError):
+            for cut in lines:
+                digest.update(cut.content + b"\n")
+                found += 1
+        self._before = found, digest.hexdigest()
+        return None if last is None else last.line
+
+    def append(self, record: StepRecord, calls: int = 0) -> None:
+        """The next step, which has made so many calls."""
+        self.append_line(line_of(record), calls)
+
+    def append_line(self, content: bytes, calls: int) -> None:
+        """The same with its canonical line."""
+        self._digest.update(content + b"\n")
+        self.calls += calls
+        self._steps += 1
         if self._file is not None:
-            self._file.write(line)
+            self._file.append([with_content(content, _CALLS + b"%d," % self.calls)])
+            steps, sha256 = self._before
+            if steps == self._steps and sha256 != self.sha256:
+                self.notes.append(OTHERWISE)
 
     @property
     def sha256(self) -> str:
         """The digest of the steps so far."""
         return self._digest.hexdigest()
+
+    def sync(self) -> None:
+        """Let the lines survive a power cut."""
+        if self._file is not None:
+            self._file.sync()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()

@@ -26,20 +26,21 @@ Held = tuple[str, Any]
 
 def digest(value: Any) -> int:
     """A number that changes when anything within `value` does."""
-    return _digest(value, set())
+    return _digest(value, {})
 
 
-def _digest(value: Any, above: set[int]) -> int:
+def _digest(value: Any, met: dict[int, Any]) -> int:
+    """`met` are the values that were met before, by id: each is looked into once."""
     if isinstance(value, np.ndarray):
         return hash((value.shape, value.tobytes()))
     if isinstance(value, _ATOMS):
         return hash(value)
-    if id(value) in above:
+    if id(value) in met:
         return 0
-    inner = above | {id(value)}
+    met[id(value)] = value
     if isinstance(value, set | frozenset):
-        return hash(frozenset(_digest(item, inner) for item in value))
-    parts = [(path, _digest(item, inner)) for path, item in _parts(value)]
+        return hash(frozenset(_digest(item, {}) for item in value))
+    parts = [(path, _digest(item, met)) for path, item in _parts(value)]
     return hash((type(value).__qualname__, tuple(parts)))
 
 

@@ -13,7 +13,9 @@ import numpy.typing as npt
 from metropolis import _core
 from metropolis.controller.native import mined_controller, native_controller
 from metropolis.dispatch.base import Dispatcher, Fleet
+from metropolis.names import check_name
 from metropolis.policy.base import Policy, QueuedRequest
+from metropolis.policy.faults import PluginError, rank_of, tell_arrived
 from metropolis.policy.named import DISPATCHERS, POLICIES, named
 from metropolis.rules.metrics import Metric, metric_named
 from metropolis.runtime.modes import MODES, Mode
@@ -122,6 +124,7 @@ def replay(
     progress: Progress | None = None,
 ) -> ReplayResult:
     """Replay `trace` in `mode` (a key of `MODES`); `graph`, from `mine`, saves mining it again."""
+    check_name("mode", mode, MODES)
     chosen = MODES[mode]
     is_native = setting.dispatcher is None and setting.policy in _NATIVE
     served = None if is_native else plug_ins(setting.policy, setting.dispatcher, setting.fleet)
@@ -166,8 +169,10 @@ def plug_ins(policy: str, dispatcher: str | None, fleet: Fleet) -> tuple[Policy,
     probed: Policy = make()
     probe = QueuedRequest(0, "agent-step", "call", 1, 0.0, 0.0)
     try:
-        probed.arrived(probe)
-        probed.rank(probe)
+        tell_arrived(probed, probe)
+        rank_of(probed, probe)
+    except PluginError:
+        raise
     except MetropolisError as error:
         raise MetropolisError(f"policy {policy!r} is not for replays: {error}") from error
     return make(), named(DISPATCHERS, dispatcher or "least_used")(fleet)

@@ -11,23 +11,39 @@ trace.parquet    written at the end: for `metropolis replay`
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
-from metropolis.runtime.checkpoint import Checkpoint, Checkpoints
-from metropolis.runtime.history import record_of, whole_lines
+from metropolis.durable import DamagedError, open_regular, write_whole
+from metropolis.llm.journal import Journal
+from metropolis.runtime.calls_file import CallsFile, calls_by_step, read_calls
+from metropolis.runtime.checkpoint import CHECKPOINT, Checkpoint, Checkpoints
+from metropolis.runtime.history import (
+    HISTORY,
+    HistoryWriter,
+    bodies_written,
+    read_history,
+    record_of,
+)
+from metropolis.runtime.run_trace import RunTrace, StepParts
+from metropolis.runtime.signature import flaw, sign
+from metropolis.trace.parquet import IN_RUN, write_pieces
 from metropolis.trace.schema import Float32
 from metropolis.types import MetropolisError, Step
 from metropolis.world.record import StepRecord
 
 FORMAT = "metropolis-run"
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -46,6 +62,16 @@ class Origin:
     """Whose mind, body or state the edit has changed, by name."""
 
 
+_FIELDS: dict[str, Any] = {
+    "world": str,
+    "seed": int,
+    "run": Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")],
+    "lineage": tuple[Origin, ...],
+    "about": dict[str, Any],
+}
+"""Of run.json, and their types."""
+
+
 class TakenError(MetropolisError):
     """The folder of another run, or of something else."""
 
@@ -59,10 +85,20 @@ class RunDirectory:
         self.calls = root / "calls.jsonl"
         self.journal = root / "journal.jsonl"
         self.checkpoints = Checkpoints(root / "checkpoints")
-        self.trace = root / "trace.parquet"
+        self.trace = root / IN_RUN
         self._run = root / "run.json"
         self.lineage: tuple[Origin, ...] = ()
         """Of a branch: the run it has left, after those that one has; known when it was read."""
+        self.notes: list[str] = []
+        """Sentences on what was damaged, and how it was made good."""
+        self.distrust: str | None = None
+        """Why it is not known that this user has written run.json; None: they have, or nothing was
+        read."""
+
+    @property
+    def run(self) -> str | None:
+        """What the run's files call it, and no other run; None: not made or read yet."""
+        return self.checkpoints.run
 
     def open(
         self, resume: bool, world: str, seed: int, about: Mapping[str, Any]
@@ -78,10 +114,99 @@ class RunDirectory:
                 raise MetropolisError(
                     f"{self._run}: holds a run of {found}; going on needs the same as {mine}"
                 )
-            return self.checkpoints.newest(self.recorded)
+            return self._latest()
         self.make()
         self.describe(world, seed, about)
         return None
+
+    def _latest(self) -> Checkpoint | None:
+        """The newest checkpoint that is whole, as are the files below it; None: go on at step 0.
+
+        Raises MetropolisError when that is before a branch begins.
+        """
+        steps = self.checkpoints.steps()
+        reached, damage = self._reached(steps)
+        notes: list[str] = []
+        found = None
+        begins = self.lineage[-1].step if self.lineage else 0
+        for step in reversed([step for step in steps if step >= begins]):
+            try:
+                if step not in reached:
+                    raise DamagedError(damage)
+                found = self.checkpoints.read(step)
+                self._check_past(found, *reached[step])
+                break
+            except DamagedError as error:
+                found = None
+                notes.append(f"{error}")
+        if found is None:
+            self.check_beginning("".join(f" ({note})" for note in notes[-1:]))
+        where = f"checkpoint of step {found.step}" if found else "beginning"
+        self.notes += [f"{note}; the run now goes on from its {where}" for note in notes]
+        return found
+
+    def check_beginning(self, why: str = "") -> None:
+        """Raises DamagedError when this is a branch: it cannot begin at step 0."""
+        for branch in self.lineage[-1:]:
+            raise DamagedError(
+                f"{self.root}: is a branch without a whole checkpoint{why}; fork {branch.run} at "
+                f"{branch.step} again"
+            )
+
+    def check_past(self, checkpoint: Checkpoint) -> None:
+        """Raises DamagedError when the run's files are not those of the checkpoint."""
+        reached, damage = self._reached([checkpoint.step])
+        if checkpoint.step not in reached:
+            raise DamagedError(damage)
+        self._check_past(checkpoint, *reached[checkpoint.step])
+
+    def _reached(self, steps: Sequence[Step]) -> tuple[dict[Step, tuple[str, int]], str]:
+        """The history's digest and calls at each of `steps`, as far as it is whole; then, why it
+        goes no further.
+        """
+        digest, step = hashlib.sha256(), 0
+        reached = {0: (digest.hexdigest(), 0)}
+        try:
+            for step, line in enumerate(read_history(self.history, self.run), 1):
+                digest.update(line.content + b"\n")
+                if step in steps:
+                    reached[step] = digest.hexdigest(), line.calls
+        except DamagedError as damage:
+            return reached, f"{damage}"
+        return reached, f"{self._ends(step, max(steps, default=0))}"
+
+    def _check_past(self, checkpoint: Checkpoint, history_sha256: str, calls: int) -> None:
+        past = checkpoint.past
+        path = self.checkpoints.path(checkpoint.step)
+        seed = self.lineage[-1].seed if self.lineage else self._seed
+        if past is None or (past.seed, past.history_sha256) != (seed, history_sha256):
+            raise CHECKPOINT.damaged(path, 1, f"{self.history} is another history")
+        marks = [past.calls]
+        for mark, _ in read_calls(self.calls, past.calls.lines, self.run):
+            marks[:] = [mark]
+        if past.calls.lines != calls or marks != [past.calls]:
+            raise CHECKPOINT.damaged(path, 1, f"{self.calls} holds other calls")
+
+    def _ends(self, steps: Step, newest: Step) -> DamagedError:
+        return HISTORY.damaged(
+            self.history, steps + 2, f"it ends here, and there is a checkpoint of step {newest}"
+        )
+
+    def open_journal(self, checkpoint: Checkpoint | None) -> Journal:
+        """The run's journal, to go on from `checkpoint`; see `Journal`."""
+        past = checkpoint.past if checkpoint else None
+        return Journal(
+            self.journal,
+            self.run,
+            since=checkpoint.step if checkpoint and not (self.root / "store.json").exists() else 0,
+            reaches=past.journal if past else None,
+        )
+
+    def open_records(self, step: Step) -> tuple[HistoryWriter, CallsFile]:
+        """The files of what happened, to go on at `step`."""
+        history = HistoryWriter(self.history, step, self.run)
+        history.notes = self.notes
+        return history, CallsFile(self.calls, history.calls, self.run)
 
     def make(self) -> None:
         """Make it. Raises TakenError when something is in it, MetropolisError when it cannot be."""
@@ -89,68 +214,106 @@ class RunDirectory:
             raise TakenError(
                 f"{self.root}: exists already; resume the run in it, or choose another folder"
             )
+        self.checkpoints.run = secrets.token_hex(8)
         try:
             self.root.mkdir(parents=True, exist_ok=True)
+            if self.root.stat().st_uid == os.geteuid():
+                self.root.chmod(0o700)
         except OSError as error:
             raise MetropolisError(
                 f"{self.root}: cannot be made for the run's files: {error.strerror}; choose "
                 "another folder"
             ) from None
 
-    def describe(self, world: str, seed: int, about: Mapping[str, Any]) -> None:
-        """Write down what this is a run of; whole or not at all."""
+    def describe(
+        self, world: str, seed: int, about: Mapping[str, Any], *, signed: bool = True
+    ) -> None:
+        """Write down what this is a run of, whole or not at all.
+
+        It is `signed` unless it may repeat what this user does not know.
+        """
+        self.checkpoints.run = self.run or secrets.token_hex(8)
         content: dict[str, Any] = {"format": FORMAT, "version": VERSION, "world": world}
         content |= {"seed": seed, "lineage": [asdict(origin) for origin in self.lineage]}
-        partial = self._run.with_suffix(".partial")
-        partial.write_text(json.dumps(content | {"about": about}, indent=2) + "\n", "utf-8")
-        partial.replace(self._run)
+        content |= {"run": self.run, "about": about}
+        content = json.loads(json.dumps(content))  # as it will be read
+        if signed:
+            content["signature"] = sign(self._run.name, content)
+        write_whole(self._run, json.dumps(content, indent=2).encode() + b"\n")
+
+    def write_trace(self, trace: RunTrace) -> None:
+        """Keep the trace of the whole run."""
+        write_pieces(trace.pieces(), self.trace)
+        self.trace.chmod(0o600)
 
     def read(self) -> dict[str, Any]:
         """What the run is of; MetropolisError when there is no run here, or it is damaged."""
+        if not self._run.exists():
+            raise MetropolisError(f"{self.root}: holds no run; give the folder of one")
         try:
-            found = json.loads(self._run.read_text("utf-8"))
-        except OSError as error:
-            raise MetropolisError(
-                f"{self.root}: holds no run ({error}); give the folder of one"
-            ) from error
-        except ValueError as error:
+            with open_regular(self._run, "r") as file:
+                found = json.loads(file.readall())
+        except (ValueError, RecursionError) as error:
             raise MetropolisError(
                 f"{self._run}: is damaged ({error}); put back the file as the run has written it"
             ) from error
         if not isinstance(found, dict):
             raise MetropolisError(f"{self._run}: should be an object")
-        try:
-            self.lineage = msgspec.convert(found.get("lineage", ()), tuple[Origin, ...])
-        except msgspec.ValidationError as error:
-            raise MetropolisError(f"{self._run}: lineage: {error}") from None
+        if (found.get("format"), found.get("version")) != (FORMAT, VERSION):
+            raise MetropolisError(
+                f"{self._run}: is of another format or version; this release reads {FORMAT}, "
+                f"version {VERSION}: run the world anew"
+            )
+        for name, kind in _FIELDS.items():
+            try:
+                msgspec.convert(found.get(name), kind)
+            except ValueError as error:  # no such value, or a text that is none
+                raise MetropolisError(f"{self._run}: {name}: {error}") from None
+        self._seed, self.checkpoints.run = found["seed"], found["run"]
+        self.lineage = msgspec.convert(found["lineage"], _FIELDS["lineage"])
+        signature = found.pop("signature", None)
+        self.distrust = flaw(self._run.name, found, signature)
         return found
 
     @property
     def recorded(self) -> Step:
-        """How many steps the history tells of."""
-        if not self.history.exists():
-            return 0
-        with self.history.open("rb") as file:
-            return sum(1 for _ in whole_lines(file))
+        """How many steps the history tells of. Raises MetropolisError when it is damaged."""
+        steps = sum(1 for _ in read_history(self.history, self.run))
+        newest = max(self.checkpoints.steps(), default=0)
+        if steps < newest:
+            raise self._ends(steps, newest)
+        return steps
+
+    @property
+    def whole(self) -> Step:
+        """How many steps the history tells of before it ends or is damaged."""
+        steps = count()
+        with suppress(DamagedError):
+            for _ in read_history(self.history, self.run):
+                next(steps)
+        return next(steps)
 
     def records(self, steps: Step) -> Iterator[StepRecord]:
         """The first `steps` steps, or as many as the history tells of."""
-        if not self.history.exists():
-            return
-        with self.history.open("rb") as file:
-            for line in islice(whole_lines(file), steps):
-                yield record_of(line)
+        for line in islice(read_history(self.history, self.run), steps):
+            yield record_of(line.content)
 
-    def positions(self, beginning: Float32, names: Sequence[str], steps: Step) -> list[Float32]:
-        """Where everybody stood at the beginning of each of the first `steps` steps.
+    def steps_from(
+        self, first: Step, beginning: Float32, names: Sequence[str]
+    ) -> Iterator[StepParts]:
+        """What a trace tells of the steps from `first` on; `beginning` is (agents, 2), at step 0.
 
-        `beginning` is (agents, 2), at step 0.
+        Nothing of the steps before is kept.
         """
         ids = {name: i for i, name in enumerate(names)}
-        at, positions = beginning.copy(), []
-        for record in self.records(steps):
-            positions.append(at.copy())
-            for name, entity in record.writes.items():
-                if name in ids and entity is not None:
-                    at[ids[name]] = entity.position
-        return positions
+        at = beginning.copy()
+        calls = calls_by_step(self.calls, self.run)
+        of = next(calls, None)
+        for step, line in enumerate(read_history(self.history, self.run)):
+            while of is not None and of[0] < step:
+                of = next(calls, None)
+            if step >= first:
+                yield at.copy(), of[1] if of is not None and of[0] == step else []
+            for name, position in bodies_written(line.content):
+                if name in ids:
+                    at[ids[name]] = position

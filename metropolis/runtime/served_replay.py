@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import isinf
+from math import inf, isinf, isnan
 
 import numpy as np
 
@@ -44,8 +44,9 @@ class ServedReplay:
         self._trace, self._controller, self._progress = trace, controller, progress
         self._engines = engines
         self._outstanding, self._outstanding_max = 0, outstanding_max
-        self._held_back: list[int] = []
-        calls = trace.calls
+        self._offered: list[int] = []
+        """What can be sent; what can at the same instant goes by step, agent and number."""
+        self._calls = calls = trace.calls
         self._offsets = trace.call_offsets().tolist()
         parents, bounds = calls.parents.tolist(), calls.parent_offsets.tolist()
         self._parents = [parents[a:b] for a, b in pairwise(bounds)]
@@ -75,11 +76,12 @@ class ServedReplay:
 
     def _leap(self) -> None:
         """Go to the next event of the engines."""
-        while self._held_back and self._outstanding < self._outstanding_max:
-            self._send(heapq.heappop(self._held_back))
+        while self._offered and self._outstanding < (self._outstanding_max or inf):
+            self._send(heapq.heappop(self._offered))
         self._engines.dispatch(self.now_sim_s)
         self.now_sim_s = self._engines.next_event_sim_s()
         if isinf(self.now_sim_s):
+            self._engines.check_progress()
             raise RuntimeError("no call is placed, yet agents have steps to run")
         for execution in self._engines.advance(self.now_sim_s):
             self._complete(execution)
@@ -102,8 +104,7 @@ class ServedReplay:
                 calls = range(self._offsets[row], self._offsets[row + 1])
                 self._open_calls[agent] = len(calls)
                 for call in calls:
-                    if not self._open_parents[call]:
-                        self._offer(call)
+                    self._offer(call)
                 if not calls:
                     self._finish(cluster)
 
@@ -121,10 +122,10 @@ class ServedReplay:
         return len(agents)
 
     def _offer(self, call: int) -> None:
-        if self._outstanding_max:
-            heapq.heappush(self._held_back, call)
-        else:
-            self._send(call)
+        """Send the call next, if its agent has come to its step and its parents are answered."""
+        row = int(self._calls.step[call]) * self._trace.agents + int(self._calls.agent[call])
+        if not self._open_parents[call] and not isnan(self.dispatched_sim_s[row]):
+            heapq.heappush(self._offered, call)
 
     def _send(self, call: int) -> None:
         calls, parents = self._trace.calls, self._parents[call]
@@ -154,8 +155,7 @@ class ServedReplay:
         self.completed_sim_s[call] = execution.completed_s
         for child in self._children[call]:
             self._open_parents[child] -= 1
-            if not self._open_parents[child]:
-                self._offer(child)
+            self._offer(child)
         agent = self._trace.calls.agent[call]
         self._open_calls[agent] -= 1
         if not self._open_calls[agent]:

@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from metropolis.controller.native import NativeController
+from metropolis.durable import UnwritableError
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Backend, BudgetExhausted
 from metropolis.llm.client import Client
 from metropolis.llm.journal import Journal
-from metropolis.runtime.beginning import begin, bodies, checked_reach, rule_of
+from metropolis.runtime.beginning import begin, bodies, check_steps, checked_reach, rule_of
+from metropolis.runtime.calls_file import CallsFile
 from metropolis.runtime.checkpoint import Checkpoint
 from metropolis.runtime.checkpointing import Checkpointer, InMemory, InStore, Source
 from metropolis.runtime.crew import check_workers, crew_of
 from metropolis.runtime.driver import Driver
 from metropolis.runtime.engine import Engine
+from metropolis.runtime.event_loop import event_loop
 from metropolis.runtime.history import HistoryWriter
-from metropolis.runtime.recorder import CallsFile, Recorder, trace_meta, trace_of
+from metropolis.runtime.recorder import Recorder
 from metropolis.runtime.result import INTERRUPTED, Interrupted, RunResult
+from metropolis.runtime.reuse import Used, agents_of
 from metropolis.runtime.run_directory import RunDirectory
+from metropolis.runtime.run_trace import RunTrace, trace_meta
 from metropolis.runtime.stored import StoredRun, stored_run
 from metropolis.sim.virtual import IdleSelector, VirtualInstances
 from metropolis.store.outcome import Outcome
-from metropolis.trace.parquet import write_trace
-from metropolis.trace.schema import Trace
 from metropolis.trace.validate import validate_meta
 from metropolis.types import MetropolisError, Position, Step
 from metropolis.workers.answers import StoredAnswers
@@ -39,19 +40,16 @@ from metropolis.workers.job import Job
 from metropolis.workers.leases import patiently
 from metropolis.workers.local import LocalWorker
 from metropolis.workers.loops import cancel_all, loop_is_running
+from metropolis.workers.turns import Turns
+from metropolis.workers.watchdog import STALL_S, Watchdog, check_stall
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import Entity
 from metropolis.world.record import StepRecord
 from metropolis.world.saving import restore
 from metropolis.world.state import State
 
-LIVE_MODES = ("sequential", "lockstep", "out_of_order")
-LIVE_RULES = ("versioned", "conservative")
 CHECKPOINT_WALL_S = 180.0
 LEASE_S = 10.0
-COLLECTED = 50_000, 20, 100
-"""Thresholds of Python's garbage collector: a run makes many objects and few cycles, and looking
-for these as often as usual costs a fifth of its CPU time."""
 
 
 class Simulation:
@@ -59,16 +57,19 @@ class Simulation:
 
     Args:
         world: its laws.
-        agents: who lives there; their order is the order of agent ids.
-        llm: a client, or a backend to make one for; None: the offline author's own words, at once.
+        agents: who lives there; their order is the order of agent ids. A run changes them, so
+            agents live in one run.
+        llm: a client, or a backend to make one for; None: the world's offline author, at
+            once.
         mode: `out_of_order`, `lockstep` (a barrier after every step), or `sequential` (moreover one
-            agent at a time).
+            agent, and one call, at a time).
         rule: of `out_of_order`: `versioned` or the paper's `conservative`.
         seed: of all randomness.
         options: passed to `World.reset`.
         out: a new folder for the run's files; None: everything stays in memory.
         resume: go on with the run in `out`, or begin the branch that `metropolis.fork` has made
             there, from its last checkpoint; answers it has paid for are not bought again.
+        trust: use a store that the folder names though this user has not signed it.
         checkpoint_wall_s: how often to write a checkpoint.
         store: where the run is kept: `memory`, `embedded` or the URL of a Redis or Valkey; None:
             in memory, or where the resumed run was before.
@@ -76,6 +77,8 @@ class Simulation:
             cluster at `ray_address`, or else in one of this machine's.
         lease_s: of a run in a store: after so many seconds of silence somebody counts as dead.
         keep_text: whether the trace holds prompts and answers.
+        stall_s: seconds after which an agent that neither goes on nor waits for a model is named on
+            standard error; 0: never.
         about: what `run.json` keeps for whoever resumes the run, plain data.
 
     Raises MetropolisError on input that makes no sense.
@@ -93,49 +96,57 @@ class Simulation:
         options: Mapping[str, Any] | None = None,
         out: str | Path | None = None,
         resume: bool = False,
+        trust: bool = False,
         checkpoint_wall_s: float = CHECKPOINT_WALL_S,
         store: str | None = None,
         workers: int | str = 1,
         ray_address: str | None = None,
         lease_s: float = LEASE_S,
         keep_text: bool = False,
+        stall_s: float = STALL_S,
         about: Mapping[str, Any] | None = None,
     ) -> None:
-        if mode not in LIVE_MODES:
-            raise MetropolisError(f"there is no mode {mode!r}; there are {', '.join(LIVE_MODES)}")
-        if rule not in LIVE_RULES:
-            raise MetropolisError(f"there is no rule {rule!r}; there are {', '.join(LIVE_RULES)}")
         if resume and out is None:
             raise MetropolisError("resume needs out, the folder of the run to go on with")
-        self.world, self.agents, self.seed = world, list(agents), seed
-        self.client = llm if isinstance(llm, Client) else Client(llm or Scripted())
+        self.world, self.agents, self.seed = world, agents_of(world, agents), seed
+        self.client = llm if isinstance(llm, Client) else Client(llm or Scripted(world.author))
         self.mode, self.rule = mode, rule if mode == "out_of_order" else None
+        if mode == "sequential":
+            self.client.gate.concurrency = 1
         self._keep_text, self._checkpoint_wall_s = keep_text, checkpoint_wall_s
         if self.client.closed and self.client.journal is not None:
             raise MetropolisError("the client was another run's and is closed; make a new one")
         self._causality = rule_of(mode, rule, checked_reach(world))
         names = [agent.name for agent in self.agents]
         begun = begin(world, names, seed, options or {})
+        self._used = Used(world, self.agents)
         self._drawn_from = seed
         self._directory = None if out is None else RunDirectory(Path(out))
         self._about = about or {}
         self._checkpoint = None
+        self._journal: Journal | None = None
         if self._directory is not None:
             validate_meta(trace_meta(world, names), f"the world {world.name!r}")
             self._checkpoint = self._directory.open(resume, world.name, seed, self._about)
             for branch in self._directory.lineage[-1:]:
                 self._drawn_from = branch.seed
-            if self.client.journal is None:
-                self.client.keep(Journal(self._directory.journal))
-        self._stored = stored_run(store, self._directory, resume, self._virtual is not None)
+        self._stored = stored_run(store, self._directory, resume, self._virtual is not None, trust)
         self._workers, self._ray_address, self._lease_s = workers, ray_address, lease_s
-        check_workers(workers, stored=self._stored is not None)
+        check_stall(stall_s)
+        self._turns, self._stall_s = Turns(), stall_s
+        check_workers(workers, stored=self._stored is not None, ray_address=ray_address)
+        if self._directory is not None and self.client.journal is None:
+            self._journal = self._directory.open_journal(self._checkpoint)
+            self.client.keep(self._journal)
         if self._stored is not None:
             self._checkpoint = self._take_up(self._stored)
+        self.notes: list[str] = [] if self._directory is None else self._directory.notes
+        """Sentences on what was damaged in the run's folder, and how it was made good."""
         self._begin(begun)
         self._started_wall_s, self._started_s = time.perf_counter(), self._clock_s()
         self._ran = self._interrupted = False
         self._wake: Callable[[], object] | None = None
+        self._watchdog: Watchdog | None = None
         self.stopped: str | None = None
         """Why the run ended before its last step; None: it did not."""
 
@@ -165,43 +176,44 @@ class Simulation:
                 "an event loop is running in this thread, as in a notebook; "
                 "use `await asyncio.to_thread(simulation.run, steps)`"
             )
-        if steps < self.first_step:
-            raise MetropolisError(
-                f"the run has come to step {self.first_step} already; it cannot end at {steps}"
-            )
+        check_steps(steps, self.first_step)
         self._ran = True
+        self._used.begin()
         if self._directory is not None:  # nobody else is at it: the journal is ours
             self._directory.describe(self.world.name, self.seed, self._about)
         self._started_wall_s, self._started_s = time.perf_counter(), self._clock_s()
-        loop = asyncio.SelectorEventLoop(IdleSelector(self._leap) if self._virtual else None)
-        collected = gc.get_threshold()
-        try:
-            gc.set_threshold(*COLLECTED)
-            self.world.seal()
-            yield from self._pump(loop, steps)
-        finally:
-            gc.set_threshold(*collected)
-            self.world.unseal()
-            loop.run_until_complete(cancel_all())  # what plain agents in threads wait for, too
-            self._worker.close()
-            if self._stored is not None:
-                self._stored.close()
-            loop.run_until_complete(self.client.close())
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.close()
-            self._recorder.close()
-            if self._directory is not None and self._recorder.next_step:
-                write_trace(self._trace()(), self._directory.trace)
+        selector = IdleSelector(self._leap) if self._virtual else None
+        with event_loop(selector, self._turns, self._stall_s) as (loop, self._watchdog):
+            full = False  # the disk
+            try:
+                self.world.seal()
+                yield from self._pump(loop, steps)
+            except UnwritableError:
+                full = True
+                raise
+            finally:
+                self.world.unseal()
+                self._used.end()
+                loop.run_until_complete(cancel_all())  # what plain agents in threads wait for, too
+                self._worker.close()
+                if self._stored is not None:
+                    self._stored.close()
+                loop.run_until_complete(self.client.close())
+                self._recorder.close()
+                if self._directory is not None and self._recorder.next_step and not full:
+                    self._directory.write_trace(self._trace())
 
     def interrupt(self) -> None:
         """Let the run end soon, its files whole; for signal handlers and other threads."""
         self._interrupted = True
         if (wake := self._wake) is not None:
             wake()
+        if self._watchdog is not None:
+            self._watchdog.ending()
 
     def result(self) -> RunResult:
         """The run as far as it has come."""
-        calls = [call for _, _, call in self._recorder.calls]
+        tally = self._recorder.calls_file.tally
         return RunResult(
             mode=self.mode,
             rule=self.rule,
@@ -211,14 +223,16 @@ class Simulation:
             stopped=self.stopped,
             history_sha256=self._recorder.history.sha256,
             history=self._history,
-            calls=len(calls),
-            prompt_tokens=sum(call.prompt_tokens for call in calls),
-            output_tokens=sum(call.output_tokens for call in calls),
+            calls=tally.calls,
+            prompt_tokens=tally.prompt_tokens,
+            output_tokens=tally.output_tokens,
+            used=dict(sorted(tally.by_function.items())),
             usage=self.client.usage,
+            bought=self.client.bought,
             simulated=self._virtual is not None,
             makespan_s=self._now_s(),
             wall_s=time.perf_counter() - self._started_wall_s,
-            make_trace=self._trace(),
+            recorded=self._trace(),
         )
 
     # --- how a run begins
@@ -234,24 +248,18 @@ class Simulation:
         self._state = State(
             self.world.metric, self.world.perception_radius, entities, self.first_step
         )
-        positions = bodies(entities, names)
+        self._positions = positions = bodies(entities, names)
         if known is not None:
             self._state.restore_events(known.events)
-            for agent in self.agents if known.agents else ():  # else claims bring their minds
-                restore(agent, known.agents[agent.name])
+            if known.agents:  # else claims bring their minds
+                self._used.take_agents()
+                for agent in self.agents:
+                    restore(agent, known.agents[agent.name])
         files = self._directory
-        self._recorder = Recorder(
-            names,
-            np.array(positions, np.float32).reshape(-1, 2),
-            self.first_step,
-            HistoryWriter(files.history if files else None, self.first_step),
-            CallsFile(
-                files.calls if files else None, self.first_step, known.calls if known else None
-            ),
-        )
-        if known is not None and files is not None:
-            self._recorder.restore(files.positions(self._beginning, names, self.first_step))
-        self._positions = positions
+        at = np.array(positions, np.float32).reshape(-1, 2)
+        written = files.open_records(self.first_step) if files else (HistoryWriter(), CallsFile())
+        kept = files is None
+        self._recorder = Recorder(names, at, self.first_step, *written, keep=kept)
         self._history: list[StepRecord] = []
         self._worker = LocalWorker(
             self.world,
@@ -259,8 +267,10 @@ class Simulation:
             self.client,
             self._drawn_from,
             clock=self._now_s,
+            virtual=self._virtual is not None,
             keep_text=self._keep_text,
             one_by_one=self.mode == "sequential",
+            turns=self._turns,
         )
 
     def _controller(
@@ -276,7 +286,10 @@ class Simulation:
     def _take_up(self, stored: StoredRun) -> Checkpoint | None:
         """Where the recorder goes on; from now on answers are kept in the store, too."""
         self.client.journal = StoredAnswers(stored.store, self.client.journal)
-        return stored.checkpoint() or self._checkpoint
+        found = stored.checkpoint()
+        if found is not None and self._directory is not None:
+            self._directory.notes.clear()  # the checkpoints are not needed
+        return found or self._checkpoint
 
     def _driver(self, stored: StoredRun, steps: Step) -> Driver:
         stored.begin(self.world, self.agents, self.seed, self._state, steps, self._now_s())
@@ -289,6 +302,7 @@ class Simulation:
             one_by_one=self.mode == "sequential",
             keep_text=self._keep_text,
             lease_s=self._lease_s,
+            turns=self._turns,
         )
         crew = crew_of(self._workers, self._ray_address, job, stored)
         names = [agent.name for agent in self.agents]
@@ -322,7 +336,7 @@ class Simulation:
                 self._directory.checkpoints, names, source, steps, self._checkpoint_wall_s
             )
         self._wake = lambda: loop.call_soon_threadsafe(engine.end, Interrupted(INTERRUPTED))
-        self.client.on_exhausted = engine.end  # whatever agents do with the error
+        self.client.on_exhausted = self.client.on_unkept = engine.end  # whatever agents do with it
         try:
             if isinstance(engine, Engine):
                 loop.call_soon(engine.start)
@@ -333,7 +347,7 @@ class Simulation:
                 self._wake()
             while self._recorder.next_step < steps and engine.failure is None:
                 if engine.floor == self._recorder.next_step:  # not what a killed driver left
-                    loop.run_until_complete(engine.advance())
+                    self._turns.complete(loop, engine.advance())
                 for record in self._recorder.advance(engine.floor):
                     if self._directory is None:
                         self._history.append(record)
@@ -341,6 +355,8 @@ class Simulation:
                     if checkpointer is not None and checkpointer.step == record.step + 1:
                         self._write(checkpointer)
                 engine.passed()
+                if self._journal is not None:
+                    self._journal.passed(engine.floor)
                 if checkpointer is not None:
                     checkpointer.plan(engine.newest_step)
             if self._recorder.next_step == steps:
@@ -354,10 +370,10 @@ class Simulation:
             loop.run_until_complete(engine.stop())
 
     def _write(self, checkpointer: Checkpointer) -> None:
-        self._recorder.flush(durably=True)
         if self.client.journal is not None:
             self.client.journal.flush()
-        checkpointer.write(len(self._recorder.calls), self._now_s())
+        past = self._recorder.sync(self._drawn_from, self._journal)
+        checkpointer.write(past, self._now_s())
 
     @property
     def _virtual(self) -> VirtualInstances | None:
@@ -366,7 +382,7 @@ class Simulation:
 
     def _leap(self) -> bool:
         assert self._virtual is not None
-        return self._worker.computing == 0 and self._virtual.leap()
+        return not (self._worker.computing or self.client.pauses.waiting) and self._virtual.leap()
 
     def _now_s(self) -> float:
         return self._before_s + self._clock_s() - self._started_s
@@ -374,13 +390,8 @@ class Simulation:
     def _clock_s(self) -> float:
         return time.perf_counter() if self._virtual is None else self._virtual.now_sim_s
 
-    def _trace(self) -> Callable[[], Trace]:
+    def _trace(self) -> RunTrace:
         scripted = isinstance(self.client.backend, Scripted | VirtualInstances)
-        return partial(
-            trace_of,
-            self.world,
-            [agent.name for agent in self.agents],
-            list(self._recorder.positions),
-            list(self._recorder.calls),
-            "generated" if scripted else "recorded",
-        )
+        names = [agent.name for agent in self.agents]
+        meta = trace_meta(self.world, names, "generated" if scripted else "recorded")
+        return self._recorder.trace(meta, self._directory, self._beginning)

@@ -6,11 +6,17 @@ import json
 import time
 import uuid
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import msgspec
+
+from metropolis.addresses import without_secrets
+from metropolis.durable import open_regular, write_whole
 from metropolis.rules.metrics import Hops
 from metropolis.runtime.checkpoint import Checkpoint
 from metropolis.runtime.run_directory import RunDirectory
+from metropolis.runtime.signature import flaw, sign
 from metropolis.store.base import RunInfo, Store, StoreError, reach_of
 from metropolis.store.opening import open_server
 from metropolis.types import MetropolisError, Step
@@ -54,13 +60,13 @@ class StoredRun:
             raise MetropolisError("a run in a store goes on in its folder; name it with out")
         step = self.store.inspect().released
         entities, events = self.store.world(step)
-        if (recorded := self._directory.recorded) < step:
+        if (recorded := self._directory.whole) < step:
             raise StoreError(
-                f"{self._directory.history}: tells of {recorded} steps, but the store has dropped "
-                f"those below {step} already; resume from the last checkpoint, in another store "
-                "or with store memory"
+                f"{self._directory.history}: tells of {recorded} whole steps, but the store has "
+                f"dropped those below {step} already; resume from the last checkpoint, in another "
+                "store or with store memory"
             )
-        return Checkpoint(step, entities, events, {}, None, time.time() - self.began_s)
+        return Checkpoint(step, entities, events, {}, time.time() - self.began_s, None)
 
     def begin(
         self,
@@ -98,17 +104,25 @@ class StoredRun:
 
 
 def stored_run(
-    address: str | None, directory: RunDirectory | None, resume: bool, virtual: bool
+    address: str | None, directory: RunDirectory | None, resume: bool, virtual: bool, trust: bool
 ) -> StoredRun | None:
     """The run in the store that `address` names; None: it is kept in this process's memory only.
 
     Without an address a resumed run is looked for where it was before; in another store it begins
     at its last checkpoint, unless it is there. Raises MetropolisError on virtual time, which ends
-    with its process.
+    with its process, and on a store that this user has not named, unless they `trust` it.
     """
-    known = _known(directory) if resume and directory is not None else {}
+    known = _Place(MEMORY, "")
+    if resume and directory is not None and address != MEMORY:
+        known, distrust = read_place(directory)
+        if distrust is not None and not trust:
+            raise MetropolisError(
+                f"{distrust}; it names the run {known.run!r} in the store "
+                f"{known.address!r}, which would be given this user's password: name a store "
+                'yourself with store="memory", or pass trust=True'
+            )
     if address is None:
-        address = known.get("address", MEMORY)
+        address = known.address
     if address == MEMORY:
         if directory is not None:
             _file(directory).unlink(missing_ok=True)
@@ -117,29 +131,53 @@ def stored_run(
         raise MetropolisError(
             "virtual time ends with its process; a run in a store needs an llm in real time"
         )
-    name = known.get("run", uuid.uuid4().hex[:12])
+    name = known.run or uuid.uuid4().hex[:12]
     if directory is not None:
-        if not known:
+        if not known.run:
             name = f"{directory.root.resolve().name}-{name}"
         if address == "embedded":
             address = f"embedded:{directory.root.resolve() / 'store'}"
-        _file(directory).write_text(json.dumps({"address": address, "run": name}) + "\n", "utf-8")
+        _write_place(directory, _Place(without_secrets(address), name))
     return StoredRun(address, directory, name)
+
+
+@dataclass(frozen=True)
+class _Place:
+    address: str
+    run: str
+    """What the store calls it."""
+
+
+def read_place(directory: RunDirectory) -> tuple[_Place, str | None]:
+    """Where the run in `directory` is kept, and why this user may not have written that.
+
+    Raises MetropolisError when the file that tells it does not.
+    """
+    file = _file(directory)
+    if not file.exists():
+        return _Place(MEMORY, ""), None
+    try:
+        with open_regular(file, "r") as opened:
+            known = json.loads(opened.readall())
+        place = msgspec.convert(known, _Place)
+        found = flaw(file.name, _signed(directory, place), known.get("signature"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise MetropolisError(
+            f"{file}: should tell the address of a store and the name of a run there ({error})"
+        ) from error
+    return place, found and f"{file}: {found}"
+
+
+def _write_place(directory: RunDirectory, place: _Place) -> None:
+    signature = sign(_file(directory).name, _signed(directory, place))
+    content = json.dumps({**asdict(place), "signature": signature})
+    write_whole(_file(directory), content.encode() + b"\n")
+
+
+def _signed(directory: RunDirectory, place: _Place) -> dict[str, str | None]:
+    """The store of one run is not that of another."""
+    return {**asdict(place), "of": directory.run}
 
 
 def _file(directory: RunDirectory) -> Path:
     return directory.root / "store.json"
-
-
-def _known(directory: RunDirectory) -> dict[str, str]:
-    """Where the run in `directory` is kept; nothing: nowhere but there."""
-    file = _file(directory)
-    if not file.exists():
-        return {}
-    try:
-        known = json.loads(file.read_text("utf-8"))
-        return {"address": str(known["address"]), "run": str(known["run"])}
-    except (ValueError, KeyError, TypeError) as error:
-        raise MetropolisError(
-            f"{file}: should tell the address of a store and the name of a run there ({error!r})"
-        ) from error

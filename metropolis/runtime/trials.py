@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from metropolis.controller.native import NativeController
@@ -17,13 +16,16 @@ from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.client import Client
 from metropolis.rules.rules import Rule
 from metropolis.runtime.beginning import begin
+from metropolis.runtime.calls_file import CallsFile
+from metropolis.runtime.comparison import first_difference
 from metropolis.runtime.engine import Engine
-from metropolis.runtime.history import HistoryWriter, line_of
-from metropolis.runtime.recorder import CallsFile, Recorder
+from metropolis.runtime.history import HistoryWriter
+from metropolis.runtime.recorder import Recorder
+from metropolis.runtime.reuse import use
 from metropolis.store.outcome import Outcome
 from metropolis.types import Dispatch, Step
 from metropolis.workers.local import LocalWorker
-from metropolis.workers.loops import complete
+from metropolis.workers.loops import cancel_all, complete
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import AGENT, Entity, Event
 from metropolis.world.record import StepRecord
@@ -93,16 +95,17 @@ class Trial:
         seed: int,
         *,
         world: World | None = None,
+        client: Client | None = None,
         one_by_one: bool = False,
     ) -> None:
-        """`world` stands in for the scenario's, to watch it."""
+        """`world` stands in for the scenario's, to watch it; `client` for its author."""
         self.scenario, self.beginning, self._rule, self._seed = scenario, beginning, rule, seed
         self._world = scenario.world if world is None else world
         self.state = State(
             self._world.metric, self._world.perception_radius, beginning.entities, beginning.step
         )
         self.state.restore_events(beginning.events)
-        self._client = Client(Scripted(scenario.author))  # holds nothing that must be closed
+        self._client = client or Client(Scripted(self._world.author))  # nothing to close
         self.worker = TrialWorker(
             self._world,
             scenario.agents,
@@ -113,16 +116,28 @@ class Trial:
 
     def run(self, steps: Step, on_commit: Callable[[Step], None] | None = None) -> list[StepRecord]:
         """The records of the steps below `steps`; `on_commit` is told the step of each commit."""
+        return list(self.records(steps, on_commit))
+
+    def records(
+        self, steps: Step, on_commit: Callable[[Step], None] | None = None
+    ) -> Generator[StepRecord, None, None]:
+        """The same one by one, each as soon as the floor has passed its step."""
+        use(self.scenario.agents)
         loop = asyncio.new_event_loop()
         self.scenario.world.seal()
         try:
-            return complete(loop, self._run(steps, on_commit))
+            yield from self._records(loop, steps, on_commit)
         finally:
             self.scenario.world.unseal()
             self.worker.close()
             loop.close()
 
-    async def _run(self, steps: Step, on_commit: Callable[[Step], None] | None) -> list[StepRecord]:
+    def _records(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        steps: Step,
+        on_commit: Callable[[Step], None] | None,
+    ) -> Iterator[StepRecord]:
         names, first = [agent.name for agent in self.scenario.agents], self.beginning.step
         places = {e.name: e.position for e in self.beginning.entities if e.kind == AGENT}
         positions = [places[name] for name in names]
@@ -143,18 +158,17 @@ class Trial:
                 on_commit(outcome.step)
 
         engine = Engine(controller, self.worker, self.state, names, commit)
-        records: list[StepRecord] = []
         try:
-            engine.start()
+            loop.call_soon(engine.start)
             while engine.floor < steps and engine.failure is None:
-                await engine.advance()
-                records += recorder.advance(engine.floor)
-                engine.seen_floor = engine.floor
+                self.worker.turns.complete(loop, engine.advance())
+                yield from recorder.advance(engine.floor)
+                engine.passed()
             if engine.failure is not None:
                 raise engine.failure
         finally:
-            await engine.stop()
-        return records
+            complete(loop, engine.stop())
+            complete(loop, cancel_all())
 
 
 class WatchedWorld(World):
@@ -167,8 +181,9 @@ class WatchedWorld(World):
         seen: Callable[[Any, Step, str], None],
     ) -> None:
         self._world, self._around, self._seen = world, around, seen
-        for attribute in ("metric", "perception_radius", "max_velocity", "joint_radius", "name"):
+        for attribute in ("perception_radius", "max_velocity", "joint_radius"):
             setattr(self, attribute, getattr(world, attribute))
+        self.metric, self.name, self.author = world.metric, world.name, world.author
 
     def reset(self, *, seed: int, options: Mapping[str, Any]) -> Sequence[Entity]:
         """See `World.reset`."""
@@ -197,30 +212,9 @@ class WatchedWorld(World):
 def difference(expected: Sequence[StepRecord], found: Sequence[StepRecord]) -> str | None:
     """The first thing in which two histories differ, in words; None if they are equal."""
     for left, right in zip(expected, found, strict=True):
-        lines = line_of(left), line_of(right)
-        if lines[0] != lines[1]:
-            known, other = (msgspec.json.decode(line) for line in lines)
-            for section, what in (("actions", "action of"), ("writes", "entity"), ("events", "")):
-                path, was, is_ = _apart(known.get(section, {}), other.get(section, {}), ())
-                if path or was != is_:
-                    name = f"the {what} {path[0]!r}" if what else "the events"
-                    inner = path[1:] if what else path
-                    where = "".join(f"[{key!r}]" for key in inner)
-                    return f"step {left.step}, {name}{where} is {is_!r:.80} instead of {was!r:.80}"
+        if (differing := first_difference(left, right)) is not None:
+            return f"step {left.step}, {differing.what}"
     return None
-
-
-def _apart(left: Any, right: Any, path: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any, Any]:
-    """Where two JSON values differ first, and how."""
-    if isinstance(left, dict) and isinstance(right, dict):
-        for key in sorted(left.keys() | right.keys()):
-            if left.get(key) != right.get(key):
-                return _apart(left.get(key), right.get(key), (*path, key))
-    if isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
-        for number, (a, b) in enumerate(zip(left, right, strict=True)):
-            if a != b:
-                return _apart(a, b, (*path, number))
-    return path, left, right
 
 
 def checked_beginning(scenario: Scenario, seed: int, options: Mapping[str, Any]) -> Beginning:

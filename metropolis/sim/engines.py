@@ -6,10 +6,11 @@ their memory does not admit yet: ranks go there as priorities.
 
 from __future__ import annotations
 
-from math import inf
+from math import inf, isinf
 
 from metropolis._core import Profile
 from metropolis.dispatch.base import Dispatcher
+from metropolis.dispatch.faults import holding, placed_by
 from metropolis.policy.base import Execution, Policy, QueuedRequest
 from metropolis.policy.queue import RequestQueue
 from metropolis.sim.instance import Asked, Instance
@@ -59,6 +60,11 @@ class Engines:
         due_s = self._policy.due_s if is_contended else inf
         return min(due_s, *(instance.next_event_sim_s() for instance in self._instances))
 
+    def check_progress(self) -> None:
+        """Raise PluginError if requests wait though nothing will be answered."""
+        if self._queue and isinf(self.next_event_sim_s()):
+            raise holding(self._dispatcher, len(self._queue))
+
     def advance(self, now_sim_s: float) -> list[Execution]:
         """Go on to `now_sim_s`; returns what has been answered on the way."""
         executions: list[Execution] = []
@@ -77,7 +83,7 @@ class Engines:
         self._policy.passed(now_sim_s)
         while self._queue:
             request = self._queue.first()
-            placed = self._dispatcher.place(request, now_sim_s)
+            placed = placed_by(self._dispatcher, request, now_sim_s)
             if placed is None:
                 break
             self._queue.pop()

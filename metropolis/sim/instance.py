@@ -13,6 +13,7 @@ from math import inf
 
 from metropolis._core import Completion, InstancePool, Profile, Request
 from metropolis.policy.base import Execution, Policy, QueuedRequest
+from metropolis.policy.faults import rank_of
 from metropolis.policy.queue import RequestQueue
 from metropolis.sim.options import PoolOptions
 
@@ -143,14 +144,14 @@ class Instance:
         return True
 
     def _place(self, request: QueuedRequest) -> tuple[int, float, int]:
-        return self._policy.rank(request), request.arrived_s, request.id
+        return rank_of(self._policy, request), request.arrived_s, request.id
 
     def _submit(self, asked: Asked, now_sim_s: float) -> None:
         request = asked.request
         self._inside[request.id] = asked
         asked.submitted_sim_s = now_sim_s
         left = asked.output_tokens - asked.generated_tokens
-        rank = self._policy.rank(request)
+        rank = rank_of(self._policy, request)
         tokens = Request(asked.prompt_tokens, left, rank, prefix=asked.prefix)
         self._pool.submit(request.id, tokens, now_sim_s)
         self._policy.started(request, now_sim_s)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from metropolis._core import InstancePool, Profile
+from metropolis.names import did_you_mean
 from metropolis.types import MetropolisError
 
 __all__ = ["Profile", "ProfileEntry", "load_entry", "load_profile", "profile_names"]
@@ -76,8 +77,8 @@ def load_entry(name_or_path: str | Path) -> ProfileEntry:
     if name not in (names := profile_names()):
         near = get_close_matches(name, names, n=3, cutoff=0.4) or names
         raise MetropolisError(
-            f"there is no profile {name!r}; the nearest are {', '.join(near)}, and a path to a "
-            ".toml file is accepted too"
+            f"there is no profile {name!r}{did_you_mean(name, names)}; the nearest are "
+            f"{', '.join(near)}, and a path to a .toml file is accepted too"
         )
     return _entry_of_file(FOLDER / f"{model}.toml", table, name)
 

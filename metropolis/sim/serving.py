@@ -66,7 +66,7 @@ class Serving:
         self._executions: list[Execution] = []
 
     def run(self) -> Served:
-        """Until the last program has ended."""
+        """Run until the last program has ended; raises PluginError on a faulty plug-in."""
         while self._coming or self._running:
             now_sim_s = self._engines.next_event_sim_s()
             if self._coming:
@@ -76,6 +76,8 @@ class Serving:
             while self._coming and self._coming[-1].arrival_s <= now_sim_s:
                 self._begin(self._coming.pop())
             self._engines.dispatch(now_sim_s)
+            if not self._coming:
+                self._engines.check_progress()
         return Served(self._ended, self._executions, self._engines.preemptions)
 
     def _begin(self, program: Program) -> None:

@@ -9,9 +9,18 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
 
 from metropolis import _core
 from metropolis.llm.base import Backend, Completion, RefusedError, Request
+from metropolis.types import AgentId, Step
+
+
+@dataclass(slots=True)
+class _Asked:
+    order: tuple[Step, AgentId, int]
+    tokens: _core.Request
+    answered: asyncio.Future[None]
 
 
 class VirtualInstances:
@@ -29,8 +38,11 @@ class VirtualInstances:
         step_priority: bool = True,
     ) -> None:
         self._backend = backend
+        self._profile = profile
         self._pool = _core.InstancePool(profile, instances=instances)
         self._step_priority = step_priority
+        self._asked: list[_Asked] = []
+        """At this instant."""
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._sent = 0
         self.now_sim_s = 0.0
@@ -51,16 +63,15 @@ class VirtualInstances:
     async def complete(self, request: Request) -> Completion:
         """The answer, when its virtual time has come."""
         completion = await self._backend.complete(request)
-        number, self._sent = self._sent, self._sent + 1
-        answered = asyncio.get_running_loop().create_future()
         priority = request.priority if self._step_priority else 0
         lengths = max(1, completion.prompt_tokens), max(1, completion.output_tokens)
         tokens = _core.Request(*lengths, priority)  # an empty answer takes an iteration, too
         try:
-            self._pool.submit(number, tokens, self.now_sim_s)
+            _core.InstancePool(self._profile).submit(0, tokens, 0.0)
         except ValueError as error:
             raise RefusedError(f"{request.where}: {error}") from error
-        self._waiting[number] = answered
+        answered = asyncio.get_running_loop().create_future()
+        self._asked.append(_Asked((request.step, request.agent, request.number), tokens, answered))
         await answered
         return completion
 
@@ -76,6 +87,7 @@ class VirtualInstances:
 
     def leap(self) -> bool:
         """Go to the next completion; False when nobody waits for one."""
+        self._submit()
         while self._waiting:
             self.now_sim_s = self._pool.next_event_sim_s()
             completions = self._pool.advance(self.now_sim_s)
@@ -86,6 +98,15 @@ class VirtualInstances:
             if completions:
                 return True
         return False
+
+    def _submit(self) -> None:
+        """Give the instances what was asked at this instant, in the order in which replays do."""
+        for asked in sorted(self._asked, key=lambda asked: asked.order):
+            if not asked.answered.cancelled():
+                self._pool.submit(self._sent, asked.tokens, self.now_sim_s)
+                self._waiting[self._sent] = asked.answered
+                self._sent += 1
+        self._asked.clear()
 
 
 class IdleSelector(selectors.DefaultSelector):

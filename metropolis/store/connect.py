@@ -15,8 +15,8 @@ import redis
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.retry import Retry
 
+from metropolis.addresses import shown
 from metropolis.store.base import StoreError, StoreUnavailableError
-from metropolis.store.opening import shown
 
 Client = Any
 """A redis.Redis, whose own types allow texts wherever it returns bytes."""
@@ -26,6 +26,14 @@ TIMEOUT_S = 10.0
 """A server that says nothing for so long is gone."""
 RETRIES = 2
 PASSWORD = "METROPOLIS_STORE_PASSWORD"
+EMBEDDED = "#embedded"
+"""Ends the address of a server of our own, which has no password: its socket is private."""
+
+
+def access(url: str) -> dict[str, Any]:
+    """How to speak with the server at `url`, for redis-py; a password in `url` itself counts."""
+    password = None if url.endswith(EMBEDDED) else os.environ.get(PASSWORD)
+    return {"protocol": 2, "socket_connect_timeout": TIMEOUT_S, "password": password or None}
 
 
 def connect(url: str) -> Client:
@@ -33,21 +41,17 @@ def connect(url: str) -> Client:
 
     Raises StoreError in one sentence on a server that cannot.
     """
-    options: dict[str, Any] = {}
-    if os.environ.get(PASSWORD):
-        options["password"] = os.environ[PASSWORD]
     try:
         client = redis.Redis.from_url(
             url,
-            protocol=2,
             socket_timeout=TIMEOUT_S,
-            socket_connect_timeout=TIMEOUT_S,
             retry=Retry(ExponentialWithJitterBackoff(base=0.05, cap=1), RETRIES),
-            **options,
+            **access(url),
         )
     except ValueError as error:
+        why = "" if "@" in url else f" ({error})"  # which may quote a part of the password
         raise StoreError(
-            f"{shown(url)!r} is no address of a store ({error}); it should look like "
+            f"{shown(url)!r} is no address of a store{why}; it should look like "
             "redis://localhost:6379/0"
         ) from None
     try:

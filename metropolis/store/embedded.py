@@ -9,18 +9,24 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
+import stat
 import subprocess
 import tempfile
 import time
+from io import FileIO
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
 from weakref import WeakSet
 
 from metropolis.store.base import StoreError, StoreUnavailableError
+from metropolis.store.connect import EMBEDDED
+from metropolis.store.files import check_files, open_private, read_private, write_private
 from metropolis.store.server import RedisServer
 
 WATCH = """
+umask 077
 exec 3<&0
 "$@" 3<&- >/dev/null 2>&1 &
 server=$!
@@ -34,9 +40,15 @@ rm -rf -- "$SOCKETS"
 START_S = 60.0
 """A server that reads a long append-only file takes its time."""
 STOP_S = 10.0
+ADDRESS_MAX = 1000
 PATH_MAX = 100
 """A socket's path may have some 104 bytes."""
+SOCKET = re.compile(r"/([\w.-]+/)*metropolis-\w+/socket", re.ASCII)
+"""Paths of our sockets: nothing in them means something else in a URL."""
+LOG_BYTES = 4096
 _POLL_S = 0.01
+REFUSED = ("CONFIG", "DEBUG", "FAILOVER", "MIGRATE", "MODULE", "PSYNC", "REPLICAOF", "SLAVEOF")
+"""Commands that a file of a folder may hold to open or to make connections; a run needs none."""
 ADDRESS = "address"
 """The file in a folder that tells the address of its server, which may have ended."""
 
@@ -60,7 +72,8 @@ class EmbeddedServer(RedisServer):
         self._folder, self._fsync = folder, fsync
         self._binary = binary or _valkey()
         self._sockets = Path(tempfile.mkdtemp(prefix="metropolis-"))
-        if len(str(self._sockets)) > PATH_MAX - len("/socket"):
+        socket = str(self._sockets / "socket")
+        if len(socket) > PATH_MAX or not SOCKET.fullmatch(socket):
             self._sockets.rmdir()
             self._sockets = Path(tempfile.mkdtemp(prefix="metropolis-", dir="/tmp"))
         self._watch: subprocess.Popen[bytes] | None = None
@@ -115,19 +128,23 @@ class EmbeddedServer(RedisServer):
             "appendonly": "yes" if kept else "no",
             "appendfsync": self._fsync,
             "maxmemory-policy": "noeviction",
+            "sanitize-dump-payload": "yes",
         }
-        return [self._binary, *(part for k, v in options.items() for part in (f"--{k}", v))]
+        command = [self._binary, *(part for k, v in options.items() for part in (f"--{k}", v))]
+        for name in REFUSED if kept else ():
+            command += ["--rename-command", name, ""]
+        return command
 
     def _await(self) -> str:
         """The address, as soon as the server answers there."""
         assert self._watch is not None
-        url = f"unix://{self._sockets / 'socket'}"
+        url = f"unix://{self._sockets / 'socket'}{EMBEDDED}"
         deadline_s = time.monotonic() + START_S
         while True:
             try:
                 RedisServer(url).close()
                 if self._folder is not None:
-                    (self._folder / ADDRESS).write_text(url)
+                    write_private(self._folder / ADDRESS, url.encode())
                 return url
             except StoreUnavailableError:
                 if time.monotonic() > deadline_s or self._watch.poll() is not None:
@@ -138,7 +155,11 @@ class EmbeddedServer(RedisServer):
 
     def _last_words(self) -> str:
         log = (self._folder or self._sockets) / "server.log"
-        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+        if not log.exists():
+            return "it left no log"
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - LOG_BYTES))
+            lines = file.read(LOG_BYTES).decode(errors="replace").splitlines()
         return lines[-1] if lines else "it left no log"
 
     def _stop(self) -> None:
@@ -159,9 +180,28 @@ class EmbeddedServer(RedisServer):
 
 
 def address_of(folder: Path) -> str | None:
-    """Where the server of `folder` was started last, if ever."""
+    """Where the server of `folder` was started last, if ever.
+
+    Raises StoreError when that is no server of this user's.
+    """
     file = folder / ADDRESS
-    return file.read_text() if file.exists() else None
+    if not os.path.lexists(file):
+        return None
+    url = read_private(file, ADDRESS_MAX).decode(errors="replace")
+    path = url.removeprefix("unix://").removesuffix(EMBEDDED)
+    is_ours = url == f"unix://{path}{EMBEDDED}" and SOCKET.fullmatch(path)
+    if not is_ours or not _is_own_socket(path):
+        raise StoreError(f"{file}: names no server of this user's; remove the file")
+    return url
+
+
+def _is_own_socket(path: str) -> bool:
+    """Whether a socket of this user is there, or nothing that could be another's."""
+    try:
+        about = os.lstat(path)
+    except OSError:
+        return True
+    return stat.S_ISSOCK(about.st_mode) and about.st_uid == os.geteuid()
 
 
 def _forked() -> None:
@@ -182,10 +222,11 @@ def _valkey() -> str:
     return str(get_binary_path())
 
 
-def _lock(folder: Path) -> IO[bytes]:
+def _lock(folder: Path) -> FileIO:
     """The folder's lock, which a server that was killed with its owner keeps for a moment."""
-    folder.mkdir(parents=True, exist_ok=True)
-    file = (folder / "lock").open("wb")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    check_files(folder)
+    file = FileIO(folder / "lock", "a", opener=open_private)
     deadline_s = time.monotonic() + STOP_S
     while True:
         try:

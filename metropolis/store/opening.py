@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from urllib.parse import urlsplit
 
+from metropolis.names import did_you_mean
 from metropolis.store.base import Server, StoreError, StoreUnavailableError
 from metropolis.store.memory import MemoryServer
 
@@ -17,13 +17,6 @@ ADDRESSES = ("METROPOLIS_STORE", "REDIS_URL")
 def address_from_environment() -> str | None:
     """The address of the store, if the environment names one."""
     return next((os.environ[name] for name in ADDRESSES if os.environ.get(name)), None)
-
-
-def shown(url: str) -> str:
-    """`url` without user, password and options."""
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    return f"{parts.scheme}://{host}{parts.path}"
 
 
 def open_server(address: str, *, attach: bool = False) -> Server:
@@ -38,7 +31,8 @@ def open_server(address: str, *, attach: bool = False) -> Server:
     if address == "memory":
         return MemoryServer()
     if kind not in ("embedded", "redis", "rediss", "unix"):
-        raise StoreError(f"{kind!r} is no store; name {FORMS}")
+        meant = did_you_mean(kind, ("memory", "embedded", "redis", "rediss", "unix"))
+        raise StoreError(f"{kind!r} is no store{meant}; name {FORMS}")
     try:
         from metropolis.store.embedded import EmbeddedServer, address_of
         from metropolis.store.server import RedisServer

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from metropolis.llm.agent import CallRecord
 from metropolis.llm.base import Completion
+from metropolis.llm.call_log import CallRecord
 from metropolis.llm.journal import Key
 from metropolis.types import AgentId, Step
 from metropolis.world.encoding import (

@@ -49,6 +49,7 @@ from typing import Any, TypeVar
 import msgspec
 import redis
 
+from metropolis.addresses import shown
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
 from metropolis.llm.usage import Purchases
@@ -79,7 +80,6 @@ from metropolis.store.encoding import (
     written_by,
 )
 from metropolis.store.link import Link
-from metropolis.store.opening import shown
 from metropolis.store.outcome import NO_ANSWERS, Outcome, PaidAnswers
 from metropolis.store.reading import inspection_of
 from metropolis.store.replies import arguments_of, lines_of, pairs_of, versions_of

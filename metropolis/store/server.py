@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from metropolis.addresses import shown
 from metropolis.store.base import Server, Store, StoreError
 from metropolis.store.connect import connect, speaking
-from metropolis.store.opening import shown
 from metropolis.store.reading import keys_of
 from metropolis.store.redis import RedisStore, prefix_of
 

@@ -7,7 +7,6 @@ commands: many calls cost one trip, and one write of the server's append-only fi
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import deque
 from contextlib import suppress
 from typing import Any
@@ -16,7 +15,7 @@ import redis
 from hiredis import pack_command
 from redis.asyncio import ConnectionPool
 
-from metropolis.store.connect import PASSWORD, TIMEOUT_S
+from metropolis.store.connect import TIMEOUT_S, access
 
 _WATCH_S = 1.0
 """How often the server's silence is looked at."""
@@ -28,10 +27,7 @@ class Wire:
     """Opens with the first command; after a failure with the next one."""
 
     def __init__(self, url: str) -> None:
-        options: dict[str, Any] = {"protocol": 2, "socket_connect_timeout": TIMEOUT_S}
-        if os.environ.get(PASSWORD):
-            options["password"] = os.environ[PASSWORD]
-        self._pool: Any = ConnectionPool.from_url(url, socket_timeout=None, **options)
+        self._pool: Any = ConnectionPool.from_url(url, socket_timeout=None, **access(url))
         self._asked: list[tuple[tuple[Any, ...], Reply]] = []
         self._sent: deque[Reply] = deque()
         self._more = asyncio.Event()

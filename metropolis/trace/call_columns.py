@@ -13,6 +13,7 @@ from metropolis.trace.schema import Calls, Int64, Trace
 from metropolis.trace.validate import Place
 from metropolis.types import MetropolisError
 
+_OTHER_PARENT = pa.struct([pa.field("agent", pa.int32()), pa.field("call", pa.int32())])
 CALL_TYPE = pa.struct(
     [
         pa.field("function", pa.string(), nullable=False),
@@ -24,27 +25,43 @@ CALL_TYPE = pa.struct(
         pa.field("prefix_tokens", pa.int32()),
         pa.field("prompt", pa.string()),
         pa.field("completion", pa.string()),
+        pa.field("other_parents", pa.list_(_OTHER_PARENT)),
     ]
 )
 CALL_FIELDS_REQUIRED = ("function", "prompt_tokens", "output_tokens")
 _INT32_MAX = 2**31 - 1
+Refuse = Callable[[int, str, object, str], MetropolisError]
+"""(call, field, value, what would be right) -> the error."""
+Pairs = tuple[Int64, Int64]
+"""Two columns, of calls and of their parents."""
 
 
 def call_structs(trace: Trace) -> pa.StructArray:
-    """The calls as structs; parents as numbers within the agent-step, null for a plain chain."""
+    """The calls as structs; parents as numbers within their row, of their own null for a chain."""
     calls = trace.calls
     n = len(calls)
     key = calls.step.astype(np.int64) * trace.agents + calls.agent
     index = np.arange(n)
     first = np.searchsorted(key, key)
-    counts = np.diff(calls.parent_offsets)
-    child = np.repeat(index, counts)
+    child = np.repeat(index, np.diff(calls.parent_offsets))
+    is_own = key[calls.parents] == key[child]
+    counts = np.bincount(child[is_own], minlength=n)
     follows = np.bincount(child[calls.parents == child - 1], minlength=n) > 0
     chained = np.where(index == first, counts == 0, (counts == 1) & follows)
+    number = (calls.parents - first[calls.parents]).astype(np.int32)
     parents = pa.ListArray.from_arrays(
         np.append(0, np.cumsum(np.where(chained, 0, counts))).astype(np.int32),
-        pa.array((calls.parents - first[child])[~chained[child]].astype(np.int32)),
+        pa.array(number[is_own & ~chained[child]]),
         mask=pa.array(chained),
+    )
+    others = np.bincount(child[~is_own], minlength=n)
+    other_agents = calls.agent[calls.parents[~is_own]].astype(np.int32)
+    other_parents = pa.ListArray.from_arrays(
+        np.append(0, np.cumsum(others)).astype(np.int32),
+        pa.StructArray.from_arrays(
+            [pa.array(other_agents), pa.array(number[~is_own])], fields=list(_OTHER_PARENT)
+        ),
+        mask=pa.array(others == 0),
     )
 
     def named(index: npt.NDArray[np.int32], names: tuple[str, ...]) -> pa.Array:
@@ -62,6 +79,7 @@ def call_structs(trace: Trace) -> pa.StructArray:
     for name in ("prompt", "completion"):
         texts = getattr(calls, name)
         columns[name] = pa.nulls(n, pa.string()) if texts is None else pa.array(texts, pa.string())
+    columns["other_parents"] = other_parents
     return pa.StructArray.from_arrays(list(columns.values()), fields=list(CALL_TYPE))
 
 
@@ -119,7 +137,12 @@ def read_calls(lists: pa.ListArray, agents: int, place: Place) -> Calls:
         raise refuse(i, "calls", "null", "a struct")
     function, functions = names("function")
     model, models = names("model")
-    parent_offsets, parents = _parents(column("parents", lambda v: v), first, seq, refuse)
+    child, parents = _parents(column("parents", lambda v: v), first, seq, refuse)
+    others = _other_parents(column("other_parents", lambda v: v), agents, counts, row, refuse)
+    if len(others[0]):
+        child, parents = np.append(child, others[0]), np.append(parents, others[1])
+        order = np.lexsort((parents, child))
+        child, parents = child[order], parents[order]
     return Calls(
         step=(row // agents).astype(np.int32),
         agent=(row % agents).astype(np.int32),
@@ -131,27 +154,20 @@ def read_calls(lists: pa.ListArray, agents: int, place: Place) -> Calls:
         output_tokens=integers("output_tokens", 0).astype(np.int32),
         prefix_id=integers("prefix_id", -1, 2**63 - 1),
         prefix_tokens=integers("prefix_tokens", 0).astype(np.int32),
-        parent_offsets=parent_offsets,
+        parent_offsets=np.append(0, np.cumsum(np.bincount(child, minlength=n))).astype(np.int64),
         parents=parents,
         prompt=text_list("prompt"),
         completion=text_list("completion"),
     )
 
 
-def _parents(
-    lists: pa.Array | None,
-    first: Int64,
-    seq: Int64,
-    refuse: Callable[[int, str, object, str], MetropolisError],
-) -> tuple[Int64, Int64]:
-    """Offsets and global indices of the parents; without a list, the call before is the parent."""
+def _parents(lists: pa.Array | None, first: Int64, seq: Int64, refuse: Refuse) -> Pairs:
+    """Calls and their parents in their own row; without a list, the call before is the parent."""
     n = len(seq)
-    if lists is None or pa.types.is_null(lists.type):
-        lists = pa.nulls(n, pa.list_(pa.int32()))
+    lists = _lists(lists, n, pa.int32())
     chained = np.asarray(lists.is_null().to_numpy(False))
     given = pc.list_value_length(lists).fill_null(0).to_numpy().astype(np.int64)
-    counts = np.where(chained, seq > 0, given)
-    child = np.repeat(np.arange(n), counts)
+    child = np.repeat(np.arange(n), np.where(chained, seq > 0, given))
     values = lists.flatten()
     if values.null_count:
         j = int(np.argmax(values.is_null().to_numpy(False)))
@@ -160,4 +176,43 @@ def _parents(
     parents = child - 1
     own = ~chained[child]
     parents[own] = values.to_numpy(zero_copy_only=False).astype(np.int64) + first[child[own]]
-    return np.append(0, np.cumsum(counts)).astype(np.int64), parents.astype(np.int64)
+    return child, parents.astype(np.int64)
+
+
+def _other_parents(
+    lists: pa.Array | None, agents: int, counts: Int64, row: Int64, refuse: Refuse
+) -> Pairs:
+    """Calls and their parents in other rows of their step."""
+    lists = _lists(lists, len(row), _OTHER_PARENT)
+    given = pc.list_value_length(lists).fill_null(0).to_numpy().astype(np.int64)
+    child = np.repeat(np.arange(len(row)), given)
+    values = lists.flatten()
+    columns = []
+    for name in ("agent", "call"):
+        column = pc.struct_field(values, name)
+        if values.null_count or column.null_count:
+            missing = (values.is_null().to_numpy(False)) | column.is_null().to_numpy(False)
+            right = "a list of agents and call numbers"
+            raise refuse(int(child[np.argmax(missing)]), "other_parents", "incomplete", right)
+        columns.append(np.asarray(column.cast(pa.int64()).to_numpy(zero_copy_only=False)))
+    agent, number = columns
+    own = row[child] % agents
+    if (bad := (agent < 0) | (agent >= agents) | (agent == own)).any():
+        j = int(np.argmax(bad))
+        right = f"of another agent, 0 to {agents - 1} but not {own[j]}"
+        raise refuse(int(child[j]), "other_parents", f"of agent {agent[j]}", right)
+    other = row[child] - own + agent
+    if (bad := (number < 0) | (number >= counts[other])).any():
+        j = int(np.argmax(bad))
+        there = int(counts[other[j]])
+        right = f"0 to {there - 1}" if there else "empty: that agent has no calls in this step"
+        value = f"call {number[j]} of agent {agent[j]}"
+        raise refuse(int(child[j]), "other_parents", value, right)
+    return child, (np.cumsum(counts) - counts)[other] + number
+
+
+def _lists(lists: pa.Array | None, n: int, kind: pa.DataType) -> pa.Array:
+    """The column, or one of nulls where there is none."""
+    if lists is None or pa.types.is_null(lists.type):
+        return pa.nulls(n, pa.list_(kind))
+    return lists

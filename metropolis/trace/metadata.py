@@ -18,7 +18,7 @@ from metropolis.trace.validate import brief
 from metropolis.types import MetropolisError
 
 FORMAT = "metropolis-trace"
-VERSION = 1
+VERSION = 2
 GRAPH_NODES_MAX = 1 << 24
 """Positions are float32, which tell no more nodes apart."""
 _TEXTS = ("name", "metric", "movement_origin", "calls_origin", "source")
@@ -66,7 +66,8 @@ def meta_from_json(text: bytes | str, path: object) -> TraceMeta:
         raise refuse(
             "version",
             content.get("version"),
-            f"{VERSION}, the one this release reads",
+            f"{VERSION}, the one this release reads: make the file anew, with `metropolis trace"
+            " import` or `metropolis trace generate`, or by running the world again",
         )
     for field in _REQUIRED:
         if field not in content:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from metropolis import _core
 from metropolis.rules.metrics import Hops, Metric
 from metropolis.rules.native import core_metric
+from metropolis.trace.order import parents_first
 from metropolis.trace.schema import Int32, Int64, Trace
 
 Float64 = npt.NDArray[np.float64]
@@ -129,11 +130,12 @@ def critical_path(trace: Trace, graph: InteractionGraph, weight: Float64) -> Cri
     """Find the heaviest chain through the mined dependencies; `weight` is (calls,), >= 0.
 
     An agent-step starts when its agent and all its partners, at this step and at the one before,
-    have finished everything earlier: synchronised before and after (AI Metropolis §4.2).
+    have finished everything earlier: synchronised before and after (AI Metropolis §4.2). A call
+    starts when its agent-step has and its parents, of whichever agent, have finished.
     """
     steps, agents = trace.steps, trace.agents
-    duration, last_call, previous_call = _chains_within_agent_steps(trace, weight)
-    finish = np.zeros((steps + 1, agents))
+    chains = _Chains(trace, weight)
+    finish = np.zeros(agents)
     waits_for = np.empty((steps, agents), dtype=np.int64)
     no_partners: tuple[Int64, Int32] = (np.zeros(0, np.int64), np.zeros(0, np.int32))
     before = no_partners
@@ -143,45 +145,55 @@ def critical_path(trace: Trace, graph: InteractionGraph, weight: Float64) -> Cri
         owner = np.repeat(np.arange(agents), np.diff(offsets))
         here = (owner, graph.partners[offsets[0] : offsets[-1]])
         waits_for[step] = np.arange(agents)
-        start = finish[step].copy()
+        start = finish.copy()
         for owners, others in (before, here):
             # Of several partners the latest counts; assigning in ascending order keeps it.
-            order = np.argsort(finish[step][others], kind="stable")
+            order = np.argsort(finish[others], kind="stable")
             owners, others = owners[order], others[order]
-            later = finish[step][others] > start[owners]
-            start[owners[later]] = finish[step][others[later]]
+            later = finish[others] > start[owners]
+            start[owners[later]] = finish[others[later]]
             waits_for[step][owners[later]] = others[later]
-        finish[step + 1] = start + duration[lo:hi]
+        chains.finish(step, start)
+        finish = start
         before = here
-    agent = int(np.argmax(finish[steps]))
-    total = float(finish[steps, agent])
+    agent = int(np.argmax(finish))
+    total = float(finish[agent])
     chain: list[int] = []
     for step in range(steps - 1, -1, -1):
-        call = int(last_call[step * agents + agent])
+        call = chains.last_of.get((step, agent), -1)
         while call >= 0:
             chain.append(call)
-            call = int(previous_call[call])
+            agent = int(trace.calls.agent[call])
+            call = chains.previous[call]
         agent = int(waits_for[step, agent])
     return CriticalPath(total, np.array(chain[::-1], dtype=np.int64))
 
 
-def _chains_within_agent_steps(trace: Trace, weight: Float64) -> tuple[Float64, Int64, Int64]:
-    """Heaviest chain of each agent-step: its weight, its last call (-1: none); call -> previous."""
-    calls = trace.calls
-    rows = trace.steps * trace.agents
-    duration = np.zeros(rows)
-    last_call = np.full(rows, -1, dtype=np.int64)
-    previous_call = np.full(len(calls), -1, dtype=np.int64)
-    row_of = calls.step.astype(np.int64) * trace.agents + calls.agent
-    finish = weight.tolist()
-    parents, offsets = calls.parents.tolist(), calls.parent_offsets.tolist()
-    for call, row in enumerate(row_of.tolist()):
-        own = parents[offsets[call] : offsets[call + 1]]
-        if own:
-            latest = max(own, key=finish.__getitem__)
-            finish[call] += finish[latest]
-            previous_call[call] = latest
-        if last_call[row] < 0 or finish[call] >= duration[row]:
-            duration[row] = finish[call]
-            last_call[row] = call
-    return duration, last_call, previous_call
+class _Chains:
+    """The heaviest chains of calls within steps."""
+
+    def __init__(self, trace: Trace, weight: Float64) -> None:
+        calls = trace.calls
+        order = parents_first(calls)
+        self._order = order.tolist()
+        self._first = np.searchsorted(calls.step[order], np.arange(trace.steps + 1)).tolist()
+        self._agent, self._weight = calls.agent.tolist(), weight.tolist()
+        self._parents, self._offsets = calls.parents.tolist(), calls.parent_offsets.tolist()
+        self._finish = [0.0] * len(calls)
+        self.previous = [-1] * len(calls)
+        """The parent that a call waited for; -1: its agent-step's start came later."""
+        self.last_of: dict[tuple[int, int], int] = {}
+        """The call that ends (step, agent)."""
+
+    def finish(self, step: int, at: Float64) -> None:
+        """`at` is (agents,): when each starts `step`; becomes when each has finished it."""
+        starts: dict[int, float] = {}
+        for call in self._order[self._first[step] : self._first[step + 1]]:
+            agent = self._agent[call]
+            begin = starts.setdefault(agent, float(at[agent]))
+            for parent in self._parents[self._offsets[call] : self._offsets[call + 1]]:
+                if self._finish[parent] >= begin:
+                    begin, self.previous[call] = self._finish[parent], parent
+            self._finish[call] = end = begin + self._weight[call]
+            if end >= at[agent]:
+                at[agent], self.last_of[step, agent] = end, call

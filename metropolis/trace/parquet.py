@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from uuid import uuid4
 
 import numpy as np
@@ -21,10 +22,12 @@ import pyarrow.parquet as pq
 from metropolis.trace.call_columns import CALL_FIELDS_REQUIRED, CALL_TYPE, call_structs, read_calls
 from metropolis.trace.metadata import meta_from_json, meta_to_json
 from metropolis.trace.schema import Trace, TraceMeta
-from metropolis.trace.validate import Place, validate
+from metropolis.trace.validate import Place, brief, validate
 from metropolis.types import MetropolisError
 
 METADATA_KEY = b"metropolis"
+IN_RUN = "trace.parquet"
+"""Of a run's folder."""
 SCHEMA = pa.schema(
     [
         pa.field("step", pa.int32(), nullable=False),
@@ -73,24 +76,20 @@ def write_trace(trace: Trace, path: str | Path) -> None:
 
     Raises `MetropolisError` if the trace is not valid or `path` no file to write.
     """
+    write_pieces([trace], path)
+
+
+def write_pieces(pieces: Iterable[Trace], path: str | Path) -> None:
+    """The same for a trace in pieces, at least one: some steps each, in order.
+
+    Only one piece is in memory at a time. The trace begins when its first piece does.
+    """
     path = Path(path)
     target = check_target(path)
-    validate(trace, path, _row_place(path, trace.meta.agents))
-    steps, agents = trace.positions.shape[:2]
-    columns = [
-        pa.array(np.repeat(np.arange(steps, dtype=np.int32), agents)),
-        pa.array(np.tile(np.arange(agents, dtype=np.int32), steps)),
-        pa.array(trace.positions[..., 0].ravel().astype(np.float32)),
-        pa.array(trace.positions[..., 1].ravel().astype(np.float32)),
-        pa.ListArray.from_arrays(trace.call_offsets().astype(np.int32), call_structs(trace)),
-    ]
-    schema = SCHEMA.with_metadata({METADATA_KEY: meta_to_json(trace.meta).encode()})
     unfinished = target.parent / f".{target.name}.{uuid4().hex[:8]}"
     try:
         with unfinished.open("xb") as file:
-            pq.write_table(
-                pa.table(columns, schema), file, compression="zstd", write_page_checksum=True
-            )
+            _write(pieces, path, file)
             file.flush()
             os.fsync(file.fileno())
         if target.exists():
@@ -106,9 +105,48 @@ def write_trace(trace: Trace, path: str | Path) -> None:
             unfinished.unlink()
 
 
+def _write(pieces: Iterable[Trace], path: Path, file: BinaryIO) -> None:
+    writer, first = None, 0
+    try:
+        for piece in pieces:
+            validate(piece, path, _row_place(path, piece.meta.agents, first))
+            if writer is None:
+                metadata = {METADATA_KEY: meta_to_json(piece.meta).encode()}
+                schema = SCHEMA.with_metadata(metadata)
+                writer = pq.ParquetWriter(
+                    file, schema, compression="zstd", write_page_checksum=True
+                )
+            writer.write_table(pa.table(_columns(piece, first), schema))
+            first += piece.steps
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _columns(trace: Trace, first: int) -> list[pa.Array]:
+    """The columns of a trace whose steps are numbered from `first` on."""
+    steps, agents = trace.positions.shape[:2]
+    return [
+        pa.array(np.repeat(np.arange(first, first + steps, dtype=np.int32), agents)),
+        pa.array(np.tile(np.arange(agents, dtype=np.int32), steps)),
+        pa.array(trace.positions[..., 0].ravel().astype(np.float32)),
+        pa.array(trace.positions[..., 1].ravel().astype(np.float32)),
+        pa.ListArray.from_arrays(trace.call_offsets().astype(np.int32), call_structs(trace)),
+    ]
+
+
 def read_trace(path: str | Path) -> Trace:
-    """Read the trace at `path`. Raises `MetropolisError` if anything in it is not as it should."""
+    """Read the trace at `path`, a file or the folder of a run, which holds one.
+
+    Raises `MetropolisError` if anything in it is not as it should.
+    """
     path = Path(path)
+    if path.is_dir():
+        if not (path / IN_RUN).is_file():
+            raise MetropolisError(
+                f"{path}: is a folder without {IN_RUN}; name a trace or the folder of a run"
+            )
+        path /= IN_RUN
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             metadata = file.metadata.metadata or {}
@@ -134,9 +172,10 @@ def read_trace(path: str | Path) -> Trace:
     return trace
 
 
-def _row_place(path: Path, agents: tuple[str, ...]) -> Place:
+def _row_place(path: Path, agents: tuple[str, ...], first: int = 0) -> Place:
     return lambda step, agent: (
-        f"{path}, row {step * len(agents) + agent} (step {step}, agent {agents[agent]!r})"
+        f"{path}, row {(first + step) * len(agents) + agent} (step {first + step}, agent "
+        f"{brief(agents[agent])})"
     )
 
 
@@ -164,6 +203,18 @@ def _is_text(kind: Any) -> bool:
 
 def _is_integer(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_null(kind))
+
+
+def _holds(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether a list's values are integers, or structs of such, as wanted."""
+    if not pa.types.is_struct(wanted):
+        return _is_integer(found)
+    names = [field.name for field in wanted]
+    return pa.types.is_null(found) or (
+        pa.types.is_struct(found)
+        and sorted(field.name for field in found) == sorted(names)
+        and all(_is_integer(field.type) for field in found)
+    )
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -198,9 +249,10 @@ def _check_types(schema: pa.Schema, path: Path) -> None:
         found = kind_of(kind.value_type, field.name)
         if found is None and field.name not in CALL_FIELDS_REQUIRED:
             continue
-        if field.name == "parents":
+        if pa.types.is_list(field.type):
             fits = found is not None and (
-                pa.types.is_null(found) or (_is_list(found) and _is_integer(found.value_type))
+                pa.types.is_null(found)
+                or (_is_list(found) and _holds(found.value_type, field.type.value_type))
             )
         else:
             fits = found is not None and (
@@ -239,18 +291,18 @@ def _steps(table: pa.Table, meta: TraceMeta, path: Path) -> int:
     missing = divmod(row, agents)
     if row < rows and key[row] < row:
         problem = (
-            f"step {step[row]}, agent {meta.agents[agent[row]]!r} stands here again after row"
+            f"step {step[row]}, agent {brief(meta.agents[agent[row]])} stands here again after row"
             f" {key[row]}; each agent should have one row per step"
         )
     elif (key == row).any():
         later = int(np.argmax(key == row))
         problem = (
-            f"step {missing[0]}, agent {meta.agents[missing[1]]!r} should stand here but stands in"
-            f" row {later}; rows should be sorted by step, then agent"
+            f"step {missing[0]}, agent {brief(meta.agents[missing[1]])} should stand here but"
+            f" stands in row {later}; rows should be sorted by step, then agent"
         )
     elif (step == missing[0]).any():
         problem = (
-            f"agent {meta.agents[missing[1]]!r} is missing at step {missing[0]};"
+            f"agent {brief(meta.agents[missing[1]])} is missing at step {missing[0]};"
             f" every step should have a row for each of the {agents} agents"
         )
     else:

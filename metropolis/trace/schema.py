@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -59,8 +60,9 @@ _COLUMNS = (
 class Calls:
     """LLM calls as columns, sorted by (step, agent, seq); n calls.
 
-    `parents` of call i are `parents[parent_offsets[i]:parent_offsets[i + 1]]`: indices of earlier
-    calls of the same agent-step, which must have completed before call i is sent.
+    `parents` of call i are `parents[parent_offsets[i]:parent_offsets[i + 1]]`: indices of calls of
+    the same step, which must have completed before call i is sent. Those of its own agent come
+    before it; those of others, with whom its agent acts together, may stand behind it.
     """
 
     step: Int32
@@ -95,20 +97,41 @@ class Calls:
         return len(self.step)
 
     def keep(self, mask: npt.NDArray[np.bool_]) -> Calls:
-        """The calls where `mask` holds, which must cover whole agent-steps."""
+        """The calls where `mask` holds; those that waited for others wait for what these did."""
         kept = np.flatnonzero(mask)
-        counts = np.diff(self.parent_offsets)
+        parents, counts = self._parents_where(mask)
         new_index = np.cumsum(mask) - 1
         return replace(
             self,
             **{name: getattr(self, name)[kept] for name in _COLUMNS},
             parent_offsets=np.concatenate([[0], np.cumsum(counts[kept])]).astype(np.int64),
-            parents=new_index[self.parents[np.repeat(mask, counts)]].astype(np.int64),
+            parents=new_index[parents[np.repeat(mask, counts)]].astype(np.int64),
             prompt=None if self.prompt is None else [self.prompt[i] for i in kept.tolist()],
             completion=None
             if self.completion is None
             else [self.completion[i] for i in kept.tolist()],
         )
+
+    def _parents_where(self, mask: npt.NDArray[np.bool_]) -> tuple[Int64, Int64]:
+        """The parents and how many each call has, for calls where `mask` holds only such."""
+        counts = np.diff(self.parent_offsets)
+        if (mask[self.parents] | ~np.repeat(mask, counts)).all():
+            return self.parents, counts
+        ends = self.parent_offsets.tolist()
+        parents = self.parents.tolist()
+        of = [set(parents[first:end]) for first, end in pairwise(ends)]
+        is_kept = mask.tolist()
+        for call, waited in enumerate(of):
+            if not is_kept[call]:
+                continue
+            left_out = [parent for parent in waited if not is_kept[parent]]
+            while left_out:
+                parent = left_out.pop()
+                left_out += [p for p in of[parent] - waited if not is_kept[p]]
+                waited |= of[parent]
+            waited -= {parent for parent in waited if not is_kept[parent]}
+        found = [parent for waited in of for parent in sorted(waited)]
+        return np.array(found, np.int64), np.array([len(waited) for waited in of], np.int64)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@
    which the rules of dependency are stated: for `geodesic` and `genagent` the length of the walk,
    for `hops` along the graph.
 3. A call has at least one prompt token and one output token; its prefix is part of its prompt.
-4. The parents of a call are earlier calls of the same agent-step.
+4. The parents of a call are earlier calls of the same agent-step, or calls of other agents in the
+   same step; no calls wait for each other in a cycle.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import numpy.typing as npt
 from metropolis.maps.map import GridMap
 from metropolis.rules.metrics import METRICS, GenAgent, Geodesic, Hops
 from metropolis.rules.metrics import distance as metric_distance
-from metropolis.trace.schema import Calls, Float32, Trace, TraceMeta
+from metropolis.trace.order import parents_first
+from metropolis.trace.schema import Calls, Float32, Int64, Trace, TraceMeta
 from metropolis.types import MetropolisError
 
 Place = Callable[[int, int], str]
@@ -37,7 +39,7 @@ ROUNDING = 2.0**-22
 
 def place_in(path: object, agents: tuple[str, ...]) -> Place:
     """Places in a file that has no rows: by step and agent."""
-    return lambda step, agent: f"{path}, step {step}, agent {agents[agent]!r}"
+    return lambda step, agent: f"{path}, step {step}, agent {brief(agents[agent])}"
 
 
 def brief(value: object) -> str:
@@ -218,7 +220,6 @@ def _validate_calls(calls: Calls, trace: Trace, path: object, place: Place) -> N
             " those of a later one; calls should be sorted by step, then agent"
         )
     first = np.searchsorted(key, key)
-    behind = np.searchsorted(key, key, side="right")
 
     def refuse(i: int, field: str, value: object, right: str) -> MetropolisError:
         where = place(int(calls.step[i]), int(calls.agent[i]))
@@ -242,13 +243,28 @@ def _validate_calls(calls: Calls, trace: Trace, path: object, place: Place) -> N
         if index.min() < 0 or index.max() >= len(names):
             i = int(np.argmax((index < 0) | (index >= len(names))))
             raise refuse(i, field, index[i], f"0 to {len(names) - 1}, an index into {field}s")
+    _validate_parents(calls, key, refuse)
+
+
+def _validate_parents(
+    calls: Calls,
+    key: Int64,
+    refuse: Callable[[int, str, object, str], MetropolisError],
+) -> None:
+    """`key` is (n,): step * agents + agent."""
+    n = len(calls)
+    first, behind = np.searchsorted(key, key), np.searchsorted(key, key, side="right")
     child = np.repeat(np.arange(n), np.diff(calls.parent_offsets))
-    bad = (calls.parents < first[child]) | (calls.parents >= child)
+    exists = (calls.parents >= 0) & (calls.parents < n)
+    of = np.where(exists, calls.parents, 0)
+    is_own = exists & (key[of] == key[child])
+    is_other = exists & ~is_own & (calls.step[of] == calls.step[child])
+    bad = ~is_other & ~(is_own & (of < child))
     if bad.any():
         j = int(np.argmax(bad))
         i, parent = int(child[j]), int(calls.parents[j])
         seq, own, last = parent - first[i], i - first[i], behind[i] - first[i] - 1
-        if parent < first[i] or parent >= behind[i]:
+        if not is_own[j]:
             problem = f"{seq}, which does not exist: the calls here are 0 to {last}"
         elif parent == i:
             problem = f"{seq}, the call itself, so it would wait for ever"
@@ -256,6 +272,26 @@ def _validate_calls(calls: Calls, trace: Trace, path: object, place: Place) -> N
             problem = f"{seq}, a later call, so they could wait for each other in a cycle"
         right = f"calls before call {own}" if own else "empty for the first call"
         raise refuse(i, "parents", problem, right)
+    order = parents_first(calls)
+    if len(order) == n:
+        return
+    is_stuck = np.ones(n, np.bool_)
+    is_stuck[order] = False
+    i = int(np.argmax(is_stuck))
+    followed: dict[int, None] = {}
+    while i not in followed:  # to a parent that is stuck as well, until one comes again
+        followed[i] = None
+        waited = calls.parents[calls.parent_offsets[i] : calls.parent_offsets[i + 1]]
+        i = int(waited[is_stuck[waited]][0])
+    way = list(followed)
+    cycle = way[way.index(i) :]
+    names = [f"call {c - first[c]} of agent {calls.agent[c]}" for c in cycle]
+    raise refuse(
+        min(cycle, key=lambda c: (key[c], c)),
+        "other_parents",
+        f"part of a cycle ({', '.join(names[:4])}{', ...' if len(names) > 4 else ''})",
+        "calls that do not wait for this one",
+    )
 
 
 def _first(bad: npt.NDArray[np.bool_] | np.bool_) -> tuple[int, int] | None:

@@ -13,8 +13,7 @@ from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any
 
 from metropolis.llm.base import Completion
-from metropolis.llm.client import Answers
-from metropolis.llm.journal import Key
+from metropolis.llm.journal import Answers, Key
 from metropolis.store.base import Store
 from metropolis.store.claim import Claim
 from metropolis.store.outcome import Outcome, PaidAnswers

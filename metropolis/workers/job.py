@@ -11,6 +11,7 @@ from metropolis.workers.answers import StoredAnswers
 from metropolis.workers.claiming import ClaimingWorker
 from metropolis.workers.leases import patiently
 from metropolis.workers.local import LocalWorker
+from metropolis.workers.turns import Turns
 from metropolis.world.base import Agent, World
 
 
@@ -30,6 +31,7 @@ class Job:
     one_by_one: bool
     keep_text: bool
     lease_s: float
+    turns: Turns
 
     def worker(self, name: str, store: Store, buyer: str = "") -> ClaimingWorker:
         """Works for the run; `name` is unique. Takes the agents over.
@@ -49,6 +51,7 @@ class Job:
             clock=self._now_s,
             keep_text=self.keep_text,
             one_by_one=self.one_by_one,
+            turns=self.turns,
         )
         return ClaimingWorker(name, store, self.world, self.agents, local, answers, self.lease_s)
 

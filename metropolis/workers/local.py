@@ -6,15 +6,19 @@ import asyncio
 import inspect
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from functools import partial
+from threading import get_ident
 from typing import Any
 
 from metropolis.llm.agent import LLM, BlockingLLM
+from metropolis.llm.call_log import CallLog, CallRecord, current_strand, follow_tasks, following
 from metropolis.llm.client import Client
 from metropolis.store.outcome import Outcome
 from metropolis.types import AgentId, Dispatch, Step
+from metropolis.workers.loops import idles
+from metropolis.workers.threads import DaemonThreads
+from metropolis.workers.turns import Turn, Turns
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import Entity
 from metropolis.world.state import State
@@ -28,8 +32,9 @@ _UNCHANGING = (str, int, float, bool, type(None))
 class LocalWorker:
     """Runs clusters of one world's agents.
 
-    They ask through `client`; `clock` tells when, and `keep_text` whether their texts are kept.
-    With `one_by_one` the members of a cluster take their turns one after the other.
+    They ask through `client`; `clock` tells when, `virtual` whether its time is that of
+    `VirtualInstances`, and `keep_text` whether their texts are kept. With `one_by_one` the members
+    of a cluster take their turns one after the other.
     """
 
     def __init__(
@@ -40,30 +45,31 @@ class LocalWorker:
         seed: int,
         *,
         clock: Callable[[], float] = time.monotonic,
+        virtual: bool = False,
         keep_text: bool = False,
         one_by_one: bool = False,
+        turns: Turns | None = None,
     ) -> None:
         self._world, self._agents = world, agents
         self._reach: Reach = world.reach
-        self._client, self._seed, self._clock = client, seed, clock
+        self._client, self._seed, self._clock, self._virtual = client, seed, clock, virtual
         self._keep_text, self._one_by_one = keep_text, one_by_one
         self._ids = {agent.name: i for i, agent in enumerate(agents)}
-        threads = min(len(agents), THREADS_MAX) or 1
-        self._threads = ThreadPoolExecutor(threads)
-        self._free_threads = asyncio.Semaphore(threads)
+        self._threads = DaemonThreads()
+        self._free_threads = asyncio.Semaphore(min(len(agents), THREADS_MAX) or 1)
+        self.turns = Turns() if turns is None else turns
         self.computing = 0
         """Threads in which agents run and do not wait for an LLM; kept on the event loop."""
 
     async def run(self, dispatch: Dispatch, state: State) -> Outcome:
         """Let agents perceive `state`, proceed and act; nothing is committed."""
+        loop = asyncio.get_running_loop()
+        follow_tasks(loop)
+        self.turns.follow_tasks(loop)
         names = [self._agents[i].name for i in dispatch.agents]
-        llms = {
-            name: self._llm(i, dispatch.step)
-            for i, name in zip(dispatch.agents, names, strict=True)
-        }
         parts = await self._all(
             [
-                self._act(part, llms, dispatch.step, state)
+                self._act(part, dispatch.step, state)
                 for part in apart(state, self._reach, dispatch.step, names)
             ]
         )
@@ -71,7 +77,9 @@ class LocalWorker:
             raise self._client.exhausted
         writes: dict[str, Entity | None] = {}
         actions: dict[str, Any] = {}
-        for part, decided in parts:
+        calls: dict[AgentId, list[CallRecord]] = {}
+        for part, decided, log in parts:
+            calls |= log.calls
             writes |= part.writes
             actions |= {name: copied(action) for name, action in decided.items()}
         return Outcome(
@@ -79,22 +87,23 @@ class LocalWorker:
             dispatch.agents,
             actions,
             writes,
-            [event for part, _ in parts for event in part.events],
-            {self._ids[name]: llm.calls for name, llm in llms.items() if llm.calls},
+            [event for part, *_ in parts for event in part.events],
+            calls,
         )
 
     def close(self) -> None:
         """End the threads; those that still compute are left to end by themselves."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown()
 
-    def _llm(self, agent: AgentId, step: Step) -> LLM:
+    def _llm(self, name: str, step: Step, log: CallLog) -> LLM:
+        agent = self._ids[name]
         return LLM(
             self._client,
             agent=agent,
             step=step,
             seed=self._seed,
-            program=self._agents[agent].name,
-            clock=self._clock,
+            program=name,
+            log=log,
             keep_text=self._keep_text,
         )
 
@@ -114,42 +123,63 @@ class LocalWorker:
                 task.cancel()
 
     async def _act(
-        self, names: Sequence[str], llms: Mapping[str, LLM], step: Step, state: State
-    ) -> tuple[Transaction, dict[str, Any]]:
+        self, names: Sequence[str], step: Step, state: State
+    ) -> tuple[Transaction, dict[str, Any], CallLog]:
         """The step of one cluster: everybody decides, then all of it happens."""
-        decided = await self._all([self._proceed(name, llms[name], step, state) for name in names])
+        loop = asyncio.get_running_loop()
+        log = CallLog(self._clock, None if self._virtual else idles(loop))
+        llms = {name: self._llm(name, step, log) for name in names}
+        decided = await self._all(
+            [self._proceed(name, llm, log, step, state) for name, llm in llms.items()]
+        )
         actions = dict(zip(names, decided, strict=True))
         cluster = Transaction(
             state, self._reach, self._seed, step, actions, partial(self._answer, llms)
         )
-        resolving = self._world.resolve(cluster)
-        if resolving is not None:
-            await resolving
-        return cluster, actions
+        world = self._world
+        with following(log.resolving()), Turn(self.turns, step, names, world.resolve, world):
+            resolving = world.resolve(cluster)
+            if resolving is not None:
+                await resolving
+        return cluster, actions, log
 
-    async def _proceed(self, name: str, llm: LLM, step: Step, state: State) -> Any:
-        agent = self._agents[self._ids[name]]
+    async def _proceed(self, name: str, llm: LLM, log: CallLog, step: Step, state: State) -> Any:
+        agent, world = self._agents[self._ids[name]], self._world
         agent.begin(self._seed, step)
         view = View(state, self._reach, self._seed, step, name)
-        return await self._call(agent.proceed, self._world.observe(view), llm)
+        with Turn(self.turns, step, (name,), world.observe, world):
+            observation = world.observe(view)
+        with following(log.strand()):
+            return await self._call(agent.proceed, observation, llm)
 
-    async def _answer(
-        self, llms: Mapping[str, LLM], beginner: str, name: str, question: Any
-    ) -> Any:
-        llm = llms[name].logged_with(llms[beginner])
-        return await self._call(self._agents[self._ids[name]].answer, question, llm)
+    async def _answer(self, llms: Mapping[str, LLM], name: str, question: Any) -> Any:
+        return await self._call(self._agents[self._ids[name]].answer, question, llms[name])
 
     async def _call(self, method: Callable[[Any, Any], Any], asked: Any, llm: LLM) -> Any:
         """What an agent's method returns, be it plain or async."""
+        agent: Agent = method.__self__  # type: ignore[attr-defined]
+        turn = Turn(self.turns, agent.step, (agent.name,), method, agent, llm)
         if inspect.iscoroutinefunction(method):
-            return await method(asked, llm)
+            with turn:
+                return await method(asked, llm)
         loop = asyncio.get_running_loop()
         blocking = BlockingLLM(llm, loop, on_block=self._stop_computing, on_unblock=self._compute)
+        strand = current_strand()
         async with self._free_threads:
+            if strand is not None:
+                strand.catch_up()
             self._compute()
             try:
-                return await loop.run_in_executor(self._threads, method, asked, blocking)
+                with turn:
+                    answer, error = await loop.run_in_executor(
+                        self._threads, _in_thread, turn, method, asked, blocking
+                    )
+                    if error is not None:
+                        raise error
+                    return answer
             finally:
+                if strand is not None:
+                    strand.has_computed()
                 self._stop_computing()
 
     def _compute(self) -> None:
@@ -157,6 +187,17 @@ class LocalWorker:
 
     def _stop_computing(self) -> None:
         self.computing -= 1
+
+
+def _in_thread(
+    turn: Turn, method: Callable[[Any, Any], Any], asked: Any, llm: BlockingLLM
+) -> tuple[Any, BaseException | None]:
+    """What `method` returns or raises; asyncio cannot hand on every error."""
+    turn.thread = get_ident()
+    try:
+        return method(asked, llm), None
+    except BaseException as error:  # noqa: BLE001 -- raised in the turn
+        return None, error
 
 
 def copied(action: Any) -> Any:

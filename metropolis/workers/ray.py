@@ -8,26 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
-import os
 import sys
 import uuid
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import ray
 import ray.cloudpickle
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-import metropolis
 from metropolis.store.base import StoreError, StoreUnavailableError
 from metropolis.store.server import RedisServer
 from metropolis.types import MetropolisError
 from metropolis.workers.job import Job
 from metropolis.workers.leases import patiently
+from metropolis.workers.ray_cluster import check_address, join_ray
 from metropolis.workers.sources import Sources, sources_of
 
 STOP_S = 5.0
@@ -40,13 +37,13 @@ class RayCrew:
     As many as there are CPUs, unless `count` says otherwise.
     """
 
+    check_address = staticmethod(check_address)
+
     def __init__(
         self, job: Job, url: str, run: str, count: int | None, address: str | None
     ) -> None:
         """`url` is the store's, as the actors reach it. Raises MetropolisError."""
-        self._began = not ray.is_initialized()
-        if self._began:
-            _init(count, address)
+        self._leave = None if ray.is_initialized() else join_ray(count, address)
         self._job, self._url, self._run = job, url, run
         self._count = count or max(1, int(ray.cluster_resources().get("CPU", 1)))
         self._sources = sources_of({type(job.world), *map(type, job.agents)})
@@ -68,8 +65,8 @@ class RayCrew:
             for bought in server.store(self._run).bought():
                 if bought.buyer.startswith(self._name):
                     self._job.client.has_bought(bought)
-        if self._began:
-            ray.shutdown()
+        if self._leave is not None:
+            self._leave()
 
 
 class _Actor:
@@ -120,43 +117,6 @@ async def _follow(actor: Any, *told: Any) -> None:
         raise MetropolisError(f"a worker on Ray is gone for good: {error}") from error
     finally:
         ray.kill(actor)
-
-
-def _init(count: int | None, address: str | None) -> None:
-    local = {"num_cpus": count or os.cpu_count() or 1}
-    options: dict[str, Any] = {"address": address} if address else local
-    options |= {"include_dashboard": False, "log_to_driver": False}
-    # Of a lost node it would tell on standard output.
-    ray._private.worker.print_to_stdstream = _say  # type: ignore[assignment]
-    try:
-        with _importable():
-            ray.init(logging_level=logging.ERROR, **options)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        where = address or "this machine"
-        raise MetropolisError(f"Ray at {where} cannot be used: {error}") from error
-
-
-@contextmanager
-def _importable() -> Iterator[None]:
-    """Workers of Ray import from the folder that it is begun in, whether we do or not.
-
-    Where we do not, they shall not either: in a clone of metropolis there is no compiled part.
-    """
-    here = os.getcwd()
-    if not {"", here}.isdisjoint(sys.path):
-        yield
-        return
-    os.chdir(Path(metropolis.__file__).parents[1])
-    try:
-        yield
-    finally:
-        os.chdir(here)
-
-
-def _say(told: Any, ignore_prefix: bool) -> None:  # noqa: ARG001
-    """What Ray has to tell; standard output belongs to the run."""
-    for line in "\n".join(told["lines"]).splitlines()[:1]:
-        sys.stderr.write(f"metropolis: Ray says: {line}\n")
 
 
 def _pickled(job: Job) -> bytes:

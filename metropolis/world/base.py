@@ -19,7 +19,7 @@ members of a cluster in an order of their own (by name, say), not in the order t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -52,6 +52,9 @@ class World(ABC):
     start: datetime = datetime(2023, 2, 13)
     """Simulated time at which step 0 begins."""
     map: GridMap | None = None
+    author: Callable[[Any, Random], str] | None = None
+    """Answers a `metropolis.llm.Request` where there is no model; None: the scripted backend's own
+    words. A `Scenario` with an author sets it."""
     observation_space: gymnasium.Space[Any]
     """Of one agent; needed by the Gymnasium and PettingZoo adapters and by `check_world`."""
     action_space: gymnasium.Space[Any]
@@ -138,6 +141,8 @@ class Agent(ABC):
             self._drawn_at = self.step
         return self._random
 
+    _has_lived = False
+    """In a run, which has changed it."""
     _seed: int = 0
     _drawn_at: Step = -1
     _random: Random

@@ -15,6 +15,7 @@ from random import Random
 from traceback import extract_tb
 from typing import Any
 
+from metropolis.names import did_you_mean
 from metropolis.types import MetropolisError
 from metropolis.world.base import Agent, World
 from metropolis.world.record import StepRecord
@@ -40,7 +41,7 @@ class Scenario:
     world: World
     agents: Sequence[Agent]
     author: Callable[[Any, Random], str] | None = None
-    """Answers a `metropolis.llm.Request` offline, for the scripted backend; None: its own words."""
+    """Becomes the author of `world`; None: the world keeps its own, if it has one."""
     story: Callable[[StepRecord], Sequence[str]] = plain_story
     """What to tell people of a step, a sentence each; called in order of steps.
 
@@ -49,19 +50,32 @@ class Scenario:
     steps: int = 360
     """How long a run is unless told otherwise."""
 
+    def __post_init__(self) -> None:
+        if self.author is not None:
+            self.world.author = self.author
+
 
 def scenario_names() -> list[str]:
     """The worlds that are installed."""
     return sorted(point.name for point in entry_points(group=GROUP))
 
 
-def make_scenario(name: str, *, agents: int | None = None, seed: int = 0) -> Scenario:
+def make_scenario(name: str | Path, *, agents: int | None = None, seed: int = 0) -> Scenario:
     """The scenario `name` with that many agents; None: as many as it usually has.
 
     `name` is an installed world's, a folder such as `metropolis world import-genagent` writes, or
     `FILE.py` or `FILE.py:FUNCTION`, a function like those behind
     the entry points, `make` unless said otherwise. Raises MetropolisError when there is none.
     """
+    if not isinstance(name, str | Path):
+        raise MetropolisError(
+            f"the world is {name!r}; it should be a name, a folder, or FILE.py:FUNCTION as text"
+        )
+    if agents is not None and (not isinstance(agents, int) or isinstance(agents, bool)):
+        raise MetropolisError(f"agents is {agents!r}; it should be a whole number, or None")
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise MetropolisError(f"seed is {seed!r}; it should be a whole number")
+    name = str(name)
     scenario = _maker(name)(agents=agents, seed=seed)
     if not isinstance(scenario, Scenario):
         raise MetropolisError(
@@ -83,7 +97,8 @@ def _maker(name: str) -> Callable[..., Any]:
         maker: Callable[..., Any] = point.load()
         return maker
     raise MetropolisError(
-        f"there is no world {name!r}; there are {', '.join(scenario_names())}, and a Python file "
+        f"there is no world {name!r}{did_you_mean(name, scenario_names())}; there are "
+        f"{', '.join(scenario_names())}, and a Python file "
         "with a function make is accepted too"
     )
 
@@ -143,12 +158,12 @@ def _lines_of(file: str) -> Iterator[None]:
         yield
     except MetropolisError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         where = f"{error.filename}:{error.lineno}" if isinstance(error, SyntaxError) else file
-        raise in_file(file, error) or _mended(where, error) from error
+        raise MetropolisError(in_file(file, error) or _mended(where, error)) from error
 
 
-def in_file(file: str, error: Exception) -> MetropolisError | None:
+def in_file(file: str, error: BaseException) -> str | None:
     """`error` as a sentence with the last line of `file` that led to it; None: none did."""
     if isinstance(error, SyntaxError):
         return None
@@ -156,7 +171,7 @@ def in_file(file: str, error: Exception) -> MetropolisError | None:
     return _mended(f"{file}:{lines[-1]}", error) if lines else None
 
 
-def _mended(where: str, error: Exception) -> MetropolisError:
+def _mended(where: str, error: BaseException) -> str:
     what = error.msg if isinstance(error, SyntaxError) else str(error)
     sentence = " ".join(f"{type(error).__name__}: {what}".split())
-    return MetropolisError(f"{where}: {sentence}; mend it there")
+    return f"{where}: {sentence.removesuffix(':')}; mend it there"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
@@ -14,10 +13,8 @@ from metropolis.world.entities import AGENT, Entity, Event
 from metropolis.world.state import State, Version
 from metropolis.world.view import Reach, View
 
-Ask = Callable[[str, str, Any], Awaitable[Any]]
-"""(who began, agent, question) -> its answer; one after the other for the same beginner."""
-_beginner: ContextVar[tuple[object, str] | None] = ContextVar("beginner", default=None)
-"""The transaction, and who asked first in this task of it: whose chain of calls it counts to."""
+Ask = Callable[[str, Any], Awaitable[Any]]
+"""(agent, question) -> its answer."""
 
 
 class Transaction:
@@ -132,8 +129,6 @@ class Member(View):
     async def ask(self, other: str, question: Any) -> Any:
         """What the agent `other` answers (`Agent.answer`); both must be within the joint radius.
 
-        All that is asked in one asyncio task counts, in traces, as calls of who asked first.
-
         None where nobody is there to answer, as when actions come from outside.
         """
         partner = self._transaction[other]
@@ -144,11 +139,7 @@ class Member(View):
                 f"{self._who()} asks {other!r}, {far:g} away: {far - limit:g} beyond the joint "
                 f"radius {limit:g}"
             )
-        begun = _beginner.get()
-        if begun is None or begun[0] is not self._transaction:
-            begun = self._transaction, self.name
-            _beginner.set(begun)
-        return await self._transaction._ask(begun[1], other, question)
+        return await self._transaction._ask(other, question)
 
     def _own(self) -> Entity:
         own = self._transaction.writes.get(self.name, self.me)

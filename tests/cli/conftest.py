@@ -27,12 +27,33 @@ def story(record):
     {at_every_step}
     return [f"{{event.source}} shouts {{event['word']}}" for event in record.events]
 """
+DICE = """
+import random
+from tests.runtime.walkers import Meadow
+
+class Dice(Meadow):
+    async def resolve(self, cluster):
+        await super().resolve(cluster)
+        for member in cluster:
+            if cluster.step == 5:
+                member.write(last=str(random.random()))
+"""
+OWN_POLICY = """
+from metropolis.policy.base import Policy
+
+class Mine(Policy):
+    def __init__(self, base: int = 3):
+        self.base = base
+
+    def rank(self, request):
+        return self.base
+"""
 Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """`metropolis run …` in a folder of its own with the worlds meadow.py and interrupted.py.
+    """`metropolis run …` in a folder of its own with worlds: meadow.py, interrupted.py, dice.py.
 
     Or another of OTHERS, if that is the first argument.
     """
@@ -41,6 +62,15 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     Path("meadow.py").write_text(WORLD.format(at_every_step="pass"))
     interrupting = "if record.step == 7: signal.raise_signal(signal.SIGINT)"
     Path("interrupted.py").write_text(WORLD.format(at_every_step=interrupting))
+
+    dice = WORLD.format(at_every_step="pass").replace("Meadow(", "Dice(")
+    dice = dice.replace("Meadow, Walker", "Walker").replace("\ndef make", DICE + "\ndef make")
+    Path("dice.py").write_text(dice)
+    boundless = "    del world.perception_radius\n    walkers ="
+    Path("formless.py").write_text(
+        WORLD.format(at_every_step="pass").replace("    walkers =", boundless)
+    )
+    Path("own.py").write_text(OWN_POLICY)
 
     def running(*arguments: str) -> tuple[int, str, str]:
         command = () if arguments[:1] and arguments[0] in OTHERS else ("run",)

@@ -86,7 +86,7 @@ def test_what_if(run: Run, uninterrupted: dict[str, Any]) -> None:
 
 def test_an_interrupted_run_is_forked_and_told_on(run: Run, uninterrupted: dict[str, Any]) -> None:
     assert run("interrupted.py", "--out", "here")[0] == 130
-    recorded = len(Path("here/history.jsonl").read_text().splitlines())
+    recorded = len(Path("here/history.jsonl").read_text().splitlines()) - 1
     branch = summary(run, "fork", "here", "--at", str(recorded), "--out", "there", "--quiet")
     assert branch["out"] == "there"
     assert branch["history_sha256"] == uninterrupted["history_sha256"]

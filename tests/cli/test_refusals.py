@@ -14,15 +14,19 @@ from metropolis.bench.stub_server import stub_server
 from metropolis.runtime.simulation import Simulation
 from tests.cli.conftest import Run, summary
 
+ON_RAY = ("--store", "embedded", "--workers", "ray:1")
+
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         ((), "say which world to run"),
         (("atlantis",), "there is no world 'atlantis'; there are"),
+        (("minimul",), "there is no world 'minimul' (did you mean 'minimal'?); there are"),
         (("nowhere.py",), "there is no file"),
         (("meadow.py:build",), "has no function build"),
         (("meadow.py", "--mode", "optimistic"), "'optimistic' is not one of"),
+        (("meadow.py", "--mode", "lockstap"), "'out_of_order' (did you mean 'lockstep'?)"),
         (("meadow.py", "--rule", "none"), "'none' is not one of"),
         (("meadow.py", "--agents", "0"), "0 is not in the range"),
         (("meadow.py", "--hours", "nan"), "nan is not in the range"),
@@ -38,14 +42,23 @@ from tests.cli.conftest import Run, summary
         (("meadow.py", "--out", "meadow.py/run"), "meadow.py/run: cannot be made for the run's"),
         (("meadow.py", "--llm", "replay:meadow.py/x"), "meadow.py/x is not there"),
         (("meadow.py", "--policy", "fcfs"), "--policy is for a gateway in this process"),
-        (("meadow.py", "--dispatcher", "nope"), "--dispatcher is for a gateway"),
+        (("meadow.py", "--dispatcher", "prefix"), "--dispatcher is for a gateway"),
+        (("meadow.py", "--policy", "kairo"), "the policies (did you mean 'kairos'?): atlas, "),
+        (("meadow.py", "--dispatcher", "prefx"), "the dispatchers (did you mean 'prefix'?): "),
+        (("meadow.py", "--policy", "no.py:Mine"), "there is no file"),
+        (("meadow.py", "--policy", "meadow.py"), "names no class; write"),
+        (("meadow.py", "--policy", "meadow.py:Walker"), "Walker is no class that is a metropolis"),
+        (("meadow.py", "--policy", "own.py:Mine"), "--policy is for a gateway in this process"),
+        (("formless.py",), "the world's perception_radius is None; it should be a number"),
         (("meadow.py", "--engine", "http://h:1", "--policy", "nope"), "not among the policies"),
         (("meadow.py", "--engine", "http://h:1", "--dispatcher", "no"), "among the dispatchers"),
         (("resume", "uninterrupted", "--policy", "fcfs"), "--policy is for a gateway"),
         (("meadow.py", "--workers", "nonsense"), "workers is 'nonsense'; it should be"),
         (("meadow.py", "--workers", "2"), "2 workers need a store"),
         (("meadow.py", "--workers", "ray:2"), "workers on Ray need a store"),
+        (("meadow.py", *ON_RAY, "--ray-address", "127.0.0.1:1025"), "no Ray answers at 127.0.0.1"),
         (("minimal", "--llm", "{stub}", "--store", "foo"), "'foo' is no store; name memory"),
+        (("minimal", "--llm", "{stub}", "--store", "embeded"), "(did you mean 'embedded'?)"),
         (
             ("minimal", "--llm", "{stub}", "--store", "embedded:meadow.py"),
             "no store can be kept at embedded:meadow.py: ",
@@ -54,7 +67,7 @@ from tests.cli.conftest import Run, summary
         (("resume",), "there is no run in"),
         (("--resume",), "there is no run in"),
         (("meadow.py", "--resume"), "there is no run of meadow in"),
-        (("resume", "nowhere"), "nowhere: holds no run ("),
+        (("resume", "nowhere"), "nowhere: holds no run;"),
         (("resume", "uninterrupted", "--seed", "5"), "No such option '--seed'"),
         (("--resume", "uninterrupted", "--seed", "5"), "its seed is 0, and 5 would be another run"),
         (("--resume", "uninterrupted", "--agents", "5"), "its agents is 6, and 5 would be"),
@@ -129,17 +142,16 @@ def test_where_nothing_may_be_written(run: Run, monkeypatch: pytest.MonkeyPatch)
     assert f"can be made in {Path('runs').resolve()}: " in err
     assert "--out" in err
 
-    def refuse(self: Path, *_: object, **__: object) -> None:
-        raise PermissionError(13, "Permission denied", str(self))
+    def refuse(path: Path, _mode: str, **_how: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr("metropolis.durable.FileIO", refuse)
     status, _, err = run("minimal", "--llm", "replay:meadow.py", "--out", "there")
     assert (status, err.count("\n")) == (2, 1), err
-    assert "meadow.py cannot be read: Permission denied; name the journal" in err
-    monkeypatch.setattr(Path, "write_text", refuse)
+    assert "meadow.py: cannot be opened: Permission denied; put back" in err
     status, _, err = run("minimal", "--out", "there")
     assert (status, err.count("\n")) == (2, 1), err
-    assert "the run's files cannot be kept there: Permission denied; name another" in err
+    assert "run.json: cannot be written: Permission denied; name another folder" in err
     assert not Path("there").exists()
 
 

@@ -12,6 +12,7 @@ import pytest
 from metropolis.cli import main
 from metropolis.runtime.modes import MODES
 from metropolis.trace.parquet import write_trace
+from tests.cli.conftest import OWN_POLICY
 from tests.small_traces import small_trace
 
 FIELDS = {
@@ -37,6 +38,69 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     with pytest.raises(SystemExit) as exited:
         main()
     return int(exited.value.code or 0)
+
+
+def test_a_folder_of_a_run_and_the_mode_of_live_runs(
+    trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    Path(trace).rename(folder / "trace.parquet")
+    options = ("--modes", "out_of_order", "--json")
+    assert run(monkeypatch, "replay", str(folder), *options) == 0
+    assert [row["mode"] for row in json.loads(capsys.readouterr().out)] == ["versioned"]
+
+
+def test_a_policy_in_a_file_of_ones_own(
+    trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(OWN_POLICY)
+    policies = (f"{own}:Mine", f"{own}:Mine:base=5", f"step+{own}:Mine")
+    given = [part for policy in policies[:2] for part in ("--policy", policy)]
+    assert run(monkeypatch, "replay", trace, "--modes", "versioned", *given, "--json") == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["policy"] for row in rows] == list(policies[:2])
+    assert run(monkeypatch, "replay", trace, "--policy", f"{own}:Mine:bose=5") == 2
+    assert "own.py:Mine has no option 'bose'; its options: base" in capsys.readouterr().err
+    assert run(monkeypatch, "replay", trace, "--policy", policies[2]) == 2
+    assert "which leaves too few to those before it" in capsys.readouterr().err
+
+
+def test_figures_without_matplotlib_are_refused_before_any_work(
+    trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "matplotlib.figure", raising=False)
+    assert run(monkeypatch, "replay", trace, "--figures", str(tmp_path / "figures")) == 2
+    told = capsys.readouterr()
+    assert (told.out, "figures need matplotlib" in told.err) == ("", True)
+    assert not (tmp_path / "figures").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("replay", "--modes", "lockstp"), "no_dependency (did you mean 'lockstep'?)"),
+        (("replay", "--metric", "chebishev"), "'hops' (did you mean 'chebyshev'?)"),
+        (("replay", "--policy", "kairo"), "the policies (did you mean 'kairos'?)"),
+        (("replay", "--dispatcher", "karios"), "the dispatchers (did you mean 'kairos'?)"),
+        (("replay", "--profile", "llama-3-8b/l5"), "(did you mean 'llama-3-8b/l4'?)"),
+        (("replai",), "there is no command 'replai' (did you mean 'replay'?); there are bench,"),
+        (("bench", "controler"), "there is no command 'controler' (did you mean 'controller'?)"),
+        (("trace", "imprt"), "No such command 'imprt'"),
+    ],
+)
+def test_misspelt_names_are_told_with_the_nearest(
+    trace: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    sentence: str,
+) -> None:
+    where = (trace,) if arguments[0] == "replay" else ()
+    assert run(monkeypatch, *arguments, *where) == 2
+    assert sentence in capsys.readouterr().err
 
 
 def test_json_has_a_row_for_every_mode_and_setting(

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -186,8 +187,11 @@ def test_without_sglang_there_is_one_sentence(
     assert status == 2
     assert said == (
         f"metropolis: SGLang is not installed for {sys.executable}; install it "
-        "(pip install sglang), or name the interpreter that has it with --python\n"
+        "(pip install 'metropolis[sglang]', on Linux with CUDA), or name the interpreter that has "
+        "it with --python\n"
     )
+    extras = tomllib.loads(Path("pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert extras["sglang"][0].startswith("sglang>=")
     status, said = fail(monkeypatch, capsys, *arguments(port, "--python", os.devnull))
     assert status == 2
     assert "cannot be run: Permission denied; name a Python interpreter" in said

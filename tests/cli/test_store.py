@@ -63,6 +63,23 @@ def test_ls_inspect_and_rm(
         assert "there is no run 'tuesday'" in said
 
 
+def test_names_of_others_do_not_reach_the_terminal_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evil = "\x1b]0;OWN\x07[red]:x:\x9b2J"
+    monkeypatch.setenv("COLUMNS", "200")
+    with EmbeddedServer() as server:
+        monkeypatch.setenv("METROPOLIS_STORE", server.url)
+        store = server.store(evil)
+        begin(store, 5)
+        store.take_lease(evil, 600)
+        for arguments in (("ls",), ("inspect", evil)):
+            status, said = run(monkeypatch, capsys, *arguments)
+            assert status == 0
+            assert r"\x1b]0;OWN\x07[red]:x:\x9b2J" in said
+            assert all(char.isprintable() or char == "\n" for char in said)
+
+
 def test_no_store_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

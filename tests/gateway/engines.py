@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
@@ -13,12 +14,18 @@ from aiohttp import web
 
 from metropolis.dispatch.base import Dispatcher, Fleet
 from metropolis.dispatch.fixed import LeastUsed
+from metropolis.gateway.access import Access
 from metropolis.gateway.admission import Admission
-from metropolis.gateway.engine import Engine
+from metropolis.gateway.engine import LIMITS, Engine
+from metropolis.gateway.keys import engine_key
+from metropolis.gateway.limits import Limits
+from metropolis.gateway.probing import TEST_PROMPT
 from metropolis.gateway.relay import Gateway
-from metropolis.gateway.server import STALL_S, Server
+from metropolis.gateway.server import DEFAULTS, OPEN, Server
+from metropolis.llm.backends.connection import AnswerLimits
 from metropolis.policy.base import Policy
 from metropolis.policy.fixed import Fcfs
+from tests.llm.raw_server import RawServer
 
 
 def question_of(body: dict[str, Any]) -> str:
@@ -67,6 +74,12 @@ class StubEngine:
         self.hit: list[str] = []
         """What ran that this aborted: whatever begins so, as in SGLang."""
         self.status = 200
+        self.models = ["tiny"]
+        self.takes_priorities = True
+        self.cache_info = ""
+        """A line of vLLM's metrics."""
+        self.server_info: dict[str, Any] | None = None
+        """SGLang's."""
         self._port = 0
 
     @property
@@ -81,7 +94,9 @@ class StubEngine:
         app = web.Application()
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/server_info", self._server_info)
         app.router.add_post("/abort_request", self._abort)
+        self.add_routes(app.router)
         app.router.add_post("/v1/{path:.*}", self._answer)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.01)
         await self._runner.setup()
@@ -89,9 +104,13 @@ class StubEngine:
         self._port = self._runner.addresses[0][1]
         return f"http://127.0.0.1:{self._port}"
 
+    def add_routes(self, router: web.UrlDispatcher) -> None:
+        """Those of an engine that has more."""
+
     async def kill(self) -> None:
         """Break off everything."""
-        assert self._runner.server is not None
+        if self._runner.server is None:
+            return
         for connection in list(self._runner.server.connections):
             if connection.transport is not None:
                 connection.transport.abort()
@@ -105,14 +124,21 @@ class StubEngine:
 
     async def _models(self, request: web.Request) -> web.Response:
         await self.looks.wait()
-        models = [{"id": "tiny", "object": "model", "owned_by": self.owned_by}]
+        models = [
+            {"id": name, "object": "model", "owned_by": self.owned_by} for name in self.models
+        ]
         return web.json_response({"object": "list", "data": models}, status=self.look_status)
 
     async def _metrics(self, request: web.Request) -> web.Response:
         name = 'sglang:num_retracted_requests_total{model_name="a b"}'
         self.counted += 1
-        text = f"# HELP x y\n{name} {self.preemptions}.0\nother 7\n"
+        text = f"# HELP x y\n{name} {self.preemptions}.0\nother 7\n{self.cache_info}\n"
         return web.Response(text=text, status=self.metrics_status)
+
+    async def _server_info(self, request: web.Request) -> web.Response:
+        if self.server_info is None:
+            return web.Response(status=404)
+        return web.json_response(self.server_info)
 
     async def _abort(self, request: web.Request) -> web.Response:
         rid = (await request.json())["rid"]
@@ -126,6 +152,8 @@ class StubEngine:
         self.raw.append(await request.read())
         self.headers.append(dict(request.headers))
         body = json.loads(self.raw[-1])
+        if body.get("prompt") == TEST_PROMPT and body.get("priority") == 1:
+            return self._tested()
         rid = body.get("rid", "")
         self.running.append(rid)
         try:
@@ -144,6 +172,15 @@ class StubEngine:
             status=self.status,
             content_type="application/json",
             headers={"X-Request-Id": "17"},
+        )
+
+    def _tested(self) -> web.Response:
+        """The gateway finds out whether priorities are refused; no client has asked."""
+        self.raw.pop()
+        self.headers.pop()
+        refusal = {"error": {"message": "Priority scheduling is not enabled."}}
+        return web.json_response(
+            {} if self.takes_priorities else refusal, status=200 if self.takes_priorities else 400
         )
 
     async def _stream(
@@ -197,24 +234,29 @@ def counting(body: dict[str, Any]) -> Iterator[bytes]:
 
 @asynccontextmanager
 async def gateway_before(
-    *engines: StubEngine,
+    *engines: StubEngine | RawServer,
     policy: Policy | None = None,
     dispatcher: Callable[[Fleet], Dispatcher] = LeastUsed,
     at_once: int = 4096,
     queue_limit: int = 10_000,
     idle_s: float = 60.0,
     kind: str = "",
-    stall_s: float = STALL_S,
+    limits: Limits = DEFAULTS,
+    access: Access = OPEN,
     said: Callable[[str], None] = lambda _: None,
+    answers: AnswerLimits = LIMITS,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[tuple[str, Gateway]]:
     """Its URL, and itself; the engines are started before it and killed after it."""
     urls = [await engine.start() for engine in engines]
     fleet = Fleet(len(engines), 100_000, 30.0)
     admission = Admission(policy or Fcfs(), dispatcher(fleet), at_once, queue_limit)
-    gateway = Gateway([Engine(kind + url) for url in urls], admission, idle_s, said)
-    server = Server(gateway, stall_s)
+    gateway = Gateway(
+        [Engine(kind + url, engine_key(1), answers) for url in urls], admission, idle_s, said
+    )
+    server = Server(gateway, limits, access, said)
     try:
-        yield await server.start("127.0.0.1", 0), gateway
+        yield await server.start("127.0.0.1", 0, tls), gateway
     finally:
         await server.close()
         for engine in engines:

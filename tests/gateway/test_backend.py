@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -19,6 +20,7 @@ from metropolis.cli.run import command
 from metropolis.dispatch.base import Fleet
 from metropolis.dispatch.fixed import InTurn
 from metropolis.gateway.backend import InProcess
+from metropolis.gateway.sessions import Sessions
 from metropolis.llm.base import RateLimitedError, RefusedError, UnreachableError
 from metropolis.llm.check import check_backend
 from metropolis.llm.client import Client
@@ -52,7 +54,17 @@ def test_it_keeps_a_backends_promises(owned_by: str) -> None:
     asyncio.run(run())
 
 
-def test_a_call_carries_its_program_function_and_step() -> None:
+def test_a_call_carries_its_program_function_and_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the gateway inside; its engine is told none of it."""
+    came: list[Any] = []
+    enter = Sessions.enter
+
+    def noted(self: Sessions, asked: Any, now_s: float) -> Any:
+        came.append(asked)
+        return enter(self, asked, now_s)
+
+    monkeypatch.setattr(Sessions, "enter", noted)
+
     async def run() -> None:
         engine = StubEngine()
         backend = before(await engine.start())
@@ -60,8 +72,9 @@ def test_a_call_carries_its_program_function_and_step() -> None:
         answer = await backend.complete(request(messages=CHAT, step=7, function="plan"))
         assert answer.text == json.loads(answer_to("why"))["choices"][0]["message"]["content"]
         (headers,) = engine.headers
-        assert headers["X-Metropolis-Program"] == "agent 3"
-        assert (headers["X-Metropolis-Function"], headers["X-Metropolis-Step"]) == ("plan", "7")
+        assert not [name for name in headers if name.startswith("X-Metropolis-")]
+        (asked,) = came
+        assert (asked.program, asked.function, asked.step) == ("agent 3 at 7", "plan", 7)
         await backend.close()
         await engine.kill()
 
@@ -191,3 +204,20 @@ def test_a_gateway_is_no_part_of_a_run_in_a_store() -> None:
     result = CliRunner().invoke(command, options, standalone_mode=False)
     assert isinstance(result.exception, MetropolisError)
     assert "leave out --llm and --store" in str(result.exception)
+
+
+@pytest.mark.parametrize("way", ["--llm", "--engine"])
+def test_a_run_leaves_seeds_out_if_told_so(tmp_path: Path, way: str) -> None:
+    async def run() -> None:
+        async with FaultyServer() as server:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", MAIN, "run", "social", "--steps", "1", "--no-llm-seed",
+                "--quiet", "--out", str(tmp_path / "run"), way, server.url,
+                stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+            )  # fmt: skip
+            output, _ = await process.communicate()
+            assert process.returncode == 0, output.decode()
+            assert server.requests
+            assert not any("seed" in body for _, body in server.requests)
+
+    asyncio.run(run())

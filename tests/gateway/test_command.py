@@ -10,11 +10,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import aiohttp
+import click
 import pytest
 from aiohttp import web
 from click.testing import CliRunner
 
 from metropolis.cli.gateway import command
+from metropolis.cli.gateway_front import Size, allow_connections
+from metropolis.gateway.limits import Limits
 from metropolis.types import MetropolisError
 from tests.gateway.engines import StubEngine, answer_to, chat, until
 from tests.gateway.test_server import post
@@ -23,7 +26,10 @@ MAIN = "from metropolis.cli import main; main()"
 
 
 @asynccontextmanager
-async def running(*options: str) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
+async def running(
+    *options: str, scheme: str = "http", lines: list[str] | None = None
+) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
+    """Its URL and the process; what it says first is added to `lines`."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", MAIN, "gateway", "--port", "0", *options,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
@@ -32,7 +38,9 @@ async def running(*options: str) -> AsyncIterator[tuple[str, asyncio.subprocess.
         assert process.stdout is not None
         async with asyncio.timeout(60):
             line = (await process.stdout.readline()).decode()
-        assert line.startswith("metropolis gateway at http://127.0.0.1:"), line
+        assert line.startswith(f"metropolis gateway at {scheme}://"), line
+        if lines is not None:
+            lines.append(line)
         yield line.split()[3].removesuffix(","), process
     finally:
         if process.returncode is None:
@@ -150,7 +158,14 @@ def test_what_is_no_engine_is_told_of() -> None:
         (("--engine", "http://a:b@host"), "leave out user and password"),
         (("--engine", "vllm:nowhere"), "'nowhere' is not the address of a server"),
         (("--engine", "sglang:http://127.0.0.1:1/v1"), "at http://127.0.0.1:1 is named twice"),
-        (("--host", "192.0.2.1"), "cannot listen at 192.0.2.1:8000: Cannot assign requested addr"),
+        (("--host", "127.0.0.1.x"), "cannot listen at 127.0.0.1.x:8000: "),
+        (("--host", "192.0.2.1"), "--host 192.0.2.1: other machines may reach the gateway"),
+        (("--host", ""), "name keys with --api-key-file, or listen at 127.0.0.1"),
+        (("--bodies-limit", "1KiB"), "--bodies-limit is 1,024 bytes, less than one body may have"),
+        (("--certificate-key", __file__), "--certificate-key has no certificate"),
+        (("--certificate", __file__), "test_command.py: no certificate with its key"),
+        (("--certificate", "/proc/self/mem"), "/proc/self/mem: Input/output error; write a PEM"),
+        (("--api-key-file", __file__), "test_command.py, line 1: "),
     ],
 )
 def test_wrong_options_are_told_in_a_sentence(options: tuple[str, ...], sentence: str) -> None:
@@ -168,3 +183,29 @@ def test_an_address_in_use_is_told_in_a_sentence() -> None:
         )
     assert isinstance(result.exception, MetropolisError)
     assert "choose another --host or --port" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("written", "size"),
+    [("1", 1), ("16MiB", 16 << 20), ("1 GiB", 1 << 30), ("4KiB", 4096),
+     ("0", None), ("-1", None), ("1.5MiB", None), ("1MB", None), ("", None), ("1e9", None)],
+)  # fmt: skip
+def test_sizes_have_units(written: str, size: int | None) -> None:
+    if size is None:
+        with pytest.raises(click.BadParameter, match="is no size; write bytes, or a number like"):
+            Size().convert(written, None, None)
+    else:
+        assert Size().convert(written, None, None) == size
+
+
+def test_too_few_open_files_are_told_of(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _: (1024, 4096))
+    monkeypatch.setattr("resource.setrlimit", lambda *_: None)
+    allow_connections(Limits(connections=3000), 256)
+    assert not capsys.readouterr().err
+    allow_connections(Limits(connections=4000), 256)
+    said = capsys.readouterr().err
+    assert "this process may open 4096 files, and 4000 connections of clients" in said
+    assert "need 4320; raise `ulimit -n` or lower --connections-limit" in said

@@ -8,6 +8,7 @@ from collections import Counter
 import aiohttp
 import pytest
 
+from metropolis.gateway.figures import OTHER, Figures
 from metropolis.gateway.relay import Gateway
 from tests.gateway.engines import StubEngine, chat, gateway_before, until
 from tests.gateway.test_loss import BreakingEngine
@@ -55,6 +56,15 @@ def test_a_stream_that_is_broken_off_is_no_success() -> None:
             await engine.start()
 
     asyncio.run(ask())
+
+
+def test_functions_that_are_forgotten_are_counted_as_others() -> None:
+    figures = Figures()
+    for engine, function, status in (("a", "old", 200), ("b", "old", 200), ("a", "new", 200)):
+        figures.requests[engine, function, status] += 2
+    figures.requests["a", OTHER, 200] += 1
+    figures.forget("old")
+    assert figures.requests == {("a", OTHER, 200): 3, ("b", OTHER, 200): 2, ("a", "new", 200): 2}
 
 
 def test_what_was_given_up_or_refused_is_counted() -> None:

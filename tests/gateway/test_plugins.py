@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from typing import Any
 
 import pytest
 
@@ -150,3 +152,177 @@ def test_one_programs_end_spoils_no_answer_and_no_other_programs_end(
     told = [record for record in caplog.records if "the program 'much'" in record.getMessage()]
     assert len(told) == 2
     assert all(record.exc_info and "too long" in str(record.exc_info[1]) for record in told)
+
+
+class Halved(Fcfs):
+    """Ranks by halves."""
+
+    def rank(self, request: QueuedRequest) -> int:
+        return 0.5  # type: ignore[return-value]
+
+
+class Failing(Fcfs):
+    """Cannot rank."""
+
+    def rank(self, request: QueuedRequest) -> int:
+        raise KeyError("x")
+
+
+class Lost(LeastUsed):
+    """Cannot place."""
+
+    def place(self, request: QueuedRequest, now_s: float) -> int | None:
+        raise KeyError("x")
+
+
+@pytest.mark.parametrize(
+    ("options", "plugin"),
+    [({"policy": Failing()}, "policy Failing"), ({"dispatcher": Lost}, "dispatcher Lost")],
+)
+def test_what_a_plug_in_raises_is_told_with_its_line_and_not_logged_again(
+    options: dict[str, Any], plugin: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    news: list[str] = []
+
+    async def ask() -> None:
+        async with gateway_before(StubEngine(), said=news.append, **options) as (url, gateway):
+            for _ in range(2):
+                status, answer, _ = await post(url, chat("x"))
+                assert (status, message_of(answer)) == (500, news[-1])
+            assert gateway.admission.at_work == [0]
+            assert len(gateway.admission) == 0
+
+    asyncio.run(ask())
+    assert f"the {plugin} failed: {__file__}:" in news[-1]
+    assert news[-1].endswith("KeyError: 'x'; mend it there")
+    assert len(news) == 2
+    assert "Traceback" not in caplog.text
+
+
+class Whimsical(Fcfs):
+    """Ranks well until its version changes."""
+
+    is_good = True
+
+    def rank(self, request: QueuedRequest) -> int:
+        return 0 if self.is_good else -1
+
+
+class Astray(LeastUsed):
+    """Places nothing right but what is called `x`."""
+
+    instance = 99
+
+    def place(self, request: QueuedRequest, now_s: float) -> int | None:
+        return super().place(request, now_s) if request.function == "x" else self.instance
+
+
+class Hesitant(LeastUsed):
+    """Always holds back."""
+
+    def place(self, request: QueuedRequest, now_s: float) -> int | None:
+        return None
+
+
+def message_of(answer: bytes) -> str:
+    return str(json.loads(answer)["error"]["message"])
+
+
+def test_a_rank_that_is_none_is_told_with_its_policy() -> None:
+    news: list[str] = []
+
+    async def ask() -> None:
+        async with gateway_before(StubEngine(), policy=Halved(), said=news.append) as (
+            url,
+            gateway,
+        ):
+            for _ in range(2):
+                status, answer, _ = await post(url, chat("x"))
+                assert status == 500
+                assert message_of(answer) == news[-1]
+            assert gateway.admission.at_work == [0]
+
+    asyncio.run(ask())
+    sentence = "the policy Halved gave a request the rank 0.5; a rank is an int"
+    assert [one.startswith(sentence) for one in news] == [False, True]
+
+
+def test_a_policy_that_ranks_badly_later_lets_no_request_hang() -> None:
+    async def ask() -> None:
+        engine, policy = StubEngine(), Whimsical()
+        engine.open.clear()
+        async with gateway_before(engine, policy=policy, at_once=1) as (url, gateway):
+            asked = [asyncio.create_task(post(url, chat(str(n)))) for n in range(3)]
+            await until(lambda: len(gateway.admission) == 2)
+            policy.is_good = False
+            policy.version += 1
+            gateway.admission.pump()
+            policy.is_good = True
+            engine.open.set()
+            answers = await asyncio.gather(*asked)
+            assert sorted(status for status, _, _ in answers) == [200, 500, 500]
+            assert (await post(url, chat("x")))[0] == 200
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    ("instance", "fault"),
+    [
+        (99, "the instance 99; instances are 0 to 1"),
+        ("0", "the instance '0'; instances are 0 to 1"),
+        (-1, "the instance -1; instances are 0 to 1"),
+    ],
+)
+def test_an_instance_that_does_not_exist_is_told_with_its_dispatcher(
+    monkeypatch: pytest.MonkeyPatch, instance: int, fault: str
+) -> None:
+    monkeypatch.setattr(Astray, "instance", instance)
+
+    async def ask() -> None:
+        engines = StubEngine(), StubEngine()
+        async with gateway_before(*engines, dispatcher=Astray) as (url, gateway):
+            status, answer, _ = await post(url, chat("y"))
+            assert (status, message_of(answer)) == (
+                500,
+                f"the dispatcher Astray placed a request on {fault}",
+            )
+            named = {"X-Metropolis-Function": "x"}
+            assert (await post(url, chat("x"), headers=named))[0] == 200
+            assert gateway.admission.at_work == [0, 0]
+
+    asyncio.run(ask())
+
+
+def test_a_closed_instance_takes_nothing() -> None:
+    async def ask() -> None:
+        engines = StubEngine(), StubEngine()
+        engines[0].look_status = 503
+
+        class Fixed(Astray):
+            instance = 0
+
+        async with gateway_before(*engines, dispatcher=Fixed) as (url, _):
+            status, answer, _ = await post(url, chat("y"))
+            assert status == 500
+            assert "placed a request on instance 0, which is closed" in message_of(answer)
+
+    asyncio.run(ask())
+
+
+def test_a_dispatcher_that_always_holds_back_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metropolis.gateway.relay.SWEEP_S", 0.01)
+    monkeypatch.setattr("metropolis.gateway.admission.HOLD_S", 0.1)
+    news: list[str] = []
+
+    async def ask() -> None:
+        options = {"dispatcher": Hesitant, "said": news.append}
+        async with gateway_before(StubEngine(), **options) as (url, gateway):  # type: ignore[arg-type]
+            answers = await asyncio.gather(*(post(url, chat(str(n))) for n in range(2)))
+            assert [status for status, _, _ in answers] == [500, 500]
+            assert {message_of(answer) for _, answer, _ in answers} == {news[-1]}
+            assert len(gateway.admission) == 0
+
+    asyncio.run(ask())
+    assert len(news) == 2
+    assert news[-1].startswith("the dispatcher Hesitant holds 2 requests back")

@@ -43,7 +43,7 @@ def test_what_waits_goes_in_the_order_of_the_policy() -> None:
     ("kind", "owned_by", "expected"),
     [
         ("", "stub", [{}, {}]),
-        ("", "vllm", [{}, {}]),
+        ("", "vllm", [{"priority": 12}, {"priority": 40}]),
         ("vllm:", "vllm", [{"priority": 12}, {"priority": 40}]),
         ("sglang:", "?", [{"priority": 0}, {"priority": 5}]),
         ("", "sglang", [{}, {}]),  # it may be started otherwise than priorities need

@@ -13,6 +13,7 @@ import pytest
 from metropolis.dispatch.base import Fleet
 from metropolis.dispatch.fixed import LeastUsed
 from metropolis.gateway.backend import InProcess
+from metropolis.gateway.routes import GENERATE, MESSAGES
 from metropolis.llm.check import check_backend
 from metropolis.policy.fixed import StepFirst
 from tests.gateway.engines import StubEngine, gateway_before, until
@@ -215,3 +216,24 @@ def test_an_error_is_passed_on(sglang_url: str) -> None:
                 assert (await answer.json())["data"][0]["owned_by"] == "sglang"
 
     asyncio.run(ask())
+
+
+def test_a_bare_address_tells_priorities_and_memory(sglang_url: str) -> None:
+    news: list[str] = []
+
+    async def ask() -> None:
+        async with gateway_before(RealEngine(sglang_url), said=news.append) as (url, gateway):
+            assert gateway.admission.capacity_tokens == 40_000
+            body = {"text": "def f(", "sampling_params": {"temperature": 0, "max_new_tokens": 12}}
+            direct, through = [await post(base, body, path=GENERATE) for base in (sglang_url, url)]
+            assert direct[0] == through[0] == 200
+            assert json.loads(direct[1])["text"] == json.loads(through[1])["text"]
+            assert json.loads(through[1])["meta_info"]["id"].startswith("gateway-")
+            messages = {"model": "default", "max_tokens": 5} | ASKED[PATHS[0]]
+            status, answer, _ = await post(url, messages, path=MESSAGES)
+            assert (status, json.loads(answer)["usage"]["output_tokens"]) == (200, 5)
+            async with aiohttp.ClientSession() as s, s.get(f"{url}/get_server_info") as answer:
+                assert (await answer.json())["max_total_num_tokens"] == 40_000
+
+    asyncio.run(ask())
+    assert news[0].endswith("SGLang, told priorities, KV cache of 40,000 tokens")

@@ -12,6 +12,7 @@ import openai
 import pytest
 
 from metropolis.dispatch.fixed import InTurn
+from metropolis.gateway.limits import Limits
 from tests.gateway.engines import (
     StubEngine,
     answer_to,
@@ -107,6 +108,7 @@ def test_an_error_of_the_engine_is_its_answer() -> None:
     [
         (b"{", {}, "the body is not a JSON object"),
         (b'{"prompt": "\xff"}', {}, "the body is not a JSON object"),
+        (b'{"other": "\xff"}', {}, "the body is not a JSON object"),
         (b"[1]", {}, "the body is not a JSON object"),
         (b'{"prompt": %b}' % (b"[" * 2000 + b"]" * 2000), {}, "the body is nested too deep"),
         (b'{"x": %b}' % (b"[" * 2000 + b"]" * 2000), {}, "the body is nested too deep"),
@@ -129,13 +131,12 @@ def test_what_cannot_be_understood_is_a_400(
     asyncio.run(ask())
 
 
-def test_bodies_have_a_bound_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metropolis.gateway.server.BODY_BYTES_MAX", 100_000)
+def test_bodies_have_a_bound_unpacked() -> None:
     bound, beyond = (b'{"prompt":"%b"}' % (b"a" * (100_000 - 13 + n)) for n in (0, 1))
 
     async def ask() -> None:
         engine = StubEngine()
-        async with gateway_before(engine) as (url, _):
+        async with gateway_before(engine, limits=Limits(body_bytes=100_000)) as (url, _):
             for body, expected in ((bound, 200), (beyond, 413)):
                 for data, headers in (
                     (body, {}),
@@ -153,7 +154,7 @@ def test_names_that_cannot_be_shown_are_refused_and_spoil_no_metrics() -> None:
         async with gateway_before(StubEngine()) as (url, _), aiohttp.ClientSession() as session:
             connection = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
             connection[1].write(
-                b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n"
+                b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n"
                 b"Connection: close\r\nX-Metropolis-Function: a\xff\r\n\r\n{}"
             )
             answer = await connection[0].read()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metropolis.gateway.asked import output_tokens_in, read, with_fields
-from metropolis.gateway.sessions import FUNCTIONS_MAX, OTHER, Sessions
+from metropolis.gateway.sessions import FUNCTION_IDLE_S, FUNCTIONS_MAX, OTHER, Sessions
 from metropolis.policy.base import QueuedRequest
 from metropolis.types import MetropolisError
 
@@ -146,6 +146,24 @@ def test_functions_beyond_a_bound_are_one() -> None:
     }
     assert len(names) == FUNCTIONS_MAX + 1
     assert OTHER in names
+
+
+def test_functions_that_come_no_more_make_room() -> None:
+    front, forgotten = Front(), []
+    front.sessions = Sessions(60.0, front.ended.append, forgotten.append)
+
+    def function(now_s: float, name: str) -> str:
+        return front.ask(now_s, {"X-Metropolis-Function": name}, prompt="").function
+
+    for n in range(FUNCTIONS_MAX):
+        assert function(0.0, f"f{n}") == f"f{n}"
+    assert function(1.0, "f0") == "f0"
+    assert function(FUNCTION_IDLE_S - 1.0, "late") == OTHER
+    assert not forgotten
+    assert function(FUNCTION_IDLE_S, "late") == "late"
+    assert forgotten == ["f1"]  # f0 came later
+    assert [front.sessions.shown(name) for name in ("f0", "f1", "late")] == ["f0", OTHER, "late"]
+    assert function(FUNCTION_IDLE_S, OTHER) == OTHER
 
 
 def test_guessed_functions_crowd_out_none_that_are_named() -> None:

@@ -6,8 +6,10 @@ And those that do not send what they said: nothing waits for them.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
+from typing import Any
 
 import aiohttp
 
@@ -15,6 +17,7 @@ from metropolis.dispatch.base import Fleet
 from metropolis.dispatch.fixed import LeastUsed
 from metropolis.gateway.admission import Admission
 from metropolis.gateway.engine import Engine
+from metropolis.gateway.limits import Limits
 from metropolis.gateway.relay import Gateway
 from metropolis.gateway.server import Server
 from metropolis.policy.fixed import Fcfs
@@ -62,12 +65,53 @@ def test_the_engine_waits_for_its_client() -> None:
 def test_a_client_that_takes_nothing_for_long_has_left() -> None:
     async def ask() -> None:
         engine = StubEngine()
-        async with gateway_before(engine, stall_s=0.5) as (url, gateway), reader_of(url):
+        async with (
+            gateway_before(engine, limits=Limits(stall_s=0.5)) as (url, gateway),
+            reader_of(url),
+        ):
             await until(lambda: engine.left == 1 and gateway.figures.aborted == 1)
             assert engine.sent < PIECES
             assert gateway.admission.at_work == [0]
 
     asyncio.run(ask())
+
+
+def test_who_reads_no_answer_locks_nobody_out() -> None:
+    """Neither routes without a key nor those that are not ordered hold a connection for ever."""
+
+    async def ask() -> None:
+        class Large(StubEngine):
+            def whole(self, body: dict[str, Any]) -> bytes:
+                return b"x" * (32 << 20)
+
+        engine = Large()
+        limits = Limits(stall_s=0.5, connections=2)
+        async with gateway_before(engine, limits=limits) as (url, gateway):
+            port = int(url.rpartition(":")[2])
+            loop = asyncio.get_running_loop()
+            health = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            embed = b"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Length: 15\r\n\r\n"
+            with ExitStack() as stack:
+                for sent in (health * 100_000, embed + b'{"prompt": "a"}'):
+                    client = stack.enter_context(socket.socket())
+                    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+                    client.setblocking(False)
+                    await loop.sock_connect(client, ("127.0.0.1", port))
+                    sending = asyncio.create_task(loop.sock_sendall(client, sent))
+                    stack.callback(sending.cancel)
+                await until(lambda: engine.raw)
+                async with asyncio.timeout(20):
+                    while await status_of(f"{url}/health") != 200:
+                        await asyncio.sleep(0.1)
+                assert gateway.figures.turned_away["connections"] > 0
+
+    asyncio.run(ask())
+
+
+async def status_of(url: str) -> int:
+    """Of a GET on a new connection."""
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        return answer.status
 
 
 @asynccontextmanager
@@ -76,7 +120,7 @@ async def sender_of(
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """A connection on which that has been sent of a body of such a length."""
     reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
-    head = f"POST {PATHS[1]} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n"
+    head = f"POST {PATHS[1]} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n"
     writer.write(head.encode() + sent)
     await writer.drain()
     try:
@@ -89,7 +133,7 @@ def test_a_client_that_sends_nothing_for_long_is_told_so() -> None:
     async def ask() -> None:
         engine = StubEngine()
         async with (
-            gateway_before(engine, stall_s=0.1) as (url, gateway),
+            gateway_before(engine, limits=Limits(stall_s=0.1)) as (url, gateway),
             sender_of(url, b"{", 100) as (reader, _),
             asyncio.timeout(20),
         ):

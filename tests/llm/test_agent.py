@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from metropolis.llm import LLM, BlockingLLM, Client, LLMError, RefusedError
 from metropolis.llm.base import Completion
+from metropolis.llm.call_log import CallLog
 from metropolis.types import MetropolisError
 from tests.llm.fakes import Fake
 from tests.llm.virtual_loop import run_virtually
@@ -58,7 +59,9 @@ def test_seeds_differ_in_every_part_of_their_key() -> None:
 
 
 def test_parents_are_the_calls_waited_for_and_not_their_ancestors() -> None:
-    llm = bound(Fake(latency_s=lambda r: {"slow": 5.0}.get(r.prompt or "", 1.0)), clock=clock)
+    llm = bound(
+        Fake(latency_s=lambda r: {"slow": 5.0}.get(r.prompt or "", 1.0)), log=CallLog(clock)
+    )
 
     async def chain() -> None:
         await llm.complete("c")
@@ -71,7 +74,8 @@ def test_parents_are_the_calls_waited_for_and_not_their_ancestors() -> None:
         await llm.complete("e")  # 5 after 2 and 4
 
     run_virtually(ask())
-    assert [call.parents for call in llm.calls] == [(), (0,), (1,), (1,), (3,), (2, 4)]
+    numbers = [[number for _, number in call.parents] for call in llm.calls]
+    assert numbers == [[], [0], [1], [1], [3], [2, 4]]
     assert [call.sent for call in llm.calls] == [0, 1, 2, 2, 3, 7]
     assert [call.completed for call in llm.calls] == [1, 2, 7, 3, 4, 8]
     assert {(call.model, call.prompt_tokens, call.output_tokens) for call in llm.calls} == {
@@ -144,3 +148,23 @@ def test_a_plain_agent_waits_in_its_thread() -> None:
         loop.close()
     assert hooks == [("block", thread), ("unblock", thread)] * (len(hooks) // 2)
     assert [call.function for call in llm.calls] == ["greet", "complete", "chat", "chat"]
+
+
+@pytest.mark.parametrize(
+    ("method", "option", "sentence"),
+    [
+        ("chat", "temprature", r"llm\.chat\(\) has no option 'temprature'; did you mean temp"),
+        ("complete", "stops", r"llm\.complete\(\) has no option 'stops'; did you mean stop\?"),
+        ("stream", "x", r"llm\.stream\(\) has no option 'x'; its options are function, json_"),
+    ],
+)
+def test_an_option_that_does_not_exist_is_named_as_it_was_called(
+    method: str, option: str, sentence: str
+) -> None:
+    async def ask() -> None:
+        llm = LLM(Client(Fake()), agent=0, step=0, seed=1)
+        asked = getattr(llm, method)("a", **{option: 1})
+        with pytest.raises(MetropolisError, match=sentence):
+            await (anext(asked) if method == "stream" else asked)
+
+    asyncio.run(ask())

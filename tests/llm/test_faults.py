@@ -46,7 +46,7 @@ def connect(request: pytest.FixtureRequest) -> Connect:
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metropolis.llm.client.BACKOFF_FIRST_S", 0.005)
+    monkeypatch.setattr("metropolis.llm.pauses.FIRST_S", 0.005)
 
 
 def chat(text: str, **changes: object) -> Request:
@@ -80,7 +80,7 @@ def test_nothing_is_lost(kind: str, connect: Connect, tmp_path: Path) -> None:
         return answers
 
     answers = asyncio.run(ask())
-    kept = read_journal(journal.path)[0]
+    kept = dict(read_journal(journal.path))
     for number, answer in enumerate(answers):
         if isinstance(answer, Completion):
             assert answer == Completion(f"to call {number}", 5, 7, "stop")

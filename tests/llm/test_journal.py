@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from metropolis.durable import LineFile, with_content
 from metropolis.llm.base import Completion
-from metropolis.llm.journal import HEADER, Journal, Key, read_journal
+from metropolis.llm.journal import JOURNAL, Journal, Key, read_journal
 from metropolis.types import MetropolisError
 
 keys = st.builds(
@@ -56,21 +58,23 @@ def test_a_write_torn_at_any_byte_loses_only_that_answer(tmp_path: Path) -> None
         journal.put(*later)
         journal.close()
         expected = dict(list(answers.items())[:whole]) | dict([later])
-        assert read_journal(path)[0] == expected
+        assert dict(read_journal(path)) == expected
 
 
 def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
-    path.write_bytes(HEADER + b'{"key":1}\n' + HEADER)
-    with pytest.raises(MetropolisError, match=r"answers\.jsonl, line 2: not a journal's line"):
+    with closing(LineFile(path, JOURNAL, "")) as file:
+        file.cut(None)
+        file.append([with_content(b'{"key":1}')])
+    with pytest.raises(MetropolisError, match=r"answers\.jsonl, line 2: is damaged .* no answer"):
         Journal(path)
 
 
-@pytest.mark.parametrize("content", [b"x", b'{"agent":3}\n', HEADER[:-1] + b"2\n"])
+@pytest.mark.parametrize("content", [b"x", b'{"agent":3}\n', b'{"line":1,"crc32":0,"a":1}\n'])
 def test_another_format_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "answers.jsonl"
     path.write_bytes(content)
-    with pytest.raises(MetropolisError, match="is no journal of LLM answers"):
+    with pytest.raises(MetropolisError, match="no metropolis journal"):
         Journal(path)
     assert path.read_bytes() == content
 
@@ -102,5 +106,5 @@ def test_a_killed_run_has_kept_every_answer_it_gave(tmp_path: Path) -> None:
         given_out = [int(process.stdout.readline()) for _ in range(500)]
         process.kill()
         given_out += [int(line) for line in process.stdout if line.endswith("\n")]
-    answers, _ = read_journal(path)
+    answers = dict(read_journal(path))
     assert {key.agent for key in answers} >= set(given_out)

@@ -65,7 +65,7 @@ def test_a_run_through_faults_is_resumed_to_the_history_its_answers_tell(
             else:
                 break
     assert stop > 0
-    answers, _ = read_journal(out / "journal.jsonl")
+    answers = dict(read_journal(out / "journal.jsonl"))
     answered = sum(faults[n] in (None, "slow") for n in range(len(proxy.requests)))
     assert len(answers) <= answered <= len(answers) + 12 * stop  # cancelled when a run stopped
     told = run(Replay(out / "journal.jsonl"), tmp_path / "replayed", "lockstep")

@@ -270,6 +270,22 @@ def test_of_an_unknown_function_a_few_requests_at_a_time_go_first(data: st.DataO
             assert policy.rank(request) > policy.rank(known)
 
 
+def test_a_function_that_ended_is_forgotten() -> None:
+    policy = Kairos(window=4 * TRIALS)
+    request = QueuedRequest(0, "p", "old", 1, 0.0, 0.0)
+    policy.arrived(request)
+    rank, version = policy.rank(request), policy.version
+    policy.completed(Execution(request, 0, 0.0, 1.0, 1))
+    policy.program_ended("p")
+    waiting = QueuedRequest(1, "q", "old", 1, 0.0, 0.0)
+    policy.arrived(waiting)
+    policy.function_ended("old")
+    assert policy.rank(waiting) > rank
+    assert policy.version > version
+    assert not policy._remaining
+    assert not policy._trials
+
+
 def test_who_was_tried_makes_place_when_its_program_ends() -> None:
     policy, learning = Kairos(window=4 * TRIALS), []
     for number in range(TRIALS):

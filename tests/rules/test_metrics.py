@@ -168,7 +168,7 @@ def test_a_thousand_fields_are_forgotten_and_found_again() -> None:
     walls[:, ::7] = np.arange(60)[:, None] % 20 != 3
     metric = Geodesic(walls)
     twin = core_metric(metric)
-    columns = [x for x in range(100, 2900) if x % 7]
+    columns = [x for x in range(100, 2900) if x % 7 and (x + 20) % 7]
     first = [twin.within((x, y), (x + 20, y), 5, 60) for x in columns for y in (8, 40)]
     assert first == [twin.within((x, y), (x + 20, y), 5, 60) for x in columns for y in (8, 40)]
     sample = slice(0, None, 97)

@@ -14,6 +14,8 @@ import pytest
 from metropolis.llm import Client
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.rules.metrics import EUCLIDEAN, Geodesic
+from metropolis.runtime.beginning import RADIUS_MAX, VELOCITY_MAX
+from metropolis.runtime.check_world import check_world
 from metropolis.runtime.simulation import RunResult, Simulation
 from metropolis.sim.profiles import load_profile
 from metropolis.sim.virtual import VirtualInstances
@@ -22,7 +24,7 @@ from metropolis.types import MetropolisError
 from metropolis.world.base import Agent
 from metropolis.world.entities import Entity
 from metropolis.world.transaction import Transaction
-from tests.runtime.walkers import Meadow, Walker
+from tests.runtime.walkers import Meadow, Walker, author
 
 
 def walkers(world: Meadow) -> list[Walker]:
@@ -41,6 +43,11 @@ def walkers(world: Meadow) -> list[Walker]:
         ("perception_radius", "2", "perception_radius is '2'"),
         ("max_velocity", None, "max_velocity is None"),
         ("max_velocity", math.inf, "max_velocity is infinite"),
+        ("max_velocity", 1e30, r"max_velocity is too large; it should be at most 1e\+09"),
+        ("max_velocity", 10**400, "max_velocity is too large"),
+        ("perception_radius", 1e30, r"perception_radius is too large; it should be at most 1e\+14"),
+        ("perception_radius", 10**400, "perception_radius is too large"),
+        ("joint_radius", -(10**400), "joint_radius is too large"),
         ("joint_radius", math.nan, "joint_radius is nan"),
         ("step_s", 0, "the world 'meadow', metadata: step_s is 0"),
         ("metric", Geodesic(np.zeros((12, 12), bool)), "it should be a grid map"),
@@ -58,6 +65,33 @@ def test_a_world_that_makes_no_sense_is_refused_first(
     assert not (tmp_path / "run").exists()
     world = Meadow(2)
     assert Simulation(world, walkers(world), out=tmp_path / "run").run(1).steps == 1
+
+
+@pytest.mark.parametrize("steps", ["12", 2.5, None, True])
+def test_steps_that_are_no_number_are_told(steps: Any) -> None:
+    world = Meadow(2)
+    with pytest.raises(MetropolisError, match="it should be a whole number"):
+        Simulation(world, walkers(world)).run(steps)
+
+
+@pytest.mark.parametrize(
+    ("world", "agents", "sentence"),
+    [
+        ("minimal", [], "the world is 'minimal'; it should be a metropolis.World"),
+        (Meadow(2), "ann", "the agents are 'ann'; they should be a sequence of agents"),
+        (Meadow(2), None, "the agents are None"),
+        (Meadow(2), [3, 4], "an agent is 3; it should be a metropolis.Agent, named"),
+    ],
+)
+def test_parts_of_a_wrong_type_are_told(world: Any, agents: Any, sentence: str) -> None:
+    with pytest.raises(MetropolisError, match=sentence):
+        Simulation(world, agents)
+
+
+@pytest.mark.parametrize("world", [None, 3, lambda: 3])
+def test_what_is_checked_is_a_world(world: Any) -> None:
+    with pytest.raises(MetropolisError, match=r"it should (be one|make a metropolis\.Scenario)"):
+        check_world(world)
 
 
 def test_resuming_to_fewer_steps_leaves_the_run_as_it_was(tmp_path: Path) -> None:
@@ -116,14 +150,6 @@ def test_an_agent_that_json_cannot_keep_is_not_saved(tmp_path: Path, kept: Any) 
         Simulation(Stage(1), [Doer("w00", None, [kept])], out=tmp_path).run(1)
 
 
-def test_a_file_of_calls_cut_short_is_told_of(tmp_path: Path) -> None:
-    world = Meadow(3)
-    Simulation(world, walkers(world), out=tmp_path).run(9)
-    (tmp_path / "calls.jsonl").write_bytes(b"")
-    with pytest.raises(MetropolisError, match=r"calls\.jsonl: tells of 0 calls before step 9"):
-        Simulation(world, walkers(world), out=tmp_path, resume=True)
-
-
 def test_draws_before_the_run_do_not_outlive_its_seed() -> None:
     class Early(Doer):
         def __post_init__(self) -> None:
@@ -157,3 +183,10 @@ def test_a_trace_far_from_the_origin_can_be_written(tmp_path: Path) -> None:
 def test_a_trace_takes_a_negative_joint_radius_for_none(tmp_path: Path) -> None:
     Simulation(Stage(1, joint=-1), [Doer("w00")], out=tmp_path).run(2)
     assert read_trace(tmp_path / "trace.parquet").meta.joint_radius == 0
+
+
+@pytest.mark.parametrize("rule", ["versioned", "conservative"])
+def test_the_largest_bounds_are_accepted(rule: str) -> None:
+    world = Meadow(2)
+    world.perception_radius, world.max_velocity = RADIUS_MAX, VELOCITY_MAX
+    assert Simulation(world, walkers(world), Scripted(author), rule=rule).run(2).steps == 2

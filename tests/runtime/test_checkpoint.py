@@ -43,8 +43,8 @@ def test_checkpoints_hold_the_world_as_it_was(
 ) -> None:
     written: list[Checkpoint] = []
 
-    def keep(path: Path, content: Checkpoint) -> None:
-        write_checkpoint(path, content)
+    def keep(path: Path, content: Checkpoint, run: str) -> None:
+        write_checkpoint(path, content, run)
         written.append(read_checkpoint(path))
 
     monkeypatch.setattr(checkpoint, "write_checkpoint", keep)
@@ -73,7 +73,7 @@ def test_the_first_the_newest_and_an_even_choice_of_others_stay(
     kept = Checkpoints(tmp_path_factory.mktemp("run") / "checkpoints")
     written = [sum(moves[:count]) for count in range(1, len(moves) + 1)]
     for step in written:
-        kept.add(Checkpoint(step, [], [], {}, 0, 0.0))
+        kept.add(Checkpoint(step, [], [], {}, 0.0, None))
     steps = kept.steps()
     assert set(steps) <= set(written)
     assert (steps[0], steps[-1]) == (written[0], written[-1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -15,10 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import metropolis
+from metropolis.durable import read_lines
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.client import Client
-from metropolis.llm.journal import read_journal
-from metropolis.runtime.history import record_of
+from metropolis.llm.journal import Journal, read_journal
+from metropolis.runtime.calls_file import CALLS
+from metropolis.runtime.history import read_history, record_of
 from metropolis.runtime.moment import Moment
 from metropolis.runtime.run_directory import RunDirectory
 from metropolis.runtime.simulation import Simulation
@@ -65,7 +68,7 @@ def lived(town: Town, out: Path, **how: Any) -> str:
 
 
 def lines(run: Path) -> list[bytes]:
-    return (run / "history.jsonl").read_bytes().splitlines()
+    return [line.content for line in read_history(run / "history.jsonl")]
 
 
 def files(run: Path) -> dict[str, str]:
@@ -104,10 +107,9 @@ def test_without_a_difference_it_is_the_run_it_has_left(
         assert [line["step"] for line in json.loads((out / "run.json").read_text())["lineage"]] == (
             sorted(ats)[: number + 1]
         )
-    calls = [(folder / str(n) / "calls.jsonl").read_bytes().splitlines() for n in (0, len(ats))]
-    assert [json.loads(line)[:2] for line in calls[0]] == [
-        json.loads(line)[:2] for line in calls[1]
-    ]
+    calls = [read_lines(folder / str(n) / "calls.jsonl", CALLS) for n in (0, len(ats))]
+    for one, other in zip(*calls, strict=True):
+        assert json.loads(one.content)[:2] == json.loads(other.content)[:2]
 
 
 @settings(max_examples=25, deadline=None)
@@ -118,7 +120,7 @@ def test_an_edit_changes_the_future_and_buys_only_what_is_asked_otherwise(
     """Killed and resumed as well, in every mode."""
     folder, town = tmp_path_factory.mktemp("run"), Town(seed)
     lived(town, folder / "origin")
-    known, _ = read_journal(folder / "origin" / "journal.jsonl")
+    known = dict(read_journal(folder / "origin" / "journal.jsonl"))
     found = set()
     for name, modes in (("whole", ["out_of_order"]), ("killed", ["lockstep", "out_of_order"])):
         out = folder / name
@@ -133,7 +135,7 @@ def test_an_edit_changes_the_future_and_buys_only_what_is_asked_otherwise(
             steps.close()
             assert not known.keys() & backend.bought.keys()
         assert lines(out)[:at] == lines(folder / "origin")[:at]
-        assert read_journal(out / "journal.jsonl")[0].keys() >= known.keys()
+        assert dict(read_journal(out / "journal.jsonl")).keys() >= known.keys()
         found.add(run.result().history_sha256)
     assert len(found) == 1
 
@@ -206,19 +208,23 @@ def test_a_run_under_way_and_one_in_a_store_are_forked(tmp_path: Path, stored: b
 def test_an_answer_that_is_lost_is_named_with_what_can_be_forked(tmp_path: Path) -> None:
     town = Town(6, walkers=5)
     whole = lived(town, tmp_path / "origin", mode="lockstep", checkpoint_wall_s=0)
-    kept = RunDirectory(tmp_path / "origin").checkpoints
+    origin = RunDirectory(tmp_path / "origin")
+    run, kept = origin.read()["run"], origin.checkpoints
     for step in kept.steps():
         if step not in (4, 16):
-            (kept.folder / f"{step}.json").unlink()
+            kept.path(step).unlink()
+            continue
+        found = kept.read(step)  # of a run whose workers keep answers elsewhere
+        assert found.past is not None
+        kept.add(replace(found, past=replace(found.past, journal=None)))
     journal = tmp_path / "origin" / "journal.jsonl"
-    answers = journal.read_bytes().splitlines(keepends=True)
-    steps = [json.loads(line)["key"]["step"] for line in answers[1:]]
-    gone = next(step for step in steps if step >= 8)
-    journal.write_bytes(
-        b"".join(
-            [answers[0], *(line for line, s in zip(answers[1:], steps, strict=True) if s != gone)]
-        )
-    )
+    answers = list(read_journal(journal))
+    gone = next(key.step for key, _ in answers if key.step >= 8)
+    journal.unlink()
+    with closing(Journal(journal, run)) as kept_ones:
+        for key, answer in answers:
+            if key.step != gone:
+                kept_ones.put(key, answer)
     said = rf"no answer to 'w0\d' in step {gone}, (think|talk), .* checkpoint: 4, 16"
     with pytest.raises(MetropolisError, match=said):
         town.fork(tmp_path / "origin", tmp_path / "branch", at=gone + 1)

@@ -139,6 +139,3 @@ def test_folders_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     world = Meadow(6)
     with pytest.raises(MetropolisError, match="seed"):
         Simulation(world, [Walker(n) for n in world.names], out=tmp_path / "run", resume=True)
-    (tmp_path / "run" / "checkpoints" / "2.json").write_text("{}")
-    with pytest.raises(MetropolisError, match="no checkpoint"):
-        simulation(Counting(), tmp_path / "run", resume=True)

@@ -6,6 +6,7 @@ import asyncio
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -205,15 +206,24 @@ def test_within_an_event_loop_there_is_a_sentence() -> None:
     asyncio.run(notebook())
 
 
-def test_what_is_asked_counts_as_a_call_of_who_asked() -> None:
-    """So a trace knows that a talk's turns wait for each other."""
+def test_a_talk_waits_for_all_who_decide_and_each_turn_for_the_one_before() -> None:
+    """On four tiles all are one cluster, and `resolve` asks one after the other."""
     world = Meadow(4, side=2, joint=1)
     result = run(world, 30, seed=1)
     calls = result.trace.calls
-    talks = [
-        (int(step), world.names[agent])
-        for step, agent, function in zip(calls.step, calls.agent, calls.function, strict=True)
-        if calls.functions[function] == "talk"
-    ]
-    assert len(talks) > 10
-    assert all(result.history[step].actions[name]["talk"] for step, name in talks)
+    is_talk = calls.function == calls.functions.index("talk")
+    longest = 0
+    for step in range(30):
+        here = calls.step == step
+        waited = {
+            talk: set(calls.parents[calls.parent_offsets[talk] : calls.parent_offsets[talk + 1]])
+            for talk in np.flatnonzero(here & is_talk).tolist()
+        }
+        thoughts, last = set(np.flatnonzero(here & ~is_talk).tolist()), None
+        longest = max(longest, len(waited))
+        while waited:
+            follows = thoughts if last is None else {last}
+            (last,) = [talk for talk, parents in waited.items() if parents == follows]
+            del waited[last]
+    assert longest > 2
+    assert len(set(calls.agent[is_talk].tolist())) == 2

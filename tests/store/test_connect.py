@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,12 +17,13 @@ from typing import Any
 import pytest
 import redis
 
+from metropolis.addresses import shown
 from metropolis.store.base import StoreError, StoreUnavailableError
 from metropolis.store.check import check_store
 from metropolis.store.connect import flaw, warnings
 from metropolis.store.embedded import EmbeddedServer, _valkey
 from metropolis.store.memory import MemoryServer
-from metropolis.store.opening import address_from_environment, open_server, shown
+from metropolis.store.opening import address_from_environment, open_server
 from metropolis.store.server import RedisServer
 from tests.store.conftest import REDIS
 from tests.store.lines import begin, claimed, commit, dispatch
@@ -113,6 +117,98 @@ def test_a_password_from_the_environment(tmp_path: Path, monkeypatch: pytest.Mon
             assert server.runs() == []
 
 
+def test_a_password_is_not_for_a_server_of_our_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("METROPOLIS_STORE_PASSWORD", "hunter2")
+    with open_server(f"embedded:{tmp_path}") as server:
+        begin(server.store("run"), 1)
+        with open_server(f"embedded:{tmp_path}", attach=True) as again:
+            assert "run" in again.runs()
+
+
+@pytest.mark.parametrize("address", ["redis://127.0.0.1:{port}", "unix://socket", "\x1b[2J", ""])
+def test_a_folder_does_not_say_where_a_password_goes(tmp_path: Path, address: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        (tmp_path / "address").write_text(address.format(port=listener.getsockname()[1]))
+        with pytest.raises(StoreError, match="address: names no server of this user's; remove"):
+            open_server(f"embedded:{tmp_path}", attach=True)
+        listener.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
+@pytest.mark.parametrize("command", ["REPLICAOF 127.0.0.1 {port}", "CONFIG SET port {port}"])
+def test_a_folder_does_not_make_its_server_connect(tmp_path: Path, command: str) -> None:
+    with EmbeddedServer(tmp_path) as server:
+        begin(server.store("run"), 1)
+    files = [*tmp_path.glob("appendonlydir/*.incr.aof")]
+    words = command.format(port=free_port()).split()
+    with files[-1].open("a") as file:
+        file.write(f"*{len(words)}\r\n" + "".join(f"${len(w)}\r\n{w}\r\n" for w in words))
+    with pytest.raises(StoreError, match=r"did not start: .*nknown command"):
+        EmbeddedServer(tmp_path)
+
+
+@pytest.mark.parametrize("written", ["%2e", "?", "/../metropolis-a/socket?x=", "plain"])
+def test_a_folder_names_no_other_socket(tmp_path: Path, written: str) -> None:
+    """Not by signs that mean something in a URL, and none but such as we make."""
+    folder = tmp_path / "store"
+    folder.mkdir()
+    with socket.socket(socket.AF_UNIX) as listener:
+        path = tempfile.mktemp(prefix="metropolis.", dir="/tmp")
+        listener.bind(path)
+        listener.listen()
+        named = path if written == "plain" else path.replace(".", "%2e") + written
+        (folder / "address").write_text(f"unix://{named}#embedded")
+        try:
+            with pytest.raises(StoreError, match="address: names no server of this user's"):
+                open_server(f"embedded:{folder}", attach=True)
+            listener.settimeout(0)
+            with pytest.raises(BlockingIOError):
+                listener.accept()
+        finally:
+            Path(path).unlink()
+
+
+@pytest.mark.parametrize("name", ["lock", "server.log", "address", "appendonlydir/x.aof", "temp-1"])
+@pytest.mark.parametrize("way", ["link", "hard link", "pipe"])
+def test_a_store_does_not_write_elsewhere(tmp_path: Path, name: str, way: str) -> None:
+    folder, precious = tmp_path / "store", tmp_path / "precious"
+    (folder / "appendonlydir").mkdir(parents=True)
+    precious.write_text("precious")
+    (folder / "address").write_text("unix:///nowhere/metropolis-x/socket#embedded")
+    (folder / name).unlink(missing_ok=True)
+    match way:
+        case "link":
+            (folder / name).symlink_to(precious)
+        case "hard link":
+            (folder / name).hardlink_to(precious)
+        case "pipe":
+            os.mkfifo(folder / name)
+    for attach in (True, False):
+        with pytest.raises(StoreError, match=f"{name}: (is|names) "):
+            open_server(f"embedded:{folder}", attach=attach)
+    assert precious.read_text() == "precious"
+
+
+def test_an_address_without_an_end(tmp_path: Path) -> None:
+    (tmp_path / "address").symlink_to("/dev/zero")
+    with pytest.raises(StoreError, match="address: is no regular file that can be read"):
+        open_server(f"embedded:{tmp_path}", attach=True)
+
+
+def test_an_odd_folder_for_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = tmp_path / "50%25 & more"
+    odd.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(odd))
+    with EmbeddedServer(tmp_path / "store") as server:
+        begin(server.store("here"), 1)
+        with open_server(f"embedded:{tmp_path / 'store'}", attach=True) as guest:
+            assert guest.runs() == ["here"]
+    assert list(odd.iterdir()) == []
+
+
 def test_dead_addresses_and_wrong_ones() -> None:
     with pytest.raises(StoreUnavailableError, match=r"127\.0\.0\.1:\d+: the store does not answer"):
         RedisServer(f"redis://:hunter2@127.0.0.1:{free_port()}")
@@ -121,6 +217,9 @@ def test_dead_addresses_and_wrong_ones() -> None:
     with pytest.raises(StoreError, match="should look like redis://localhost") as refused:
         open_server("redis://:hunter2@localhost:x/0")
     assert "hunter2" not in str(refused.value)
+    with pytest.raises(StoreError, match="is no address of a store; it should look") as refused:
+        open_server("redis://:hunt/er2@localhost/0")
+    assert not {"hunt", "er2"} & {*re.findall(r"\w+", str(refused.value))}
 
 
 def refusal(port: int) -> str:

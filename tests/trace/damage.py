@@ -21,7 +21,7 @@ from tests.small_traces import small_trace
 
 META: dict[str, Any] = {
     "format": "metropolis-trace",
-    "version": 1,
+    "version": 2,
     "agents": ["Ada", "Bo"],
     "perception_radius": 4,
     "max_velocity": 1,
@@ -70,7 +70,7 @@ def open_map(width: int, height: int) -> GridMap:
 
 def rich_trace(seed: int, agents: int, steps: int, *, mapped: bool) -> Trace:
     """A random trace with DAGs, plain chains, prefixes, texts, two models and perhaps a map."""
-    trace = small_trace(seed, agents=agents, steps=steps, edge=8, radius=3)
+    trace = small_trace(seed, agents=agents, steps=steps, edge=8, radius=3, talk=0.2)
     draw = np.random.default_rng(seed)
     n = len(trace.calls)
     some = draw.random(n) < 0.5

@@ -40,7 +40,8 @@ def test_every_call_comes_back(
     lines = []
     for i in range(len(calls)):
         first = offsets[calls.step[i] * trace.agents + calls.agent[i]]
-        parents = calls.parents[calls.parent_offsets[i] : calls.parent_offsets[i + 1]] - first
+        waited = calls.parents[calls.parent_offsets[i] : calls.parent_offsets[i + 1]]
+        is_own = calls.agent[waited] == calls.agent[i]
         named = seed % 2
         lines.append(
             {
@@ -48,7 +49,14 @@ def test_every_call_comes_back(
                 "agent": trace.meta.agents[calls.agent[i]] if named else int(calls.agent[i]),
                 "seq": int(i - first),
                 "kind" if named else "function": calls.functions[calls.function[i]],
-                "parents": parents.tolist(),
+                "parents": (waited[is_own] - first).tolist(),
+                "other_parents": [
+                    [
+                        trace.meta.agents[calls.agent[j]] if named else int(calls.agent[j]),
+                        int(j - offsets[calls.step[j] * trace.agents + calls.agent[j]]),
+                    ]
+                    for j in waited[~is_own]
+                ],
                 "model": calls.models[calls.model[i]],
                 "input_tokens" if named else "prompt_tokens": int(calls.prompt_tokens[i]),
                 "output_tokens": int(calls.output_tokens[i]),
@@ -153,6 +161,17 @@ DAMAGE: dict[str, tuple[list[Any], list[str]]] = {
     ),
     "own parent": ([GOOD | {"parents": [0]}], ["line 1", "parents has 0", "none"]),
     "parents no list": ([GOOD | {"parents": 0}], ["line 1", "parents is 0", "list"]),
+    "other parents no pairs": (
+        [GOOD | {"other_parents": [0]}],
+        ["line 1", "other_parents is [0]", "pairs of an agent and a call number"],
+    ),
+    "other parents of nobody": (
+        [GOOD | {"other_parents": [["Zoe", 0]]}], ["line 1", "agent is 'Zoe'"]
+    ),
+    "other parents of none": (
+        [GOOD | {"other_parents": [[1, 0]]}],
+        ["line 1", "other_parents has call 0 of agent 1", "other agents in this step"],
+    ),
     "no attempts": ([GOOD | {"attempts": 0}], ["line 1", "attempts is 0"]),
     "function no text": ([GOOD | {"function": 5}], ["line 1", "function is 5"]),
     "CSV without step": (["agent,kind", "0,talk"], ["line 1", "column step is missing"]),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 
 from metropolis.rules.metrics import CHEBYSHEV, PLANE_METRICS, Hops, PlaneMetric
 from metropolis.trace import mining
-from metropolis.trace.mining import critical_path, interactions
+from metropolis.trace.mining import Float64, critical_path, interactions
 from metropolis.trace.schema import Trace
 from tests.small_traces import graph_trace, small_trace, small_traces
 
@@ -65,29 +67,31 @@ def test_the_critical_path_is_the_heaviest_chain(trace: Trace) -> None:
     assert (np.diff(row) >= 0).all()
 
 
-def _longest_by_definition(
-    trace: Trace, graph: mining.InteractionGraph, weight: np.ndarray
-) -> float:
+def _longest_by_definition(trace: Trace, graph: mining.InteractionGraph, weight: Float64) -> float:
     agents, calls = trace.agents, trace.calls
     offsets = trace.call_offsets()
 
     def partners(step: int, agent: int) -> list[int]:
         row = step * agents + agent
-        return graph.partners[graph.offsets[row] : graph.offsets[row + 1]].tolist()
+        return list(graph.partners[graph.offsets[row] : graph.offsets[row + 1]].tolist())
 
-    finish = np.zeros(agents)
+    finish = [0.0] * agents
     for step in range(trace.steps):
-        following = np.zeros(agents)
+        start = []
         for agent in range(agents):
             waited_for = {agent, *partners(step, agent)}
             if step:
                 waited_for |= set(partners(step - 1, agent))
-            start = max(finish[other] for other in waited_for)
-            ends: dict[int, float] = {}
-            row = step * agents + agent
-            for call in range(offsets[row], offsets[row + 1]):
-                own = calls.parents[calls.parent_offsets[call] : calls.parent_offsets[call + 1]]
-                ends[call] = weight[call] + max((ends[p] for p in own.tolist()), default=0.0)
-            following[agent] = start + max(ends.values(), default=0.0)
-        finish = following
-    return float(finish.max())
+            start.append(max(finish[other] for other in waited_for))
+
+        @cache
+        def end(call: int, start: tuple[float, ...] = tuple(start)) -> float:
+            parents = calls.parents[calls.parent_offsets[call] : calls.parent_offsets[call + 1]]
+            begin = max([start[calls.agent[call]], *(end(parent) for parent in parents.tolist())])
+            return float(begin + weight[call])
+
+        finish = start.copy()
+        for call in range(offsets[step * agents], offsets[(step + 1) * agents]):
+            agent = calls.agent[call]
+            finish[agent] = max(finish[agent], end(call))
+    return max(finish)

@@ -104,8 +104,8 @@ def test_the_documents_example_is_a_trace(tmp_path: Path, monkeypatch: pytest.Mo
     exec(example[1], {})
     trace = read_trace(tmp_path / "mine.parquet")
     assert trace.meta.agents == ("Ada", "Bo")
-    assert trace.calls.step.tolist() == [0, 1, 1, 1]
-    assert trace.calls.parents.tolist() == [1, 2]
+    assert trace.calls.step.tolist() == [0, 1, 1, 1, 1]
+    assert trace.calls.parents.tolist() == [1, 2, 3]
 
 
 def test_wider_types_and_absent_fields_are_accepted(tmp_path: Path) -> None:
@@ -221,7 +221,8 @@ def test_geodesic_moves_go_round_walls(tmp_path: Path) -> None:
 
 META_WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
     "format": ({"format": "other"}, ["format is 'other'", "metropolis-trace"]),
-    "version": ({"version": 2}, ["version is 2", "1"]),
+    "older version": ({"version": 1}, ["version is 1", "2", "anew", "metropolis trace import"]),
+    "newer version": ({"version": 3}, ["version is 3", "2"]),
     "no agents": ({"agents": []}, ["agents"]),
     "agents no list": ({"agents": "Ada"}, ["agents is 'Ada'"]),
     "agents twice": ({"agents": ["Ada", "Ada"]}, ["agents", "repetition"]),

@@ -1,5 +1,8 @@
 """Worlds are found by name; randomness by seed, agent and step."""
 
+import re
+from typing import Any
+
 import pytest
 
 from metropolis.types import MetropolisError
@@ -29,3 +32,18 @@ def test_draws_are_their_own() -> None:
     assert len(set(draws.values())) == len(keys)
     assert draws == {key: keyed_random(*key).random() for key in reversed(keys)}
     assert keyed_random(0, "ann", 0, "View").random() == 0.7833582643870188
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"name": lambda: None}, "it should be a name, a folder, or FILE.py:FUNCTION as text"),
+        ({"name": 3}, "the world is 3; it should be a name"),
+        ({"name": "minimal", "agents": "5"}, "agents is '5'; it should be a whole number"),
+        ({"name": "minimal", "agents": 2.5}, "agents is 2.5; it should be a whole number"),
+        ({"name": "minimal", "seed": None}, "seed is None; it should be a whole number"),
+    ],
+)
+def test_arguments_of_a_wrong_type_are_told(given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(MetropolisError, match=re.escape(sentence)):
+        make_scenario(**given)

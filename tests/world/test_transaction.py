@@ -28,7 +28,7 @@ BEGUN = [
 ]
 
 
-async def ask(beginner: str, name: str, question: Any) -> Any:
+async def ask(name: str, question: Any) -> Any:
     return f"{name} answers {question}"
 
 

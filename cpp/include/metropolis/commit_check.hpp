@@ -15,6 +15,12 @@
 
 namespace metropolis {
 
+constexpr double RADIUS_MAX = 1e15;  // of those that are finite
+constexpr double VELOCITY_MAX = 1e9;
+constexpr Step STEP_MAX = 2'000'000'000;  // a few steps more are still a Step
+constexpr Step SKEW_MAX = 10'000'000;     // agents are counted by how far they are ahead
+
+std::string number(double value);                    // "4.5"
 std::string named(std::span<const AgentId> agents);  // "1, 2, 5"
 std::string placed(Position position);               // "(3, 4.5)"
 std::string not_running(AgentId agent);
@@ -26,6 +32,12 @@ std::string too_far(AgentId agent, Position from, Position to, Step step, double
 void check_start(const Rule& rule, const Metric& metric, double max_velocity,
                  std::span<const Position> positions, std::span<const Step> steps,
                  Step target_step);
+
+// Throws if `started`, and sets it.
+void check_first_start(bool& started);
+
+// Throws unless `agent` is one of `count`.
+void check_agent(AgentId agent, std::size_t count);
 
 // Throws unless there is one position per agent and `running(agent)` for each.
 template <class Running>

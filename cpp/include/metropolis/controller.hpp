@@ -1,6 +1,7 @@
 // The controller's interface: events in, commands out. No clock, thread, socket or randomness.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -35,7 +36,8 @@ class Controller {
  public:
   virtual ~Controller() = default;
 
-  // Appends the clusters that can run at the very beginning. Called once.
+  // Appends the clusters that can run at the very beginning. Called once; throws
+  // std::invalid_argument the second time.
   virtual void start(Dispatches& out) = 0;
 
   // One cluster has committed its step: `agents` are exactly the members of a dispatched cluster
@@ -50,7 +52,14 @@ class Controller {
 
   // The step up to which an agent that runs alone can go on alone, whatever others do: nobody will
   // block it or be coupled with it before. 0 where that is not known; to be asked after start().
-  virtual Step clear_until(AgentId) { return 0; }
+  // Throws std::invalid_argument when there is no such agent.
+  virtual Step clear_until(AgentId agent) = 0;
+
+  // How many agents there are.
+  virtual std::size_t agents() const = 0;
+
+  // The step before which all stop.
+  virtual Step target() const = 0;
 
   // The smallest step any agent still has to run; the target step when all have finished.
   virtual Step floor() const = 0;

@@ -28,6 +28,7 @@ struct ControllerBenchResult {
 
 // Every agent walks one tile a step at random on a square. A cluster takes as long as the slowest
 // of its members' service times, drawn from a lognormal (mu 0, sigma 1); servers are unlimited.
+// Throws std::invalid_argument without agents or steps, and with more than ten or one million.
 ControllerBenchResult bench_controller(const Rule& rule, const Metric& metric,
                                        const ControllerBenchOptions& options);
 

@@ -12,6 +12,17 @@ namespace metropolis {
 
 using RequestId = std::int64_t;
 
+// What is refused beyond. No model, machine or context comes near, and up to here virtual time,
+// kept in 128 bits, cannot overflow, whatever the profile.
+namespace limits {
+inline constexpr std::int32_t REQUEST_TOKENS_MAX = 1 << 24;  // prompt and output together
+inline constexpr std::int64_t KV_TOKENS_MAX = std::int64_t{1} << 34;
+inline constexpr std::int32_t DECISION_ITERATIONS_MAX = 1 << 20;
+inline constexpr std::int32_t INSTANCES_MAX = 1 << 16;
+inline constexpr std::int64_t BLOCK_PHASES_MAX = 1 << 24;  // instances * block_tokens
+inline constexpr double SIM_S_MAX = 1e12;                  // either side of 0
+}  // namespace limits
+
 // Cost of one iteration and capacity of one instance. See metropolis/sim/profiles for sources.
 // Milliseconds per iteration: t = max(w, g*T + h) + b*B + k*K + q*Q + c*n, with T new tokens,
 // B decoding sequences, K KV tokens read by decodes, Q = sum over prefill chunks of
@@ -92,7 +103,9 @@ class InstancePool {
   ~InstancePool();
   InstancePool(InstancePool&&) noexcept;
 
-  // Throws std::invalid_argument for a request that can never fit or has no output token.
+  // Throws std::invalid_argument for a request that can never fit or has no output token, and for
+  // a time before the pool's or beyond limits::SIM_S_MAX. Ids of outstanding requests are the
+  // caller's to keep apart: of two that are equal, the first to be found is aborted.
   void submit(RequestId id, const Request& request, double now_sim_s);
 
   // As an engine's abort: what waits leaves at once; what runs leaves with its tokens at the end of
@@ -107,20 +120,24 @@ class InstancePool {
   double next_event_sim_s() const;
 
   // Lets time pass up to and including `until_sim_s`; appends the completions in order of
-  // (last_token_sim_s, id).
+  // (last_token_sim_s, id). Throws std::invalid_argument when that leads beyond limits::SIM_S_MAX.
   void advance(double until_sim_s, std::vector<Completion>& out);
 
   std::int64_t outstanding() const;
+
+  // The next ones throw std::invalid_argument when there is no such instance.
   double busy_sim_s(std::int32_t instance) const;
-  std::int64_t preemptions() const;
 
   // The sequences that run, and how far they are at the time the pool has reached.
   std::vector<Progress> progress(std::int32_t instance) const;
   InstanceStatus status(std::int32_t instance) const;
 
+  std::int64_t preemptions() const;
+
   // What an iteration takes in which `sequences` decode, reading `kv_tokens`, and
   // `prefill_tokens` of one prompt are computed, its first.
-  // Throws std::invalid_argument for negative counts.
+  // Throws std::invalid_argument for negative counts, more sequences or prefill tokens than
+  // limits::REQUEST_TOKENS_MAX, and more KV tokens than limits::KV_TOKENS_MAX.
   static double iteration_sim_s(const Profile& profile, std::int64_t sequences,
                                 std::int64_t kv_tokens, std::int64_t prefill_tokens = 0);
 

@@ -5,6 +5,9 @@
 // with within(p, q, r, t) => distance(p, q) <= r + t, changed by at most v when p or q moves by v.
 // PLANAR: distance is never below the Chebyshev distance. stands(p): somebody can stand at p;
 // flaw(p) says why not.
+//
+// Constructors check what they are given. The members of a metric do not: p and q stand, radius and
+// reach are numbers. What comes from outside goes through the functions at the end, which check.
 #pragma once
 
 #include <algorithm>
@@ -12,6 +15,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -95,7 +99,11 @@ class FieldStore {
 // from a set of tiles, up to `horizon` steps, and kept. Not thread-safe.
 class Tiles {
  public:
+  static constexpr std::int64_t SIDE_MAX = 1'000'000;  // fits the key of a field
+  static constexpr std::int64_t TILES_MAX = 1 << 30;   // indices of windows are int
+
   // walls: height rows of width tiles, non-zero is a wall; horizon in steps, 1 to 250.
+  // Throws std::invalid_argument unless there is a tile and every argument is in its range.
   Tiles(std::span<const std::uint8_t> walls, int width, int height, int horizon);
 
   bool stands(Position p) const;
@@ -160,8 +168,9 @@ class Geodesic : public Tiles {
 class GenAgent : public Tiles {
  public:
   static constexpr bool PLANAR = true;
-  static constexpr bool UNIFORM = false;  // the next step may lead through a door
-  // arenas: as many as walls; equal numbers are one arena.
+  static constexpr bool UNIFORM = false;       // the next step may lead through a door
+  static constexpr double VELOCITY_MAX = 100;  // walks of twice as many steps are counted in bytes
+  // arenas: as many as walls; equal numbers are one arena. Throws as Tiles does.
   GenAgent(std::span<const std::uint8_t> walls, std::span<const std::int32_t> arenas, int width,
            int height, double max_velocity, int horizon);
 
@@ -185,6 +194,7 @@ class Hops {
   static constexpr bool PLANAR = false;
   static constexpr bool UNIFORM = true;
   // Node i's neighbours are neighbours[offsets[i], offsets[i + 1]); every edge at both ends.
+  // Throws std::invalid_argument otherwise.
   Hops(std::vector<std::int64_t> offsets, std::vector<std::int32_t> neighbours);
 
   double distance(Position p, Position q) const {
@@ -223,5 +233,14 @@ class Hops {
 };
 
 using Metric = std::variant<Chebyshev, Euclidean, Manhattan, Geodesic, GenAgent, Hops>;
+
+// The same for arguments that may be anything. They throw std::invalid_argument when nobody can
+// stand at p or q, and when radius, reach or their sum is NaN.
+bool within(const Metric& metric, Position p, Position q, double radius, double reach);
+// Whether someone at p[i] perceives what is at q[i], for equally many.
+void perceives(const Metric& metric, std::span<const Position> p, std::span<const Position> q,
+               double radius, std::span<bool> out);
+// Why p is no valid place for an agent; nothing when it is one.
+std::optional<std::string> flaw(const Metric& metric, Position p);
 
 }  // namespace metropolis

@@ -1,10 +1,13 @@
 // Replays a trace: pumps a controller's commands through virtual LLM instances.
 //
-// 1. A dispatched cluster sends the calls of all its agents' current step; within an agent-step a
-//    call is sent when all its parents have completed.
+// 1. A dispatched cluster sends the calls of all its agents' current step, each when all its
+// parents
+//    have completed. Parents may be calls of other agents in the same step, in whichever cluster;
+//    as nobody waits for later steps, and parents form no cycle, these complete.
 // 2. An agent is through with its step when all its calls have completed, a cluster when all its
 //    agents are; then, and not before, the cluster commits and its agents move.
 // 3. Agent-steps without calls take no virtual time: what costs time is the LLM.
+// 4. What can be sent at the same instant is sent in the order of (step, agent, number).
 #pragma once
 
 #include <cstdint>
@@ -27,7 +30,7 @@ struct TraceView {
   std::span<const Step> call_step;               // (n)
   std::span<const AgentId> call_agent;           // (n)
   std::span<const std::int64_t> parent_offsets;  // (n + 1)
-  std::span<const std::int64_t> parents;         // indices of calls of the same agent-step
+  std::span<const std::int64_t> parents;         // indices of calls of the same step
   std::span<const std::int32_t> prompt_tokens;
   std::span<const std::int32_t> output_tokens;
   std::span<const std::int64_t> prefix_id;
@@ -46,14 +49,22 @@ struct Timeline {
   std::vector<std::int32_t> instance;
 };
 
+// Throws std::invalid_argument that names the column, and the call where there is one, unless the
+// columns agree in length, calls lie in the order of (step, agent), and parents lead back to calls
+// without any.
+void check_trace(const TraceView& trace);
+
 class Replay {
  public:
-  // Everything is borrowed and must outlive the replay.
+  // Everything is borrowed and must outlive the replay, and nobody else may use it. Throws
+  // std::invalid_argument for a trace that check_trace refuses, a controller of other agents or
+  // steps than the trace's, and instances with something to do.
   Replay(const TraceView& trace, Controller& controller, InstancePool& instances,
          const ReplayOptions& options);
 
-  // Goes on until about `agent_steps` more have committed; true when all have.
-  // Throws std::logic_error if nothing can ever happen again although agents have steps to run.
+  // Goes on until about `agent_steps` more have committed, at least 1; true when all have.
+  // Throws std::invalid_argument for what controller and instances refuse, and std::logic_error if
+  // nothing can ever happen again although agents have steps to run; it cannot go on after that.
   bool run(std::int64_t agent_steps);
 
   std::int64_t committed_agent_steps() const { return committed_; }
@@ -75,11 +86,12 @@ class Replay {
     return static_cast<std::size_t>(step) * static_cast<std::size_t>(trace_.agents) +
            static_cast<std::size_t>(agent);
   }
+  bool run_until(std::int64_t pause_at);
   void dispatch();
   void commit(std::size_t slot);
   void offer(std::size_t call);
   void submit(std::size_t call);
-  void submit_held_back();
+  void submit_offered();
   void complete(std::size_t call);
   void finish_agent(AgentId agent);
 
@@ -95,8 +107,8 @@ class Replay {
   std::vector<Step> step_of_;               // of each agent
   std::vector<std::int64_t> open_calls_;    // of each agent, in its current step
   std::vector<std::int32_t> open_parents_;  // of each call
-  // Calls held back by max_outstanding: smallest index first, that is by step, agent and seq.
-  std::priority_queue<std::size_t, std::vector<std::size_t>, std::greater<>> held_back_;
+  // Calls that can be sent: smallest index first, that is by step, agent and number.
+  std::priority_queue<std::size_t, std::vector<std::size_t>, std::greater<>> offered_;
 
   Dispatches dispatches_;
   std::vector<Position> moved_;
@@ -110,6 +122,7 @@ class Replay {
   double now_sim_s_ = 0;
   double controller_wall_s_ = 0;
   bool started_ = false;
+  bool broken_ = false;  // an exception has ended run()
 };
 
 }  // namespace metropolis

@@ -31,7 +31,7 @@ struct WorkloadResult {
 
 // With `concurrency` > 0 a request is held back while that many are outstanding (a closed loop).
 // Throws std::invalid_argument that names the row for columns of unequal length, arrivals that
-// descend, and requests no instance can serve.
+// descend, and requests no instance can serve; and for a negative concurrency.
 WorkloadResult run_workload(const Profile& profile, const InstancePoolOptions& options,
                             const Workload& workload, std::int64_t concurrency = 0);
 

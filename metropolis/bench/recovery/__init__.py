@@ -2,9 +2,11 @@
 
 A run by two workers on Ray, in a store of its own, asks a stand-in for a model. At moments drawn
 from a seed somebody is killed: a worker, the controller (the process of `metropolis run`), the
-store, or a node of Ray. What has to be brought back is brought back, with `metropolis run --resume`
-where it is the controller. When a run has ended it must be the uninterrupted one: equal history, no
-agent-step committed twice, no answer bought twice unless a kill found the call in flight.
+store, or a node of Ray. Or the controller is killed and a file of the run's folder is damaged: the
+run makes that good or refuses with a sentence, and then the file is put back. What has to be
+brought back is brought back, with `metropolis run --resume` where it is the controller. When a run
+has ended it must be the uninterrupted one: equal history, no agent-step committed twice, no answer
+bought twice unless a kill found the call in flight.
 """
 
 from __future__ import annotations
@@ -96,7 +98,8 @@ def _print(runs: Sequence[Ended], seed: int) -> None:
     bought = sum(run.purchases.bought for run in runs)
     twice = bought - sum(run.purchases.unique for run in runs)
     click.echo(
-        f"\n{len(runs)} runs, {sum(run.started for run in runs)} starts; {bought:,} answers "
+        f"\n{len(runs)} runs, {sum(run.started for run in runs)} starts, "
+        f"{sum(run.refused for run in runs)} refused for a damaged file; {bought:,} answers "
         f"bought, {twice} of them again: {sum(run.purchases.in_flight for run in runs)} calls were "
         f"in flight when kills began, {sum(run.purchases.beyond for run in runs)} were not"
     )

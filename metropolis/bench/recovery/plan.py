@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-Victim = Literal["worker", "controller", "store", "node"]
-VICTIMS: tuple[Victim, ...] = ("worker", "controller", "store", "node")
+Victim = Literal["worker", "controller", "store", "node", "file"]
+VICTIMS: tuple[Victim, ...] = ("worker", "controller", "store", "node", "file")
+"""A file is damaged while the controller, which was killed, is away."""
 PAUSE_MAX_S = 6.0
 """Between what one kill has ended being back and the next kill; starting Ray takes 2 to 6 s."""
 AWAY_MAX_S = 1.5

@@ -22,7 +22,8 @@ class Stage:
         from metropolis.store.embedded import EmbeddedServer  # metropolis[redis]
 
         token = ray_environment()
-        self._environment = {**os.environ, **token}
+        configuration = {"XDG_CONFIG_HOME": str(folder / "configuration")}  # its key signs runs
+        self._environment = {**os.environ, **token, **configuration}
         (folder / "ray").mkdir()
         self.server = EmbeddedServer(folder / "store")
         try:

@@ -11,13 +11,17 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf
+from pathlib import Path
+from random import Random
 from typing import Any
 
+from metropolis.bench.recovery.damage import IN_PLACE, damage
 from metropolis.bench.recovery.plan import Kill, on_cluster
 from metropolis.bench.recovery.processes import actors_below, alive, below, raylet_below
 from metropolis.bench.recovery.purchases import Purchases, Struck, purchases_of
 from metropolis.bench.recovery.stage import Stage, errors_file, summary_file
 from metropolis.bench.stub_server import stub_server
+from metropolis.runtime.history import read_history
 from metropolis.workers.leases import patiently
 
 MEAN_S = 0.04
@@ -41,6 +45,8 @@ class Ended:
     kills: list[str]
     started: int
     """Processes it took."""
+    refused: int
+    """Of them, those that a damaged file has ended."""
     wall_s: float
     purchases: Purchases
     flaws: list[str]
@@ -54,6 +60,7 @@ class Run:
     stage: Stage
     number: int
     started: int = 0
+    refused: int = 0
     struck: list[Struck] = field(default_factory=list)
     flaws: list[str] = field(default_factory=list)
 
@@ -61,6 +68,8 @@ class Run:
         self.out = self.stage.folder / f"run-{self.number}"
         self.on_cluster = on_cluster(self.stage.seed, self.number)
         self._child: subprocess.Popen[bytes] | None = None
+        self._damaged: tuple[Path, bytes, bytes] | None = None
+        """A file, what it held before it was damaged, and since."""
 
     def carry_out(
         self, left: list[Kill], whole: Mapping[str, Any], progress: Callable[[int], None]
@@ -78,7 +87,8 @@ class Run:
         if not self.flaws:
             self._compare(whole, purchases)
         kills = [struck.victim for struck in self.struck]
-        return Ended(self.on_cluster, kills, self.started, wall_s, purchases, self.flaws)
+        starts = self.started, self.refused
+        return Ended(self.on_cluster, kills, *starts, wall_s, purchases, self.flaws)
 
     # --- how it goes on
 
@@ -130,8 +140,10 @@ class Run:
         """It has ended by itself, which it may when its own Ray was killed under it, or the store
         before it had taken the run.
         """
-        if not self._may_stop:
-            said = errors_file(self.out).read_text(errors="replace").strip().splitlines()
+        said = errors_file(self.out).read_text(errors="replace").strip().splitlines()
+        if status == 2 and f"{self.out}" in (said or [""])[-1] and self._put_back():
+            self.refused += 1
+        elif not self._may_stop:
             self.flaws.append(f"it stopped with status {status}: {said[-1] if said else ''}")
 
     def _end(self) -> None:
@@ -159,6 +171,8 @@ class Run:
         assert self._child is not None
         if kill.victim == "worker":
             return bool(self._actors())
+        if kill.victim == "file":
+            return self._is_driven()
         return kill.victim != "node" or self.on_cluster or raylet_below(self._child.pid) is not None
 
     def _strike(self, kill: Kill) -> bool:
@@ -177,6 +191,12 @@ class Run:
                 self._child.kill()
                 self._child.wait()
                 self._start()
+            case "file":
+                pids = self._actors()
+                self._child.kill()
+                self._child.wait()
+                self._damage(kill)
+                self._start()
             case "store":
                 self._may_stop = self._may_stop or not self._is_driven()
                 os.kill(self.stage.server.pid, signal.SIGKILL)
@@ -192,6 +212,27 @@ class Run:
                 os.kill(raylet, signal.SIGKILL)
         self.struck.append(Struck(kill.victim, began_s, pids))
         self._bury()
+        return True
+
+    def _damage(self, kill: Kill) -> None:
+        """One of the run's files but store.json, which tells this bench where to look."""
+        checkpoints = (self.out / "checkpoints").glob("*.json")
+        names = ("history.jsonl", "calls.jsonl", "journal.jsonl", "run.json")
+        files = [*(self.out / name for name in names), *sorted(checkpoints)]
+        path = files[int(kill.which * len(files))]
+        content = path.read_bytes()
+        damage(path, Random(f"damage {kill.which}"), self.out, IN_PLACE)
+        self._damaged = path, content, path.read_bytes()
+
+    def _put_back(self) -> bool:
+        """Whether there was a damaged file that the run has not made good."""
+        if self._damaged is None:
+            return False
+        path, content, since = self._damaged
+        self._damaged = None
+        if path.read_bytes() != since:
+            return False
+        path.write_bytes(content)
         return True
 
     def _is_driven(self) -> bool:
@@ -226,8 +267,8 @@ class Run:
             for name in ("history_sha256", "steps", "calls")
             if found[name] != whole[name]
         ]
-        lines = (self.out / "history.jsonl").read_text().splitlines()
-        if [json.loads(line)["step"] for line in lines] != list(range(whole["steps"])):
+        lines = read_history(self.out / "history.jsonl")
+        if [json.loads(line.content)["step"] for line in lines] != list(range(whole["steps"])):
             self.flaws.append("history.jsonl does not tell of every step once")
         name = json.loads((self.out / "store.json").read_text())["run"]
         about = patiently(self.stage.server.store(name).inspect)

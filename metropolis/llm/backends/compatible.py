@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from metropolis.llm.backends import wire
+from metropolis.llm.backends.connection import LIMITS, AnswerLimits
 from metropolis.llm.backends.http import JSONServer, parse_url
 from metropolis.llm.base import Completion, RefusedError, Request
 
@@ -20,25 +21,39 @@ class Compatible:
 
     `url` may leave out the path `/v1`. `model` None takes the only model of a server that serves
     one. With `vllm` the fields vLLM adds are sent too: the priority, lower first (start it with
-    `--scheduling-policy priority`), and a regex.
+    `--scheduling-policy priority`), and a regex. `sends_seed` False leaves out sampling seeds, for
+    servers that do not bear them. Answers stay within `limits`. A gateway of metropolis, as `check`
+    recognises it, is told program, function and step of requests.
     """
 
-    def __init__(self, url: str, model: str | None = None, *, vllm: bool = False) -> None:
+    def __init__(
+        self,
+        url: str,
+        model: str | None = None,
+        *,
+        vllm: bool = False,
+        sends_seed: bool = True,
+        limits: AnswerLimits = LIMITS,
+    ) -> None:
         address = parse_url(url)
         if address.path in ("", "/"):
             address = address._replace(path="/v1")
         self.name = model or ""
         self._wanted = model
-        self._vllm = vllm
+        self._vllm, self._sends_seed = vllm, sends_seed
         self._limit = "max_completion_tokens" if address.hostname == OPENAI_HOST else "max_tokens"
-        self._server = JSONServer("the server", address.geturl(), os.environ.get("OPENAI_API_KEY"))
+        self._url = address.geturl()
+        self._server: wire.ConnectedServer = JSONServer(
+            "the server", self._url, os.environ.get("OPENAI_API_KEY"), limits
+        )
 
     def __str__(self) -> str:
         return self._server.called
 
     async def check(self) -> None:
         """Ask the server for its models."""
-        self.name = wire.choose_model(str(self), self._wanted, await self._models())
+        models = await wire.models_of(self._server, "models")
+        self.name = wire.choose_model(str(self), self._wanted, models)
 
     async def complete(self, request: Request) -> Completion:
         """The whole answer."""
@@ -52,17 +67,15 @@ class Compatible:
         """Close all connections."""
         await self._server.close()
 
-    async def _models(self) -> list[str]:
-        return await wire.models_of(self._server, "models")
-
     def body_of(self, request: Request) -> dict[str, Any]:
         """What is sent to `completions` for a prompt, to `chat/completions` for a chat."""
         body: dict[str, Any] = {
             "model": self.name,
             self._limit if request.messages else "max_tokens": request.max_tokens,
             "temperature": request.temperature,
-            "seed": request.seed,
         }
+        if self._sends_seed:
+            body["seed"] = request.seed
         if request.messages is None:
             body["prompt"] = request.prompt
         else:

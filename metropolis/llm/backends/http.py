@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from base64 import b64encode
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -17,22 +18,37 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
 
-from metropolis.llm.backends.connection import BrokenAnswerError, Connection
+from metropolis.addresses import shown
+from metropolis.llm.backends.connection import (
+    LIMITS,
+    AnswerLimitError,
+    AnswerLimits,
+    BrokenAnswerError,
+    Connection,
+)
+from metropolis.llm.backends.meter import Meter
 from metropolis.llm.backends.pool import Connections
 from metropolis.llm.base import (
     LLMError,
     MalformedError,
     RateLimitedError,
     RefusedError,
+    Request,
     UnavailableError,
     UnreachableError,
 )
+from metropolis.llm.placement import GATEWAY, headers_of
 from metropolis.types import MetropolisError
 
 CHECK_S = 10.0
 ABORT_S = 5.0
 """A server that does not listen for so long goes on with what nobody waits for."""
 SHOWN_CHARACTERS = 200
+SHOWN_BYTES = 4096
+"""Of which these are taken."""
+NO_JSON = (msgspec.DecodeError, ValueError, RecursionError)
+"""What the decoder raises; ValueError for text that is no UTF-8 and for integers of many digits."""
+SECONDS = re.compile(r"\d{1,9}(\.\d{1,9})?", re.ASCII)
 
 T = TypeVar("T")
 
@@ -43,10 +59,16 @@ class JSONServer:
     Every failure raises an LLMError that names the server and what was `asked`.
     """
 
-    def __init__(self, kind: str, url: str, api_key: str | None = None) -> None:
+    def __init__(
+        self, kind: str, url: str, api_key: str | None = None, limits: AnswerLimits = LIMITS
+    ) -> None:
         self.url = parse_url(url)
         self.called = f"{kind} at {bare_url(self.url)}"
-        self._connections = Connections(self.url)
+        self.meter = Meter(self.called)
+        self.is_gateway = False
+        """Of metropolis, as the answer to a GET has told: requests say where they belong."""
+        self._limits = limits
+        self._connections = Connections(self.url, limits)
         place = self.url.netloc.rpartition("@")[2]
         self._fields = f"Host: {place}\r\nAccept: application/json\r\n"
         if api_key is not None:
@@ -64,41 +86,43 @@ class JSONServer:
         """The answer to a GET as it comes; within CHECK_S seconds."""
         request = f"GET {self._path(path)} HTTP/1.1\r\n{self._fields}\r\n".encode()
         try:
-            async with asyncio.timeout(CHECK_S):
-                return await self._exchange(request, "the check")
+            async with asyncio.timeout(CHECK_S), self._sent(request, "the check") as connection:
+                content = await self._read(connection, "the check")
+                self.is_gateway = GATEWAY.lower().encode() in connection.headers
+                return content
         except TimeoutError:
             raise UnavailableError(
                 f"{self.called} did not answer within {CHECK_S:g} s; is the address right?"
             ) from None
 
-    async def post(self, path: str, body: Any, form: type[T], asked: str) -> T:
+    async def post(self, path: str, body: Any, form: type[T], asked: Request) -> T:
         """The answer to a POST of `body`, as a `form`."""
-        content = await self._exchange(self._post(path, body), asked)
-        return decode(content, form, self.called, asked)
+        async with self._sent(self._asking(path, body, asked), asked.where) as connection:
+            content = await self._read(connection, asked.where)
+        return decode(content, form, self.called, asked.where)
 
     async def send(
         self, path: str, body: Any, asked: str, authorization: str | None = None
     ) -> None:
         """POST `body`; the answer does not matter. `authorization` is for servers without a key."""
-        await self._exchange(self._post(path, body, authorization), asked)
+        headers = {} if authorization is None else {"Authorization": authorization}
+        async with self._sent(self._post(path, body, headers), asked) as connection:
+            await self._read(connection, asked)
 
     async def events(
-        self, path: str, body: Any, form: type[T], asked: str
+        self, path: str, body: Any, form: type[T], asked: Request
     ) -> AsyncGenerator[T, None]:
         """The server-sent events that answer a POST of `body`, up to `[DONE]`."""
-        async with self._sent(self._post(path, body), asked) as connection:
+        async with self._sent(self._asking(path, body, asked), asked.where) as connection:
             if await connection.status() != 200:
-                await self._read(connection, asked)
-            async for event in events_in(connection.chunks(), form, self.called, asked):
+                await self._read(connection, asked.where)
+            pieces = connection.chunks()
+            async for event in events_in(pieces, form, self.called, asked.where, self._limits):
                 yield event
 
     async def close(self) -> None:
         """Close all connections."""
         self._connections.close()
-
-    async def _exchange(self, request: bytes, asked: str) -> bytes:
-        async with self._sent(request, asked) as connection:
-            return await self._read(connection, asked)
 
     async def _read(self, connection: Connection, asked: str) -> bytes:
         status = await connection.status()
@@ -116,8 +140,12 @@ class JSONServer:
             connection = await self._connections.take()
             connection.send(request)
             yield connection
-        except BrokenAnswerError:
-            raise MalformedError(f"{self.called} broke off its answer to {asked}") from None
+        except AnswerLimitError as error:
+            raise MalformedError(f"{self.called} gave an answer to {asked} that {error}") from None
+        except BrokenAnswerError as error:
+            raise MalformedError(
+                f"{self.called} broke off its answer to {asked}: {error}"
+            ) from None
         except OSError as error:
             kind = UnreachableError if connection is None else UnavailableError
             raise kind(f"{self.called} cannot be reached for {asked}: {_reason(error)}") from None
@@ -128,39 +156,51 @@ class JSONServer:
     def _path(self, path: str) -> str:
         return f"{self.url.path.rstrip('/')}/{path}"
 
-    def _post(self, path: str, body: Any, authorization: str | None = None) -> bytes:
+    def _asking(self, path: str, body: Any, asked: Request) -> bytes:
+        return self._post(path, body, headers_of(asked) if self.is_gateway else {})
+
+    def _post(self, path: str, body: Any, headers: Mapping[str, str]) -> bytes:
         if path not in self._heads:
             self._heads[path] = (
                 f"POST {self._path(path)} HTTP/1.1\r\n{self._fields}"
                 "Content-Type: application/json\r\nContent-Length: "
             ).encode()
         content = msgspec.json.encode(body)
-        key = f"\r\nAuthorization: {authorization}" if authorization is not None else ""
-        written = key.encode("utf-8", "surrogateescape")
+        lines = "".join(f"\r\n{name}: {value}" for name, value in headers.items())
+        written = lines.encode("utf-8", "surrogateescape")
         return b"%b%d%b\r\n\r\n%b" % (self._heads[path], len(content), written, content)
 
 
-def decode(content: bytes, form: type[T], called: str, asked: str) -> T:
+def decode(content: bytes | bytearray, form: type[T], called: str, asked: str) -> T:
     """What `called` has answered, as a `form`; raises MalformedError when it is none."""
     try:
         return msgspec.json.decode(content, type=form)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except NO_JSON as error:
         raise MalformedError(f"{called} gave a malformed answer to {asked}: {error}") from None
 
 
 async def events_in(
-    chunks: AsyncIterator[bytes], form: type[T], called: str, asked: str
+    chunks: AsyncIterator[bytes],
+    form: type[T],
+    called: str,
+    asked: str,
+    limits: AnswerLimits = LIMITS,
 ) -> AsyncGenerator[T, None]:
     """The server-sent events in `chunks`, up to `[DONE]`; raises MalformedError without it."""
-    rest = b""
+    rest = bytearray()
     async for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            data = line.removeprefix(b"data:").strip()
-            if data == b"[DONE]":
-                return
-            if data and line.startswith(b"data:"):
-                yield decode(data, form, called, asked)
+        rest += chunk
+        if b"\n" in chunk:
+            *lines, rest = rest.split(b"\n")
+            for line in lines:
+                data = line.removeprefix(b"data:").strip()
+                if data == b"[DONE]":
+                    return
+                if data and line.startswith(b"data:"):
+                    yield decode(data, form, called, asked)
+        if len(rest) > limits.event_bytes:
+            most = f"{limits.event_bytes:,} bytes"
+            raise MalformedError(f"{called} gave {asked} an event that is longer than {most}")
     raise MalformedError(f"{called} broke off its answer to {asked}")
 
 
@@ -177,11 +217,12 @@ def parse_url(url: str) -> SplitResult:
     try:
         parsed = urlsplit(url)
         good = parsed.scheme in ("http", "https") and parsed.hostname and parsed.port != 0
+        good = good and url.isprintable() and " " not in url
     except ValueError:
         good = False
     if not good:
         raise MetropolisError(
-            f"{url!r} is not the address of a server; write it like http://127.0.0.1:30000"
+            f"{shown(url)!r} is not the address of a server; write it like http://127.0.0.1:30000"
         )
     return parsed
 
@@ -202,30 +243,39 @@ def refusal(status: int, reason: str, retry_after: str | None, called: str, aske
 
 
 def seconds_of(retry_after: str | None) -> float | None:
-    """A Retry-After header in seconds: it may be a number or a date; None when it is neither."""
+    """A Retry-After header in seconds: it may be a number or a date; None when it is neither.
+
+    A date without a zone is in UTC, as all dates of HTTP are.
+    """
     if retry_after is None:
         return None
-    try:
-        return max(0.0, float(retry_after))
-    except ValueError:
-        pass
+    if SECONDS.fullmatch(retry_after.strip()):
+        return float(retry_after)
     try:
         when = parsedate_to_datetime(retry_after)
-    except ValueError:
+        if when.tzinfo is None:
+            when = when.replace(tzinfo=UTC)
+        return max(0.0, (when - datetime.now(UTC)).total_seconds())
+    except (ValueError, OverflowError, TypeError, IndexError):
         return None
-    return max(0.0, (when - datetime.now(UTC)).total_seconds())
 
 
 def said(content: bytes) -> str:
-    """What a server says about an error, in one line."""
-    text = content.decode(errors="replace")
+    """What a server says about an error, in one line of printable characters."""
+    text = content[:SHOWN_BYTES].decode(errors="replace")
     try:
         body = msgspec.json.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except NO_JSON:
         body = None
     for name in ("error", "message", "detail"):
         if isinstance(body, dict) and name in body:
             body = body[name]
     if isinstance(body, str):
-        text = body
-    return " ".join(text.split())[:SHOWN_CHARACTERS] or "nothing more was said"
+        text = body[:SHOWN_BYTES]
+    return printable(text, SHOWN_CHARACTERS) or "nothing more was said"
+
+
+def printable(text: str, characters_max: int) -> str:
+    """The beginning of `text` in one line; what a terminal might obey is shown as `?`."""
+    line = " ".join(text.split())[:characters_max]
+    return "".join(one if one.isprintable() else "?" for one in line)

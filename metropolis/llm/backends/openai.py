@@ -1,31 +1,50 @@
 """The same servers through the `openai` client, for what that knows of clouds and proxies.
 
-Its HTTP stack takes many times the processor time of `compatible` (docs/llm.md).
+Its HTTP stack takes many times the processor time of `compatible` (docs/llm.md). It sends requests;
+answers are read, limited and checked as those of `compatible`. Every call has a connection of its
+own: the stack takes what a server sends behind an answer for the answer to the next request.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote, unquote
 
 from metropolis.llm.backends.compatible import Compatible
-from metropolis.llm.backends.http import CHECK_S, refusal, said
-from metropolis.llm.backends.wire import Counts, completion_of
+from metropolis.llm.backends.connection import LIMITS, AnswerLimitError, AnswerLimits
+from metropolis.llm.backends.http import (
+    CHECK_S,
+    SHOWN_CHARACTERS,
+    decode,
+    events_in,
+    printable,
+    refusal,
+    said,
+)
+from metropolis.llm.backends.meter import Meter
 from metropolis.llm.base import (
-    Completion,
     LLMError,
     MalformedError,
     Request,
     UnavailableError,
     UnreachableError,
 )
+from metropolis.llm.placement import GATEWAY, PREFIX, headers_of
 from metropolis.types import MetropolisError
 
 if TYPE_CHECKING:
-    from openai import AsyncOpenAI
+    from httpx2 import Request as SentRequest
+    from httpx2 import Response
+    from openai import AsyncAPIResponse, AsyncOpenAI
 
 NO_KEY = "none"
+OK = 200
+
+T = TypeVar("T")
 
 
 class OpenAIClient(Compatible):
@@ -34,9 +53,26 @@ class OpenAIClient(Compatible):
     Raises MetropolisError when the `openai` package is missing.
     """
 
-    def __init__(self, url: str, model: str | None = None) -> None:
-        super().__init__(url, model)
-        self._client = _open(self._server.url.geturl())
+    def __init__(
+        self,
+        url: str,
+        model: str | None = None,
+        *,
+        sends_seed: bool = True,
+        limits: AnswerLimits = LIMITS,
+    ) -> None:
+        super().__init__(url, model, sends_seed=sends_seed, limits=limits)
+        self._server = _Server(self._url, self._server.called, limits)
+
+
+class _Server:
+    """See wire.Server."""
+
+    def __init__(self, url: str, called: str, limits: AnswerLimits) -> None:
+        self._url, self.called, self._limits = url, called, limits
+        self.meter = Meter(called)
+        self._is_gateway = False
+        self._client = _open(url, limits)
 
     def __getstate__(self) -> dict[str, Any]:
         """The client belongs to this process."""
@@ -45,91 +81,153 @@ class OpenAIClient(Compatible):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Begin anew in another process."""
         vars(self).update(state)
-        self._client = _open(self._server.url.geturl())
+        self._client = _open(self._url, self._limits)
 
-    async def complete(self, request: Request) -> Completion:
-        """The whole answer."""
-        import openai
-
-        body = self.body_of(request)
+    async def get(self, path: str, form: type[T]) -> T:  # noqa: ARG002 -- there is one
+        """See wire.Server; lists models."""
+        listing = self._client.models.with_streaming_response.list()
         try:
-            answer: Any = await self._create(request, body)
-        except (openai.OpenAIError, ValueError) as error:  # ValueError: not JSON
-            raise self._failure(error, request.where) from error
-        try:
-            choice, counts = answer.choices[0], _counts(answer.usage)
-            text = choice.text if request.messages is None else choice.message.content
-            finish = choice.finish_reason
-        except (AttributeError, IndexError, TypeError) as error:  # no such fields
-            raise self._failure(error, request.where) from error
-        return completion_of(str(self), text or "", counts, finish, request)
+            async with asyncio.timeout(CHECK_S), self._sent(listing, "the check") as answer:
+                content = await self._content(answer)
+                self._is_gateway = GATEWAY in answer.headers
+        except TimeoutError:
+            raise UnavailableError(
+                f"{self.called} did not answer within {CHECK_S:g} s; is the address right?"
+            ) from None
+        return decode(content, form, self.called, "the check")
 
-    async def stream(self, request: Request) -> AsyncGenerator[str | Completion, None]:
-        """The answer's pieces, and at last the whole."""
-        import openai
+    async def post(self, path: str, body: Any, form: type[T], asked: Request) -> T:
+        """See wire.Server."""
+        async with self._sent(self._creating(path, body, asked), asked.where) as answer:
+            content = await self._content(answer)
+        return decode(content, form, self.called, asked.where)
 
-        body = self.body_of(request)
-        body |= {"stream": True, "stream_options": {"include_usage": True}}
-        pieces: list[str] = []
-        counts = finish = None
-        try:
-            async with await self._create(request, body) as events:
-                async for event in events:
-                    counts = _counts(event.usage) or counts
-                    for choice in event.choices:
-                        finish = choice.finish_reason or finish
-                        piece = choice.text if request.messages is None else choice.delta.content
-                        if piece:
-                            pieces.append(piece)
-                            yield piece
-        except openai.OpenAIError as error:
-            raise self._failure(error, request.where) from error
-        yield completion_of(str(self), "".join(pieces), counts, finish, request)
+    async def events(
+        self, path: str, body: Any, form: type[T], asked: Request
+    ) -> AsyncGenerator[T, None]:
+        """See wire.Server."""
+        async with self._sent(self._creating(path, body, asked), asked.where) as answer:
+            pieces = answer.iter_bytes()
+            async for event in events_in(pieces, form, self.called, asked.where, self._limits):
+                yield event
 
     async def close(self) -> None:
         """Close all connections."""
         await self._client.close()
 
-    async def _create(self, request: Request, body: dict[str, Any]) -> Any:
-        if request.messages is None:
-            return await self._client.completions.create(**body)
-        return await self._client.chat.completions.create(**body)
+    def _creating(
+        self, path: str, body: Any, asked: Request
+    ) -> AbstractAsyncContextManager[AsyncAPIResponse[Any]]:
+        headers: Any = {}
+        if self._is_gateway:
+            headers = {name: quote(value) for name, value in headers_of(asked).items()}
+        client = self._client
+        route: Any = client.completions if path == "completions" else client.chat.completions
+        creating: AbstractAsyncContextManager[AsyncAPIResponse[Any]]
+        creating = route.with_streaming_response.create(**body, extra_headers=headers)
+        return creating
 
-    async def _models(self) -> list[str]:
+    async def _content(self, answer: AsyncAPIResponse[Any]) -> bytes:
+        content = bytearray()
+        async for piece in answer.iter_bytes():
+            content += piece
+            _check(len(content), self._limits)
+        return bytes(content)
+
+    @asynccontextmanager
+    async def _sent(
+        self, sending: AbstractAsyncContextManager[AsyncAPIResponse[Any]], asked: str
+    ) -> AsyncGenerator[AsyncAPIResponse[Any], None]:
+        """The answer, once its headers have come; raises LLMError for every failure."""
+        import httpx2
         import openai
 
         try:
-            listed = await self._client.with_options(timeout=CHECK_S).models.list()
-        except openai.OpenAIError as error:
-            raise self._failure(error, "the check") from error
-        return [model.id for model in listed.data]
-
-    def _failure(self, error: Exception, asked: str) -> LLMError:
-        import openai
-
-        if isinstance(error, openai.APIStatusError):
-            response = error.response
-            reason = said(response.content).replace(self._client.api_key, "…")
-            retry_after = response.headers.get("retry-after")
-            return refusal(response.status_code, reason, retry_after, str(self), asked)
-        if isinstance(error, openai.APIConnectionError):
+            async with sending as answer:
+                yield answer
+        except AnswerLimitError as error:
+            raise MalformedError(f"{self.called} gave an answer to {asked} that {error}") from None
+        except openai.APIStatusError as error:
+            raise self._refusal(error, asked) from None
+        except (openai.APIConnectionError, httpx2.ConnectError) as error:
             cause = error.__cause__ or error
-            nobody = type(cause).__name__ == "ConnectError"  # of the HTTP library that openai uses
-            kind = UnreachableError if nobody else UnavailableError
-            return kind(f"{self} cannot be reached for {asked}: {cause}")
-        return MalformedError(f"{self} gave a malformed answer to {asked}: {error}")
+            kind = (
+                UnreachableError
+                if isinstance(cause, httpx2.ConnectError | httpx2.ConnectTimeout)
+                else UnavailableError
+            )
+            reason = printable(str(cause), SHOWN_CHARACTERS)
+            raise kind(f"{self.called} cannot be reached for {asked}: {reason}") from None
+        except (openai.OpenAIError, httpx2.HTTPError, httpx2.StreamError) as error:
+            reason = printable(str(error), SHOWN_CHARACTERS)
+            raise MalformedError(
+                f"{self.called} broke off its answer to {asked}: {reason}"
+            ) from None
+
+    def _refusal(self, error: Any, asked: str) -> LLMError:
+        reason = said(error.response.content).replace(self._client.api_key, "…")
+        retry_after = error.response.headers.get("retry-after")
+        return refusal(error.response.status_code, reason, retry_after, self.called, asked)
 
 
-def _open(url: str) -> AsyncOpenAI:
+def _open(url: str, limits: AnswerLimits) -> AsyncOpenAI:
     try:
+        import httpx2
         import openai
     except ImportError:
         raise MetropolisError(
             f"openai:{url} needs the openai client: pip install 'metropolis[openai]'"
         ) from None
     key = os.environ.get("OPENAI_API_KEY") or NO_KEY
-    return openai.AsyncOpenAI(base_url=url, api_key=key, max_retries=0, timeout=None)
+    return openai.AsyncOpenAI(
+        base_url=url,
+        api_key=key,
+        max_retries=0,
+        timeout=None,
+        default_headers={"Accept-Encoding": "identity"},
+        http_client=openai.DefaultAsyncHttpxClient(
+            timeout=None,
+            limits=httpx2.Limits(max_keepalive_connections=0),
+            event_hooks={"request": [_write_names], "response": [_limiting(limits)]},
+        ),
+    )
 
 
-def _counts(usage: Any) -> Counts | None:
-    return None if usage is None else Counts(usage.prompt_tokens, usage.completion_tokens)
+async def _write_names(request: SentRequest) -> None:
+    """In UTF-8; the client takes what it is given for ASCII."""
+    request.headers.encoding = "utf-8"
+    for name in request.headers:
+        if name.startswith(PREFIX.lower()):
+            request.headers[name] = unquote(request.headers[name])
+
+
+def _limiting(limits: AnswerLimits) -> Callable[[Response], Awaitable[None]]:
+    """Of answers that the client reads by itself, which are errors and redirections."""
+    import httpx2
+
+    class Limited(httpx2.AsyncByteStream):
+        def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+            self._stream = stream
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            came = 0
+            async for piece in self._stream:
+                came += len(piece)
+                _check(came, limits)
+                yield piece
+
+        async def aclose(self) -> None:
+            await self._stream.aclose()
+
+    async def limit(response: Response) -> None:
+        if response.headers.get("content-encoding", "identity") != "identity":
+            raise AnswerLimitError("is compressed, which was not asked for")
+        if response.status_code != OK and isinstance(response.stream, httpx2.AsyncByteStream):
+            response.stream = Limited(response.stream)
+
+    return limit
+
+
+def _check(came_bytes: int, limits: AnswerLimits) -> None:
+    if came_bytes > limits.body_bytes:
+        raise AnswerLimitError(f"is longer than {limits.body_bytes:,} bytes")

@@ -7,15 +7,23 @@ import ssl
 from typing import Any
 from urllib.parse import SplitResult
 
-from metropolis.llm.backends.connection import Address, Connection, connect, connect_again
+from metropolis.llm.backends.connection import (
+    LIMITS,
+    Address,
+    AnswerLimits,
+    Connection,
+    connect,
+    connect_again,
+)
 
 CONNECT_S = 10.0
 
 
 class Connections:
-    """To the server at `url`."""
+    """To the server at `url`, whose answers stay within `limits`."""
 
-    def __init__(self, url: SplitResult) -> None:
+    def __init__(self, url: SplitResult, limits: AnswerLimits = LIMITS) -> None:
+        self.limits = limits
         self._host = url.hostname or ""
         self._port = url.port or (443 if url.scheme == "https" else 80)
         self._is_tls = url.scheme == "https"
@@ -45,9 +53,11 @@ class Connections:
         try:
             async with asyncio.timeout(CONNECT_S):
                 if self._address is None:
-                    connection = await connect(self._host, self._port, self._tls)
+                    connection = await connect(self._host, self._port, self._tls, self.limits)
                 else:
-                    connection = await connect_again(self._address, self._tls, self._host)
+                    connection = await connect_again(
+                        self._address, self._tls, self._host, self.limits
+                    )
         except TimeoutError:
             raise ConnectionError(f"no connection within {CONNECT_S:g} s") from None
         except OSError:

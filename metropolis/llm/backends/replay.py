@@ -17,14 +17,9 @@ class Replay:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        try:
-            if not self.path.is_file():
-                raise MetropolisError(f"{self.path} is not there; name the journal of a former run")
-            self._answers, _ = read_journal(self.path)
-        except OSError as error:
-            raise MetropolisError(
-                f"{self.path} cannot be read: {error.strerror}; name the journal of a former run"
-            ) from None
+        if not self.path.is_file():
+            raise MetropolisError(f"{self.path} is not there; name the journal of a former run")
+        self._answers = dict(read_journal(self.path))
 
     def __str__(self) -> str:
         return f"the journal {self.path}"

@@ -17,8 +17,9 @@ from typing import Any
 import msgspec
 
 from metropolis.llm.backends import wire
+from metropolis.llm.backends.connection import LIMITS, AnswerLimits
 from metropolis.llm.backends.http import ABORT_S, JSONServer
-from metropolis.llm.base import Completion, LLMError, Request
+from metropolis.llm.base import Completion, LLMError, MalformedError, Request
 
 CHAT = "v1/chat/completions"
 STEPS_PER_PRIORITY = 32
@@ -31,8 +32,10 @@ class _Finish(msgspec.Struct):
     type: str
 
 
-class _Meta(wire.Counts):
+class _Meta(msgspec.Struct):
     finish_reason: _Finish | None
+    prompt_tokens: Any = None
+    completion_tokens: Any = None
 
 
 class _Generated(msgspec.Struct):
@@ -43,14 +46,26 @@ class _Generated(msgspec.Struct):
 class SGLang:
     """A backend before the SGLang server at `url`; a key, if it wants one, is SGLANG_API_KEY's.
 
-    `model` is checked against what the server serves; None takes what is there.
+    `model` is checked against what the server serves; None takes what is there. `sends_seed`
+    False leaves out sampling seeds. Answers stay within `limits`. A gateway of metropolis is
+    recognised as by `Compatible`.
     """
 
-    def __init__(self, url: str, model: str | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        model: str | None = None,
+        *,
+        sends_seed: bool = True,
+        limits: AnswerLimits = LIMITS,
+    ) -> None:
         self.name = model or "default"
-        self._wanted = model
+        self._wanted, self._sends_seed = model, sends_seed
         self._server = JSONServer(
-            "SGLang", url.rstrip("/").removesuffix("/v1"), os.environ.get("SGLANG_API_KEY")
+            "SGLang",
+            url.rstrip("/").removesuffix("/v1"),
+            os.environ.get("SGLANG_API_KEY"),
+            limits,
         )
         self._rid = _new_rid()
         self._count = count()
@@ -79,7 +94,7 @@ class SGLang:
             if request.messages is not None:
                 return await wire.ask(self._server, CHAT, body, request)
             return self._completion(
-                await self._server.post("generate", body, _Generated, request.where), request
+                await self._server.post("generate", body, _Generated, request), request
             )
 
     async def stream(self, request: Request) -> AsyncGenerator[str | Completion, None]:
@@ -109,15 +124,19 @@ class SGLang:
             "priority": priority,
         }
         if request.messages is None:
-            return {"text": request.prompt, "sampling_params": _sampling(request), **shared}
+            sampling = _sampling(request)
+            if self._sends_seed:
+                sampling["sampling_seed"] = request.seed
+            return {"text": request.prompt, "sampling_params": sampling, **shared}
         body: dict[str, Any] = {
             "model": self.name,
             "messages": request.messages,
             "max_tokens": request.max_tokens,
             "temperature": request.temperature,
-            "seed": request.seed,
             **shared,
         }
+        if self._sends_seed:
+            body["seed"] = request.seed
         if request.stop:
             body["stop"] = request.stop
         if request.regex is not None:
@@ -129,21 +148,33 @@ class SGLang:
     async def _stream_generate(
         self, body: dict[str, Any], request: Request
     ) -> AsyncGenerator[str | Completion, None]:
-        text = ""
-        events = self._server.events(
-            "generate", {**body, "stream": True}, _Generated, request.where
-        )
-        async for event in events:
-            if len(event.text) > len(text):  # every event holds all the text so far
-                yield event.text[len(text) :]
-                text = event.text
-            if event.meta_info.finish_reason is not None:
-                yield self._completion(event, request)
+        text, last = "", None
+        streamed = {**body, "stream": True}
+        async with aclosing(
+            self._server.events("generate", streamed, _Generated, request)
+        ) as events:
+            async for event in events:
+                if last is not None:
+                    continue
+                if not event.text.startswith(text):  # every event holds all the text so far
+                    raise MalformedError(f"{self} took back text of its answer to {request.where}")
+                self._server.meter.check_length(len(event.text), request)
+                piece, text = event.text[len(text) :], event.text
+                if piece:
+                    yield piece
+                if event.meta_info.finish_reason is not None:
+                    last = event
+        if last is not None:
+            yield self._completion(last, request)
 
     def _completion(self, answer: _Generated, request: Request) -> Completion:
         meta = answer.meta_info
         finish = None if meta.finish_reason is None else meta.finish_reason.type
-        return wire.completion_of(str(self), answer.text, meta, finish, request)
+        usage = {
+            "prompt_tokens": meta.prompt_tokens,
+            "completion_tokens": meta.completion_tokens,
+        }
+        return wire.completion_of(self._server.meter, answer.text, 0, usage, finish, request)
 
     @contextmanager
     def _aborting(self, rid: str) -> Iterator[None]:
@@ -170,7 +201,6 @@ def _sampling(request: Request) -> dict[str, Any]:
     parameters: dict[str, Any] = {
         "max_new_tokens": request.max_tokens,
         "temperature": request.temperature,
-        "sampling_seed": request.seed,
     }
     if request.stop:
         parameters["stop"] = request.stop

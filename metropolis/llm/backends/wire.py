@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from metropolis.llm.backends.meter import Meter
 from metropolis.llm.base import (
     Completion,
     MalformedError,
@@ -14,7 +16,9 @@ from metropolis.llm.base import (
     Request,
     UnavailableError,
 )
-from metropolis.llm.tokens import approximate_tokens
+
+NAME_CHARACTERS = 80
+"""Of what a server calls its models and reasons, in sentences."""
 
 T = TypeVar("T")
 
@@ -26,25 +30,39 @@ class Server(Protocol):
     def called(self) -> str:
         """How errors name it."""
 
+    @property
+    def meter(self) -> Meter:
+        """Counts tokens of its answers."""
+
     async def get(self, path: str, form: type[T]) -> T:
         """The answer to a GET."""
 
-    async def post(self, path: str, body: Any, form: type[T], asked: str) -> T:
+    async def post(self, path: str, body: Any, form: type[T], asked: Request) -> T:
         """The answer to a POST of `body`."""
 
-    def events(self, path: str, body: Any, form: type[T], asked: str) -> AsyncGenerator[T, None]:
+    def events(
+        self, path: str, body: Any, form: type[T], asked: Request
+    ) -> AsyncGenerator[T, None]:
         """The server-sent events that answer a POST of `body`."""
 
 
-class Counts(msgspec.Struct):
-    """The tokens of one call, as the server counts them."""
+class ConnectedServer(Server, Protocol):
+    """One whose connections are its own."""
 
-    prompt_tokens: int
-    completion_tokens: int
+    async def close(self) -> None:
+        """Close them all."""
 
 
 class _Text(msgspec.Struct, frozen=True):
     content: str | None = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+
+    @property
+    def hidden(self) -> int:
+        """Characters of thoughts, which vLLM and SGLang tell apart."""
+        thoughts = self.reasoning_content or self.reasoning
+        return len(thoughts) if isinstance(thoughts, str) else 0
 
 
 class _Choice(msgspec.Struct):
@@ -56,7 +74,7 @@ class _Choice(msgspec.Struct):
 
 class _Answer(msgspec.Struct):
     choices: list[_Choice]
-    usage: Counts | None = None
+    usage: Any = None
 
 
 class _Model(msgspec.Struct):
@@ -74,7 +92,7 @@ async def models_of(server: Server, path: str) -> list[str]:
 
 def choose_model(called: str, wanted: str | None, models: list[str]) -> str:
     """The model to ask: the `wanted` one, or the only one there is; raises RefusedError."""
-    some = ", ".join(sorted(models)[:8]) or "no model"
+    some = ", ".join(name[:NAME_CHARACTERS] for name in sorted(models)[:8]) or "no model"
     if len(models) > 8:
         some += f" and {len(models) - 8} more"
     if wanted is not None and wanted not in models:
@@ -86,12 +104,13 @@ def choose_model(called: str, wanted: str | None, models: list[str]) -> str:
 
 async def ask(server: Server, path: str, body: Mapping[str, Any], asked: Request) -> Completion:
     """The whole answer to `body`."""
-    answer = await server.post(path, body, _Answer, asked.where)
+    answer = await server.post(path, body, _Answer, asked)
     if not answer.choices:
         raise MalformedError(f"{server.called} gave a malformed answer to {asked.where}: no choice")
     choice = answer.choices[0]
     text = (choice.text if asked.messages is None else choice.message.content) or ""
-    return completion_of(server.called, text, answer.usage, choice.finish_reason, asked)
+    hidden = choice.message.hidden
+    return completion_of(server.meter, text, hidden, answer.usage, choice.finish_reason, asked)
 
 
 async def stream(
@@ -100,34 +119,40 @@ async def stream(
     """The pieces of the answer to `body`, and at last the whole."""
     streamed = {**body, "stream": True, "stream_options": {"include_usage": True}}
     pieces: list[str] = []
-    finish = counts = None
-    async for event in server.events(path, streamed, _Answer, asked.where):
-        counts = event.usage or counts
-        for choice in event.choices:
-            finish = choice.finish_reason or finish
-            piece = choice.text if asked.messages is None else choice.delta.content
-            if piece:
-                pieces.append(piece)
-                yield piece
-    yield completion_of(server.called, "".join(pieces), counts, finish, asked)
+    finish = usage = None
+    hidden = text_bytes = 0
+    async with aclosing(server.events(path, streamed, _Answer, asked)) as events:
+        async for event in events:
+            usage = event.usage or usage
+            for choice in event.choices[:1]:
+                finish = choice.finish_reason or finish
+                hidden += choice.delta.hidden
+                piece = choice.text if asked.messages is None else choice.delta.content
+                if piece:
+                    text_bytes += len(piece.encode(errors="replace"))
+                    server.meter.check_length(text_bytes, asked)
+                    pieces.append(piece)
+                    yield piece
+    yield completion_of(server.meter, "".join(pieces), hidden, usage, finish, asked)
 
 
 def completion_of(
-    called: str, text: str, counts: Counts | None, finish: str | None, asked: Request
+    meter: Meter, text: str, hidden: int, usage: Any, finish: str | None, asked: Request
 ) -> Completion:
     """The completion; raises LLMError when the answer ended for another reason than it should.
 
-    Where the server does not count tokens, they are approximated.
+    `hidden` characters of thoughts are not in `text`; for `usage` see `Meter.counts`.
     """
+    called = meter.called
     if finish is None:
         raise MalformedError(f"{called} broke off its answer to {asked.where}")
     if finish == "abort":
         raise UnavailableError(f"{called} aborted its answer to {asked.where}")
     if finish not in ("stop", "length"):
-        raise RefusedError(f"{called} ended its answer to {asked.where} with {finish!r}")
-    if counts is None:
-        counts = Counts(approximate_tokens(asked.text), approximate_tokens(text))
-    return Completion(text, counts.prompt_tokens, counts.completion_tokens, finish)
+        reason = repr(finish[:NAME_CHARACTERS])
+        raise RefusedError(f"{called} ended its answer to {asked.where} with {reason}")
+    meter.check_length(len(text.encode(errors="replace")), asked)
+    return Completion(text, *meter.counts(usage, text, hidden, asked), finish)
 
 
 def response_format(schema: Mapping[str, Any]) -> dict[str, Any]:

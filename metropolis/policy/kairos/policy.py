@@ -101,6 +101,12 @@ class Kairos(Policy):
         if self._news * SHARE > len(self._places):
             self._order()
 
+    def function_ended(self, function: str) -> None:
+        """It leaves the order with the next one."""
+        self._remaining.pop(function, None)
+        if self._trials.pop(function, None):
+            self.version += 1
+
     def _order(self) -> None:
         self._news = 0
         known = {

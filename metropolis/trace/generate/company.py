@@ -85,12 +85,6 @@ def pairs_in_range(trace: Trace) -> Pairs:
     return Pairs(step, a, b)
 
 
-def ranges(starts: Int64, counts: Int64) -> Int64:
-    """starts[i], starts[i] + 1, ..., counts[i] of them, for every i."""
-    ends = np.cumsum(counts)
-    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + counts, counts)
-
-
 def of_the_awake(pairs: Pairs, living: Life) -> Pairs:
     """The pairs at steps at which neither sleeps."""
     step, a, b = pairs

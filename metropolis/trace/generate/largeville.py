@@ -12,8 +12,8 @@ from metropolis.maps.tiling import side_by_side
 from metropolis.maps.town import alderbrook
 from metropolis.trace.generate.calibration import CALIBRATION
 from metropolis.trace.generate.calls import generate_calls
-from metropolis.trace.generate.company import ranges
 from metropolis.trace.generate.movement import generate_movement
+from metropolis.trace.order import ranges
 from metropolis.trace.schema import Calls, Int32, Int64, Trace
 from metropolis.types import MetropolisError
 

@@ -31,6 +31,7 @@ ALIASES = {
     "seq": ("seq", "index"),
     "function": ("function", "kind"),
     "parents": ("parents",),
+    "other_parents": ("other_parents",),
     "attempts": ("attempts",),
     "model": ("model",),
     "prompt_tokens": ("prompt_tokens", "input_tokens"),
@@ -63,6 +64,8 @@ class _Entry:
     prefix_tokens: int
     attempts: int
     parents: list[int] | None
+    other_parents: list[tuple[int, int]]
+    """Agents and the numbers of their calls in this step."""
     prompt: str | None
     completion: str | None
 
@@ -183,9 +186,22 @@ class _Log:
             prefix_tokens=prefix_tokens,
             attempts=attempts,
             parents=parents,
+            other_parents=self._other_parents(fields, place),
             prompt=prompt,
             completion=completion,
         )
+
+    def _other_parents(self, fields: dict[str, Any], place: str) -> list[tuple[int, int]]:
+        given = _value(fields, "other_parents")
+        pairs = [] if given is None else given
+        if not isinstance(pairs, list) or not all(
+            isinstance(pair, list) and len(pair) == 2 and type(pair[1]) is int for pair in pairs
+        ):
+            raise MetropolisError(
+                f"{place}: other_parents is {brief(given)};"
+                " it should be a list of pairs of an agent and a call number"
+            )
+        return [(self._agent({"agent": agent}, place), number) for agent, number in pairs]
 
     def _agent(self, fields: dict[str, Any], place: str) -> int:
         agent = fields.get("agent")
@@ -215,7 +231,7 @@ class _Log:
         if function not in typical_tokens():
             raise MetropolisError(
                 f"{place}: {field} is missing, and no typical length is known for the function"
-                f" {function!r}; it should have {field}, {side}_chars or the text itself"
+                f" {brief(function)}; it should have {field}, {side}_chars or the text itself"
             )
         return typical_tokens()[function][side == "output"]
 
@@ -263,11 +279,10 @@ def _text(fields: dict[str, Any], field: str, place: str) -> str | None:
 def _columns(entries: list[_Entry]) -> Calls:
     """Entries in order as columns, each attempt a call that waits for the attempt before."""
     parents: list[list[int]] = []
-    last: list[int] = []  # of each entry of this agent-step: its last attempt
-    here = (-1, -1)
+    last_of: dict[tuple[int, int], list[int]] = {}  # of each agent-step's entries: the last attempt
+    waiting: list[tuple[list[int], _Entry]] = []
     for entry in entries:
-        if (entry.step, entry.agent) != here:
-            here, last = (entry.step, entry.agent), []
+        last = last_of.setdefault((entry.step, entry.agent), [])
         if entry.parents is None:
             parents.append(last[-1:])
         else:
@@ -279,9 +294,21 @@ def _columns(entries: list[_Entry]) -> Calls:
                         f" this step and agent, here {right}"
                     )
             parents.append([last[parent] for parent in entry.parents])
+        if entry.other_parents:
+            waiting.append((parents[-1], entry))
         first = len(parents) - 1
         parents.extend([first + i] for i in range(entry.attempts - 1))
         last.append(len(parents) - 1)
+    for found, entry in waiting:
+        for agent, number in entry.other_parents:
+            calls = last_of.get((entry.step, agent), [])
+            if agent == entry.agent or not 0 <= number < len(calls):
+                raise MetropolisError(
+                    f"{entry.place}: other_parents has call {number} of agent {agent};"
+                    " it should number calls of other agents in this step"
+                )
+            found.append(calls[number])
+        found.sort()
     repeat = np.array([entry.attempts for entry in entries], np.int64)
 
     def numbers(field: str, dtype: type) -> Any:

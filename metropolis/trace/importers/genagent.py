@@ -63,10 +63,10 @@ def read_master(content: dict[str, Any], path: Path) -> Recording:
         for name, entry in moves.items():
             if step and name not in where:
                 raise MetropolisError(
-                    f"{path}, step {step}: agent {name!r} is missing at step 0;"
+                    f"{path}, step {step}: agent {brief(name)} is missing at step 0;"
                     " step 0 should hold every agent"
                 )
-            where[name] = _movement(entry, f"{path}, step {step}, agent {name!r}")
+            where[name] = _movement(entry, f"{path}, step {step}, agent {brief(name)}")
         ends.append(dict(where))
     return _recording(ends[:1] + ends[:-1], path.parent / "meta.json", path.parent)
 
@@ -153,7 +153,7 @@ def _same_agents(first: _Tiles, here: _Tiles, path: Path) -> None:
     for name in sorted(first.keys() ^ here.keys()):
         given = "missing" if name in first else "new"
         raise MetropolisError(
-            f"{path}: agent {name!r} is {given}; every step should hold the same agents"
+            f"{path}: agent {brief(name)} is {given}; every step should hold the same agents"
         )
 
 
@@ -169,9 +169,9 @@ def _environment(content: Any, path: Path) -> _Tiles:
     for name, entry in content.items():
         if not isinstance(entry, dict) or "x" not in entry or "y" not in entry:
             raise MetropolisError(
-                f"{path}, agent {name!r}: x or y is missing; both should be there"
+                f"{path}, agent {brief(name)}: x or y is missing; both should be there"
             )
-        tiles[name] = _tile([entry["x"], entry["y"]], f"{path}, agent {name!r}")
+        tiles[name] = _tile([entry["x"], entry["y"]], f"{path}, agent {brief(name)}")
     return tiles
 
 
@@ -180,7 +180,9 @@ def _movements(content: Any, path: Path) -> _Tiles:
     agents = content.get("persona")
     if not isinstance(agents, dict):
         raise MetropolisError(f"{path}: 'persona' should be an object with every agent's movement")
-    return {name: _movement(entry, f"{path}, agent {name!r}") for name, entry in agents.items()}
+    return {
+        name: _movement(entry, f"{path}, agent {brief(name)}") for name, entry in agents.items()
+    }
 
 
 def _movement(entry: Any, place: str) -> _Tile:
@@ -237,7 +239,7 @@ def _meta(path: Path, steps: int) -> tuple[datetime | None, float | None]:
             step_s = max(1.0, float(np.rint(passed_s / steps)))
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise MetropolisError(
-            f"{path}: cannot be understood ({error!r}); it should have start_date"
+            f"{path}: cannot be understood ({brief(error)}); it should have start_date"
             " (February 13, 2023), curr_time (February 13, 2023, 00:01:00), sec_per_step and step"
         ) from None
     return start, step_s

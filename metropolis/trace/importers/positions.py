@@ -14,6 +14,7 @@ from metropolis.trace.importers.recording import (
     parse_start,
     parse_tracks,
 )
+from metropolis.trace.validate import brief
 from metropolis.types import MetropolisError
 
 
@@ -118,7 +119,7 @@ def _conversations(entries: Any, agents: list[str], path: Path) -> tuple[Convers
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise MetropolisError(
-                f"{path}, conversation {i}: cannot be understood ({error!r}); it should have start,"
-                " end, n_utterances, and an initiator and participants among the agents"
+                f"{path}, conversation {i}: cannot be understood ({brief(error)}); it should have"
+                " start, end, n_utterances, and an initiator and participants among the agents"
             ) from None
     return tuple(conversations)

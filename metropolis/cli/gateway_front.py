@@ -1,0 +1,159 @@
+"""Options of `metropolis gateway` that say what clients may take of it."""
+
+from __future__ import annotations
+
+import functools
+import re
+import resource
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from metropolis.gateway.access import Access, is_loopback
+from metropolis.gateway.keys import Keys
+from metropolis.gateway.limits import Limits
+from metropolis.types import MetropolisError
+
+DEFAULTS = Limits()
+UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+FILES_KEPT = 64
+"""Open files that are no connections."""
+
+
+class Size(click.ParamType[int]):
+    """A number of bytes, like 16MiB."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Bytes."""
+        if isinstance(value, int):
+            return value
+        written = re.fullmatch(r"([1-9]\d{0,11})\s?(|KiB|MiB|GiB)", value)
+        if written is None:
+            self.fail(f"{value!r} is no size; write bytes, or a number like 16MiB", param, ctx)
+        return int(written[1]) * UNITS[written[2]]
+
+
+class Front(NamedTuple):
+    """What clients may do."""
+
+    limits: Limits
+    access: Access
+    tls: ssl.SSLContext | None
+    """None: plain HTTP."""
+
+
+def front_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives `command`, which has a `host`, these options; it gets them as `front`."""
+
+    @click.option(
+        "--api-key-file", type=FILE, metavar="FILE",
+        help="Lines of a tenant and a key: requests without such a key are answered with 401, and "
+        "engines get the key in METROPOLIS_ENGINE_KEY instead. SIGHUP reads it again.",
+    )  # fmt: skip
+    @click.option(
+        "--allow-host", "hosts", multiple=True, metavar="NAME",
+        help="A name by which requests may call this host, beside addresses, localhost and --host. "
+        "Repeat it for more.",
+    )  # fmt: skip
+    @click.option(
+        "--allow-origin", "origins", multiple=True, metavar="ORIGIN",
+        help="Web pages that may use the gateway, like https://chat.example. Repeat it for more; "
+        "* allows all.",
+    )  # fmt: skip
+    @click.option(
+        "--certificate", type=FILE, metavar="FILE",
+        help="Serve HTTPS with this certificate and its chain, as PEM.",
+    )  # fmt: skip
+    @click.option(
+        "--certificate-key", type=FILE, metavar="FILE",
+        help="The key of the certificate, if it is not in the same file.",
+    )  # fmt: skip
+    @click.option(
+        "--body-limit", type=Size(), default="16MiB", show_default=True, metavar="SIZE",
+        help="A request's body at most, unpacked; larger ones are answered with 413.",
+    )  # fmt: skip
+    @click.option(
+        "--bodies-limit", type=Size(), default="1GiB", show_default=True, metavar="SIZE",
+        help="All bodies in memory together; beyond it requests are answered with 503.",
+    )  # fmt: skip
+    @click.option(
+        "--connections-limit", type=click.IntRange(1), default=DEFAULTS.connections,
+        show_default=True,
+        help="Connections of clients at most; beyond it the idlest and slowest are dropped.",
+    )  # fmt: skip
+    @functools.wraps(command)
+    def with_front(
+        host: str,
+        api_key_file: Path | None,
+        hosts: tuple[str, ...],
+        origins: tuple[str, ...],
+        certificate: Path | None,
+        certificate_key: Path | None,
+        body_limit: int,
+        bodies_limit: int,
+        connections_limit: int,
+        **options: Any,
+    ) -> None:
+        if bodies_limit < body_limit:
+            raise MetropolisError(
+                f"--bodies-limit is {bodies_limit:,} bytes, less than one body may have; make it "
+                f"at least --body-limit, which is {body_limit:,}"
+            )
+        if api_key_file is None and not is_loopback(host):
+            raise MetropolisError(
+                f"--host {host}: other machines may reach the gateway, and would need no key to "
+                "use its engines; name keys with --api-key-file, or listen at 127.0.0.1"
+            )
+        keys = None if api_key_file is None else Keys(api_key_file, tell)
+        front = Front(
+            Limits(body_limit, bodies_limit, connections_limit),
+            Access((host, *hosts), origins, keys),
+            _tls(certificate, certificate_key),
+        )
+        command(host=host, front=front, **options)
+
+    return with_front
+
+
+def tell(news: str) -> None:
+    """One line on standard error."""
+    click.echo(news, err=True)
+
+
+def _tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    if certificate is None:
+        if key is not None:
+            raise MetropolisError("--certificate-key has no certificate; name it by --certificate")
+        return None
+
+    def password() -> str:
+        raise MetropolisError(f"{key or certificate}: the key has a password; take it off")
+
+    names = f"{certificate}" if key is None else f"{certificate}, {key}"
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(certificate, key, password)
+    except ssl.SSLError as error:
+        reason = error.reason or "no PEM"
+        raise MetropolisError(f"{names}: no certificate with its key ({reason})") from None
+    except OSError as error:
+        raise MetropolisError(f"{names}: {error.strerror}; write a PEM file") from None
+    return context
+
+
+def allow_connections(limits: Limits, engine_connections: int) -> None:
+    """Open as many files as this process may; say when that is less than the limits need."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    needed = limits.connections + engine_connections + FILES_KEPT
+    if most != resource.RLIM_INFINITY and most < needed:
+        tell(
+            f"this process may open {most} files, and {limits.connections} connections of clients "
+            f"with those to engines need {needed}; raise `ulimit -n` or lower --connections-limit"
+        )

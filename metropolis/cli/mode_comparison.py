@@ -1,0 +1,70 @@
+"""A run's own calls, replayed in every mode on simulated instances."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from metropolis.cli.run_options import RunOptions
+from metropolis.runtime.replay import Setting, mine, ratio, replay
+from metropolis.runtime.run_directory import RunDirectory
+from metropolis.sim.profiles import load_profile
+from metropolis.trace.schema import Trace
+from metropolis.types import MetropolisError
+from metropolis.world.base import World
+
+
+@dataclass(frozen=True)
+class Compared:
+    """In one mode."""
+
+    mode: str
+    makespan_sim_s: float
+    over_lockstep: float | None
+    over_sequential: float | None
+    share_of_oracle: float | None
+
+
+def compared(
+    trace: Trace, world: World, options: RunOptions, folder: Path
+) -> tuple[Sequence[Compared], str | None]:
+    """The run in `folder` in every mode; else why not, if it has calls, and what would help.
+
+    A run that has ended well stays so, whatever becomes of its comparison.
+    """
+    if not len(trace.calls):
+        return [], None
+    try:
+        return _compare(trace, world, options), None
+    except MetropolisError as error:
+        file = RunDirectory(folder).trace
+        return [], (
+            f"There is no comparison of the modes: {error}. `metropolis replay {file} --profile "
+            "NAME` makes one on other instances."
+        )
+
+
+def _compare(trace: Trace, world: World, options: RunOptions) -> Sequence[Compared]:
+    setting = Setting(
+        world.metric,
+        world.perception_radius,
+        world.max_velocity,
+        load_profile(options.profile),
+        options.profile,
+        options.instances,
+        joint_radius=world.joint_radius,
+    )
+    graph = mine(trace, setting)
+    modes = ("sequential", "lockstep", options.rule, "oracle")
+    replayed = [replay(trace, mode, setting, graph) for mode in modes]
+    return [
+        Compared(
+            "out_of_order" if row.rule else row.mode,
+            row.makespan_sim_s,
+            ratio(replayed, row, "lockstep"),
+            ratio(replayed, row, "sequential"),
+            ratio(replayed, row, "oracle"),
+        )
+        for row in replayed
+    ]

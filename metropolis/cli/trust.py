@@ -1,0 +1,63 @@
+"""Folders of runs that others have written: what they name, and whether the user wants it."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping
+from typing import Any
+
+import click
+
+from metropolis.addresses import without_secrets
+from metropolis.cli.terminal import printable
+from metropolis.runtime.run_directory import RunDirectory
+from metropolis.runtime.stored import MEMORY, read_place
+from metropolis.types import MetropolisError
+
+SHOWN_CHARACTERS = 200
+READ_CHARACTERS = 4096
+"""No path is longer."""
+_HARMLESS = ("mode", "rule", "model", "workers")
+"""Options that name nothing to run or to connect to."""
+_WHAT = "what is named there is run as code, read, or connected to with your API keys and passwords"
+
+
+def check_trust(
+    directory: RunDirectory, about: Mapping[str, Any], changed: Mapping[str, Any], *, trust: bool
+) -> None:
+    """Show what a folder names that this user has not written, or that was changed since.
+
+    `about` are the options in its run.json, `changed` those on the command line in their place.
+    Raises MetropolisError unless the user said that they `trust` it.
+    """
+    reasons = []
+    if directory.distrust is not None:
+        reasons.append(f"{directory.root / 'run.json'}: {directory.distrust}")
+    named = list(_named(about, changed))
+    if changed.get("store", about.get("store")) != MEMORY:
+        place, distrust = read_place(directory)
+        if distrust is not None:
+            reasons.append(distrust)
+            named.append(f"store.json {_shown(place.run)} in {_shown(place.address)}")
+    if not reasons:
+        return
+    sentence = f"{'; '.join(reasons)}; it names {', '.join(named) or 'nothing'}: {_WHAT}"
+    if not trust:
+        raise MetropolisError(f"{sentence}; add --trust if you trust all of it")
+    click.echo(f"metropolis: {sentence}; --trust is given", err=True)
+
+
+def _named(about: Mapping[str, Any], changed: Container[str]) -> Iterator[str]:
+    for option, value in about.items():
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str) and option not in changed and option not in _HARMLESS:
+                yield f"{printable(option.replace('_', '-'))} {_shown(text)}"
+
+
+def _shown(text: str) -> str:
+    if len(text) > READ_CHARACTERS:
+        return f"(a text of {len(text):,} characters)"
+    text = without_secrets(text)
+    if len(text) > SHOWN_CHARACTERS:  # the end of a path names the file
+        half = SHOWN_CHARACTERS // 2
+        text = f"{text[:half]}…{text[-half:]}"
+    return f"'{printable(text)}'"

@@ -1,0 +1,44 @@
+"""Dispatchers under control: what they must not return or raise, and requests that they hold."""
+
+from __future__ import annotations
+
+from operator import index
+
+from metropolis.dispatch.base import Dispatcher
+from metropolis.policy.base import QueuedRequest
+from metropolis.policy.faults import PluginError, failed
+from metropolis.types import MetropolisError
+
+
+def placed_by(dispatcher: Dispatcher, request: QueuedRequest, now_s: float) -> int | None:
+    """Where `dispatcher` places `request`.
+
+    Raises PluginError if it fails or names no open instance.
+    """
+    try:
+        placed = dispatcher.place(request, now_s)
+    except MetropolisError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise failed("dispatcher", dispatcher, error) from error
+    if placed is None:
+        return None
+    instances = dispatcher.fleet.instances
+    try:
+        instance = index(placed)
+    except TypeError:
+        instance = -1
+    if not 0 <= instance < instances:
+        names = f"instances are 0 to {instances - 1}" if instances > 1 else "the instance is 0"
+        fault = f"placed a request on the instance {placed!r}; {names}"
+    elif instance in dispatcher.closed:
+        fault = f"placed a request on instance {instance}, which is closed"
+    else:
+        return instance
+    raise PluginError("dispatcher", dispatcher, fault)
+
+
+def holding(dispatcher: Dispatcher, requests: int) -> PluginError:
+    """The error of a dispatcher that holds back so many though nothing is at work."""
+    fault = f"holds {requests} requests back though no instance is at work; it must place one"
+    return PluginError("dispatcher", dispatcher, fault)

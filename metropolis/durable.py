@@ -1,0 +1,275 @@
+"""Files that tell when they are damaged; docs/run-folder.md describes the format.
+
+A line is `{"line":N,"crc32":C,FIELDS}`: N counts from 1, C is the CRC-32 of FIELDS, continued from
+the line before. So a changed, missing, repeated or moved line is found, and so is a line of another
+run, because the first line names the run. CRC-32 finds damage, not forgery.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import FileIO
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+from zlib import crc32
+
+import msgspec
+
+from metropolis.types import MetropolisError
+
+LINE_MAX_BYTES = 1 << 30
+_BEGINS = b'{"line":1,"crc32":'
+_IS = b'"is":'
+
+
+class UnwritableError(MetropolisError):
+    """A file cannot be written: the disk is full, for instance."""
+
+
+class DamagedError(MetropolisError):
+    """A file is not as it was written."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """Of a kind of file."""
+
+    name: str
+    version: int
+    repair: str
+    """The way back from damage; `{whole}` stands for the number of whole lines before it."""
+
+    def header(self, run: str) -> bytes:
+        """The fields of the first line of a file of `run`."""
+        return b'"format":"%b","version":%d,"run":"%b"' % (
+            self.name.encode(),
+            self.version,
+            run.encode(),
+        )
+
+    def damaged(self, path: Path, number: int, why: str) -> DamagedError:
+        """The error for line `number`."""
+        way_back = self.repair.format(whole=number - 1)
+        return DamagedError(f"{path}, line {number}: is damaged ({why}); {way_back}")
+
+
+class Mark(NamedTuple):
+    """A place in a file: so many lines after the first one, and the checksum there."""
+
+    lines: int
+    crc32: int
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a file."""
+
+    mark: Mark
+    fields: bytes
+    end: int
+    """The size of the file up to here, in bytes."""
+
+    @property
+    def content(self) -> bytes:
+        """The JSON value of the last field, `is`."""
+        return self.fields.partition(_IS)[2]
+
+
+def with_content(content: bytes, before: bytes = b"") -> bytes:
+    """The fields of a line with `content`, after the fields `before`."""
+    return b"%b%b%b" % (before, _IS, content)
+
+
+class LineFile:
+    """A file to which lines are appended; what it holds is read first.
+
+    Raises MetropolisError when the file is of another run or format.
+    """
+
+    def __init__(self, path: Path, kind: Format, run: str | None) -> None:
+        """Open or create the file of `run`; None: of any run."""
+        self.path, self._kind, self._run = path, kind, run
+        self._file = open_regular(path, "a+")
+        self.mark, self._size = Mark(-1, 0), 0
+        self._first: Line | None = None
+
+    def read(self) -> Iterator[Line]:
+        """The lines after the first one. Raises DamagedError at the first damaged line."""
+        self._file.seek(0)
+        with open(os.dup(self._file.fileno()), "rb") as file:
+            lines = _lines(file, self.path, self._kind, self._run)
+            self._first = next(lines, None)
+            yield from lines
+
+    def cut(self, last: Line | None) -> None:
+        """Go on after `last`, which was read; None: after the first line of the file."""
+        last = last or self._first
+        self.mark, self._size = (last.mark, last.end) if last else (Mark(-1, 0), 0)
+        with reported(self.path):
+            self._file.truncate(self._size)
+        if last is None:
+            self.append([self._kind.header(self._run or "")])
+
+    def append(self, lines: Iterable[bytes]) -> None:
+        """Write the fields of the next lines; all of them or none.
+
+        Raises UnwritableError when they cannot be written.
+        """
+        count, checksum = self.mark
+        block = bytearray()
+        for fields in lines:
+            count, checksum = count + 1, crc32(fields, checksum)
+            block += b'{"line":%d,"crc32":%d,%b}\n' % (count + 1, checksum, fields)
+        with reported(self.path):
+            try:
+                _write_all(self._file, block)
+            except OSError:
+                self._file.truncate(self._size)
+                raise
+        self.mark, self._size = Mark(count, checksum), self._size + len(block)
+
+    def sync(self) -> None:
+        """Let what is written survive a power cut."""
+        with reported(self.path):
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def fileno(self) -> int:
+        """Of the open file."""
+        return self._file.fileno()
+
+
+def read_lines(path: Path, kind: Format, run: str | None = None) -> Iterator[Line]:
+    """The lines of a file of `run` (None: of any run); no lines if there is no file.
+
+    An unfinished last line is left out. Raises DamagedError at the first damaged line,
+    MetropolisError when the file is of another run or format.
+    """
+    if path.exists():
+        with open_regular(path, "r") as raw, open(raw.fileno(), "rb", closefd=False) as file:
+            yield from islice(_lines(file, path, kind, run), 1, None)
+
+
+def write_document(path: Path, kind: Format, run: str, content: bytes) -> None:
+    """Write a file of one line, whole or not at all, so that it survives a power cut."""
+    fields = with_content(content, kind.header(run) + b",")
+    write_whole(path, b'{"line":1,"crc32":%d,%b}\n' % (crc32(fields), fields))
+
+
+def read_document(path: Path, kind: Format, run: str | None = None) -> Any:
+    """What `write_document` wrote. Raises MetropolisError as `read_lines`."""
+    with open_regular(path, "r") as file:
+        text = file.readall()
+    line = _checked(text, 1, 0)
+    if isinstance(line, str):
+        raise kind.damaged(path, 1, line)
+    header, _, content = line.partition(b"," + _IS)
+    _check_header(header, path, kind, run)
+    try:
+        return msgspec.json.decode(content)
+    except (ValueError, RecursionError) as error:
+        raise kind.damaged(path, 1, f"{error}") from None
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Replace a file, so that it survives a power cut. Raises UnwritableError."""
+    partial = path.with_suffix(".partial")
+    with reported(path):
+        try:
+            with FileIO(partial, "w", opener=_private) as file:
+                _write_all(file, content)
+                os.fsync(file.fileno())
+            partial.replace(path)
+        except OSError:
+            partial.unlink(missing_ok=True)
+            raise
+
+
+def open_regular(path: Path, mode: str) -> FileIO:
+    """An unbuffered file. Raises DamagedError when there is none to be opened."""
+    if path.exists() and not path.is_file():
+        raise DamagedError(f"{path}: is no regular file; put back the file of that name")
+    try:
+        return FileIO(path, mode, opener=_private)
+    except OSError as error:
+        raise DamagedError(
+            f"{path}: cannot be opened: {error.strerror}; put back the file of that name"
+        ) from error
+
+
+def _private(path: str, flags: int) -> int:
+    """For the eyes of this user."""
+    return os.open(path, flags, 0o600)
+
+
+def _lines(file: BinaryIO, path: Path, kind: Format, run: str | None) -> Iterator[Line]:
+    checksum = end = number = 0
+    while (text := file.readline(LINE_MAX_BYTES)).endswith(b"\n"):
+        number += 1
+        fields = _checked(text, number, checksum)
+        if isinstance(fields, str):
+            if number == 1:
+                fields += f", or the file is no {kind.name} of version {kind.version}"
+            raise kind.damaged(path, number, fields)
+        checksum, end = crc32(fields, checksum), end + len(text)
+        if number == 1:
+            _check_header(fields, path, kind, run)
+        yield Line(Mark(number - 1, checksum), fields, end)
+    if not number and text[: len(_BEGINS)] != _BEGINS[: len(text)]:
+        raise kind.damaged(path, 1, f"it is no {kind.name} of version {kind.version}")
+    if len(text) == LINE_MAX_BYTES:
+        raise kind.damaged(path, number + 1, "it is too long")
+
+
+def _checked(text: bytes, number: int, checksum: int) -> bytes | str:
+    """The fields of a line, or what is wrong with it."""
+    begins = b'{"line":%d,"crc32":' % number
+    if not text.startswith(begins):
+        return f"it should begin with {begins.decode()}"
+    if not text.endswith(b"}\n"):
+        return "it is not whole"
+    told, _, fields = text[len(begins) : -2].partition(b",")
+    if told != b"%d" % crc32(fields, checksum):
+        return "its checksum does not fit"
+    return fields
+
+
+def _check_header(fields: bytes, path: Path, kind: Format, run: str | None) -> None:
+    try:
+        header = msgspec.json.decode(b"{%b}" % fields)
+        found = header["format"], header["version"]
+        of = header["run"]
+    except (ValueError, KeyError):
+        raise kind.damaged(path, 1, f"it is no {kind.name}") from None
+    if found != (kind.name, kind.version):
+        raise MetropolisError(
+            f"{path}: is a {found[0]} of version {found[1]}; this release reads a {kind.name} of "
+            f"version {kind.version}"
+        )
+    if run is not None and of != run:
+        raise MetropolisError(
+            f"{path}: belongs to run {of or 'of another folder'}, and the folder to run {run}; put "
+            "back the file of this run"
+        )
+
+
+def _write_all(file: FileIO, content: bytes | bytearray) -> None:
+    left = memoryview(content)
+    while left:
+        left = left[file.write(left) :]
+
+
+@contextmanager
+def reported(path: Path) -> Iterator[None]:
+    """Tell an OSError as UnwritableError, with the file's name."""
+    try:
+        yield
+    except OSError as error:
+        raise UnwritableError(f"{path}: cannot be written: {error.strerror or error}") from error

@@ -1,0 +1,105 @@
+"""Keys of clients, from a file of lines `tenant key`; and those of engines, from the environment.
+
+Sentences name file and line, never what stands there: it may be a key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from metropolis.types import MetropolisError
+
+KEY_CHARACTERS_MIN = 16
+TENANT_CHARACTERS_MAX = 64
+FILE_BYTES_MAX = 1 << 20
+ENGINE_KEY = "METROPOLIS_ENGINE_KEY"
+"""The variable for all engines; METROPOLIS_ENGINE_KEY_1 is for the first, and goes before it."""
+
+
+class Keys:
+    """The keys in `file`; `said` is told when others may read it. Raises MetropolisError."""
+
+    def __init__(self, file: Path, said: Callable[[str], None]) -> None:
+        self._file, self._said = file, said
+        self._tenants = self._read()
+
+    def tenant_of(self, keys: Iterable[str]) -> str | None:
+        """Whose one of `keys` is; None: nobody's. Takes equally long for every wrong key."""
+        found = None
+        for key in keys:
+            digest = _digest(key)
+            for known, tenant in self._tenants.items():
+                if hmac.compare_digest(known, digest):
+                    found = tenant
+        return found
+
+    def reload(self) -> None:
+        """Read the file again; the former keys stay if it has faults."""
+        try:
+            self._tenants = self._read()
+            self._said(f"{self._file}: {len(self._tenants)} keys")
+        except MetropolisError as error:
+            self._said(f"{error}; the former keys stay")
+
+    def _read(self) -> dict[bytes, str]:
+        """Tenants by the digest of their keys."""
+        try:
+            with self._file.open("rb") as file:
+                mode = os.fstat(file.fileno()).st_mode
+                content = file.read(FILE_BYTES_MAX + 1)
+        except OSError as error:
+            raise MetropolisError(f"{self._file}: {error.strerror}") from None
+        if len(content) > FILE_BYTES_MAX:
+            raise MetropolisError(f"{self._file}: more than {FILE_BYTES_MAX:,} bytes")
+        tenants: dict[bytes, str] = {}
+        for number, line in enumerate(content.decode(errors="replace").splitlines(), start=1):
+            if line.strip() and not line.lstrip().startswith("#"):
+                tenant, digest = _parsed(line, f"{self._file}, line {number}")
+                if digest in tenants:
+                    raise MetropolisError(f"{self._file}, line {number}: a key that is there twice")
+                tenants[digest] = tenant
+        if not tenants:
+            raise MetropolisError(f"{self._file}: no keys; write lines like: tenant key")
+        if mode & 0o077:
+            self._said(f"{self._file}: other users may read the keys; chmod 600 {self._file}")
+        return tenants
+
+
+def engine_key(number: int) -> str | None:
+    """The key of the engine that stands there among `--engine`, from 1; None: it has none."""
+    own = f"{ENGINE_KEY}_{number}"
+    name = own if own in os.environ else ENGINE_KEY
+    key = os.environ.get(name)
+    if key is not None and not _is_word(key):
+        raise MetropolisError(f"{name}: write a key of printable ASCII characters without spaces")
+    return key
+
+
+def _parsed(line: str, where: str) -> tuple[str, bytes]:
+    words = line.split()
+    if len(words) != 2:
+        raise MetropolisError(f"{where}: {len(words)} words; write a tenant and a key")
+    tenant, key = words
+    if len(tenant) > TENANT_CHARACTERS_MAX or not tenant.isprintable():
+        raise MetropolisError(
+            f"{where}: write a tenant of at most {TENANT_CHARACTERS_MAX} printable characters"
+        )
+    if len(key) < KEY_CHARACTERS_MIN or not _is_word(key):
+        raise MetropolisError(
+            f"{where}: write a key of at least {KEY_CHARACTERS_MIN} printable ASCII characters, "
+            "such as `openssl rand -hex 32` prints"
+        )
+    return tenant, _digest(key)
+
+
+def _is_word(key: str) -> bool:
+    return key.isascii() and key.isprintable() and key != "" and " " not in key
+
+
+def _digest(key: str) -> bytes:
+    """So that comparisons tell nothing of a key's length, and memory holds none."""
+    return hashlib.sha256(key.encode(errors="surrogateescape")).digest()

@@ -1,0 +1,110 @@
+"""Requests that no policy orders: each goes to the least busy engine, elsewhere if that is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from metropolis.gateway.engine import EngineLostError, Reply
+
+if TYPE_CHECKING:
+    from metropolis.gateway.relay import Gateway
+
+SECRET = re.compile(r"(key|token|password|secret)$|launch_command|ssl_", re.IGNORECASE)
+"""Names of settings that are, or hold, keys."""
+NOT_HELD_BACK = (bool, int, float, type(None))
+REDACTED = "<redacted>"
+
+
+class Passed:
+    """One request, for any engine or only for `instance`."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        instance: int | None,
+    ) -> None:
+        self._gateway, self._only = gateway, instance
+        self._method, self._path, self._headers, self._body = method, path, headers, body
+        self.instance: int | None = None
+        """Which engine has it."""
+        self._asking: asyncio.Timeout | None = None
+
+    @asynccontextmanager
+    async def reply(self) -> AsyncIterator[Reply]:
+        """An engine's answer; raises EngineLostError when there is none."""
+        tried: set[int] = set()
+        while True:
+            self.instance = instance = self._choose(tried)
+            tried.add(instance)
+            engine = self._gateway.engines[instance]
+            self._gateway.passing[instance] += 1
+            try:
+                try:
+                    async with asyncio.timeout(None) as self._asking:
+                        reply = await engine.ask(
+                            self._method, self._path, self._headers, self._body
+                        )
+                except TimeoutError:
+                    continue  # it hangs, which is known
+                except EngineLostError as error:
+                    self._gateway.doubt(instance, error)
+                    continue
+                finally:
+                    self._asking = None
+                try:
+                    yield reply
+                finally:
+                    reply.close()
+                return
+            finally:
+                self._gateway.passing[instance] -= 1
+
+    def move_from(self, instance: int) -> None:
+        """That engine hangs: if it has this, ask another."""
+        if instance == self.instance and self._asking is not None:
+            self._asking.reschedule(0.0)
+            self._asking = None
+
+    def _choose(self, tried: set[int]) -> int:
+        admission, passing = self._gateway.admission, self._gateway.passing
+        if self._only is not None:
+            if not admission.is_up[self._only] or self._only in tried:
+                raise self._gateway.response_lost(self._only)
+            return self._only
+        up = [each for each, is_up in enumerate(admission.is_up) if is_up and each not in tried]
+        if not up:
+            raise EngineLostError("no engine answers")
+        return min(up, key=lambda each: admission.at_work[each] + passing[each])
+
+
+def redacted(info: bytes) -> bytes:
+    """An engine's settings without its keys; nothing of what is no JSON object."""
+    try:
+        settings = msgspec.json.decode(info, type=dict[str, Any])
+        return msgspec.json.encode(_redacted(settings))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return b"{}"
+
+
+def _redacted(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _setting(name, each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_redacted(each) for each in value]
+    return value
+
+
+def _setting(name: str, value: Any) -> Any:
+    if SECRET.search(name) and not isinstance(value, NOT_HELD_BACK):
+        return REDACTED
+    return _redacted(value)

@@ -1,0 +1,154 @@
+"""What an engine says of itself: its kind, how it takes priorities, the size of its KV cache.
+
+SGLang tells all of it in its server info. vLLM tells the KV cache in a metric; whether it refuses
+priorities is found by a request for one token. It may accept them and still ignore them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from metropolis.llm.backends.http import JSONServer
+from metropolis.llm.base import LLMError, RefusedError
+
+SGLANG, VLLM, COMPATIBLE = "sglang", "vllm", "compatible"
+KINDS = (SGLANG, VLLM, COMPATIBLE)
+TEST_PROMPT = "a"
+TEST_S = 2.0
+"""For the test of priorities: a refusal comes at once, an answer waits for its turn."""
+INFO_S = 5.0
+SERVER_INFO = ("server_info", "get_server_info")
+"""The second is the older name."""
+CACHE = b"vllm:cache_config_info{"
+CACHE_TOKENS = re.compile(rb'\bkv_cache_size_tokens="(\d{1,15})"')
+CACHE_BLOCKS = re.compile(rb'\bnum_gpu_blocks="(\d{1,10})"')
+BLOCK_TOKENS = re.compile(rb'\bblock_size="(\d{1,7})"')
+
+
+class Model(msgspec.Struct):
+    """One of those that an engine serves."""
+
+    id: str = ""
+    owned_by: str | None = None
+
+
+class _ServerInfo(msgspec.Struct):
+    enable_priority_scheduling: bool = False
+    schedule_low_priority_values_first: bool = False
+    max_total_num_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What the gateway may tell an engine, and expect of it."""
+
+    kind: str = COMPATIBLE
+    takes_priorities: bool = False
+    is_low_first: bool = True
+    """Whether low priorities go first."""
+    capacity_tokens: int | None = None
+    """KV cache; None: it does not say."""
+    why_not: str = ""
+    """Why it is told no priorities."""
+
+    def __str__(self) -> str:
+        """What a person wants to know of it; empty for an engine of no kind."""
+        if self.kind == COMPATIBLE:
+            return ""
+        words = ["SGLang" if self.kind == SGLANG else "vLLM"]
+        if self.takes_priorities:
+            words.append("told priorities" + ("" if self.is_low_first else ", high ones first"))
+        else:
+            words.append(f"told no priorities, because {self.why_not}")
+        if self.capacity_tokens is not None:
+            words.append(f"KV cache of {self.capacity_tokens:,} tokens")
+        return ", ".join(words)
+
+
+def named(kind: str | None) -> Traits:
+    """What is expected of an engine whose kind the user names, until it says more."""
+    if kind in (SGLANG, VLLM):
+        return Traits(kind, takes_priorities=True)
+    return Traits()
+
+
+def kind_of(models: Sequence[Model]) -> str:
+    """The kind of engine that serves `models`."""
+    owners = {model.owned_by for model in models}
+    return next((kind for kind in (SGLANG, VLLM) if kind in owners), COMPATIBLE)
+
+
+async def traits_of(engine: JSONServer, kind: str, model: str, *, is_named: bool) -> Traits:
+    """Ask an engine of that `kind`; `is_named`: the user says that it is and takes priorities."""
+    if kind == SGLANG:
+        return await _sglang(engine, is_named=is_named)
+    if kind == VLLM:
+        capacity_tokens = await _vllm_capacity(engine)
+        if await _refuses_priorities(engine, model):
+            why_not = "it refuses them: start it with --scheduling-policy priority"
+            return Traits(VLLM, capacity_tokens=capacity_tokens, why_not=why_not)
+        return Traits(VLLM, takes_priorities=True, capacity_tokens=capacity_tokens)
+    return Traits()
+
+
+async def _sglang(engine: JSONServer, *, is_named: bool) -> Traits:
+    info = await _server_info(engine)
+    if info is None:
+        why_not = "it does not tell its settings: name it sglang:URL if it takes low ones first"
+        return Traits(SGLANG, takes_priorities=is_named, why_not=why_not)
+    capacity_tokens = info.max_total_num_tokens
+    return Traits(
+        SGLANG,
+        takes_priorities=info.enable_priority_scheduling,
+        is_low_first=info.schedule_low_priority_values_first,
+        capacity_tokens=capacity_tokens if (capacity_tokens or 0) > 0 else None,
+        why_not="it was started without --enable-priority-scheduling",
+    )
+
+
+async def _server_info(engine: JSONServer) -> _ServerInfo | None:
+    for path in SERVER_INFO:
+        try:
+            async with asyncio.timeout(INFO_S):
+                return await engine.get(path, _ServerInfo)
+        except RefusedError:
+            continue
+        except (LLMError, TimeoutError):
+            return None
+    return None
+
+
+async def _vllm_capacity(engine: JSONServer) -> int | None:
+    """In tokens, of all its data-parallel ranks."""
+    try:
+        async with asyncio.timeout(INFO_S):
+            metrics = await engine.content("metrics")
+    except (LLMError, TimeoutError):
+        return None
+    return sum(map(_cache_tokens, metrics.splitlines())) or None
+
+
+def _cache_tokens(line: bytes) -> int:
+    if not line.startswith(CACHE):
+        return 0
+    if tokens := CACHE_TOKENS.search(line):
+        return int(tokens[1])
+    blocks, size = CACHE_BLOCKS.search(line), BLOCK_TOKENS.search(line)
+    return int(blocks[1]) * int(size[1]) if blocks and size else 0
+
+
+async def _refuses_priorities(engine: JSONServer, model: str) -> bool:
+    body = {"model": model, "prompt": TEST_PROMPT, "max_tokens": 1, "priority": 1}
+    try:
+        async with asyncio.timeout(TEST_S):
+            await engine.send("v1/completions", body, "the test of priorities")
+    except LLMError as error:
+        return "priority" in str(error).rpartition("HTTP")[2].lower()
+    except TimeoutError:
+        return False
+    return False

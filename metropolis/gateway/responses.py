@@ -1,0 +1,119 @@
+"""Responses that engines keep: which one made each, so that what refers to it goes there."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import msgspec
+
+from metropolis.gateway.events import data_in
+from metropolis.types import MetropolisError
+
+RESPONSES_MAX = 10_000
+"""Bounds the memory: the one referred to least recently is forgotten."""
+AGE_S = 24 * 3600.0
+"""Since a request referred to it."""
+ID_CHARACTERS_MAX = 200
+FIRST_EVENT_BYTES = 1 << 20
+EVENT_END = re.compile(rb"\r?\n\r?\n")
+
+
+class UnknownResponseError(MetropolisError):
+    """No response of this tenant has that id."""
+
+
+class Made(NamedTuple):
+    """Where a response is, in which program it was made, and whose it is."""
+
+    instance: int
+    program: str
+    tenant: str
+    used_s: float
+
+
+class Responses:
+    """By id."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, Made] = {}
+        """The least recently used first."""
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def add(self, id_: str, instance: int, program: str, tenant: str, now_s: float) -> None:
+        """`instance` has made a response for `tenant`; empty: there are no keys."""
+        self._made.pop(id_, None)
+        self._made[id_] = Made(instance, program, tenant, now_s)
+        if len(self._made) > RESPONSES_MAX:
+            del self._made[next(iter(self._made))]
+
+    def find(self, id_: str | None, tenant: str, now_s: float) -> Made | None:
+        """Where that response is; None: nothing is known of it.
+
+        Raises UnknownResponseError if there are keys and it is not known to be the tenant's.
+        """
+        if id_ is None:
+            return None
+        made = self._made.get(id_)
+        if tenant and (made is None or made.tenant != tenant):
+            raise UnknownResponseError(
+                "there is no such response of this key's tenant; send the conversation without it"
+            )
+        if made is not None:
+            self.add(id_, made.instance, made.program, made.tenant, now_s)
+        return made
+
+    def sweep(self, now_s: float) -> None:
+        """Forget what has not been used for AGE_S."""
+        while self._made:
+            id_, made = next(iter(self._made.items()))
+            if now_s - made.used_s < AGE_S:
+                return
+            del self._made[id_]
+
+
+class _Response(msgspec.Struct):
+    id: str | None = None
+
+
+class _Event(msgspec.Struct):
+    response: _Response | None = None
+
+
+class FirstEvent:
+    """Finds a response's id in the first event of its stream."""
+
+    def __init__(self) -> None:
+        self._begin = b""
+        self._is_over = False
+
+    def id_in(self, piece: bytes) -> str | None:
+        """The id, when `piece` completes the event that has it."""
+        if self._is_over:
+            return None
+        self._begin += piece
+        end = EVENT_END.search(self._begin)
+        if end is None:
+            self._is_over = len(self._begin) > FIRST_EVENT_BYTES
+            return None
+        self._is_over, block = True, self._begin[: end.start()]
+        self._begin = b""
+        try:
+            response = msgspec.json.decode(data_in(block), type=_Event).response
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+        return None if response is None else _checked(response.id)
+
+
+def id_of(whole: bytes) -> str | None:
+    """The id of a response that has come in one."""
+    try:
+        return _checked(msgspec.json.decode(whole, type=_Response).id)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _checked(id_: str | None) -> str | None:
+    return id_ if id_ and len(id_) <= ID_CHARACTERS_MAX else None

@@ -1,0 +1,47 @@
+"""A stream on its way to the client, and how it ends when its engine is lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+from aiohttp import web
+
+from metropolis.gateway.engine import EngineLostError
+from metropolis.gateway.envelope import error_body
+from metropolis.gateway.routes import MESSAGES, RESPONSES
+
+
+async def stream(
+    request: web.Request,
+    status: int,
+    headers: Sequence[tuple[str, str]],
+    pieces: AsyncIterator[bytes],
+) -> web.StreamResponse:
+    """Hand on piece for piece; a stream that is broken off says so, and has no proper end."""
+    response = web.StreamResponse(status=status, headers=headers)
+    try:
+        await response.prepare(request)
+        async for piece in pieces:
+            await response.write(piece)
+        await response.write_eof()
+    except EngineLostError as error:
+        await response.write(error_event(request.path, str(error)))
+        assert request.transport is not None
+        request.transport.close()
+    return response
+
+
+def error_event(path: str, sentence: str) -> bytes:
+    """What ends a stream of that route, as its clients expect it."""
+    if path == MESSAGES:
+        error = {"type": "api_error", "message": sentence}
+        return _written({"type": "error", "error": error}, b"event: error\n")
+    if path == RESPONSES:
+        event = {"type": "error", "code": "server_error", "message": sentence, "param": None}
+        return _written(event, b"event: error\n")
+    return _written(error_body(502, sentence), b"")
+
+
+def _written(event: Mapping[str, object], name: bytes) -> bytes:
+    return name + b"data: " + json.dumps(event).encode() + b"\n\n"

@@ -1,0 +1,83 @@
+"""Token counts of answers: what a server tells of them is checked against the text.
+
+1. An answer of n characters, thoughts included, has at least n / 256 tokens, as no token of any
+   vocabulary in use is longer. It has at most as many tokens as UTF-8 bytes, or as `max_tokens`
+   where that is more: tokens need not show. 16 more may be special tokens.
+2. A prompt has at least n / 256 tokens, and at most its bytes, 16 tokens a message, the bytes of a
+   JSON schema and 1,024 of a system prompt that the server adds.
+3. A count that is missing, no integer or beyond these bounds is replaced by an estimate from the
+   text (`approximate_tokens`). Standard error says so once.
+4. An answer with more than 64 KiB and 256 bytes for each of its `max_tokens` is refused.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import msgspec
+
+from metropolis.llm.base import MalformedError, Request
+from metropolis.llm.tokens import approximate_tokens, prompt_tokens_at_most
+
+TOKEN_CHARACTERS_MAX = 256
+SPECIAL_TOKENS = 16
+HIDDEN_PROMPT_TOKENS = 1024
+TEXT_BYTES = 64 << 10
+SHOWN_DIGITS = 20
+
+
+class Meter:
+    """Reads the usage that the server `called` so tells."""
+
+    def __init__(self, called: str) -> None:
+        self.called = called
+        self._is_told = False
+
+    def counts(self, usage: Any, text: str, hidden: int, asked: Request) -> tuple[int, int]:
+        """Tokens of the prompt and of the answer, of which `hidden` characters are not in `text`.
+
+        `usage` is the decoded JSON object with `prompt_tokens` and `completion_tokens`, or anything
+        that came in its place.
+        """
+        usage = usage if isinstance(usage, dict) else {}
+        schema = b"" if asked.json_schema is None else msgspec.json.encode(asked.json_schema)
+        prompt_max = prompt_tokens_at_most(asked) + len(schema) + HIDDEN_PROMPT_TOKENS
+        shown_bytes = len(text.encode(errors="replace")) + hidden
+        return (
+            self._count(usage, "prompt_tokens", asked.text, 0, prompt_max, asked),
+            self._count(
+                usage,
+                "completion_tokens",
+                text,
+                hidden,
+                max(asked.max_tokens, shown_bytes) + SPECIAL_TOKENS,
+                asked,
+            ),
+        )
+
+    def check_length(self, text_bytes: int, asked: Request) -> None:
+        """Raise MalformedError if no answer to `asked` is so long."""
+        if text_bytes > TEXT_BYTES + TOKEN_CHARACTERS_MAX * asked.max_tokens:
+            raise MalformedError(
+                f"{self.called} gave {asked.where} an answer of {text_bytes:,} bytes or more; "
+                f"{asked.max_tokens:,} tokens have fewer"
+            )
+
+    def _count(
+        self, usage: dict[str, Any], name: str, text: str, hidden: int, most: int, asked: Request
+    ) -> int:
+        told = usage.get(name)
+        if isinstance(told, float) and told.is_integer():
+            told = int(told)
+        least = len(text) / TOKEN_CHARACTERS_MAX
+        if type(told) is int and least <= told <= most:
+            return told
+        if not self._is_told:
+            self._is_told = True
+            what = f"{name} is {repr(told)[:SHOWN_DIGITS]}" if told is not None else f"no {name}"
+            sys.stderr.write(
+                f"metropolis: {self.called} gave an impossible usage for {asked.where}: {what} for "
+                f"{len(text):,} characters; tokens of such answers are estimated from the text\n"
+            )
+        return approximate_tokens(text) + -(-hidden // 4)

@@ -1,0 +1,232 @@
+"""The calls of a cluster's step, and which of them waited for which: the `parents` of a trace.
+
+Agents that proceed wait for nobody else; what `World.resolve` asks waits for all of the cluster.
+Within such a phase tasks are followed (see `follow_tasks`). A call waits for
+
+1. the calls that its task has made, and what the task waited for that began this one;
+2. the calls of the tasks that its task has begun and that are done;
+3. if it is sent later than the last of these ended: all calls of the phase that ended meanwhile.
+   Its task has waited for something else, for instance a lock, which does not tell who held it.
+
+Later means: at a later instant, see `CallLog`. Tasks that are not followed count as one task, and
+so do the threads of a plain agent; what ends while these compute is not waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from metropolis.llm.base import Completion
+from metropolis.types import AgentId
+
+CallId = tuple[AgentId, int]
+"""A call of a cluster's step: its agent, and its number among that agent's calls, from 0."""
+
+
+@dataclass(slots=True)
+class CallRecord:
+    """One call of an agent-step, as a trace keeps it.
+
+    `parents` are the calls of the cluster's step that it waited for, less the ancestors of others
+    among them. Times are those of the log's clock; `sent` is when the agent asked. `prompt` and
+    `completion` are None unless texts are kept; a call that `failed`, or whose stream was left
+    before its end had come, has no completion and no tokens.
+    """
+
+    function: str
+    model: str
+    parents: tuple[CallId, ...]
+    sent: float
+    completed: float | None = None
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    prompt: str | None = None
+    completion: str | None = None
+    failed: bool = False
+
+
+class CallLog:
+    """The calls of a cluster's step, by agent, in the order of sending.
+
+    `clock` says when they are sent and completed. `instant` is a number that grows whenever a task
+    can have waited: None takes `clock`, which is right if that is virtual. A clock of wall time
+    also grows while ready tasks take their turns; there `metropolis.workers.loops.idles` is right.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        instant: Callable[[], float] | None = None,
+    ) -> None:
+        self.clock = clock
+        self.instant = clock if instant is None else instant
+        self.calls: dict[AgentId, list[CallRecord]] = {}
+        self._ids: list[CallId] = []
+        self._ancestors: list[int] = []
+        """Of each call, a bit for every call that it waited for, directly or not."""
+        self._ended: list[int] = []
+
+    def strand(self) -> Strand:
+        """The first task of an agent's phase, which waits for no other agent."""
+        return Strand(self, frozenset(), [])
+
+    def resolving(self) -> Strand:
+        """The first task of `World.resolve`, which waits for all that has ended."""
+        return Strand(self, self.latest(self._ended)[0], [])
+
+    def latest(self, calls: Iterable[int]) -> tuple[frozenset[int], int]:
+        """Those of `calls` that are no ancestors of others; a bit for each ancestor and call."""
+        calls = set(calls)
+        ancestors = 0
+        for index in calls:
+            ancestors |= self._ancestors[index]
+        latest = frozenset(index for index in calls if not ancestors >> index & 1)
+        for index in latest:
+            ancestors |= 1 << index
+        return latest, ancestors
+
+    def last_function(self, calls: Iterable[int]) -> str | None:
+        """Of the last one, by agent and number; None: there are none."""
+        last = max((self._ids[index] for index in calls), default=None)
+        return None if last is None else self.calls[last[0]][last[1]].function
+
+    def add(
+        self,
+        agent: AgentId,
+        parents: Iterable[int],
+        ancestors: int,
+        function: str,
+        model: str,
+        prompt: str | None,
+    ) -> int:
+        """A call is sent; returns its index."""
+        of = self.calls.setdefault(agent, [])
+        waited = tuple(sorted(self._ids[parent] for parent in parents))
+        self._ids.append((agent, len(of)))
+        self._ancestors.append(ancestors)
+        of.append(CallRecord(function, model, waited, self.clock(), prompt=prompt))
+        return len(self._ids) - 1
+
+    def end(self, index: int, completion: Completion | None) -> CallRecord:
+        """The call has been answered; None: it has failed."""
+        self._ended.append(index)
+        agent, number = self._ids[index]
+        record = self.calls[agent][number]
+        record.completed = self.clock()
+        if completion is None:
+            record.failed = True
+        else:
+            record.prompt_tokens = completion.prompt_tokens
+            record.output_tokens = completion.output_tokens
+        return record
+
+
+class Strand:
+    """What a task does, one thing after the other, in one phase of a cluster's step."""
+
+    def __init__(
+        self,
+        log: CallLog,
+        waited: frozenset[int],
+        ended: list[tuple[float, int]],
+        begun_by: Strand | None = None,
+    ) -> None:
+        self.log, self._begun_by = log, begun_by
+        self._waited = waited
+        """The calls that the next one waits for; their ancestors may be among them."""
+        self._ended = ended
+        """The instants at which calls of the phase ended, in order; common to all its strands."""
+        self._heard: float = -inf if begun_by is None else begun_by._heard
+        """The instant at which the latest of what `_waited` holds ended, or the task began."""
+        self._is_done = False
+
+    @property
+    def upstream(self) -> str | None:
+        """The function of the last call that one sent now would wait for."""
+        self.catch_up()
+        self._waited, _ = self.log.latest(self._waited)
+        return self.log.last_function(self._waited)
+
+    def sent(self, agent: AgentId, function: str, model: str, prompt: str | None) -> int:
+        """The task sends a call of `agent`; returns its index in the log."""
+        self.catch_up()
+        self._waited, ancestors = self.log.latest(self._waited)
+        return self.log.add(agent, self._waited, ancestors, function, model, prompt)
+
+    def hear(self, index: int) -> None:
+        """The call has ended, or the task goes on with the beginning of its answer."""
+        self._heard = self.log.instant()
+        self._ended.append((self._heard, index))
+        self._waited |= {index}
+
+    def fork(self) -> Strand:
+        """The task begins another one."""
+        self.catch_up()
+        return Strand(self.log, self._waited, self._ended, self)
+
+    def join(self, _task: object) -> None:
+        """The task is done: who began it can have waited for it."""
+        self._is_done = True
+        begun_by = self._begun_by
+        while begun_by is not None and begun_by._is_done:
+            begun_by = begun_by._begun_by
+        if begun_by is not None:
+            begun_by._waited |= self._waited
+            begun_by._heard = max(begun_by._heard, self._heard)
+
+    def catch_up(self) -> None:
+        """Go on now: later than heard means that something else was waited for."""
+        for ended, index in reversed(self._ended):
+            if ended <= self._heard:
+                break
+            self._waited |= {index}
+        self._heard = self.log.instant()
+
+    def has_computed(self) -> None:
+        """Go on now: since heard, the task has waited for nothing but a thread of its own."""
+        self._heard = self.log.instant()
+
+
+_current: ContextVar[Strand | None] = ContextVar("strand", default=None)
+
+
+def current_strand() -> Strand | None:
+    """The strand of the running task, if it is followed."""
+    return _current.get()
+
+
+@contextmanager
+def following(strand: Strand | None) -> Iterator[None]:
+    """What the running task does is done in `strand`."""
+    token = _current.set(strand)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def follow_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """Let tasks that are begun in a strand have one of their own; a factory in place stays."""
+    if loop.get_task_factory() is None:
+        loop.set_task_factory(_begin_task)
+
+
+def _begin_task(
+    loop: asyncio.AbstractEventLoop, coroutine: Any, /, **options: Any
+) -> asyncio.Task[Any]:
+    beginner = _current.get()
+    if beginner is None:
+        return asyncio.Task(coroutine, loop=loop, **options)
+    strand = beginner.fork()
+    context = options.pop("context", None) or copy_context()
+    context.run(_current.set, strand)
+    task = asyncio.Task(coroutine, loop=loop, context=context, **options)
+    task.add_done_callback(strand.join)
+    return task

@@ -1,0 +1,26 @@
+"""Pauses before a failed call is sent again: ever longer, with jitter."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+FIRST_S = 0.5
+
+
+class Pauses:
+    """The pauses of all calls of one client; `seed` is of their jitter, which changes no answer."""
+
+    def __init__(self, seed: int) -> None:
+        self._jitter = random.Random(seed)
+        self.waiting = 0
+        """Calls in a pause."""
+
+    async def wait(self, failed: int, most_s: float) -> None:
+        """The pause after so many failures."""
+        pause_s = min(most_s, FIRST_S * 2.0 ** min(failed - 1, 30))
+        self.waiting += 1
+        try:
+            await asyncio.sleep(pause_s * self._jitter.uniform(0.5, 1.0))
+        finally:
+            self.waiting -= 1

@@ -1,0 +1,22 @@
+"""What a misspelt name was meant to be."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from difflib import get_close_matches
+
+from metropolis.types import MetropolisError
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """ " (did you mean 'kairos'?)", or nothing when no known name is like `name`."""
+    by_letters = {one.lower(): one for one in known}
+    near = get_close_matches(name.lower(), by_letters, n=1, cutoff=0.6)
+    return f" (did you mean {by_letters[near[0]]!r}?)" if near else ""
+
+
+def check_name(kind: str, name: object, known: Collection[str]) -> None:
+    """Raise MetropolisError unless `name` is among the known ones of its kind."""
+    if not isinstance(name, str) or name not in known:
+        meant = did_you_mean(str(name), known)
+        raise MetropolisError(f"there is no {kind} {name!r}{meant}; there are {', '.join(known)}")

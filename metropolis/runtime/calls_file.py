@@ -1,0 +1,114 @@
+"""The calls of a run as a file: a line of JSON each, in the order of steps."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, islice
+from pathlib import Path
+
+import msgspec
+
+from metropolis.durable import Format, LineFile, Mark, read_lines, with_content
+from metropolis.llm.call_log import CallRecord
+from metropolis.runtime.history import HISTORY
+from metropolis.types import AgentId, MetropolisError, Step
+
+Call = tuple[Step, AgentId, CallRecord]
+CALLS = Format("metropolis calls", 1, HISTORY.repair)
+_decode = msgspec.json.Decoder(Call).decode
+
+
+@dataclass
+class Used:
+    """Calls that did not fail, as the trace counts them: no answer has less than one token."""
+
+    calls: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+
+
+@dataclass
+class Tally:
+    """All calls of a run so far."""
+
+    calls: int = 0
+    """Failed ones included."""
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    by_function: defaultdict[str, Used] = field(default_factory=lambda: defaultdict(Used))
+
+    def add(self, call: CallRecord) -> None:
+        """One more."""
+        self.calls += 1
+        self.prompt_tokens += call.prompt_tokens
+        self.output_tokens += call.output_tokens
+        if not call.failed:
+            used = self.by_function[call.function]
+            used.calls += 1
+            used.prompt_tokens += max(1, call.prompt_tokens)
+            used.output_tokens += max(1, call.output_tokens)
+
+
+class CallsFile:
+    """The calls of a run, in a file of `run` if there is one.
+
+    A file that exists is taken up after its first `keep` calls, the rest is cut off.
+    Raises MetropolisError when the calls to keep are damaged.
+    """
+
+    def __init__(self, path: Path | None = None, keep: int = 0, run: str | None = None) -> None:
+        self.tally = Tally()
+        self._file = LineFile(path, CALLS, run) if path else None
+        if self._file is not None:
+            last = None
+            for last in islice(self._file.read(), keep):
+                self.tally.add(_decode(last.content)[2])
+            if self.tally.calls < keep:
+                raise too_few(self._file.path, self.tally.calls, keep)
+            self._file.cut(last)
+
+    def append(self, calls: Sequence[Call]) -> None:
+        """The calls of the next step, by agent."""
+        for _, _, call in calls:
+            self.tally.add(call)
+        if self._file is not None and calls:
+            self._file.append(with_content(msgspec.json.encode(call)) for call in calls)
+
+    @property
+    def mark(self) -> Mark:
+        """Where the file ends."""
+        return Mark(0, 0) if self._file is None else self._file.mark
+
+    def sync(self) -> None:
+        """Let the lines survive a power cut."""
+        if self._file is not None:
+            self._file.sync()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+
+def read_calls(path: Path, count: int, run: str | None = None) -> Iterator[tuple[Mark, Call]]:
+    """The first `count` calls. Raises MetropolisError when they are damaged or fewer."""
+    found = 0
+    for line in islice(read_lines(path, CALLS, run), count):
+        found += 1
+        yield line.mark, _decode(line.content)
+    if found < count:
+        raise too_few(path, found, count)
+
+
+def calls_by_step(path: Path, run: str | None = None) -> Iterator[tuple[Step, list[Call]]]:
+    """The calls of the steps that have some. Raises MetropolisError when they are damaged."""
+    calls = (_decode(line.content) for line in read_lines(path, CALLS, run))
+    for step, of in groupby(calls, key=lambda call: call[0]):
+        yield step, list(of)
+
+
+def too_few(path: Path, found: int, count: int) -> MetropolisError:
+    """The error for a file that ends early."""
+    return CALLS.damaged(path, found + 2, f"it ends after {found} of {count} calls")

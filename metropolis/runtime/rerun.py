@@ -1,0 +1,131 @@
+"""Steps of a run once more, in lockstep and from its own answers: no call reaches a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from copy import deepcopy
+from itertools import islice
+from typing import Any
+
+from metropolis.llm.backends.replay import Replay
+from metropolis.llm.base import Completion, LLMError, Request
+from metropolis.llm.client import Client
+from metropolis.rules.rules import lockstep
+from metropolis.runtime.beginning import begin
+from metropolis.runtime.calls_file import read_calls
+from metropolis.runtime.checkpoint import Checkpoint
+from metropolis.runtime.history import read_history
+from metropolis.runtime.reuse import check_unused
+from metropolis.runtime.run_directory import RunDirectory
+from metropolis.runtime.trials import Beginning, Trial
+from metropolis.types import MetropolisError, Step
+from metropolis.world.base import Agent, World
+from metropolis.world.record import StepRecord
+from metropolis.world.saving import restore, save
+from metropolis.world.scenario import Scenario
+
+
+class Recorded(Replay):
+    """Answers from the journal of `origin`; remembers the first request that has none.
+
+    A call that failed in the run fails again, and is not missed.
+    """
+
+    def __init__(self, origin: RunDirectory) -> None:
+        super().__init__(origin.journal)
+        self.missing: Request | None = None
+        self.answered = 0
+        """Calls of the recorded steps that were answered."""
+        self._failed = set()
+        calls = 0
+        for line in read_history(origin.history, origin.run):
+            calls = line.calls
+        for _, (step, agent, call) in read_calls(origin.calls, calls, origin.run):
+            if call.failed:
+                self._failed.add((step, agent, call.function))
+            else:
+                self.answered += 1
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    async def complete(self, request: Request) -> Completion:
+        """See Replay."""
+        try:
+            return await super().complete(request)
+        except LLMError:  # agents may handle it, as they may have done in the run
+            if (request.step, request.agent, request.function) not in self._failed:
+                self.missing = self.missing or request
+            raise
+
+    def asked_otherwise(self, request: Request) -> bool:
+        """Whether an answer to something else is known in the place of `request`."""
+        place = request.agent, request.step, request.function
+        return any((key.agent, key.step, key.function) == place for key in self._answers)
+
+
+class Rerun:
+    """The run in `origin`, of `world` and `agents` as they were at its beginning.
+
+    The agents are copied. Raises MetropolisError when the folder holds no run of that world, or
+    when they have lived in a run.
+    """
+
+    def __init__(
+        self,
+        origin: RunDirectory,
+        world: World,
+        agents: Sequence[Agent],
+        options: Mapping[str, Any],
+    ) -> None:
+        check_unused(agents)
+        about = origin.read()
+        if about["world"] != world.name:
+            raise MetropolisError(
+                f"{origin.root}: is a run of {about['world']}, not of {world.name}"
+            )
+        if not origin.journal.exists():
+            raise MetropolisError(
+                f"{origin.journal}: is not there; put the journal of the run's answers there"
+            )
+        self.origin, self._world, self._agents, self._options = origin, world, agents, options
+        self.seed: int = about["seed"]
+        self.answers = Recorded(origin)
+
+    def checkpoint(self, at_most: Step) -> Checkpoint:
+        """The newest up to step `at_most`, or else the beginning of the run."""
+        known = self.origin.checkpoints.newest(at_most)
+        if known is not None:
+            self.origin.check_past(known)
+            return known
+        self.origin.check_beginning()
+        names = [agent.name for agent in self._agents]
+        begun = begin(self._world, names, self.seed, self._options)
+        return Checkpoint(
+            0, begun, [], {agent.name: save(agent) for agent in self._agents}, 0.0, None
+        )
+
+    def steps(self, start: Checkpoint, end: Step) -> Iterator[tuple[StepRecord, StepRecord]]:
+        """Each step from `start` on and below `end`: as the run has it, and as it is now."""
+        names = [agent.name for agent in self._agents]
+        begin(self._world, names, self.seed, self._options)  # it may set the world's attributes
+        agents = deepcopy(list(self._agents))
+        for agent in agents:
+            restore(agent, start.agents[agent.name])
+        lineage = self.origin.lineage
+        self._trial = Trial(
+            Scenario(self._world, agents),
+            Beginning(start.step, start.entities, start.events),
+            lockstep(),
+            lineage[-1].seed if lineage else self.seed,
+            client=Client(self.answers, retries=0),
+        )
+        known = islice(self.origin.records(end), start.step, None)
+        with closing(self._trial.records(end)) as steps:
+            yield from zip(known, steps, strict=True)
+
+    def stands(self, step: Step) -> Checkpoint:
+        """Where the steps that were run last have led to, `step`."""
+        minds = {agent.name: save(agent) for agent in self._trial.scenario.agents}
+        return Checkpoint(step, *self._trial.state.at(step), minds, 0.0, None)

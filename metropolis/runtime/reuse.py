@@ -1,0 +1,94 @@
+"""What a run has changed cannot begin another one.
+
+A run changes its agents, so an agent lives in one run only. A world begins anew with its `reset`
+and can be used again, unless a run or another `reset` has changed its attributes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from metropolis.runtime.inspection import digest
+from metropolis.types import MetropolisError
+from metropolis.world.base import Agent, World
+
+
+def agents_of(world: object, agents: object) -> list[Agent]:
+    """`agents` as a list. MetropolisError unless they have names, and `world` is a world."""
+    if not isinstance(world, World):
+        raise MetropolisError(f"the world is {world!r}; it should be a metropolis.World")
+    if not isinstance(agents, Iterable) or isinstance(agents, str | bytes):
+        raise MetropolisError(f"the agents are {agents!r}; they should be a sequence of agents")
+    found = list(agents)
+    for agent in found:
+        if not isinstance(getattr(agent, "name", None), str):
+            raise MetropolisError(f"an agent is {agent!r}; it should be a metropolis.Agent, named")
+    return found
+
+
+def check_unused(agents: Iterable[Agent]) -> None:
+    """Raise MetropolisError when one of `agents` has lived in a run."""
+    for agent in agents:
+        if agent._has_lived:
+            raise MetropolisError(
+                f"the agent {agent.name!r} has lived in a run already and remembers it; make new "
+                "agents for another run, or deepcopy these before the first one"
+            )
+
+
+def use(agents: Collection[Agent]) -> None:
+    """From now on they belong to a run. Raises MetropolisError as `check_unused`."""
+    check_unused(agents)
+    for agent in agents:
+        agent._has_lived = True
+
+
+class Used:
+    """The world and the agents of one simulation.
+
+    Raises MetropolisError when an earlier run has changed them. Attributes that begin with an
+    underscore are caches.
+    """
+
+    def __init__(self, world: World, agents: Sequence[Agent]) -> None:
+        check_unused(agents)
+        if (changed := vars(world).get("_changed")) is not None:
+            raise MetropolisError(
+                f"an earlier run has changed the world {world.name!r} (its attribute {changed!r}); "
+                "make a new one for another run, and write what changes to entities"
+            )
+        self._world, self._agents, self._begun = world, agents, _digests(world)
+        self._has_agents = False
+
+    def take_agents(self) -> None:
+        """From now on they belong to the simulation, which may change them."""
+        if not self._has_agents:
+            use(self._agents)
+            self._has_agents = True
+
+    def begin(self) -> None:
+        """The run begins. Raises MetropolisError when something else has used them since."""
+        self.take_agents()
+        if (changed := self._difference()) is not None:
+            raise MetropolisError(
+                f"the world {self._world.name!r} has changed since the simulation was made (its "
+                f"attribute {changed!r}); make a world for each simulation"
+            )
+
+    def end(self) -> None:
+        """Remember what the run has changed."""
+        if (changed := self._difference()) is not None:
+            object.__setattr__(self._world, "_changed", changed)
+
+    def _difference(self) -> str | None:
+        now = _digests(self._world)
+        names = {**self._begun, **now}
+        return next((name for name in names if self._begun.get(name) != now.get(name)), None)
+
+
+def _digests(world: World) -> dict[str, int]:
+    return {
+        name: digest(value)
+        for name, value in vars(world).items()
+        if name[:1] != "_" and name != "author"  # stands in for a model, which may remember
+    }

@@ -1,0 +1,136 @@
+"""The trace of a run: built in memory, or from the run's files piece by piece.
+
+A piece is some steps as a trace of their own; calls wait only for calls of their own step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+
+from metropolis.rules.metrics import Hops
+from metropolis.runtime.calls_file import Call
+from metropolis.trace.schema import Calls, Float32, Trace, TraceMeta
+from metropolis.trace.validate import LIMIT
+from metropolis.types import AgentId, Step
+from metropolis.world.base import World
+
+PIECE_ROWS = 50_000
+"""Agent-steps of a piece, at least one step."""
+PIECE_CALLS = 4_000
+StepParts = tuple[Float32, list[Call]]
+"""Where agents stand when a step begins, (agents, 2), and the step's calls."""
+StepsFrom = Callable[[Step], Iterator[StepParts]]
+"""The parts of the steps from one on."""
+
+
+@dataclass(frozen=True)
+class RunTrace:
+    """The trace of a run of `steps` steps with `calls` calls, failed ones included."""
+
+    meta: TraceMeta
+    steps: Step
+    calls: int
+    steps_from: StepsFrom
+
+    def pieces(self) -> Iterator[Trace]:
+        """All steps, in order."""
+        parts: list[StepParts] = []
+        calls = 0
+        for part in self.steps_from(0):
+            parts.append(part)
+            calls += len(part[1])
+            if len(parts) * len(self.meta.agents) >= PIECE_ROWS or calls >= PIECE_CALLS:
+                yield trace_of(self.meta, parts)
+                parts, calls = [], 0
+        if parts:
+            yield trace_of(self.meta, parts)
+
+    def whole(self) -> Trace:
+        """All steps as one trace."""
+        return trace_of(self.meta, list(self.steps_from(0)))
+
+    def last(self, rows_max: int, calls_max: int) -> tuple[Step, Trace]:
+        """The last steps that have so many agent-steps and calls; the first of them.
+
+        At least one step, and all of them if they fit.
+        """
+        first = max(0, self.steps - max(1, rows_max // len(self.meta.agents)))
+        if self.calls > calls_max:
+            seen = 0
+            for step, (_, calls) in enumerate(self.steps_from(0)):
+                if self.calls - seen <= calls_max or step == self.steps - 1:
+                    first = max(first, step)
+                    break
+                seen += len(calls)
+        return first, trace_of(self.meta, list(self.steps_from(first)), first)
+
+
+def trace_of(meta: TraceMeta, parts: Sequence[StepParts], first_step: Step = 0) -> Trace:
+    """The trace of some steps in a row, to be replayed under any mode and on any hardware.
+
+    `meta` is that of step 0. Calls that failed are left out: those that waited for them wait for
+    what these waited for.
+    """
+    calls = [(step, *call[1:]) for step, (_, of) in enumerate(parts) for call in of]
+    functions = sorted({call.function for _, _, call in calls})
+    models = sorted({call.model for _, _, call in calls})
+    first: dict[tuple[Step, AgentId], int] = {}
+    for index, (step, agent, _) in enumerate(calls):
+        first.setdefault((step, agent), index)
+    parents = [
+        sorted(first[step, agent] + number for agent, number in call.parents)
+        for step, _, call in calls
+    ]
+
+    def column(values: list[int]) -> Any:
+        return np.array(values, np.int32)
+
+    count = len(calls)
+    texts = any(call.prompt is not None for _, _, call in calls)
+    all_calls = Calls(
+        step=column([step for step, _, _ in calls]),
+        agent=column([agent for _, agent, _ in calls]),
+        function=column([functions.index(call.function) for _, _, call in calls]),
+        functions=tuple(functions),
+        model=column([models.index(call.model) for _, _, call in calls]),
+        models=tuple(models),
+        # an empty answer took an iteration, too
+        prompt_tokens=column([max(1, call.prompt_tokens) for _, _, call in calls]),
+        output_tokens=column([max(1, call.output_tokens) for _, _, call in calls]),
+        prefix_id=np.full(count, -1, np.int64),
+        prefix_tokens=np.zeros(count, np.int32),
+        parent_offsets=np.cumsum([0, *map(len, parents)]).astype(np.int64),
+        parents=np.array([parent for of in parents for parent in of], np.int64),
+        prompt=[call.prompt for _, _, call in calls] if texts else None,
+        completion=[call.completion for _, _, call in calls] if texts else None,
+    )
+    start = meta.start + timedelta(seconds=first_step * meta.step_s)
+    return Trace(
+        replace(meta, start=start),
+        np.array([at for at, _ in parts], np.float32).reshape(-1, len(meta.agents), 2),
+        all_calls.keep(np.array([not call.failed for _, _, call in calls], np.bool_)),
+    )
+
+
+def trace_meta(world: World, names: Sequence[str], calls_origin: str = "recorded") -> TraceMeta:
+    """What a trace tells of a world."""
+    joint = world.joint_radius  # a negative one couples nobody whom 0 does not
+    return TraceMeta(
+        name=world.name,
+        agents=tuple(names),
+        perception_radius=min(world.perception_radius, LIMIT),
+        max_velocity=min(world.max_velocity, LIMIT),
+        joint_radius=None if joint is None else min(max(joint, 0), LIMIT),
+        metric=world.metric.name,
+        step_s=world.step_s,
+        start=world.start,
+        map=world.map,
+        graph=world.metric.neighbours if isinstance(world.metric, Hops) else None,
+        calls_origin=calls_origin,
+        source="a run of metropolis",
+    )

@@ -1,0 +1,173 @@
+"""`verify`: whether a run's history is the one that lockstep makes of the same answers.
+
+The run is executed again in lockstep, with its journal in the place of the model: nothing is
+bought. Of a long run only some steps are, each part from a checkpoint drawn by a seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from metropolis.llm.base import LLMError
+from metropolis.runtime.comparison import first_difference
+from metropolis.runtime.rerun import Rerun
+from metropolis.runtime.run_directory import RunDirectory
+from metropolis.types import AgentError, CausalityError, MetropolisError, Step
+from metropolis.world.base import Agent, World
+from metropolis.world.mistakes import explanation_of
+from metropolis.world.record import StepRecord
+
+AGENT_STEPS_MAX = 250_000
+"""A longer run is verified in parts unless told otherwise: some 40 s of CPU for SmallVille."""
+PARTS_MAX = 4
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """Where the run and lockstep part."""
+
+    step: Step
+    agent: str | None
+    """Or the thing that differs; None: it is not one's alone."""
+    what: str
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What has been compared; the run is verified as far as `parts` reach without a deviation."""
+
+    steps: Step
+    """Of the run."""
+    first: Step
+    """The first that is the run's own: a branch's past is the run's that it has left."""
+    parts: tuple[tuple[Step, Step], ...]
+    """Steps that are equal: from the first to below the second."""
+    deviation: Deviation | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether every step of the run's own is equal."""
+        return self.deviation is None and self.parts == ((self.first, self.steps),)
+
+    def __str__(self) -> str:
+        if self.deviation is not None:
+            step, agent, what = vars(self.deviation).values()
+            who = "" if agent is None else f", {agent!r}"
+            return f"not verified: lockstep differs at step {step}{who}: {what}"
+        if self.whole and self.first:
+            return (
+                f"verified: steps {self.first} to {self.steps - 1}, all of the branch's own, are "
+                "equal to lockstep's"
+            )
+        if self.whole:
+            return f"verified: all {self.steps:,} steps are equal to lockstep's"
+        if not self.parts:
+            return "not verified: no step was run again"
+        count = sum(end - first for first, end in self.parts)
+        parts = ", ".join(f"{first} to {end - 1}" for first, end in self.parts)
+        return (
+            f"verified: {count:,} of {self.steps:,} steps are equal to lockstep's"
+            f" ({parts}); the others were not run again"
+        )
+
+
+def verify(
+    run: str | Path,
+    world: World,
+    agents: Sequence[Agent],
+    *,
+    steps: Step | None = None,
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
+    on_step: Callable[[StepRecord], object] = lambda _: None,
+    enough: Callable[[], bool] = lambda: False,
+) -> Verified:
+    """Compare the history of the run in the folder `run` with lockstep's; it is only read.
+
+    Args:
+        world, agents: what it is a run of, as at its beginning; they are not changed.
+        steps: how many to run again at most; a longer run is verified in up to PARTS_MAX parts
+            from checkpoints. None: as many as make AGENT_STEPS_MAX.
+        seed: of the choice of checkpoints.
+        options: as passed to the run's `World.reset`.
+        on_step: told of every step that is equal.
+        enough: whether to stop early.
+
+    An answer that the journal lacks is a deviation, and is not bought. Raises MetropolisError when
+    there is no run, when `agents` have lived in one, or when it bought all its answers where no
+    journal is kept. Errors of neither the world nor the agents are raised as they are.
+    """
+    if steps is not None and (not isinstance(steps, int) or steps < 1):
+        raise MetropolisError(f"steps is {steps!r}; it should be a whole number, at least 1")
+    rerun = Rerun(RunDirectory(Path(run)), world, agents, options or {})
+    recorded, lineage = rerun.origin.recorded, rerun.origin.lineage
+    if rerun.answers.answered and not len(rerun.answers):
+        raise MetropolisError(
+            f"{run}: cannot be verified: its journal holds none of its {rerun.answers.answered:,} "
+            "answers, as when workers on Ray have bought them; to run it again would buy them anew"
+        )
+    if steps is None:
+        steps = AGENT_STEPS_MAX // len(agents) or 1
+    verified = Verified(recorded, lineage[-1].step if lineage else 0, ())
+    for first, end in _parts(rerun, verified, steps, seed):
+        verified = _part(rerun, agents, verified, first, end, on_step, enough)
+        if verified.deviation is not None or enough():
+            break
+    return verified
+
+
+def _parts(rerun: Rerun, run: Verified, steps: Step, seed: int) -> list[tuple[Step, Step]]:
+    """Which steps to run again."""
+    if run.steps - run.first <= steps:
+        return [(run.first, run.steps)]
+    kept = {step for step in rerun.origin.checkpoints.steps() if run.first <= step < run.steps}
+    starts = sorted(kept | {run.first})
+    chosen = sorted(Random(seed).sample(starts, min(PARTS_MAX, len(starts), steps)))
+    ends = [*chosen[1:], run.steps]
+    share = steps // len(chosen)
+    return [(first, min(first + share, end)) for first, end in zip(chosen, ends, strict=True)]
+
+
+def _part(
+    rerun: Rerun,
+    agents: Sequence[Agent],
+    before: Verified,
+    first: Step,
+    end: Step,
+    on_step: Callable[[StepRecord], object],
+    enough: Callable[[], bool],
+) -> Verified:
+    """`before`, and what `first` to `end` have shown."""
+    step = first
+    deviation = None
+    start = rerun.checkpoint(first)
+    if start.step != first:
+        raise MetropolisError(f"{rerun.origin.checkpoints.folder}: has lost that of step {first}")
+    try:
+        for known, record in rerun.steps(start, end):
+            if found := first_difference(known, record):
+                deviation = Deviation(step, found.name, found.what)
+            missing = rerun.answers.missing
+            if deviation is not None or (missing and missing.step <= step) or enough():
+                break
+            on_step(record)
+            step += 1
+    except Exception as error:
+        sentence = explanation_of(error)  # what agents and worlds raise has one
+        if sentence is None and not isinstance(error, (AgentError, CausalityError, LLMError)):
+            raise
+        deviation = Deviation(step, None, sentence or f"{error}")
+    missing = rerun.answers.missing
+    if missing is not None and (deviation is None or missing.step <= deviation.step):
+        agent = agents[missing.agent].name
+        if rerun.answers.asked_otherwise(missing):
+            what = f"asks something else for {missing.function} than it did"
+        else:
+            what = f"the journal holds no answer to its call of {missing.function}"
+        deviation = Deviation(missing.step, agent, what)
+    parts = (*before.parts, (first, step)) if step > first else before.parts
+    return replace(before, parts=parts, deviation=deviation)

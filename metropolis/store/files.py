@@ -1,0 +1,56 @@
+"""The files of an embedded store's folder, which others may have made: no links are followed."""
+
+from __future__ import annotations
+
+import os
+import stat
+from itertools import chain
+from pathlib import Path
+
+from metropolis.store.base import StoreError
+
+_WRITTEN = ("lock", "address*", "server.log", "appendonly*", "appendonlydir/*", "temp*")
+"""What is opened, or may be, by this process and by the server."""
+_FOLDER = "appendonlydir"
+
+
+def check_files(folder: Path) -> None:
+    """Raise StoreError when a file there leads elsewhere, or is not this user's."""
+    for path in chain.from_iterable(map(folder.glob, _WRITTEN)):
+        try:
+            about = path.lstat()
+        except FileNotFoundError:  # another process has just replaced it
+            continue
+        if path == folder / _FOLDER and stat.S_ISDIR(about.st_mode):
+            continue
+        if not stat.S_ISREG(about.st_mode):
+            raise StoreError(f"{path}: is no regular file; a store's folder has no others")
+        if about.st_uid != os.geteuid() or about.st_nlink > 1:
+            whose = "is another user's" if about.st_nlink == 1 else "is a file elsewhere, too"
+            raise StoreError(f"{path}: {whose}; copy the folder, and use the copy")
+
+
+def open_private(path: str, flags: int) -> int:
+    """The descriptor of a file that only this user reads; made if `flags` say so."""
+    flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    return os.open(path, flags, 0o600)
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Replace a small file."""
+    partial = path.with_suffix(".partial")
+    partial.unlink(missing_ok=True)
+    with open(partial, "xb", opener=open_private) as file:
+        file.write(content)
+    partial.replace(path)
+
+
+def read_private(path: Path, bytes_max: int) -> bytes:
+    """The beginning of a regular file. Raises StoreError when it cannot be read."""
+    try:
+        with open(path, "rb", opener=open_private) as file:
+            if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return file.read(bytes_max)
+    except OSError:
+        pass
+    raise StoreError(f"{path}: is no regular file that can be read; remove it")

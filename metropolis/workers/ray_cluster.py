@@ -1,0 +1,195 @@
+"""The Ray cluster of a run: one of this machine's own, or the user's.
+
+Whoever reaches a Ray runs code in it. Ours listens on loopback only, asks for a token that no file
+holds, and keeps its files in a private folder; all of it ends with the run.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import ray
+from ray._private import ray_constants, services
+from ray._private.authentication.authentication_token_setup import (
+    maybe_enable_token_auth_if_token_available,
+)
+from ray._raylet import (  # type: ignore[attr-defined]
+    AuthenticationTokenLoader,
+    Config,
+    GcsClient,
+)
+from ray.exceptions import AuthenticationError, RayError
+
+import metropolis
+from metropolis.types import MetropolisError
+
+LOOPBACK = {ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR: "0"}
+"""Ray's name for it: nodes on other machines cannot join."""
+TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+PROBE_S = 10.0
+"""How long the head of a cluster may take to answer."""
+_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
+"""What a gRPC client says first: HTTP/2's preface with empty SETTINGS."""
+_FRAME_BYTES, _SETTINGS = 9, 4
+
+
+def join_ray(count: int | None, address: str | None) -> Callable[[], None]:
+    """Join the cluster at `address`, or begin one of `count` CPUs; returns how to leave it.
+
+    Raises MetropolisError when that cannot be done.
+    """
+    if address in (None, "local"):
+        return _begin(count)
+    check_address(address)
+    _init(address=address)
+    return ray.shutdown
+
+
+def check_address(address: str | None) -> None:
+    """Raise MetropolisError when no Ray lets us in at `address`; Ray itself tries for minutes."""
+    if address in (None, "local") or ray.is_initialized():
+        return
+    host, port = _place(address)
+    try:
+        if not _speaks_grpc(host, port):
+            raise OSError("what answers there is no Ray")
+    except (OSError, UnicodeError) as error:
+        raise MetropolisError(
+            f"no Ray answers at {address} ({error}); start it, or name another with --ray-address"
+        ) from None
+    if address == "auto":
+        maybe_enable_token_auth_if_token_available(warn_if_disabled=False)  # as Ray does
+    try:
+        GcsClient(address=f"{host}:{port}")
+    except AuthenticationError:
+        raise MetropolisError(
+            f"the Ray at {address} refuses this user's token; set RAY_AUTH_MODE=token and "
+            "RAY_AUTH_TOKEN to the cluster's, on every node"
+        ) from None
+    except RayError as error:
+        raise _unusable(address, error) from error
+
+
+def _place(address: str) -> tuple[str, int]:
+    """Host and port of the head. Raises MetropolisError when `address` names none."""
+    try:
+        host, port = services.extract_ip_port(
+            services.canonicalize_bootstrap_address(address) or ""
+        )
+    except (ValueError, OSError):
+        host, port = "", 0
+    if not host or "://" in address:
+        raise MetropolisError(
+            f"{address!r} is no address of a Ray cluster; write HOST:PORT of its head, or auto "
+            "where one runs"
+        )
+    return host, int(port)
+
+
+def _speaks_grpc(host: str, port: int) -> bool:
+    """Whether the server there does. Raises OSError when there is none."""
+    with socket.create_connection((host, port), PROBE_S) as connection:
+        if os.environ.get("RAY_USE_TLS", "0") not in ("0", "false"):
+            return True  # Ray has the certificates
+        connection.sendall(_HELLO)
+        said = b""
+        while len(said) < _FRAME_BYTES:
+            more = connection.recv(_FRAME_BYTES)
+            if not more:
+                return False
+            said += more
+    return said[3] == _SETTINGS
+
+
+def _begin(count: int | None) -> Callable[[], None]:
+    folder = TemporaryDirectory(prefix="mr-", dir="/tmp", ignore_cleanup_errors=True)
+    variables = {**LOOPBACK, "RAY_AUTH_MODE": "token"}
+    if not any(map(os.environ.get, TOKENS)):
+        variables["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+
+    def leave() -> None:
+        ray.shutdown()
+        _read_environment()
+        folder.cleanup()
+
+    try:
+        with _environment(variables):
+            _read_environment()
+            _init(address="local", num_cpus=count or os.cpu_count() or 1, _temp_dir=folder.name)
+    except BaseException:
+        leave()
+        raise
+    return leave
+
+
+def _init(**options: Any) -> None:
+    # Of a lost node it would tell on standard output.
+    ray._private.worker.print_to_stdstream = _say  # type: ignore[assignment]
+    try:
+        with _importable():
+            ray.init(
+                include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR, **options
+            )
+    except Exception as error:  # Ray raises plain ones, too
+        raise _unusable(options["address"], error) from error
+
+
+def _unusable(address: str, error: Exception) -> MetropolisError:
+    said = str(error).strip().partition("\n")[0]
+    return MetropolisError(f"Ray ({address}) cannot be used: {said}")
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """With `variables` set, which the processes that Ray starts inherit."""
+    before = {name: os.environ.get(name) for name in variables}
+    is_cluster = ray_constants.ENABLE_RAY_CLUSTER
+    os.environ.update(variables)
+    ray_constants.ENABLE_RAY_CLUSTER = False  # Ray has read the variable when it was imported
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = is_cluster
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _read_environment() -> None:
+    """Let Ray look again at what the environment says of tokens."""
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
+
+
+@contextmanager
+def _importable() -> Iterator[None]:
+    """Workers of Ray import from the folder that it is begun in, whether we do or not.
+
+    Where we do not, they shall not either: in a clone of metropolis there is no compiled part.
+    """
+    here = os.getcwd()
+    if not {"", here}.isdisjoint(sys.path):
+        yield
+        return
+    os.chdir(Path(metropolis.__file__).parents[1])
+    try:
+        yield
+    finally:
+        os.chdir(here)
+
+
+def _say(told: Any, ignore_prefix: bool) -> None:  # noqa: ARG001
+    """What Ray has to tell; standard output belongs to the run."""
+    for line in "\n".join(told["lines"]).splitlines()[:1]:
+        sys.stderr.write(f"metropolis: Ray says: {line}\n")

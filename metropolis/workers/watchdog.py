@@ -1,0 +1,146 @@
+"""Says which agent a run waits for, when it neither goes on nor waits for a model.
+
+A thread looks at the open turns, so that it works while one of them blocks the event loop. Then
+only that one is to blame: the others cannot go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from metropolis.types import MetropolisError
+from metropolis.workers.turns import Turn, Turns
+from metropolis.world.mistakes import Line, own_line
+
+STALL_S = 60.0
+LOOK_S = 1.0
+ENDING_S = 3.0
+"""How long a run that is asked to end may take before it is said what it waits for."""
+
+
+class Watchdog:
+    """Looks at `turns`, whose tasks run on `loop`, while it is entered.
+
+    A turn that is silent for `stall_s` is told to `said`, and again after twice that time, four
+    times and so on. 0: never.
+    """
+
+    def __init__(
+        self,
+        turns: Turns,
+        loop: asyncio.AbstractEventLoop,
+        stall_s: float = STALL_S,
+        said: Callable[[str], object] = lambda what: sys.stderr.write(f"metropolis: {what}\n"),
+    ) -> None:
+        self._turns, self._loop, self._stall_s, self._said = turns, loop, stall_s, said
+        self._look_s = min(LOOK_S, stall_s / 4) if stall_s else LOOK_S
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+        self._loop_thread = threading.get_ident()
+        self._alive_wall_s = self._awake_wall_s = time.monotonic()
+        """When the loop ran last, and since when it has not been blocked."""
+        self._beats = True
+        self._ending_wall_s: float | None = None
+
+    def __enter__(self) -> Watchdog:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._ended.set()
+
+    def ending(self) -> None:
+        """The run is asked to end: say soon what it waits for. For signal handlers, too."""
+        self._ending_wall_s = time.monotonic()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(self._look_s):
+            if self._beats:
+                self._beats = False
+                try:
+                    self._loop.call_soon_threadsafe(self._beat)
+                except RuntimeError:  # the loop is closed
+                    return
+            self._look(time.monotonic())
+
+    def _beat(self) -> None:
+        now = time.monotonic()
+        if self._is_blocked(now):
+            self._awake_wall_s = now
+        self._alive_wall_s, self._beats = now, True
+
+    def _look(self, now: float) -> None:
+        stalled = []
+        for turn, silent_s in self._silent(now):
+            if silent_s < turn.told_s:  # it has gone on
+                turn.told_s = 0.0
+            if self._stall_s and silent_s >= max(self._stall_s, 2 * turn.told_s):
+                stalled.append((silent_s, turn))
+        if stalled:
+            for silent_s, turn in stalled:
+                turn.told_s = silent_s
+            silent_s, turn = max(stalled, key=lambda found: found[0])
+            others = f"; {len(stalled) - 1} others, too" if len(stalled) > 1 else ""
+            where = self._at(turn)
+            self._said(f"{turn}{where} has run for {silent_s:.0f} s without a call{others}")
+        ending = self._ending_wall_s
+        if ending is not None and now - ending >= ENDING_S:
+            self._ending_wall_s = None
+            for turn, _ in self._silent(now):
+                self._said(
+                    f"the run ends after {turn}{self._at(turn)}; Ctrl-C again ends it at once"
+                )
+                break
+
+    def _silent(self, now: float) -> Iterator[tuple[Turn, float]]:
+        """Turns that wait for no model, and for how long they have done so."""
+        if self._is_blocked(now):
+            turn = self._turns.of(asyncio.current_task(self._loop))
+            if turn is not None:
+                yield turn, now - max(turn.heard_wall_s, self._alive_wall_s)
+            return
+        for turn in list(self._turns.open):
+            since = turn.silent_since_wall_s()
+            if since is not None:
+                yield turn, now - max(since, self._awake_wall_s)
+
+    def _is_blocked(self, now: float) -> bool:
+        return now - self._alive_wall_s > 3 * self._look_s
+
+    def _at(self, turn: Turn) -> str:
+        thread = turn.thread
+        if thread is None and self._is_blocked(time.monotonic()):
+            thread = self._loop_thread
+        lines = list(_awaited(turn) if thread is None else _running(thread))
+        return f" (at {own_line(lines, turn.owner)})" if lines else ""
+
+
+def _awaited(turn: Turn) -> Iterator[Line]:
+    """Where the turn's task waits, the innermost line last."""
+    awaited: Any = None if turn.task is None else turn.task.get_coro()
+    while awaited is not None:
+        frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "gi_frame", None)
+        if frame is not None:
+            yield frame.f_code.co_filename, frame.f_lineno
+        awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "gi_yieldfrom", None)
+
+
+def _running(thread: int) -> Iterator[Line]:
+    """What a thread runs, the innermost line last."""
+    frame = sys._current_frames().get(thread)
+    lines = []
+    while frame is not None:
+        lines.append((frame.f_code.co_filename, frame.f_lineno))
+        frame = frame.f_back
+    return reversed(lines)
+
+
+def check_stall(stall_s: float) -> None:
+    """Raise MetropolisError when it is no time to wait."""
+    if not stall_s >= 0:
+        raise MetropolisError(f"stall_s is {stall_s}; it must be at least 0, which says nothing")

@@ -1,0 +1,86 @@
+"""What the code of worlds and agents raises, as a sentence that names a line of theirs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from sysconfig import get_path
+from traceback import walk_tb
+
+from metropolis.types import MetropolisError
+
+Line = tuple[str, int]
+"""A file, and a line in it."""
+
+
+def own_line(lines: Iterable[Line], owner: object) -> str:
+    """The last of `lines` in a file beside that of the class of `owner`, or else the last."""
+    lines = list(lines)
+    module = sys.modules.get(type(owner).__module__)
+    file = getattr(module, "__file__", None)
+    folder = Path(file).parent if file else None
+    own = [line for line in lines if Path(line[0]).parent == folder]
+    found = (own or lines)[-1:]
+    return ":".join(map(str, found[0])) if found else "?"
+
+
+def sentence_of(error: BaseException, owner: object) -> str:
+    """Where in the code of `owner`, a world or an agent, `error` comes from, and what it is.
+
+    Without an owner no line of Python's library or of metropolis is named.
+    """
+    error = first_of(error)
+    lines = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+    what = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+    if owner is None:
+        lines = [line for line in lines if not _is_engine(line[0])]
+        if not lines:
+            return what
+    where = own_line(lines, owner)
+    if isinstance(error, MetropolisError):
+        return f"{where}: {error}"
+    return f"{where}: {what}; mend it there"
+
+
+def _is_engine(file: str) -> bool:
+    path = Path(file)
+    if "site-packages" in path.parts:  # may lie in the library's folder
+        return False
+    return file[:1] == "<" or any(path.is_relative_to(folder) for folder in _ENGINE)
+
+
+_ENGINE = Path(__file__).parent.parent, Path(get_path("stdlib"))
+
+
+class _Explanation(str):
+    """A note of an exception that says all in one sentence."""
+
+
+def explain(error: BaseException, sentence: str) -> None:
+    """Note `sentence` with an error, unless one was noted before."""
+    if explanation_of(error) is None:
+        error.add_note(_Explanation(sentence))
+
+
+def explanation_of(error: BaseException) -> str | None:
+    """The sentence that was noted with `error`, or with the one it stands for."""
+    notes = getattr(error, "__notes__", ())
+    return next((note for note in notes if isinstance(note, _Explanation)), None)
+
+
+def alone(failure: BaseException) -> BaseException:
+    """The first of the sentences for users in a task group's error, if it holds nothing else."""
+    if not isinstance(failure, BaseExceptionGroup):
+        return failure
+    failures = [alone(inner) for inner in failure.exceptions]
+    users = all(isinstance(inner, MetropolisError) for inner in failures)
+    return failures[0] if users else failure
+
+
+def first_of(error: BaseException) -> BaseException:
+    """The first in a group that is no sentence for users, or else the first."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    leaves = [first_of(inner) for inner in error.exceptions]
+    return next((leaf for leaf in leaves if not isinstance(leaf, MetropolisError)), leaves[0])

@@ -1,0 +1,380 @@
+"""What the fuzzer does with `metropolis._core`: one function for each part of it."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from .draw import Draw, FindingError, RefusedError
+
+PROFILE_FIELDS = {
+    "w_ms": (0.5, 20), "g_ms": (0, 0.1), "h_ms": (0, 3), "b_ms": (0, 0.1), "k_ms": (0, 0.1),
+    "q_ms": (0, 0.01), "c_ms": (0, 3), "k_mixed_ms": (0, 0.1), "pcie_gb_per_s": (0.001, 1),
+    "host_gb": (1e-5, 1), "kv_capacity_tokens": (64, 512), "block_tokens": (1, 16),
+    "chunk_tokens": (1, 200), "max_sequences": (1, 8), "kv_bytes_per_token": (1, 1000),
+    "c_once": (0, 1),
+}  # fmt: skip
+
+
+def metric(draw: Draw) -> Any:
+    """A metric of places from (0, 0) to (7, 7), or (0, 0) to (7, 0) for a graph."""
+    kind = draw.random.randrange(4)
+    height, width = draw.random.randint(8, 12), draw.random.randint(8, 12)
+    if kind == 0:
+        return draw.do("plane_metric", draw.one_of("chebyshev", "euclidean", "manhattan"))
+    if kind == 3:
+        offsets = np.arange(9) * 2
+        ring = np.array([[(i - 1) % 8, (i + 1) % 8] for i in range(8)], np.int32).reshape(-1)
+        return draw.do("hops_metric", draw.damaged(offsets), draw.damaged(ring))
+    plan = draw.damaged(np.zeros((height, width), np.uint8))
+    if kind == 1:
+        return draw.do("geodesic_metric", plan, draw.whole(1, 250))
+    arenas = draw.damaged(draw.numpy.integers(0, 3, (height, width)).astype(np.int32))
+    return draw.do("genagent_metric", plan, arenas, draw.number(0, 3), draw.whole(1, 250))
+
+
+def place(draw: Draw) -> Any:
+    if draw.hostile():
+        return draw.junk()
+    return draw.whole(0, 7), draw.whole(0, 7) if draw.random.random() < 0.7 else 0
+
+
+def use_metric(draw: Draw) -> None:
+    chosen = metric(draw)
+    n = draw.random.randint(0, 5)
+
+    def perceives() -> None:
+        p, q = (draw.damaged(draw.numpy.integers(0, 7, (n, 2)).astype(float)) for _ in "pq")
+        draw.do("perceives", chosen, p, q, draw.number(0, 8))
+
+    draw.attempt(
+        [
+            lambda: draw.do(
+                "Metric.within",
+                *(chosen, place(draw), place(draw), draw.number(0, 8), draw.number(0, 8)),
+            ),
+            lambda: draw.do("Metric.flaw", chosen, place(draw)),
+            perceives,
+        ],
+        8,
+    )
+
+
+def rule_controller(draw: Draw, positions: np.ndarray, steps: int) -> Any:
+    couple = draw.number(0, 3)
+    block = inf if isinstance(couple, float) and couple == inf else draw.number(3, 5)
+    if draw.random.random() < 0.1:
+        couple = block = draw.random.choice([inf, -inf])
+    options = {}
+    if draw.random.random() < 0.3:
+        options["steps"] = draw.one_of([draw.whole(0, steps) for _ in positions])
+    if draw.random.random() < 0.3:
+        options["check_moves"] = draw.flag()
+    return draw.do(
+        "make_controller",
+        *(couple, block, metric(draw), draw.number(0, 2), draw.damaged(positions)),
+        draw.whole(steps, steps),
+        **options,
+    )
+
+
+def graph_controller(draw: Draw, agents: int, steps: int) -> Any:
+    degrees = draw.numpy.integers(0, 3, agents * steps)
+    offsets = np.concatenate([[0], np.cumsum(degrees)])
+    partners = draw.numpy.integers(0, agents, int(offsets[-1])).astype(np.int32)
+    return draw.do(
+        "make_graph_controller",
+        *(draw.whole(agents, agents), draw.whole(steps, steps)),
+        *(draw.damaged(offsets), draw.damaged(partners)),
+    )
+
+
+def controller_of(draw: Draw, positions: np.ndarray, steps: int) -> Any:
+    if draw.random.random() < 0.3:
+        return graph_controller(draw, len(positions), steps)
+    return rule_controller(draw, positions, steps)
+
+
+def use_controller(draw: Draw) -> None:
+    agents, steps = draw.random.randint(0, 6), draw.random.randint(0, 4)
+    positions = draw.numpy.integers(0, 7, (agents, 2)).astype(float)
+    if draw.random.random() < 0.4:
+        positions[:, 1] = 0
+    controller = controller_of(draw, positions, steps)
+    ready: list[tuple[int, tuple[int, ...]]] = []
+
+    def start() -> None:
+        ready.extend(draw.do("Controller.start", controller))
+
+    def commit() -> None:
+        which = draw.random.randrange(len(ready) + 1)
+        _, chosen = ready.pop(which) if which < len(ready) else (0, (0,))
+        members = draw.damaged(np.array(chosen, np.int32)) if draw.hostile() else chosen
+        stay = [tuple(positions[a]) if a < agents else (0, 0) for a in chosen]
+        moved = [place(draw) if draw.hostile() else one for one in stay]
+        ready.extend(draw.do("Controller.commit", controller, members, moved))
+
+    draw.attempt([start], 1 if draw.random.random() < 0.9 else 0)
+    draw.attempt(
+        [
+            *[commit] * 8,
+            start,
+            lambda: draw.do("Controller.blocked_by", controller),
+            lambda: draw.do("Controller.clear_until", controller, draw.whole(0, agents)),
+            lambda: draw.get("Controller.floor", controller),
+            lambda: draw.do("Controller.validate", controller),
+        ],
+        30,
+    )
+
+
+def use_bench(draw: Draw) -> None:
+    """A sound one takes a second: once among the many that must be refused."""
+    if draw.random.random() < 0.02:
+        draw.do("bench_controller", 4.0, 5.0, draw.do("plane_metric", "chebyshev"), 10, 100_000, 1)
+        return
+    draw.hostility = 0.7
+    size = draw.random.choice([(0, 5), (-1, 5), (5, 0), (5, -(2**31)), (2**31 - 1, 2**31 - 1)])
+    agents, steps = (value if draw.hostile() else draw.junk() for value in size)
+    draw.do(
+        "bench_controller", draw.number(0, 5), draw.number(5, 9), metric(draw), agents, steps, 1
+    )
+
+
+def profile(draw: Draw) -> Any:
+    fields: dict[str, Any] = {}
+    for name, (low, high) in PROFILE_FIELDS.items():
+        whole = isinstance(low, int) and name not in ("host_gb",) and not name.endswith("_ms")
+        fields[name] = draw.whole(low, high) if whole else draw.number(low, high)
+    fields["c_once"] = draw.flag()
+    if draw.random.random() < 0.1:
+        fields.pop(draw.random.choice(list(fields)))
+    made = draw.do("Profile", **fields)
+    for name in PROFILE_FIELDS:
+        draw.get(f"Profile.{name}", made)
+        if draw.random.random() < 0.2:
+            try:
+                draw.put(f"Profile.{name}", made, fields.get(name, 1))
+            except RefusedError:
+                continue
+    return made
+
+
+def request(draw: Draw) -> Any:
+    prefix: Any = ()
+    if draw.random.random() < 0.4:
+        prefix = [(draw.whole(0, 3), draw.whole(1, 9)) for _ in range(draw.random.randint(0, 3))]
+    made = draw.do(
+        "Request", draw.whole(1, 40), draw.whole(1, 20), draw.whole(0, 3), draw.one_of(prefix)
+    )
+    for name in ("prompt_tokens", "output_tokens", "priority", "prefix"):
+        draw.get(f"Request.{name}", made)
+    return made
+
+
+def pool_of(draw: Draw) -> Any:
+    return draw.do(
+        "InstancePool",
+        *(profile(draw), draw.whole(1, 3), draw.flag()),
+        *(draw.one_of("recompute", "swap"), draw.whole(1, 4)),
+    )
+
+
+def use_pool(draw: Draw) -> None:
+    pool = pool_of(draw)
+    now = 0.0
+
+    def time() -> Any:
+        nonlocal now
+        if draw.hostile():
+            return draw.number(0, 1)
+        now += draw.random.choice([0, 0, 0.01, 0.2])
+        return now
+
+    def advance() -> None:
+        for completion in draw.do("InstancePool.advance", pool, time()):
+            for name in public(type(completion)):
+                draw.get(f"Completion.{name}", completion)
+
+    def step() -> None:
+        nonlocal now
+        now = max(now, min(draw.do("InstancePool.next_event_sim_s", pool), 1e12))
+        draw.do("InstancePool.advance", pool, now)
+
+    def status() -> None:
+        found = draw.do("InstancePool.status", pool, draw.whole(0, 2))
+        for name in public(type(found)):
+            draw.get(f"InstanceStatus.{name}", found)
+
+    sound = draw.do("Profile", w_ms=1.0, kv_capacity_tokens=4096)
+    actions = [
+        lambda: draw.do("InstancePool.submit", pool, draw.whole(0, 20), request(draw), time()),
+        lambda: draw.do("InstancePool.abort", pool, draw.whole(0, 20), time(), draw.flag()),
+        advance,
+        step,
+        status,
+        lambda: draw.do("InstancePool.outstanding", pool),
+        lambda: draw.do("InstancePool.busy_sim_s", pool, draw.whole(0, 2)),
+        lambda: draw.do("InstancePool.preemptions", pool),
+        lambda: draw.do("InstancePool.progress", pool, draw.whole(0, 2)),
+        lambda: draw.do(
+            "InstancePool.iteration_sim_s",
+            *(profile(draw), draw.whole(0, 9), draw.whole(0, 99), draw.whole(0, 99)),
+        ),
+        lambda: draw.do("InstancePool.isolated_sim_s", sound, request(draw)),
+        lambda: draw.do("InstancePool.isolated_sim_s", profile(draw), request(draw)),
+    ]
+    draw.attempt([*[actions[0]] * 6, *[advance, step] * 3, *actions], 40)
+
+
+def use_simulate(draw: Draw) -> None:
+    n = draw.random.randint(0, 20)
+    arrivals = np.sort(draw.numpy.uniform(0, 2, n).round(1))
+    options = {
+        "priority": lambda: draw.values(np.int64, n, 0, 3),
+        "prefix_id": lambda: draw.values(np.int64, n, -1, 3),
+        "prefix_tokens": lambda: draw.values(np.int32, n, 0, 9),
+        "instances": lambda: draw.whole(1, 3),
+        "prefix_reuse": draw.flag,
+        "concurrency": lambda: draw.whole(0, 4),
+        "preemption": lambda: draw.one_of("recompute", "swap"),
+        "decision_iterations": lambda: draw.whole(1, 4),
+    }
+    chosen = {name: make() for name, make in options.items() if draw.random.random() < 0.5}
+    draw.do(
+        "simulate",
+        *(profile(draw), draw.damaged(arrivals), draw.values(np.int32, n, 1, 40)),
+        draw.values(np.int32, n, 1, 20),
+        **chosen,
+    )
+
+
+def use_replay(draw: Draw) -> None:
+    agents, steps = draw.random.randint(1, 4), draw.random.randint(1, 4)
+    positions = np.repeat(draw.numpy.integers(0, 7, (1, agents, 2)), steps, 0).astype(np.float32)
+    if draw.random.random() < 0.4:
+        positions[:, :, 1] = 0
+    counts = draw.numpy.integers(0, 4, agents * steps)
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    rows = np.repeat(np.arange(agents * steps), counts)
+    n = len(rows)
+    parents: list[int] = []
+    parent_offsets = [0]
+    for call, row in enumerate(rows):
+        first = offsets[row - row % agents]  # of this step
+        parents += [p for p in range(first, call) if draw.random.random() < 0.3]
+        if draw.hostile():
+            parents.append(draw.random.randrange(n))
+        parent_offsets.append(len(parents))
+    columns = {
+        "positions": positions,
+        "call_offsets": offsets,
+        "call_step": (rows // agents).astype(np.int32),
+        "call_agent": (rows % agents).astype(np.int32),
+        "parent_offsets": np.array(parent_offsets),
+        "parents": np.array(parents, np.int64),
+        "prompt_tokens": draw.numpy.integers(1, 30, n).astype(np.int32),
+        "output_tokens": draw.numpy.integers(1, 9, n).astype(np.int32),
+        "prefix_id": draw.numpy.integers(-1, 3, n),
+        "prefix_tokens": draw.numpy.integers(0, 2, n).astype(np.int32),
+    }
+    given = {name: draw.damaged(column) for name, column in columns.items()}
+    hostility, draw.hostility = draw.hostility, min(draw.hostility, 0.05)
+    controller = controller_of(draw, positions[0].astype(float), steps)
+    pool = pool_of(draw)
+    draw.hostility = hostility
+    if draw.hostile():
+        draw.attempt([lambda: draw.do("InstancePool.submit", pool, 0, request(draw), 0.0)], 1)
+    replay = draw.do(
+        "Replay",
+        **given,
+        controller=draw.one_of(controller),
+        instances=draw.one_of(pool),
+        step_priority=draw.flag(),
+        max_outstanding=draw.whole(0, 3),
+    )
+
+    def spoil() -> None:
+        """Change a column that the replay has been given."""
+        if draw.hostile():
+            column = draw.random.choice(list(given.values()))
+            if isinstance(column, np.ndarray) and column.size and column.flags.writeable:
+                column.flat[0] = draw.random.choice([-1, 2**31 - 1])
+
+    draw.attempt(
+        [
+            *[lambda: draw.do("Replay.run", replay, draw.whole(1, 6))] * 4,
+            spoil,
+            lambda: draw.do("Controller.start", controller) if draw.hostile() else None,
+            lambda: (
+                draw.do("InstancePool.submit", pool, draw.whole(0, n), request(draw), 9.0)
+                if draw.hostile()
+                else None
+            ),
+            *[
+                lambda name=name: draw.get(f"Replay.{name}", replay)
+                for name in ("committed_agent_steps", "makespan_sim_s", "controller_wall_s")
+            ],
+            *[
+                lambda name=name: draw.do(f"Replay.{name}", replay)
+                for name in ("sent_sim_s", "completed_sim_s", "instance")
+            ],
+            lambda: draw.do("Replay.dispatched_sim_s", replay),
+            lambda: draw.do("Replay.committed_sim_s", replay),
+        ],
+        20,
+    )
+
+
+def use_anything(draw: Draw) -> None:
+    """Any public name with anything at all; objects that no constructor has made."""
+    name = draw.random.choice(public_names(draw.core))
+    target: Any = draw.core
+    for part in name.split("."):
+        target = getattr(target, part)
+    owner = getattr(draw.core, name.split(".")[0])
+    if name == "bench_controller":
+        return
+    draw.hostility = 1
+    actions = [
+        lambda: target(*(draw.junk() for _ in range(draw.random.randint(0, 6)))),
+        lambda: owner.__new__(owner),
+        lambda: copy.copy(draw.do("plane_metric", "chebyshev")),
+        lambda: pickle.dumps(draw.do("plane_metric", "chebyshev")),
+        lambda: type("Heir", (owner,), {"__init__": lambda self: None})(),
+        lambda: setattr(draw.do("plane_metric", "chebyshev"), "within", 3),
+    ]
+    try:
+        draw.random.choice(actions)()
+    except (ValueError, TypeError, AttributeError) as error:
+        raise RefusedError from error
+    except (RefusedError, FindingError):
+        raise
+    except Exception as error:
+        raise FindingError(f"{name}: {error!r}") from error
+
+
+def public(owner: Any) -> list[str]:
+    return [name for name in dir(owner) if not name.startswith("_")]
+
+
+def public_names(core: Any) -> list[str]:
+    """Functions, classes and their members, such as "simulate" and "InstancePool.submit"."""
+    names = []
+    for name in public(core):
+        value = getattr(core, name)
+        if inspect.isclass(value):
+            names += [f"{name}.{member}" for member in public(value)]
+            if value.__name__ in ("Profile", "Request", "InstancePool", "Replay"):
+                names.append(name)
+        else:
+            names.append(name)
+    return names
+
+
+CASES = (use_metric, use_controller, use_bench, use_pool, use_simulate, use_replay, use_anything)

@@ -1,0 +1,120 @@
+"""Hostile arguments get a sentence: nothing in `metropolis._core` crashes, hangs or aborts.
+
+A finding names its case; `python -m tests.core.child EXTENSION CASE 1 FILE plain` runs it alone.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from metropolis import _core
+from tests.core.cases import public_names
+from tests.core.fuzz import fuzz
+
+EXTENSION = Path(_core.__file__)
+CAMPAIGN_CASES = int(os.environ.get("METROPOLIS_FUZZ_INPUTS", "30000"))
+
+
+def test_hostile_arguments_get_a_sentence() -> None:
+    """Every public name is called, and has answered at least once: a new one needs a case."""
+    fuzzed = fuzz(EXTENSION, 0, 1500)
+    assert not fuzzed.findings
+    assert not fuzzed.missing
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("part", range(4))
+def test_campaign(part: int) -> None:
+    each = -(-CAMPAIGN_CASES // 4)
+    assert not fuzz(EXTENSION, 1_000_000 * (part + 1), each).findings
+
+
+def test_a_new_name_is_missed() -> None:
+    class Core:
+        """A module with a name that no case uses."""
+
+        novelty = staticmethod(lambda: None)
+
+    assert public_names(Core) == ["novelty"]
+
+
+def replay(**changes: object) -> _core.Replay:
+    """One agent, two steps, a call in each."""
+    columns = {
+        "positions": np.zeros((2, 1, 2), np.float32),
+        "call_offsets": np.array([0, 1, 2]),
+        "call_step": np.array([0, 1], np.int32),
+        "call_agent": np.array([0, 0], np.int32),
+        "parent_offsets": np.array([0, 0, 0]),
+        "parents": np.array([], np.int64),
+        "prompt_tokens": np.array([5, 5], np.int32),
+        "output_tokens": np.array([2, 2], np.int32),
+        "prefix_id": np.array([-1, -1]),
+        "prefix_tokens": np.array([0, 0], np.int32),
+        "controller": _core.make_controller(
+            4, 5, _core.plane_metric("chebyshev"), 1, np.zeros((1, 2)), 2
+        ),
+        "instances": _core.InstancePool(_core.Profile(w_ms=1.0, kv_capacity_tokens=64)),
+        "step_priority": True,
+        "max_outstanding": 0,
+    }
+    return _core.Replay(**(columns | changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"call_offsets": np.array([0, 9, 2])}, "call_offsets must ascend from 0 to 2"),
+        ({"call_agent": np.array([0, 7], np.int32)}, "call 1 is of step 1 and agent 7"),
+        ({"prompt_tokens": np.array([5], np.int32)}, "call_offsets must ascend|must have"),
+        (
+            {"parent_offsets": np.array([0, 1, 1]), "parents": np.array([0])},
+            "the parents of calls form a cycle",
+        ),
+        ({"prompt_tokens": np.array([5, 2**32 + 5])}, "prompt_tokens has values from 5 to"),
+        ({"max_outstanding": -1}, "max_outstanding is -1"),
+        (
+            {"controller": _core.make_graph_controller(3, 1, [0, 0, 0, 0], [])},
+            "the controller runs 3 agents to step 1, the trace has 1 agents and 2 steps",
+        ),
+    ],
+)
+def test_columns_of_a_replay(changes: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        replay(**changes)
+
+
+def test_a_replay_that_is_sound_runs() -> None:
+    """And a column that is changed behind its back is not looked at again."""
+    offsets = np.array([0, 1, 2])
+    running = replay(call_offsets=offsets)
+    offsets[1] = 2**40
+    assert running.run(100)
+
+
+def test_requests_of_somebody_else_are_told() -> None:
+    pool = _core.InstancePool(_core.Profile(w_ms=1.0, kv_capacity_tokens=64))
+    running = replay(instances=pool)
+    pool.submit(99, _core.Request(1, 1), 0.0)
+    with pytest.raises(ValueError, match="request 99 was submitted by somebody else"):
+        running.run(100)
+    with pytest.raises(ValueError, match="the replay has ended with an error before"):
+        running.run(100)
+
+
+@pytest.mark.parametrize("place", [(float("nan"), 0), (8, 0), (-1, 0), (0, 1), (1e300, 0)])
+def test_places_outside_a_graph(place: tuple[float, float]) -> None:
+    metric = _core.hops_metric([0, 1, 2], [1, 0])
+    with pytest.raises(ValueError, match="nobody can stand at"):
+        metric.within((0, 0), place, 1, 0)
+
+
+def test_a_controller_starts_once() -> None:
+    controller = _core.make_graph_controller(2, 1, [0, 0, 0], [])
+    controller.start()
+    with pytest.raises(ValueError, match="has been started before"):
+        controller.start()

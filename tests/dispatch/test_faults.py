@@ -1,0 +1,102 @@
+"""Faulty plug-ins in virtual time: one sentence that names them, and no run without end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from metropolis.dispatch.base import Dispatcher, Fleet
+from metropolis.dispatch.fixed import LeastUsed
+from metropolis.policy.base import Policy, QueuedRequest
+from metropolis.policy.combined import Combined
+from metropolis.policy.faults import PluginError
+from metropolis.policy.fixed import Fcfs, StepFirst
+from metropolis.policy.kairos.policy import Kairos
+from metropolis.runtime.replay import replay
+from metropolis.sim.options import PoolOptions
+from metropolis.sim.profiles import load_profile
+from metropolis.sim.serving import Serving
+from metropolis.trace.generate.agentic import CO_LOCATED, workload
+from tests.runtime.test_replay import setting_for
+from tests.small_traces import small_trace
+
+PROFILE = load_profile("llama-3-8b/l4")
+FLEET = Fleet(2, PROFILE.kv_capacity_tokens, 12.0)
+
+
+class Halved(Fcfs):
+    def rank(self, request: QueuedRequest) -> int:
+        return 0.5  # type: ignore[return-value]
+
+
+class Below(StepFirst):
+    def rank(self, request: QueuedRequest) -> int:
+        return -1
+
+
+class Astray(LeastUsed):
+    def place(self, request: QueuedRequest, now_s: float) -> int | None:
+        return 99
+
+
+class Failing(Fcfs):
+    def rank(self, request: QueuedRequest) -> int:
+        raise KeyError("x")
+
+
+class Deaf(StepFirst):
+    def arrived(self, request: QueuedRequest) -> None:
+        raise KeyError("x")
+
+
+class Lost(LeastUsed):
+    def place(self, request: QueuedRequest, now_s: float) -> int | None:
+        raise ValueError("lost")
+
+
+class Hesitant(LeastUsed):
+    """Places the first request, and never again."""
+
+    has_placed = False
+
+    def place(self, request: QueuedRequest, now_s: float) -> int | None:
+        if self.has_placed:
+            return None
+        self.has_placed = True
+        return super().place(request, now_s)
+
+
+FAULTS: list[tuple[Callable[[], Policy], type[Dispatcher], str]] = [
+    (Halved, LeastUsed, "the policy Halved gave a request the rank 0.5; a rank is an int from 0"),
+    (lambda: Combined([Below(), Kairos()]), LeastUsed, "the policy Below gave a request the rank"),
+    (Fcfs, Astray, "the dispatcher Astray placed a request on the instance 99; .* are 0 to 1"),
+    (Failing, LeastUsed, r"the policy Failing failed: .*test_faults\.py:\d+: KeyError: 'x'; mend"),
+    (lambda: Combined([Deaf(), Kairos()]), LeastUsed, r"policy Deaf failed: .*test_faults\.py:\d"),
+    (Fcfs, Lost, r"the dispatcher Lost failed: .*test_faults\.py:\d+: ValueError: lost; mend it"),
+    (Fcfs, Hesitant, r"the dispatcher Hesitant holds \d+ requests back though no instance is at"),
+]
+
+
+@pytest.mark.parametrize(("policy", "dispatcher", "sentence"), FAULTS)
+def test_served_programs_end_in_a_sentence(
+    policy: Callable[[], Policy], dispatcher: type[Dispatcher], sentence: str
+) -> None:
+    programs = workload(CO_LOCATED, 10, 4.0, seed=3)
+    serving = Serving(programs, PROFILE, policy(), dispatcher(FLEET), PoolOptions())
+    with pytest.raises(PluginError, match=sentence):
+        serving.run()
+
+
+@pytest.mark.parametrize(("policy", "dispatcher", "sentence"), FAULTS)
+def test_a_replay_ends_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+    policy: Callable[[], Policy],
+    dispatcher: type[Dispatcher],
+    sentence: str,
+) -> None:
+    trace = small_trace(1, agents=4, steps=6, edge=9, radius=2, velocity=1)
+    made = policy(), dispatcher(FLEET)
+    monkeypatch.setattr("metropolis.runtime.replay.plug_ins", lambda *_: made)
+    with pytest.raises(PluginError, match=sentence):
+        replay(trace, "conservative", setting_for(trace, policy="fcfs", dispatcher="least_used"))

@@ -1,0 +1,239 @@
+"""What the gateway finds out of its engines: kind, models, priorities, the size of the KV cache."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import aiohttp
+import pytest
+
+from metropolis.dispatch.base import Fleet
+from metropolis.dispatch.fixed import LeastUsed
+from metropolis.gateway.backend import InProcess
+from metropolis.gateway.priorities import PRIORITIES
+from metropolis.policy.fixed import Fcfs, StepFirst
+from metropolis.types import MetropolisError
+from tests.gateway.engines import StubEngine, chat, gateway_before, until
+from tests.gateway.test_command import running
+from tests.gateway.test_priorities import at_step
+from tests.gateway.test_server import post
+
+CACHE = 'vllm:cache_config_info{block_size="16",num_gpu_blocks="150"%s} 1.0'
+IN_ORDER = {
+    "enable_priority_scheduling": True,
+    "schedule_low_priority_values_first": True,
+    "max_total_num_tokens": 2400,
+}
+
+
+def vllm(cache_info: str = "", *, takes_priorities: bool = True) -> StubEngine:
+    engine = StubEngine("vllm")
+    engine.cache_info, engine.takes_priorities = cache_info, takes_priorities
+    return engine
+
+
+def sglang(**info: Any) -> StubEngine:
+    engine = StubEngine("sglang")
+    engine.server_info = info
+    return engine
+
+
+@pytest.mark.parametrize(
+    ("engine", "kind", "said", "told"),
+    [
+        (vllm, "", "vLLM, told priorities", [7]),
+        (
+            lambda: vllm(takes_priorities=False),
+            "vllm:",
+            "vLLM, told no priorities, because it refuses them: start it with "
+            "--scheduling-policy priority",
+            [None],
+        ),
+        (
+            lambda: sglang(**IN_ORDER),
+            "",
+            "SGLang, told priorities, KV cache of 2,400 tokens",
+            [0],
+        ),
+        (
+            lambda: sglang(enable_priority_scheduling=True),
+            "sglang:",
+            "SGLang, told priorities, high ones first",
+            [PRIORITIES - 1],
+        ),
+        (
+            lambda: sglang(enable_priority_scheduling=False),
+            "sglang:",
+            "SGLang, told no priorities, because it was started without "
+            "--enable-priority-scheduling",
+            [None],
+        ),
+        (
+            lambda: StubEngine("sglang"),
+            "",
+            "SGLang, told no priorities, because it does not tell its settings: name it "
+            "sglang:URL if it takes low ones first",
+            [None],
+        ),
+    ],
+)
+def test_priorities_are_told_as_the_engine_takes_them(
+    engine: Any, kind: str, said: str, told: list[int | None]
+) -> None:
+    news: list[str] = []
+
+    async def ask() -> None:
+        stub = engine()
+        options = {"policy": StepFirst(), "kind": kind, "said": news.append}
+        async with gateway_before(stub, **options) as (url, _):
+            await post(url, chat("x"), headers=at_step(7))
+            assert [body.get("priority") for body in stub.bodies] == told
+
+    asyncio.run(ask())
+    assert news[0].partition(" answers: ")[2] == said
+
+
+@pytest.mark.parametrize("kind", ["", "vllm:"])
+def test_a_clients_own_priority_beats_no_policy(kind: str) -> None:
+    async def ask() -> None:
+        engine = vllm()
+        async with gateway_before(engine, policy=StepFirst(), kind=kind) as (url, _):
+            headers = at_step(7) | {"X-Vllm-Priority": "-99"}
+            await post(url, chat("x", priority=-99), headers=headers)
+            assert engine.bodies[0]["priority"] == 7
+            assert engine.headers[0]["X-Vllm-Priority"] == "7"
+
+    asyncio.run(ask())
+
+
+def test_a_clients_header_goes_to_no_other_engine_either() -> None:
+    async def ask() -> None:
+        engine = StubEngine()
+        async with gateway_before(engine) as (url, _):
+            await post(url, chat("x"), headers={"x-vllm-PRIORITY": "-99"})
+            assert "x-vllm-priority" not in {name.lower() for name in engine.headers[0]}
+
+    asyncio.run(ask())
+
+
+def test_the_smallest_kv_cache_is_the_dispatchers() -> None:
+    made: list[LeastUsed] = []
+
+    def dispatcher(fleet: Fleet) -> LeastUsed:
+        made.append(LeastUsed(fleet))
+        return made[0]
+
+    async def ask() -> None:
+        engines = [
+            vllm(CACHE % ',kv_cache_size_tokens="9600"'),
+            vllm(CACHE % ""),
+            vllm("vllm:cache_config_info{} 1.0"),
+            sglang(max_total_num_tokens=-1),
+        ]
+        async with gateway_before(*engines, dispatcher=dispatcher) as (_, gateway):
+            assert gateway.admission.capacity_tokens == 2400
+            assert made[0].fleet == Fleet(4, 2400, 30.0)
+            await engines[1].kill()
+            await until(lambda: not gateway.admission.is_up[1])
+            engines[1].cache_info = CACHE % ',kv_cache_size_tokens="100"'
+            await engines[1].start()
+            await until(lambda: gateway.admission.is_up[1])
+            assert made[0].fleet.capacity_tokens == 100
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize(("options", "tokens"), [((), 2400), (("--capacity-tokens", "77"), 77)])
+def test_the_command_says_which_kv_cache_it_takes(options: tuple[str, ...], tokens: int) -> None:
+    async def ask() -> None:
+        engine = vllm(CACHE % "")
+        lines: list[str] = []
+        async with running("--engine", await engine.start(), *options, lines=lines) as (_, process):
+            process.terminate()
+            _, errors = await process.communicate()
+            assert "vLLM, told priorities, KV cache of 2,400 tokens" in errors.decode()
+        await engine.kill()
+        (line,) = lines
+        assert line.endswith(
+            f"1 of 1 engines up, taken to have a KV cache of {tokens:,} tokens each\n"
+        )
+
+    asyncio.run(ask())
+
+
+def test_engines_of_different_models_are_refused_at_the_start() -> None:
+    async def ask() -> None:
+        one, other = StubEngine(), StubEngine()
+        other.models = ["vast", "huge"]
+        with pytest.raises(MetropolisError) as error:
+            async with gateway_before(one, other):
+                pass
+        assert "the engines serve different models: http://127.0.0.1:" in str(error.value)
+        assert "serves 'tiny'; http" in str(error.value)
+        assert "serves 'huge', 'vast'; give" in str(error.value)
+
+    asyncio.run(ask())
+
+
+def test_a_run_before_engines_of_different_models_is_refused() -> None:
+    async def ask() -> None:
+        engines = StubEngine(), StubEngine()
+        engines[0].models = ["vast"]
+        urls = [await engine.start() for engine in engines]
+        backend = InProcess(urls, Fcfs(), LeastUsed(Fleet(2, 100, 1.0)))
+        with pytest.raises(MetropolisError, match=r"different models: .*'vast'.*'tiny'"):
+            await backend.check()
+        await backend.close()
+        for engine in engines:
+            await engine.kill()
+
+    asyncio.run(ask())
+
+
+def test_an_engine_that_comes_back_with_another_model_gets_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("metropolis.gateway.relay.PROBE_EVERY_S", 0.05)
+    monkeypatch.setattr("metropolis.gateway.relay.PROBE_LOST_S", 0.05)
+    news: list[str] = []
+
+    async def ask() -> None:
+        engines = StubEngine(), StubEngine()
+        async with gateway_before(*engines, said=news.append) as (url, gateway):
+            await engines[1].kill()
+            await until(lambda: gateway.admission.is_up == [True, False])
+            engines[1].models = ["vast"]
+            await engines[1].start()
+            await until(lambda: "no requests go to the first" in news[-1])
+            for n in range(4):
+                assert (await post(url, chat(str(n))))[0] == 200
+            assert not engines[1].raw
+            await engines[0].kill()  # then there is no other model any more
+            await until(lambda: gateway.admission.is_up == [False, True])
+            engines[0].models = ["vast"]
+            await engines[0].start()
+            await until(lambda: gateway.admission.is_up == [True, True])
+
+    asyncio.run(ask())
+    refused = [one for one in news if "no requests go to the first" in one]
+    assert len(refused) == 1
+    assert "serves 'vast', that at http" in refused[0]
+
+
+def test_one_model_by_its_name() -> None:
+    async def ask() -> None:
+        engine = StubEngine()
+        engine.models = ["org/tiny", "b"]
+        async with gateway_before(engine) as (url, _), aiohttp.ClientSession() as session:
+            for name, status in (("org/tiny", 200), ("b", 200), ("c", 404)):
+                async with session.get(f"{url}/v1/models/{name}") as answer:
+                    assert answer.status == status
+                    model = await answer.json()
+                    if status == 200:
+                        assert model["id"] == name
+                    else:
+                        assert model["error"]["code"] == "model_not_found"
+                        assert "'c'" in model["error"]["message"]
+
+    asyncio.run(ask())

@@ -1,0 +1,174 @@
+"""The gateway before a real vLLM, which serves a tiny random model one request at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from metropolis.gateway.routes import MESSAGES, RESPONSES
+from metropolis.policy.fixed import StepFirst
+from tests.gateway.engines import gateway_before, until
+from tests.gateway.route_engine import asked
+from tests.gateway.test_preemption import Impatient
+from tests.gateway.test_priorities import at_step
+from tests.gateway.test_real_sglang import RealEngine, content_of, read_of, whole_of
+from tests.gateway.test_server import PATHS, post
+from tests.llm.test_real_sglang import metric
+
+GREEDY = {"model": "tiny", "temperature": 0.0, "max_tokens": 12}
+BODIES: dict[str, dict[str, Any]] = {
+    PATHS[0]: GREEDY | {"messages": [{"role": "user", "content": "hello"}]},
+    PATHS[1]: GREEDY | {"prompt": "def f("},
+    MESSAGES: GREEDY | {"messages": [{"role": "user", "content": "hello"}]},
+    RESPONSES: {"model": "tiny", "temperature": 0.0, "max_output_tokens": 12, "input": "hello"},
+}
+
+
+def text_of(path: str, answer: bytes) -> Any:
+    """The answer without what every request has another of."""
+    whole = json.loads(answer)
+    if path in PATHS:
+        return content_of(answer)
+    if path == MESSAGES:
+        return whole["content"], whole["usage"]
+    return whole["output"][0]["content"], whole["usage"]
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_answers_are_those_of_the_engine(vllm_url: str, path: str) -> None:
+    async def ask() -> None:
+        async with gateway_before(RealEngine(vllm_url), policy=StepFirst()) as (url, gateway):
+            direct, through = [
+                await post(base, BODIES[path], path=path, headers=at_step(3))
+                for base in (vllm_url, url)
+            ]
+            assert direct[0] == through[0] == 200
+            assert text_of(path, direct[1])[0] == text_of(path, through[1])[0]
+            assert gateway.admission.at_work == [0]
+
+    asyncio.run(ask())
+
+
+def test_it_is_recognised_and_tells_its_memory(vllm_url: str) -> None:
+    news: list[str] = []
+
+    async def ask() -> None:
+        async with gateway_before(RealEngine(vllm_url), said=news.append) as (_, gateway):
+            assert gateway.admission.capacity_tokens == 1 << 20  # 1 GiB
+            assert gateway.engines[0].is_known
+
+    asyncio.run(ask())
+    assert news == [
+        f"the engine at {vllm_url} answers: vLLM, told priorities, KV cache of 1,048,576 tokens"
+    ]
+
+
+@pytest.mark.parametrize("path", [PATHS[1], MESSAGES])
+def test_the_policy_reaches_into_the_engines_queue_and_clients_do_not(
+    vllm_url: str, path: str
+) -> None:
+    """All are at the engine, which answers one at a time."""
+    order: list[int] = []
+
+    async def ask() -> None:
+        async with gateway_before(RealEngine(vllm_url), policy=StepFirst()) as (url, gateway):
+
+            async def one(step: int, tokens: int = 12) -> None:
+                body = BODIES[path] | {"max_tokens": tokens, "ignore_eos": True, "priority": -step}
+                headers = at_step(step) | {"X-Vllm-Priority": str(-step)}
+                status, _, _ = await post(url, body, path=path, headers=headers)
+                assert status == 200
+                order.append(step)
+
+            first = asyncio.create_task(one(0, 400))
+            await until(lambda: gateway.admission.at_work == [1])
+            await asyncio.sleep(0.3)
+            await asyncio.gather(first, *map(one, (80, 20, 50)))
+
+    asyncio.run(ask())
+    assert order == [0, 20, 50, 80]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_long_answer_is_preempted_and_taken_up_again(vllm_url: str, stream: bool) -> None:
+    order: list[int] = []
+
+    async def ask() -> None:
+        real = RealEngine(vllm_url)
+        async with gateway_before(real, policy=Impatient(), at_once=1) as (url, gateway):
+
+            async def one(tokens: int, base: str = url) -> str:
+                body = BODIES[PATHS[1]] | {"max_tokens": tokens, "ignore_eos": True}
+                if stream:
+                    body |= {"stream": True, "stream_options": {"include_usage": True}}
+                status, answer, _ = await post(base, body, path=PATHS[1], headers=at_step(tokens))
+                assert status == 200
+                text, finish, used = read_of(answer) if stream else whole_of(answer)
+                assert (finish, used) == ("length", tokens)
+                order.append(tokens)
+                return text
+
+            undisturbed = await one(400, vllm_url)
+            long = asyncio.create_task(one(400))
+            await until(lambda: gateway.admission.yields)
+            text, _ = await asyncio.gather(long, one(5))
+            assert gateway.figures.preempted == 1
+            assert text == undisturbed
+
+    asyncio.run(ask())
+    assert order == [400, 5, 400]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_response_is_continued(vllm_url: str, stream: bool) -> None:
+    async def ask() -> None:
+        async with gateway_before(RealEngine(vllm_url)) as (url, gateway):
+            body = BODIES[RESPONSES] | {"stream": stream}
+            _, answer, _ = await post(url, body, path=RESPONSES)
+            first = (
+                json.loads(answer.split(b"data: ")[1].split(b"\n")[0])["response"]
+                if stream
+                else json.loads(answer)
+            )
+            assert len(gateway.responses) == 1
+            again = BODIES[RESPONSES] | {"previous_response_id": first["id"]}
+            status, answer, _ = await post(url, again, path=RESPONSES)
+            assert status == 200
+            assert json.loads(answer)["previous_response_id"] == first["id"]
+            assert len(gateway.sessions) == 1
+            async with asked(url, "GET", f"{RESPONSES}/{first['id']}") as kept:
+                assert (await kept.json())["id"] == first["id"]
+
+    asyncio.run(ask())
+
+
+def test_a_client_that_leaves_frees_the_engine(vllm_url: str) -> None:
+    async def ask() -> None:
+        async with gateway_before(RealEngine(vllm_url)) as (url, gateway):
+            endless = BODIES[PATHS[1]] | {"max_tokens": 8000, "ignore_eos": True}
+            leaving = asyncio.create_task(post(url, endless, path=PATHS[1]))
+            await until(lambda: metric(vllm_url, "vllm:num_requests_running") == 1)
+            leaving.cancel()
+            await until(lambda: gateway.figures.aborted == 1)
+            assert (await post(url, BODIES[PATHS[1]], path=PATHS[1]))[0] == 200
+
+    asyncio.run(ask())
+
+
+def test_tokens_pass_and_what_it_lacks_is_its_own_404(vllm_url: str) -> None:
+    async def ask() -> None:
+        async with gateway_before(RealEngine(vllm_url)) as (url, _):
+            for path, body in (("/tokenize", {"prompt": "def f("}), ("/generate", {"text": "a"})):
+                direct, through = [
+                    await post(base, {"model": "tiny"} | body, path=path)
+                    for base in (vllm_url, url)
+                ]
+                assert direct[:2] == through[:2]
+            assert through[0] == 404
+            async with asked(url, "GET", "/v1/models/tiny") as model:
+                assert (await model.json())["owned_by"] == "vllm"
+
+    asyncio.run(ask())

@@ -1,0 +1,206 @@
+"""A damaged folder of a run leads to the undamaged history or to one sentence, never to another.
+
+`METROPOLIS_FUZZ_INPUTS=20000 pytest -m campaign tests/runtime/test_damaged_folders.py` is the long
+one; a failure names the seed of its input.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import pytest
+
+import metropolis
+from metropolis.bench.recovery.damage import damage
+from metropolis.llm.backends.scripted import Scripted
+from metropolis.llm.base import Request
+from metropolis.llm.client import Client
+from metropolis.runtime.comparison import compare
+from metropolis.runtime.history import OTHERWISE
+from metropolis.runtime.result import RunResult
+from metropolis.runtime.simulation import Simulation
+from metropolis.types import MetropolisError
+from tests.runtime.walkers import Meadow, Walker, author
+
+STEPS = 10
+SEED = 3
+INPUTS = 150
+CAMPAIGN_INPUTS = int(os.environ.get("METROPOLIS_FUZZ_INPUTS", "2000"))
+HANGS_S = 60.0
+
+
+def other_author(request: Request, draw: Random) -> str:
+    return f"no {author(request, draw)}"
+
+
+def simulation(out: Path | None, *, words: object = author, **how: object) -> Simulation:
+    world = Meadow(3, side=4, joint=2)
+    llm = Client(Scripted(words), retries=0)  # type: ignore[arg-type]
+    agents = [Walker(name) for name in world.names]
+    return Simulation(world, agents, llm, seed=SEED, out=out, **how)  # type: ignore[arg-type]
+
+
+def fork(run: Path, out: Path, at: int) -> None:
+    world = Meadow(3, side=4, joint=2)
+    agents = [Walker(name) for name in world.names]
+    metropolis.fork(run, world, agents, at=at, out=out, replay_llm=True)
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Folders of the same run, and one of another."""
+
+    folders: tuple[Path, ...]
+    other: Path
+    whole: RunResult
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    top = tmp_path_factory.mktemp("runs")
+    names = ("finished", "at its end alone", "interrupted", "early", "branch")
+    finished, ended, interrupted, early, branch = folders = tuple(top / name for name in names)
+    whole = simulation(finished, checkpoint_wall_s=0).run(STEPS)
+    simulation(ended).run(STEPS)
+    for folder, wall_s in ((interrupted, 0.0), (early, 1000.0)):
+        steps = simulation(folder, checkpoint_wall_s=wall_s).steps(STEPS)
+        for record in steps:
+            if record.step == 6:
+                break
+        steps.close()
+    fork(finished, branch, 5)
+    left = simulation(branch, resume=True, checkpoint_wall_s=0).steps(STEPS)
+    for record in left:
+        if record.step == 8:
+            break
+    left.close()
+    simulation(top / "other", words=other_author, checkpoint_wall_s=0).run(STEPS)
+    return Runs(folders, top / "other", whole)
+
+
+@contextmanager
+def watched(what: str) -> Iterator[None]:
+    def hangs(*_: object) -> None:
+        raise TimeoutError(what)
+
+    before = signal.signal(signal.SIGALRM, hangs)
+    signal.setitimer(signal.ITIMER_REAL, HANGS_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def outcome(runs: Runs, folder: Path, seed: int) -> str:
+    """What one damage to `folder` leads to; asserts that this is right."""
+    draw = Random(f"damage {seed}")
+    origin = draw.choice(runs.folders)
+    it, branch = folder / "it", folder / "branch"
+    for old in (it, branch):
+        shutil.rmtree(old, ignore_errors=True)
+    shutil.copytree(origin, it)
+    files = sorted(path for path in it.rglob("*") if path.is_file() and path.stat().st_size)
+    path = draw.choice(files)
+    change = damage(path, draw, runs.other)
+    what = f"seed {seed}: {origin.name}, {path.relative_to(it)}, {change}"
+    use = draw.choice(["resume", "resume", "diff", "fork"])
+    sentence = ""
+    try:
+        with watched(what):
+            if use == "diff":
+                assert not compare(it, runs.folders[0]).differing, what
+                return "read"
+            if use == "fork":
+                fork(it, branch, draw.randrange(STEPS + 1))
+                it = branch
+            result = simulation(it, resume=True).run(STEPS)
+    except MetropolisError as error:
+        sentence = str(error)
+    except Exception as error:
+        raise AssertionError(what) from error
+    if sentence:
+        assert f"{folder}" in sentence, what
+        assert "\n" not in sentence, what
+        return "refused"
+    whole = runs.whole
+    assert result.history_sha256 == whole.history_sha256, what
+    assert (result.steps, result.calls) == (whole.steps, whole.calls), what
+    assert compare(it, runs.folders[0]).differing == 0, what
+    return use
+
+
+def attack(runs: Runs, folder: Path, seeds: range) -> Counter[str]:
+    return Counter(outcome(runs, folder, seed) for seed in seeds)
+
+
+def copied(folder: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(folder, tmp_path / "it"))
+
+
+def test_an_earlier_checkpoint_stands_in_for_a_damaged_one(runs: Runs, tmp_path: Path) -> None:
+    it = copied(runs.folders[0], tmp_path)
+    file = it / "checkpoints" / f"{STEPS}.json"
+    file.write_bytes(file.read_bytes().replace(b'"step":10', b'"step":11'))
+    run = simulation(it, resume=True)
+    assert 0 < run.first_step < STEPS
+    (note,) = run.notes
+    assert f"{file}, line 1: is damaged (its checksum does not fit)" in note
+    assert note.endswith(f"; the run now goes on from its checkpoint of step {run.first_step}")
+    assert run.run(STEPS).history_sha256 == runs.whole.history_sha256
+    assert run.notes == [note]
+    assert not simulation(it, resume=True).notes
+
+
+@pytest.mark.parametrize("file", ["history.jsonl", "calls.jsonl", "journal.jsonl"])
+def test_a_repeated_line_is_named(runs: Runs, tmp_path: Path, file: str) -> None:
+    it = copied(runs.folders[0], tmp_path)
+    lines = (it / file).read_bytes().splitlines(keepends=True)
+    (it / file).write_bytes(b"".join([*lines[:3], *lines[2:]]))
+    with pytest.raises(MetropolisError, match=rf"/{file}, line 4: is damaged .* begin with "):
+        fork(it, tmp_path / "branch", STEPS)
+    assert not (tmp_path / "branch").exists()
+
+
+def test_a_checkpoint_of_another_run_or_point_is_found_out(runs: Runs, tmp_path: Path) -> None:
+    it = copied(runs.folders[0], tmp_path)
+    newest = it / "checkpoints" / f"{STEPS}.json"
+    shutil.copyfile(runs.other / "checkpoints" / newest.name, newest)
+    with pytest.raises(MetropolisError, match=r"belongs to run .*put back the file of this run"):
+        simulation(it, resume=True)
+    shutil.copyfile(it / "checkpoints" / f"{min(steps_of(it))}.json", newest)
+    run = simulation(it, resume=True)
+    assert "it is the checkpoint of step" in run.notes[0]
+
+
+def steps_of(folder: Path) -> list[int]:
+    return [int(path.stem) for path in (folder / "checkpoints").iterdir()]
+
+
+def test_steps_that_come_again_otherwise_are_told(runs: Runs, tmp_path: Path) -> None:
+    it = copied(runs.folders[3], tmp_path)  # no checkpoint
+    (it / "journal.jsonl").unlink()
+    run = simulation(it, words=other_author, resume=True)
+    assert run.run(STEPS).history_sha256 != runs.whole.history_sha256
+    assert run.notes == [OTHERWISE]
+
+
+def test_damage_is_made_good_or_told(runs: Runs, tmp_path: Path) -> None:
+    found = attack(runs, tmp_path, range(INPUTS))
+    assert min(found[use] for use in ("refused", "resume")) > INPUTS // 10, found
+
+
+@pytest.mark.campaign
+def test_campaign(runs: Runs, tmp_path: Path) -> None:
+    found = attack(runs, tmp_path, range(CAMPAIGN_INPUTS))
+    assert found.total() == CAMPAIGN_INPUTS
+    sys.stdout.write(f"{found}\n")

@@ -1,0 +1,160 @@
+"""The Ray that a run begins: who reaches it; and clusters that cannot be joined."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+
+import pytest
+import ray
+
+from metropolis.bench.recovery.processes import below, raylet_below
+from metropolis.types import MetropolisError
+from metropolis.workers import ray_cluster
+
+LISTENS = "0A"
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+"""127.0.0.1 and ::1 as /proc/net writes them."""
+SLOW_RUN = ["--steps", "100000", "--quiet", "--store", "embedded", "--workers", "ray:1"]
+
+
+def listening(pids: set[int]) -> dict[str, str]:
+    """Where these processes listen on TCP: what /proc/net calls the place -> the process."""
+    owners = {}
+    for pid in pids:
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            try:
+                owners[os.readlink(link)] = Path(f"/proc/{pid}/comm").read_text().strip()
+            except OSError:  # closed meanwhile
+                continue
+    found = {}
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            _, place, _, state, *more = line.split()
+            owner = owners.get(f"socket:[{more[5]}]")
+            if state == LISTENS and owner is not None:
+                found[place] = owner
+    return found
+
+
+def test_what_a_run_begins_listens_on_loopback_only(tmp_path: Path) -> None:
+    """Its Ray and its store; a stranger without the token gets nothing from Ray."""
+    script = Path(sys.executable).with_name("metropolis")
+    out = tmp_path / "it"
+    run = subprocess.Popen([script, "run", "minimal", *SLOW_RUN, "--out", out], cwd=tmp_path)
+    try:
+        history = out / "history.jsonl"
+        while not history.exists() or history.read_bytes().count(b"\n") < 2:  # a header, a step
+            assert run.poll() is None
+            time.sleep(0.05)
+        processes = below(run.pid)
+        places = listening({run.pid, *processes})
+        assert {"raylet", "gcs_server"} <= {*places.values()}, places
+        assert {place.partition(":")[0] for place in places} <= LOOPBACK, places
+        raylet = raylet_below(run.pid)
+        assert raylet is not None
+        variables = environment_of(raylet)
+        token = variables["RAY_AUTH_TOKEN"]
+        assert not any(token.encode() in command for command in processes.values())
+        gcs = next(place for place, owner in places.items() if owner == "gcs_server")
+        address = f"127.0.0.1:{int(gcs.partition(':')[2], 16)}"
+        wrong = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * len(token)}
+        right = {**wrong, "RAY_AUTH_TOKEN": token}
+        refused = f"the Ray at {address} refuses this user's token; "
+        said = joined(address, {}, wrong, right)
+        assert [one.startswith(refused) for one in said] == [True, True, False]
+        assert said[2] == "joined"
+    finally:
+        run.terminate()
+        run.wait()
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    pairs = Path(f"/proc/{pid}/environ").read_text().split("\0")
+    return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
+
+
+JOIN = """
+import json, os, sys
+from metropolis.types import MetropolisError
+from metropolis.workers import ray_cluster
+for variables in json.loads(sys.argv[2]):
+    os.environ.update(variables)
+    ray_cluster._read_environment()
+    try:
+        ray_cluster.check_address(sys.argv[1])
+        print("joined")
+    except MetropolisError as error:
+        print(error)
+"""
+
+
+def joined(address: str, *environments: dict[str, str]) -> list[str]:
+    """What comes of another process that wants to join the cluster with these variables set."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    return subprocess.run(
+        [sys.executable, "-c", JOIN, address, json.dumps(environments)],
+        env={**plain, **ray_cluster.LOOPBACK},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=100,
+    ).stdout.splitlines()
+
+
+@contextmanager
+def answering(said: bytes | None) -> Iterator[str]:
+    """The address of a server that says `said`, or nothing and stays."""
+    connections = []
+    with socket.create_server(("", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            connections.append(connection)
+            if said is not None:
+                connection.sendall(said)
+                connection.close()
+
+        thread = Thread(target=serve)
+        thread.start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        thread.join()
+    for connection in connections:
+        connection.close()
+
+
+@pytest.fixture
+def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray_cluster, "PROBE_S", 0.5)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+
+@pytest.mark.parametrize(
+    "said", [None, b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"-ERR unknown command\r\n"]
+)
+def test_what_is_no_ray(no_ray: None, said: bytes | None) -> None:
+    with answering(said) as address, pytest.raises(MetropolisError, match="no Ray answers at"):
+        ray_cluster.check_address(address)
+
+
+@pytest.mark.parametrize(
+    "address", ["foo", "ray://127.0.0.1:10001", "127.0.0.1:x", ":", "h:1", "\udc80:6379"]
+)
+def test_what_is_no_address(no_ray: None, address: str) -> None:
+    with pytest.raises(MetropolisError, match="is no address of a Ray cluster; write HOST:PORT"):
+        ray_cluster.check_address(address)
+
+
+@pytest.mark.parametrize("address", ["no.such.host.invalid:6379", "127.0.0.1:1025"])
+def test_where_nothing_answers(no_ray: None, address: str) -> None:
+    with pytest.raises(MetropolisError, match="no Ray answers at"):
+        ray_cluster.check_address(address)

@@ -1,0 +1,52 @@
+"""Parts of a trace: what waited for calls that are left out waits for what these waited for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metropolis.trace.order import parents_first
+from metropolis.trace.schema import Calls, Trace
+from metropolis.trace.validate import validate
+from tests.small_traces import small_traces
+
+
+def ancestors(calls: Calls) -> list[set[int]]:
+    """Of each call, all that it waits for."""
+    parents = [calls.parents[a:b].tolist() for a, b in pairwise(calls.parent_offsets)]
+    found: list[set[int]] = [set() for _ in parents]
+    for call in parents_first(calls).tolist():
+        found[call] = set(parents[call]).union(*(found[parent] for parent in parents[call]))
+    return found
+
+
+@given(small_traces, st.integers(0, 2**32 - 1), st.floats(0, 1))
+@settings(max_examples=100, deadline=None)
+def test_kept_calls_wait_for_the_same_of_those_that_are_kept(
+    trace: Trace, seed: int, share: float
+) -> None:
+    calls = trace.calls
+    mask = np.random.default_rng(seed).random(len(calls)) < share
+    kept = np.flatnonzero(mask).tolist()
+    place = {call: i for i, call in enumerate(kept)}
+    before, after = ancestors(calls), ancestors(calls.keep(mask))
+    for call in kept:
+        assert after[place[call]] == {place[other] for other in before[call] if mask[other]}
+    validate(replace(trace, calls=calls.keep(mask)), "what is kept")
+
+
+@given(small_traces, st.integers(1, 6))
+@settings(max_examples=50, deadline=None)
+def test_the_first_agents_are_a_trace(trace: Trace, agents: int) -> None:
+    part = trace.first_agents(min(agents, trace.agents))
+    validate(part, "the first agents")
+    window = trace.window(trace.steps // 2, trace.steps)
+    validate(window, "the second half")
+    calls = trace.calls
+    child = np.repeat(np.arange(len(calls)), np.diff(calls.parent_offsets))
+    late = calls.step >= trace.steps // 2
+    assert len(window.calls.parents) == late[child].sum()
