@@ -13,6 +13,7 @@ import msgspec
 from metropolis.dispatch.base import Dispatcher
 from metropolis.gateway.admission import Admission, QueueFullError
 from metropolis.gateway.engine import Engine, EngineLostError, Reply
+from metropolis.gateway.keys import engine_key
 from metropolis.gateway.relay import Gateway
 from metropolis.gateway.relayed import Relayed
 from metropolis.llm.backends import wire
@@ -38,10 +39,10 @@ T = TypeVar("T")
 class InProcess:
     """A backend before the engines that `specs` name, as `metropolis gateway` has them.
 
-    `at_once` requests are at an engine at most. The key of the engines, if they want one, is
-    OPENAI_API_KEY's. Requests carry their program, function and step. `said` is told what engines
-    say first, and when one is lost or comes back; while none answers, requests are met with
-    UnreachableError. `sends_seed` False leaves out sampling seeds.
+    `at_once` requests are at an engine at most. An engine gets the key that `engine_key` finds for
+    it, or else OPENAI_API_KEY's. Requests carry their program, function and step. `said` is told
+    what engines say first, and when one is lost or comes back; while none answers, requests are met
+    with UnreachableError. `sends_seed` False leaves out sampling seeds.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class InProcess:
         sends_seed: bool = True,
     ) -> None:
         self._sends_seed = sends_seed
-        self._engines = [_Engine(spec) for spec in specs]
+        self._engines = [_Engine(spec, engine_key(n)) for n, spec in enumerate(specs, start=1)]
         self._called = f"the gateway before {', '.join(engine.name for engine in self._engines)}"
         admission = _Admission(policy, dispatcher, at_once, self._away)
         self.gateway = Gateway(self._engines, admission, IDLE_S, said)
@@ -122,8 +123,8 @@ class InProcess:
 class _Engine(Engine):
     """Remembers what was told of it last."""
 
-    def __init__(self, spec: str) -> None:
-        super().__init__(spec)
+    def __init__(self, spec: str, api_key: str | None) -> None:
+        super().__init__(spec, api_key)
         self.sentence = f"the engine at {self.name} has not been asked yet"
 
     async def probe(self) -> tuple[bool, str]:

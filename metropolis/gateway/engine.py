@@ -146,7 +146,8 @@ class Engine:
         url = parse_url(rest if self._named else spec)
         if "@" in url.netloc:
             raise MetropolisError(
-                f"--engine {bare_url(url)}: leave out user and password; keys come from clients"
+                f"--engine {bare_url(url)}: leave out user and password; set METROPOLIS_ENGINE_KEY "
+                "to the engine's key"
             )
         self._base = url.path.rstrip("/").removesuffix("/v1")
         self.name = bare_url(url._replace(path=self._base))

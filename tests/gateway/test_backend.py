@@ -111,6 +111,30 @@ def test_errors_of_engines_are_errors_of_the_backend(
     asyncio.run(run())
 
 
+def test_engines_get_their_own_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `metropolis gateway` sends them; an engine that has none gets the client's."""
+    monkeypatch.setenv("OPENAI_API_KEY", "clients")
+    monkeypatch.setenv("METROPOLIS_ENGINE_KEY_2", "second")
+
+    async def keys() -> list[set[str | None]]:
+        async with FaultyServer() as one, FaultyServer() as two:
+            backend = before(one.url, two.url)
+            await backend.check()
+            for step in range(4):
+                await backend.complete(request(messages=CHAT, step=step))
+            await backend.close()
+            return [{each.get("Authorization") for each in engine.headers} for engine in (one, two)]
+
+    assert asyncio.run(keys()) == [{"Bearer clients"}, {"Bearer second"}]
+    monkeypatch.setenv("METROPOLIS_ENGINE_KEY", "all")
+    assert asyncio.run(keys()) == [{"Bearer all"}, {"Bearer second"}]
+    monkeypatch.setenv("METROPOLIS_ENGINE_KEY", "two words")
+    options = ["social", "--engine", "http://127.0.0.1:1", "--steps", "1"]
+    told = CliRunner().invoke(command, options)
+    assert isinstance(told.exception, MetropolisError)
+    assert str(told.exception).startswith("METROPOLIS_ENGINE_KEY: write a key")
+
+
 def test_it_cannot_go_to_other_processes() -> None:
     with pytest.raises(MetropolisError, match="start `metropolis gateway`"):
         pickle.dumps(before("http://127.0.0.1:1"))
