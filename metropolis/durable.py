@@ -2,13 +2,15 @@
 
 A line is `{"line":N,"crc32":C,FIELDS}`: N counts from 1, C is the CRC-32 of FIELDS, continued from
 the line before. So a changed, missing, repeated or moved line is found, and so is a line of another
-run, because the first line names the run. CRC-32 finds damage, not forgery.
+run, because the first line names the run. An object that people read is `{"crc32":C,FIELDS}`, too.
+CRC-32 finds damage, not forgery.
 """
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
@@ -22,8 +24,8 @@ import msgspec
 from metropolis.types import MetropolisError
 
 LINE_MAX_BYTES = 1 << 30
-_BEGINS = b'{"line":1,"crc32":'
 _IS = b'"is":'
+_OBJECT = b'{"crc32":'
 
 
 class UnwritableError(MetropolisError):
@@ -167,7 +169,7 @@ def read_document(path: Path, kind: Format, run: str | None = None) -> Any:
     """What `write_document` wrote. Raises MetropolisError as `read_lines`."""
     with open_regular(path, "r") as file:
         text = file.readall()
-    line = _checked(text, 1, 0)
+    line = _checked(text, _begins(1), 0)
     if isinstance(line, str):
         raise kind.damaged(path, 1, line)
     header, _, content = line.partition(b"," + _IS)
@@ -176,6 +178,26 @@ def read_document(path: Path, kind: Format, run: str | None = None) -> Any:
         return msgspec.json.decode(content)
     except (ValueError, RecursionError) as error:
         raise kind.damaged(path, 1, f"{error}") from None
+
+
+def write_object(path: Path, content: Mapping[str, Any]) -> None:
+    """Write an object that people read, of JSON, as `write_whole`."""
+    fields = json.dumps(content, indent=2).encode()[1:-1]
+    write_whole(path, b"%b%d,%b}\n" % (_OBJECT, crc32(fields), fields))
+
+
+def read_object(path: Path, way_back: str) -> dict[str, Any]:
+    """What `write_object` wrote. Raises DamagedError, with the way back from damage."""
+    with open_regular(path, "r") as file:
+        text = file.readall()
+    fields = _checked(text, _OBJECT, 0)
+    if isinstance(fields, str):
+        raise DamagedError(f"{path}: is damaged ({fields}); {way_back}")
+    try:
+        content: dict[str, Any] = json.loads(b"{%b}" % fields)
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{path}: is damaged ({error}); {way_back}") from None
+    return content
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -213,7 +235,7 @@ def _lines(file: BinaryIO, path: Path, kind: Format, run: str | None) -> Iterato
     checksum = end = number = 0
     while (text := file.readline(LINE_MAX_BYTES)).endswith(b"\n"):
         number += 1
-        fields = _checked(text, number, checksum)
+        fields = _checked(text, _begins(number), checksum)
         if isinstance(fields, str):
             if number == 1:
                 fields += f", or the file is no {kind.name} of version {kind.version}"
@@ -222,15 +244,19 @@ def _lines(file: BinaryIO, path: Path, kind: Format, run: str | None) -> Iterato
         if number == 1:
             _check_header(fields, path, kind, run)
         yield Line(Mark(number - 1, checksum), fields, end)
-    if not number and text[: len(_BEGINS)] != _BEGINS[: len(text)]:
+    begins = _begins(1)
+    if not number and text[: len(begins)] != begins[: len(text)]:
         raise kind.damaged(path, 1, f"it is no {kind.name} of version {kind.version}")
     if len(text) == LINE_MAX_BYTES:
         raise kind.damaged(path, number + 1, "it is too long")
 
 
-def _checked(text: bytes, number: int, checksum: int) -> bytes | str:
-    """The fields of a line, or what is wrong with it."""
-    begins = b'{"line":%d,"crc32":' % number
+def _begins(number: int) -> bytes:
+    return b'{"line":%d,"crc32":' % number
+
+
+def _checked(text: bytes, begins: bytes, checksum: int) -> bytes | str:
+    """The fields between the checksum that follows `begins` and the end, or what is wrong."""
     if not text.startswith(begins):
         return f"it should begin with {begins.decode()}"
     if not text.endswith(b"}\n"):

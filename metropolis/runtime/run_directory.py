@@ -24,7 +24,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from metropolis.durable import DamagedError, open_regular, write_whole
+from metropolis.durable import DamagedError, read_object, write_object
 from metropolis.llm.journal import Journal
 from metropolis.runtime.calls_file import CallsFile, calls_by_step, read_calls
 from metropolis.runtime.checkpoint import CHECKPOINT, Checkpoint, Checkpoints
@@ -239,7 +239,7 @@ class RunDirectory:
         content = json.loads(json.dumps(content))  # as it will be read
         if signed:
             content["signature"] = sign(self._run.name, content)
-        write_whole(self._run, json.dumps(content, indent=2).encode() + b"\n")
+        write_object(self._run, content)
 
     def write_trace(self, trace: RunTrace) -> None:
         """Keep the trace of the whole run."""
@@ -247,18 +247,13 @@ class RunDirectory:
         self.trace.chmod(0o600)
 
     def read(self) -> dict[str, Any]:
-        """What the run is of; MetropolisError when there is no run here, or it is damaged."""
+        """What the run is of; MetropolisError when there is no run here, or it is damaged.
+
+        Damage is found before `distrust` is: nobody can trust it.
+        """
         if not self._run.exists():
             raise MetropolisError(f"{self.root}: holds no run; give the folder of one")
-        try:
-            with open_regular(self._run, "r") as file:
-                found = json.loads(file.readall())
-        except (ValueError, RecursionError) as error:
-            raise MetropolisError(
-                f"{self._run}: is damaged ({error}); put back the file as the run has written it"
-            ) from error
-        if not isinstance(found, dict):
-            raise MetropolisError(f"{self._run}: should be an object")
+        found = read_object(self._run, "put back the file as the run has written it")
         if (found.get("format"), found.get("version")) != (FORMAT, VERSION):
             raise MetropolisError(
                 f"{self._run}: is of another format or version; this release reads {FORMAT}, "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from metropolis.addresses import without_secrets
-from metropolis.durable import open_regular, write_whole
+from metropolis.durable import read_object, write_object
 from metropolis.rules.metrics import Hops
 from metropolis.runtime.checkpoint import Checkpoint
 from metropolis.runtime.run_directory import RunDirectory
@@ -25,6 +24,11 @@ from metropolis.world.saving import save
 from metropolis.world.state import State
 
 MEMORY = "memory"
+_WAY_BACK = (
+    "put back the file as the run has written it, or go on from the last checkpoint with --store "
+    'memory, in Python with store="memory"'
+)
+"""From a damaged store.json."""
 
 
 class StoredRun:
@@ -156,12 +160,11 @@ def read_place(directory: RunDirectory) -> tuple[_Place, str | None]:
     file = _file(directory)
     if not file.exists():
         return _Place(MEMORY, ""), None
+    known = read_object(file, _WAY_BACK)
     try:
-        with open_regular(file, "r") as opened:
-            known = json.loads(opened.readall())
         place = msgspec.convert(known, _Place)
         found = flaw(file.name, _signed(directory, place), known.get("signature"))
-    except (OSError, ValueError, RecursionError) as error:
+    except ValueError as error:
         raise MetropolisError(
             f"{file}: should tell the address of a store and the name of a run there ({error})"
         ) from error
@@ -170,8 +173,7 @@ def read_place(directory: RunDirectory) -> tuple[_Place, str | None]:
 
 def _write_place(directory: RunDirectory, place: _Place) -> None:
     signature = sign(_file(directory).name, _signed(directory, place))
-    content = json.dumps({**asdict(place), "signature": signature})
-    write_whole(_file(directory), content.encode() + b"\n")
+    write_object(_file(directory), {**asdict(place), "signature": signature})
 
 
 def _signed(directory: RunDirectory, place: _Place) -> dict[str, str | None]:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from math import nan
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 from metropolis.bench.stub_server import stub_server
 from metropolis.runtime.history import read_history, record_of
 from tests.cli.conftest import Run, summary
+from tests.forgery import forge
 
 ROOT = Path(__file__).parent.parent.parent
 STEPS = 24
@@ -91,13 +93,13 @@ def test_a_finished_run_goes_on(run: Run, uninterrupted: dict[str, Any]) -> None
 def test_options_that_were_edited_are_checked(run: Run) -> None:
     summary(run, "meadow.py", "--steps", "2")
     file = Path("runs/meadow-1/run.json")
-    whole = file.read_text()
-    for steps, sentence in (
-        ('"two"', r".* `\$.steps`"),
-        ("-2", "-2 is not in the range 1<=x<=1000000000."),
-        ("NaN", r".* `\$.steps`"),
-    ):
-        file.write_text(whole.replace('"steps": 2', f'"steps": {steps}'))
+    changes: tuple[tuple[object, str], ...] = (
+        ("two", r".* `\$.steps`"),
+        (-2, "-2 is not in the range 1<=x<=1000000000."),
+        (nan, r".* `\$.steps`"),
+    )
+    for steps, sentence in changes:
+        forge(file, lambda content, steps=steps: content["about"].update(steps=steps))
         status, out, err = run("resume", "runs/meadow-1", "--trust")
         assert (status, out) == (2, "")
         told = err.splitlines()[-1]

@@ -14,6 +14,7 @@ import pytest
 
 from metropolis.cli.run_options import options_of
 from tests.cli.conftest import Run, summary
+from tests.forgery import forge
 
 HOSTILE = """
 from pathlib import Path
@@ -30,10 +31,7 @@ COMMANDS = (
 
 
 def change(folder: str, edit: Callable[[dict[str, Any]], object]) -> None:
-    file = Path(folder) / "run.json"
-    content = json.loads(file.read_text())
-    edit(content)
-    file.write_text(json.dumps(content))
+    forge(Path(folder) / "run.json", edit)
 
 
 def files(folder: str) -> dict[Path, bytes]:
@@ -65,6 +63,35 @@ def test_no_command_runs_what_a_changed_folder_names(
     assert files("there") == before
     assert run(*command, "--trust")[0] != 0
     assert hostile.exists()
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, ("diff", "there", "uninterrupted", "--json")])
+@pytest.mark.parametrize(
+    ("was", "put"), [(b'"seed": 0,', b'"seed": 1,'), (b'"signature": "', b'"signature": "0')]
+)
+def test_nobody_can_trust_damage(
+    run: Run, uninterrupted: dict[str, Any], command: tuple[str, ...], was: bytes, put: bytes
+) -> None:
+    shutil.copytree("uninterrupted", "there")
+    file = Path("there/run.json")
+    file.write_bytes(file.read_bytes().replace(was, put))
+    before = files("there")
+    status, out, err = run(*command, *(() if "--json" in command else ("--trust",)))
+    assert (status, out) == (2, "")
+    assert err == (
+        f"metropolis: {file}: is damaged (its checksum does not fit); put back the file as the run "
+        "has written it\n"
+    )
+    assert files("there") == before
+
+
+def test_a_file_without_a_checksum_is_damaged(run: Run, uninterrupted: dict[str, Any]) -> None:
+    file = Path("uninterrupted/run.json")
+    content = json.loads(file.read_text())
+    del content["crc32"]
+    file.write_text(json.dumps(content))
+    status, _, err = run("resume", "uninterrupted", "--trust")
+    assert (status, 'is damaged (it should begin with {"crc32":); put back' in err) == (2, True)
 
 
 def test_comparing_as_json_runs_nothing(run: Run, hostile: Path) -> None:

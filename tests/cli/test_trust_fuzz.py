@@ -1,5 +1,7 @@
 """Hostile run.json and store.json: without trust nothing runs or connects, always a sentence.
 
+Half of them have the checksum of what they hold. The others are damaged: trust does not help.
+
 METROPOLIS_FUZZ_INPUTS=10000 pytest -m campaign tests/cli/test_trust_fuzz.py
 """
 
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import sys
@@ -19,8 +22,10 @@ from typing import Any
 import pytest
 
 from metropolis.cli.run_options import RunOptions, options_of
+from metropolis.runtime.stored import MEMORY
 from metropolis.types import MetropolisError
 from tests.cli.conftest import Run
+from tests.forgery import intact, with_checksum
 
 SMALL, LARGE = 200, int(os.environ.get("METROPOLIS_FUZZ_INPUTS", "10000"))
 FILES = ("run.json", "store.json")
@@ -87,10 +92,15 @@ class Mutator:
 
     def folder(self) -> Texts:
         texts = dict(self.donors["mine"])
+        forging = self.draw.random() < 0.5
         for _ in range(self.draw.choice([1, 1, 1, 2, 5])):
             name = self.draw.choice([*FILES, FILES[0]])
             how = self.draw.choice([self.swap, self.damage, self.change, self.change, self.replace])
-            texts[name] = how(name, texts[name])
+            before = texts[name]
+            texts[name] = after = how(name, before)
+            if forging and after is not None and after != before:
+                bare = re.sub(rb'^\{"crc32":\d*,?', b"{", after.removesuffix(b"\n"))
+                texts[name] = with_checksum(bare)
         return texts
 
     def swap(self, name: str, text: bytes | None) -> bytes | None:
@@ -99,7 +109,7 @@ class Mutator:
         mine, theirs = _object(text), _object(other)
         if mine is None or theirs is None or self.draw.random() < 0.5:
             return other
-        return json.dumps(mine | {"signature": theirs.get("signature")}).encode()
+        return _written(mine | {"signature": theirs.get("signature")}, text)
 
     def damage(self, name: str, text: bytes | None) -> bytes | None:
         """Bytes that change, go, come or come again."""
@@ -135,7 +145,7 @@ class Mutator:
             else:
                 node[key] = self.draw.choice(self.values)()
             break
-        return json.dumps(content).encode()
+        return _written(content, text)
 
     def replace(self, name: str, text: bytes | None) -> bytes | None:
         """Something else altogether."""
@@ -164,12 +174,22 @@ def _object(text: bytes | None) -> dict[str, Any] | None:
         content = json.loads(text or b"")
     except (ValueError, RecursionError):
         return None
-    return content if isinstance(content, dict) else None
+    if not isinstance(content, dict):
+        return None
+    content.pop("crc32", None)
+    return content
+
+
+def _written(content: dict[str, Any], before: bytes | None) -> bytes:
+    """The file `before` with another content, and the checksum it had."""
+    checksum = (before or b"{").partition(b",")[0]
+    return b"%b,%b\n" % (checksum, json.dumps(content).encode()[1:])
 
 
 def signed(texts: Texts, donors: dict[str, Texts]) -> bool:
     """Whether the folder names what this user has signed for a run, however it is written."""
-    return any(same(texts, donors[run]) for run in ("mine", "other"))
+    whole = all(intact(text) for text in texts.values() if text is not None)
+    return whole and any(same(texts, donors[run]) for run in ("mine", "other"))
 
 
 def same(texts: Texts, mine: Texts) -> bool:
@@ -213,9 +233,12 @@ def test_hostile_folders(
         check_sentence(err, seed)
         counts["refused"] += 1
         try:
-            watched(lambda: options_of(Path("there"), {}, trust=True), seed)
+            options = watched(lambda: options_of(Path("there"), {}, trust=True), seed)
         except MetropolisError:
             counts["refused though trusted"] += 1
+        else:
+            read = FILES[: 1 if options.store == MEMORY else 2]
+            assert all(intact(text) for name in read if (text := texts[name]) is not None), seed
         check_sentence(capsys.readouterr().err or "metropolis: nothing\n", seed)
     assert not hostile.with_suffix(".ran").exists()
     with pytest.raises(BlockingIOError):

@@ -114,11 +114,13 @@ def outcome(runs: Runs, folder: Path, seed: int) -> str:
     change = damage(path, draw, runs.other)
     what = f"seed {seed}: {origin.name}, {path.relative_to(it)}, {change}"
     use = draw.choice(["resume", "resume", "diff", "fork"])
+    wrong = path.name == "run.json" and not same_bytes(path, origin / path.name)
     sentence = ""
     try:
         with watched(what):
             if use == "diff":
                 assert not compare(it, runs.folders[0]).differing, what
+                assert not wrong, what
                 return "read"
             if use == "fork":
                 fork(it, branch, draw.randrange(STEPS + 1))
@@ -132,11 +134,16 @@ def outcome(runs: Runs, folder: Path, seed: int) -> str:
         assert f"{folder}" in sentence, what
         assert "\n" not in sentence, what
         return "refused"
+    assert not wrong, what
     whole = runs.whole
     assert result.history_sha256 == whole.history_sha256, what
     assert (result.steps, result.calls) == (whole.steps, whole.calls), what
     assert compare(it, runs.folders[0]).differing == 0, what
     return use
+
+
+def same_bytes(path: Path, other: Path) -> bool:
+    return path.is_file() and path.read_bytes() == other.read_bytes()
 
 
 def attack(runs: Runs, folder: Path, seeds: range) -> Counter[str]:

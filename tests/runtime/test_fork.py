@@ -27,6 +27,7 @@ from metropolis.runtime.run_directory import RunDirectory
 from metropolis.runtime.simulation import Simulation
 from metropolis.types import MetropolisError
 from metropolis.world.entities import Entity, Event
+from tests.forgery import forge
 from tests.runtime.purchases import Counts
 from tests.runtime.walkers import Meadow, PlainWalker, Walker, author
 
@@ -324,8 +325,7 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
         refused("step 0 happens otherwise than it did, so step 5 .*: 20$")
     town.fork(tmp_path / "origin", tmp_path / "first", at=10)
     refused(r"begins at step 10; fork the run it has left, .*origin, at 5", run=tmp_path / "first")
-    run_json = tmp_path / "first" / "run.json"
-    run_json.write_text(run_json.read_text().replace('"step": 10', '"step": "ten"'))
+    forge(tmp_path / "first" / "run.json", lambda run: run["lineage"][0].update(step="ten"))
     refused(r"run.json: lineage: .* `\$\[0\].step`", run=tmp_path / "first")
     (tmp_path / "origin" / "journal.jsonl").unlink()
     refused("journal.jsonl: is not there")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import socket
 import stat
@@ -17,6 +16,7 @@ from metropolis.runtime.run_directory import RunDirectory
 from metropolis.runtime.simulation import Simulation
 from metropolis.store.base import StoreError
 from metropolis.types import MetropolisError
+from tests.forgery import forge
 from tests.runtime.walkers import Meadow, Walker, author
 
 
@@ -38,9 +38,7 @@ def test_a_store_that_somebody_else_has_named(folders: tuple[Path, Path]) -> Non
     folder, _ = folders
     with socket.create_server(("127.0.0.1", 0)) as listener:
         place = f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
-        signature = json.loads((folder / "store.json").read_text())["signature"]
-        content = {"address": place, "run": "mine", "signature": signature}
-        (folder / "store.json").write_text(json.dumps(content))
+        forge(folder / "store.json", lambda content: content.update(address=place, run="mine"))
         with pytest.raises(MetropolisError, match=r"store.json: has been changed .* trust=True"):
             simulation(folder, resume=True)
         with pytest.raises(MetropolisError, match="has been changed"):
@@ -49,6 +47,15 @@ def test_a_store_that_somebody_else_has_named(folders: tuple[Path, Path]) -> Non
         with pytest.raises(BlockingIOError):
             listener.accept()
     with pytest.raises(StoreError, match="does not answer"):
+        simulation(folder, resume=True, trust=True)
+    assert simulation(folder, resume=True, store="memory").run(4).steps == 4
+
+
+def test_nobody_can_trust_a_damaged_name_of_a_store(folders: tuple[Path, Path]) -> None:
+    folder, _ = folders
+    file = folder / "store.json"
+    file.write_bytes(file.read_bytes().replace(b"store", b"shore"))
+    with pytest.raises(MetropolisError, match=r"store.json: is damaged .*; put back .*memory"):
         simulation(folder, resume=True, trust=True)
     assert simulation(folder, resume=True, store="memory").run(4).steps == 4
 
@@ -63,8 +70,7 @@ def test_the_store_of_one_run_is_not_that_of_another(folders: tuple[Path, Path])
 
 def test_a_branch_of_what_somebody_else_has_written_is_not_signed(tmp_path: Path) -> None:
     simulation(tmp_path / "origin", about={"world": "mine"}).run(4)
-    run_json = tmp_path / "origin" / "run.json"
-    run_json.write_text(run_json.read_text().replace('"mine"', '"theirs"'))
+    forge(tmp_path / "origin" / "run.json", lambda run: run["about"].update(world="theirs"))
     world = Meadow(3)
     for trust in (False, True):
         out = tmp_path / f"trust {trust}"
