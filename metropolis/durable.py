@@ -35,6 +35,11 @@ class UnwritableError(MetropolisError):
 class DamagedError(MetropolisError):
     """A file is not as it was written."""
 
+    def __init__(self, sentence: str, path: Path | None = None) -> None:
+        """`path` is the file; None: more than one."""
+        super().__init__(sentence)
+        self.path = path
+
 
 @dataclass(frozen=True)
 class Format:
@@ -56,7 +61,7 @@ class Format:
     def damaged(self, path: Path, number: int, why: str) -> DamagedError:
         """The error for line `number`."""
         way_back = self.repair.format(whole=number - 1)
-        return DamagedError(f"{path}, line {number}: is damaged ({why}); {way_back}")
+        return DamagedError(f"{path}, line {number}: is damaged ({why}); {way_back}", path)
 
 
 class Mark(NamedTuple):
@@ -192,11 +197,11 @@ def read_object(path: Path, way_back: str) -> dict[str, Any]:
         text = file.readall()
     fields = _checked(text, _OBJECT, 0)
     if isinstance(fields, str):
-        raise DamagedError(f"{path}: is damaged ({fields}); {way_back}")
+        raise DamagedError(f"{path}: is damaged ({fields}); {way_back}", path)
     try:
         content: dict[str, Any] = json.loads(b"{%b}" % fields)
     except (ValueError, RecursionError) as error:
-        raise DamagedError(f"{path}: is damaged ({error}); {way_back}") from None
+        raise DamagedError(f"{path}: is damaged ({error}); {way_back}", path) from None
     return content
 
 
@@ -217,12 +222,12 @@ def write_whole(path: Path, content: bytes) -> None:
 def open_regular(path: Path, mode: str) -> FileIO:
     """An unbuffered file. Raises DamagedError when there is none to be opened."""
     if path.exists() and not path.is_file():
-        raise DamagedError(f"{path}: is no regular file; put back the file of that name")
+        raise DamagedError(f"{path}: is no regular file; put back the file of that name", path)
     try:
         return FileIO(path, mode, opener=_private)
     except OSError as error:
         raise DamagedError(
-            f"{path}: cannot be opened: {error.strerror}; put back the file of that name"
+            f"{path}: cannot be opened: {error.strerror}; put back the file of that name", path
         ) from error
 
 

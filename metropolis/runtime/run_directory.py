@@ -122,27 +122,25 @@ class RunDirectory:
     def _latest(self) -> Checkpoint | None:
         """The newest checkpoint that is whole, as are the files below it; None: go on at step 0.
 
-        Raises MetropolisError when that is before a branch begins.
+        Raises MetropolisError when that is before a branch begins, or the run has another seed.
         """
         steps = self.checkpoints.steps()
-        reached, damage = self._reached(steps)
-        notes: list[str] = []
+        reached = self._reached(steps)
+        notes: dict[Path | None, str] = {}  # one damaged file spoils many checkpoints
         found = None
         begins = self.lineage[-1].step if self.lineage else 0
         for step in reversed([step for step in steps if step >= begins]):
             try:
-                if step not in reached:
-                    raise DamagedError(damage)
                 found = self.checkpoints.read(step)
-                self._check_past(found, *reached[step])
+                self._check_past(found, *reached)
                 break
             except DamagedError as error:
                 found = None
-                notes.append(f"{error}")
+                notes.setdefault(error.path, f"{error}")
         if found is None:
-            self.check_beginning("".join(f" ({note})" for note in notes[-1:]))
+            self.check_beginning("".join(f" ({note})" for note in [*notes.values()][-1:]))
         where = f"checkpoint of step {found.step}" if found else "beginning"
-        self.notes += [f"{note}; the run now goes on from its {where}" for note in notes]
+        self.notes += [f"{note}; the run now goes on from its {where}" for note in notes.values()]
         return found
 
     def check_beginning(self, why: str = "") -> None:
@@ -154,11 +152,8 @@ class RunDirectory:
             )
 
     def check_past(self, checkpoint: Checkpoint) -> None:
-        """Raises DamagedError when the run's files are not those of the checkpoint."""
-        reached, damage = self._reached([checkpoint.step])
-        if checkpoint.step not in reached:
-            raise DamagedError(damage)
-        self._check_past(checkpoint, *reached[checkpoint.step])
+        """Raises MetropolisError when the run's files are not those of the checkpoint."""
+        self._check_past(checkpoint, *self._reached([checkpoint.step]))
 
     def _reached(self, steps: Sequence[Step]) -> tuple[dict[Step, tuple[str, int]], str]:
         """The history's digest and calls at each of `steps`, as far as it is whole; then, why it
@@ -175,17 +170,37 @@ class RunDirectory:
             return reached, f"{damage}"
         return reached, f"{self._ends(step, max(steps, default=0))}"
 
-    def _check_past(self, checkpoint: Checkpoint, history_sha256: str, calls: int) -> None:
+    def _check_past(
+        self, checkpoint: Checkpoint, reached: Mapping[Step, tuple[str, int]], damage: str
+    ) -> None:
+        """`reached` and `damage` are what `_reached` returned."""
         past = checkpoint.past
         path = self.checkpoints.path(checkpoint.step)
+        if past is None:
+            raise CHECKPOINT.damaged(path, 1, "it tells of no files")
         seed = self.lineage[-1].seed if self.lineage else self._seed
-        if past is None or (past.seed, past.history_sha256) != (seed, history_sha256):
-            raise CHECKPOINT.damaged(path, 1, f"{self.history} is another history")
+        if past.seed != seed:
+            raise MetropolisError(
+                f"{path}: goes on with seed {past.seed}, but {self._run} names seed {seed}; put "
+                "back the file as the run has written it"
+            )
+        if checkpoint.step not in reached:
+            raise DamagedError(damage, self.history)
+        history_sha256, calls = reached[checkpoint.step]
+        if past.history_sha256 != history_sha256:
+            raise self._differ(self.history, "histories")
         marks = [past.calls]
         for mark, _ in read_calls(self.calls, past.calls.lines, self.run):
             marks[:] = [mark]
         if past.calls.lines != calls or marks != [past.calls]:
-            raise CHECKPOINT.damaged(path, 1, f"{self.calls} holds other calls")
+            raise self._differ(self.calls, "calls")
+
+    def _differ(self, path: Path, told: str) -> DamagedError:
+        return DamagedError(
+            f"{path}: does not agree with {self.checkpoints.folder}, which tells of other {told}; "
+            f"{HISTORY.repair}",
+            path,
+        )
 
     def _ends(self, steps: Step, newest: Step) -> DamagedError:
         return HISTORY.damaged(

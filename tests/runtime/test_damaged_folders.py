@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,7 @@ from metropolis.runtime.history import OTHERWISE
 from metropolis.runtime.result import RunResult
 from metropolis.runtime.simulation import Simulation
 from metropolis.types import MetropolisError
+from tests.forgery import forge
 from tests.runtime.walkers import Meadow, Walker, author
 
 STEPS = 10
@@ -42,11 +44,13 @@ def other_author(request: Request, draw: Random) -> str:
     return f"no {author(request, draw)}"
 
 
-def simulation(out: Path | None, *, words: object = author, **how: object) -> Simulation:
+def simulation(
+    out: Path | None, *, words: object = author, seed: int = SEED, **how: object
+) -> Simulation:
     world = Meadow(3, side=4, joint=2)
     llm = Client(Scripted(words), retries=0)  # type: ignore[arg-type]
     agents = [Walker(name) for name in world.names]
-    return Simulation(world, agents, llm, seed=SEED, out=out, **how)  # type: ignore[arg-type]
+    return Simulation(world, agents, llm, seed=seed, out=out, **how)  # type: ignore[arg-type]
 
 
 def fork(run: Path, out: Path, at: int) -> None:
@@ -166,6 +170,75 @@ def test_an_earlier_checkpoint_stands_in_for_a_damaged_one(runs: Runs, tmp_path:
     assert run.run(STEPS).history_sha256 == runs.whole.history_sha256
     assert run.notes == [note]
     assert not simulation(it, resume=True).notes
+
+
+def relived(folder: Path, source: Path, tmp_path: Path) -> Path:
+    """The same run from its beginning, as it would be with another author."""
+    other = Path(shutil.copytree(source, tmp_path / folder))
+    shutil.rmtree(other / "checkpoints")
+    (other / "journal.jsonl").unlink()
+    simulation(other, words=other_author, resume=True).run(STEPS)
+    return other
+
+
+@pytest.mark.parametrize(
+    ("file", "why"),
+    [
+        ("history.jsonl damaged", "line 3: is damaged"),
+        ("history.jsonl short", "line 3: is damaged (it ends here"),
+        ("history.jsonl other", "which tells of other histories; resume the run"),
+        ("calls.jsonl damaged", "line 3: is damaged"),
+        ("calls.jsonl other", "which tells of other calls; resume the run"),
+        ("calls.jsonl short", "it ends after 1 of "),
+    ],
+)
+def test_a_file_that_spoils_many_checkpoints_is_told_once(
+    runs: Runs, tmp_path: Path, file: str, why: str
+) -> None:
+    it = copied(runs.folders[0], tmp_path)
+    assert len(steps_of(it)) > 2
+    name, how = file.split()
+    lines = (it / name).read_bytes().splitlines(keepends=True)
+    match how:
+        case "damaged":
+            lines[2] = lines[2].replace(b"1", b"2")
+        case "short":
+            del lines[2:]
+        case "other":
+            other = relived(Path("other"), runs.folders[0], tmp_path)
+            lines = (other / name).read_bytes().splitlines(keepends=True)
+    (it / name).write_bytes(b"".join(lines))
+    run = simulation(it, resume=True)
+    (note,) = run.notes
+    assert note.startswith(f"{it / name}")
+    assert why in note
+    assert note.count("the run now goes on from its") == 1
+    assert run.run(STEPS).history_sha256 == runs.whole.history_sha256
+
+
+@pytest.mark.parametrize("origin", ["finished", "branch"])
+def test_another_seed_than_that_of_the_checkpoints(runs: Runs, tmp_path: Path, origin: str) -> None:
+    """Nothing is bought again."""
+    (source,) = (folder for folder in runs.folders if folder.name == origin)
+    it, bought = copied(source, tmp_path), []
+
+    def sold(request: Request, draw: Random) -> str:
+        bought.append(request)
+        return author(request, draw)
+
+    def another(content: dict[str, Any]) -> None:
+        content["seed"] = SEED + 1
+        for branch in content["lineage"]:
+            branch["seed"] = SEED + 1
+
+    forge(it / "run.json", another)
+    newest = it / "checkpoints" / f"{max(steps_of(it))}.json"
+    sentence = rf"{newest}: goes on with seed {SEED}, but {it}/run.json names seed {SEED + 1}; put"
+    with pytest.raises(MetropolisError, match=sentence):
+        simulation(it, words=sold, resume=True, seed=SEED + 1, trust=True).run(STEPS)
+    with pytest.raises(MetropolisError, match=r"names seed 4; put back the file as"):
+        fork(it, tmp_path / "branch", 8)
+    assert not bought
 
 
 @pytest.mark.parametrize("file", ["history.jsonl", "calls.jsonl", "journal.jsonl"])
