@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 
 from metropolis.adapters.stage import Stage, Told, bodies_of, scenario_of, text_map
+from metropolis.runtime.beginning import reset
 from metropolis.types import MetropolisError
 from metropolis.world.base import World
 
@@ -51,7 +52,7 @@ class ParallelWorld(ParallelEnv[str, Any, Any]):
         self.metadata = {"name": self.world.name, "render_modes": ["ansi"]}
         self.max_cycles = scenario.steps if max_cycles is None else max_cycles
         self.render_mode = render_mode
-        self.possible_agents = bodies_of(self.world.reset(seed=scenario_seed, options={}))
+        self.possible_agents = bodies_of(reset(self.world, scenario_seed, {}))
         self.agents: list[str] = []
         self.observation_spaces: dict[str, gymnasium.Space[Any]] = {}
         self.action_spaces: dict[str, gymnasium.Space[Any]] = {}

@@ -18,6 +18,7 @@ from metropolis.adapters.stage import (
     scenario_of,
     text_map,
 )
+from metropolis.runtime.beginning import reset
 from metropolis.types import MetropolisError
 from metropolis.world.base import Agent, World
 
@@ -53,7 +54,7 @@ class SingleAgentWorld(gymnasium.Env[Any, Any]):
         self.action_space = deepcopy(self.world.action_space)
         self.max_cycles = scenario.steps if max_cycles is None else max_cycles
         self.render_mode = render_mode
-        names = bodies_of(self.world.reset(seed=scenario_seed, options={}))
+        names = bodies_of(reset(self.world, scenario_seed, {}))
         if agent is not None and agent not in names:
             raise MetropolisError(
                 f"the world {self.world.name!r} has no agent {agent!r}; there are "

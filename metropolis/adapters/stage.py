@@ -18,6 +18,7 @@ import numpy as np
 
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.client import Client
+from metropolis.runtime.beginning import reset
 from metropolis.runtime.reuse import use
 from metropolis.types import Dispatch, MetropolisError, Position
 from metropolis.workers.local import LocalWorker
@@ -83,7 +84,7 @@ class Stage:
         options: Mapping[str, Any],
     ) -> None:
         self.world, self.step = world, 0
-        begun = list(world.reset(seed=seed, options=options))
+        begun = reset(world, seed, options)
         self.names = bodies_of(begun)
         if set(self.names) != set(agents):
             raise MetropolisError(

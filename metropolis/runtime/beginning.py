@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from inspect import iscoroutine
 from math import inf, isfinite
 from numbers import Real
 from typing import Any
@@ -29,17 +30,57 @@ def begin(
     world: World, names: Sequence[str], seed: int, options: Mapping[str, Any]
 ) -> list[Entity]:
     """Step 0. Raises MetropolisError when it does not fit the agents `names` or the metric."""
+    entities = reset(world, seed, options)
+    check_entities(world, entities, names)
+    return entities
+
+
+def reset(world: World, seed: int, options: Mapping[str, Any]) -> list[Entity]:
+    """What `World.reset` returns. Raises MetropolisError when it is no list of entities."""
+    called = f"{type(world).__name__}.reset"
     try:
-        entities = list(world.reset(seed=seed, options=options))
+        returned: Any = world.reset(seed=seed, options=options)
+        is_list = isinstance(returned, Iterable) and not isinstance(returned, str | bytes | Mapping)
+        entities: list[Any] = list(returned) if is_list else []
     except (Exception, SystemExit) as error:
-        sentence = f"{type(world).__name__}.reset: {sentence_of(error, world)}"
+        sentence = f"{called}: {sentence_of(error, world)}"
         if isinstance(error, SystemExit):
             raise AgentError(sentence) from error
         if not isinstance(error, MetropolisError):
             explain(error, sentence)
         raise
-    check_entities(world, entities, names)
+    if iscoroutine(returned):
+        returned.close()
+        raise MetropolisError(f"{called} is an async function; it should be a plain one")
+    if not is_list:
+        raise MetropolisError(
+            f"{called} returned {returned!r:.80}; it should return a list of metropolis.Entity"
+        )
+    names: set[str] = set()
+    for entity in entities:
+        _check_fields(called, entity)
+        if entity.name in names:
+            raise MetropolisError(f"two entities are named {entity.name!r}; names are unique")
+        names.add(entity.name)
     return entities
+
+
+def _check_fields(called: str, entity: Any) -> None:
+    if not isinstance(entity, Entity):
+        raise MetropolisError(
+            f"{called} returned a list with {entity!r:.80}; it should return a list of "
+            "metropolis.Entity"
+        )
+    for field, kind, right in (
+        ("name", str, "a text"),
+        ("kind", str, "a text"),
+        ("state", Mapping, "a dictionary"),
+    ):
+        if not isinstance(value := getattr(entity, field), kind):
+            raise MetropolisError(
+                f"{called} returned an entity {entity.name!r:.80} whose {field} is {value!r:.80}; "
+                f"it should be {right}"
+            )
 
 
 def check_entities(world: World, entities: Sequence[Entity], names: Sequence[str]) -> None:

@@ -13,19 +13,6 @@ from metropolis.types import MetropolisError
 from metropolis.world.base import Agent, World
 
 
-def agents_of(world: object, agents: object) -> list[Agent]:
-    """`agents` as a list. MetropolisError unless they have names, and `world` is a world."""
-    if not isinstance(world, World):
-        raise MetropolisError(f"the world is {world!r}; it should be a metropolis.World")
-    if not isinstance(agents, Iterable) or isinstance(agents, str | bytes):
-        raise MetropolisError(f"the agents are {agents!r}; they should be a sequence of agents")
-    found = list(agents)
-    for agent in found:
-        if not isinstance(getattr(agent, "name", None), str):
-            raise MetropolisError(f"an agent is {agent!r}; it should be a metropolis.Agent, named")
-    return found
-
-
 def check_unused(agents: Iterable[Agent]) -> None:
     """Raise MetropolisError when one of `agents` has lived in a run."""
     for agent in agents:

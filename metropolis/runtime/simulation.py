@@ -16,6 +16,7 @@ from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Backend, BudgetExhausted
 from metropolis.llm.client import Client
 from metropolis.llm.journal import Journal
+from metropolis.runtime.arguments import check_arguments, client_of
 from metropolis.runtime.beginning import begin, bodies, check_steps, checked_reach, rule_of
 from metropolis.runtime.calls_file import CallsFile
 from metropolis.runtime.checkpoint import Checkpoint
@@ -27,7 +28,7 @@ from metropolis.runtime.event_loop import event_loop
 from metropolis.runtime.history import HistoryWriter
 from metropolis.runtime.recorder import Recorder
 from metropolis.runtime.result import INTERRUPTED, Interrupted, RunResult
-from metropolis.runtime.reuse import Used, agents_of
+from metropolis.runtime.reuse import Used
 from metropolis.runtime.run_directory import RunDirectory
 from metropolis.runtime.run_trace import RunTrace, trace_meta
 from metropolis.runtime.stored import StoredRun, stored_run
@@ -41,8 +42,9 @@ from metropolis.workers.leases import patiently
 from metropolis.workers.local import LocalWorker
 from metropolis.workers.loops import cancel_all, loop_is_running
 from metropolis.workers.turns import Turns
-from metropolis.workers.watchdog import STALL_S, Watchdog, check_stall
+from metropolis.workers.watchdog import STALL_S, Watchdog
 from metropolis.world.base import Agent, World
+from metropolis.world.checks import check_world_parts
 from metropolis.world.entities import Entity
 from metropolis.world.record import StepRecord
 from metropolis.world.saving import restore
@@ -106,10 +108,11 @@ class Simulation:
         stall_s: float = STALL_S,
         about: Mapping[str, Any] | None = None,
     ) -> None:
-        if resume and out is None:
-            raise MetropolisError("resume needs out, the folder of the run to go on with")
-        self.world, self.agents, self.seed = world, agents_of(world, agents), seed
-        self.client = llm if isinstance(llm, Client) else Client(llm or Scripted(world.author))
+        times = {"checkpoint_wall_s": checkpoint_wall_s, "lease_s": lease_s, "stall_s": stall_s}
+        check_arguments(seed, out, resume, store, options, about, **times)
+        check_world_parts(world, agents)
+        self.world, self.agents, self.seed = world, list(agents), seed
+        self.client = client_of(llm, world)
         self.mode, self.rule = mode, rule if mode == "out_of_order" else None
         if mode == "sequential":
             self.client.gate.concurrency = 1
@@ -132,7 +135,6 @@ class Simulation:
                 self._drawn_from = branch.seed
         self._stored = stored_run(store, self._directory, resume, self._virtual is not None, trust)
         self._workers, self._ray_address, self._lease_s = workers, ray_address, lease_s
-        check_stall(stall_s)
         self._turns, self._stall_s = Turns(), stall_s
         check_workers(workers, stored=self._stored is not None, ray_address=ray_address)
         if self._directory is not None and self.client.journal is None:

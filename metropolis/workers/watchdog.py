@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from metropolis.types import MetropolisError
 from metropolis.workers.turns import Turn, Turns
 from metropolis.world.mistakes import Line, own_line
 
@@ -138,9 +137,3 @@ def _running(thread: int) -> Iterator[Line]:
         lines.append((frame.f_code.co_filename, frame.f_lineno))
         frame = frame.f_back
     return reversed(lines)
-
-
-def check_stall(stall_s: float) -> None:
-    """Raise MetropolisError when it is no time to wait."""
-    if not stall_s >= 0:
-        raise MetropolisError(f"stall_s is {stall_s}; it must be at least 0, which says nothing")

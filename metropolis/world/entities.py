@@ -54,11 +54,14 @@ def thaw(value: Any) -> Any:
     return value
 
 
-def _position(given: Any) -> Position:
+def _position(given: Any, whose: str) -> Position:
     try:
-        return float(given[0]), float(given[1])
-    except (TypeError, ValueError, LookupError) as error:
-        raise MetropolisError(f"{given!r:.80} is no position; it should be two numbers") from error
+        x, y = given
+        return float(x + 0.0), float(y + 0.0)  # no text is added to
+    except (TypeError, ValueError, OverflowError) as error:
+        raise MetropolisError(
+            f"the position of {whose!r} is {given!r:.80}; it should be two numbers"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ class Entity:
     state: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "position", _position(self.position))
+        object.__setattr__(self, "position", _position(self.position, self.name))
         object.__setattr__(self, "state", freeze(self.state))
 
     def __reduce__(self) -> Any:
@@ -106,7 +109,7 @@ class Event:
     data: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "position", _position(self.position))
+        object.__setattr__(self, "position", _position(self.position, self.source))
         object.__setattr__(self, "data", freeze(self.data))
 
     def __reduce__(self) -> Any:

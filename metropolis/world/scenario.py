@@ -18,6 +18,7 @@ from typing import Any
 from metropolis.names import did_you_mean
 from metropolis.types import MetropolisError
 from metropolis.world.base import Agent, World
+from metropolis.world.checks import check_seed, check_world_parts
 from metropolis.world.record import StepRecord
 
 GROUP = "metropolis.worlds"
@@ -36,7 +37,10 @@ def plain_story(record: StepRecord) -> Sequence[str]:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A world with its agents, and what makes it pleasant to run without a model."""
+    """A world with its agents, and what makes it pleasant to run without a model.
+
+    Raises MetropolisError on a field of a wrong type or value.
+    """
 
     world: World
     agents: Sequence[Agent]
@@ -51,6 +55,17 @@ class Scenario:
     """How long a run is unless told otherwise."""
 
     def __post_init__(self) -> None:
+        check_world_parts(self.world, self.agents)
+        for name, value in (("author", self.author), ("story", self.story)):
+            if not (callable(value) or (value is None and name == "author")):
+                raise MetropolisError(
+                    f"the scenario's {name} is {value!r:.80}; it should be a function"
+                )
+        steps: Any = self.steps
+        if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+            raise MetropolisError(
+                f"the scenario's steps is {steps!r:.80}; it should be a whole number, at least 1"
+            )
         if self.author is not None:
             self.world.author = self.author
 
@@ -73,8 +88,7 @@ def make_scenario(name: str | Path, *, agents: int | None = None, seed: int = 0)
         )
     if agents is not None and (not isinstance(agents, int) or isinstance(agents, bool)):
         raise MetropolisError(f"agents is {agents!r}; it should be a whole number, or None")
-    if not isinstance(seed, int) or isinstance(seed, bool):
-        raise MetropolisError(f"seed is {seed!r}; it should be a whole number")
+    check_seed(seed)
     name = str(name)
     scenario = _maker(name)(agents=agents, seed=seed)
     if not isinstance(scenario, Scenario):

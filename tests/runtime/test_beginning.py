@@ -23,6 +23,7 @@ from metropolis.trace.parquet import read_trace
 from metropolis.types import MetropolisError
 from metropolis.world.base import Agent
 from metropolis.world.entities import Entity
+from metropolis.world.scenario import Scenario
 from metropolis.world.transaction import Transaction
 from tests.runtime.walkers import Meadow, Walker, author
 
@@ -49,7 +50,19 @@ def walkers(world: Meadow) -> list[Walker]:
         ("perception_radius", 10**400, "perception_radius is too large"),
         ("joint_radius", -(10**400), "joint_radius is too large"),
         ("joint_radius", math.nan, "joint_radius is nan"),
-        ("step_s", 0, "the world 'meadow', metadata: step_s is 0"),
+        ("step_s", 0, "the world's step_s is 0; it should be a number of seconds above 0"),
+        ("step_s", -10.0, "step_s is -10.0"),
+        ("step_s", "10", "step_s is '10'"),
+        ("step_s", math.nan, "step_s is nan"),
+        ("step_s", math.inf, r"step_s is inf; .* at most 1e\+06"),
+        ("step_s", True, "step_s is True"),
+        ("step_s", None, "step_s is None"),
+        ("metric", "euclidean", "the world's metric is 'euclidean'; it should be one of metropo"),
+        ("metric", Geodesic, "the world's metric is <class '.*Geodesic'>; it should be one of"),
+        ("metric", None, "the world's metric is None"),
+        ("start", "2023-02-13", "the world's start is '2023-02-13'; it should be a datetime"),
+        ("name", 3, "the world's name is 3; it should be a text"),
+        ("map", "town", "the world's map is 'town'; it should be a metropolis"),
         ("metric", Geodesic(np.zeros((12, 12), bool)), "it should be a grid map"),
         ("names", [], "there are no agents"),
         ("places", [(math.nan, 0.0)], "begins at .*nan.*, where nothing can be"),
@@ -78,14 +91,142 @@ def test_steps_that_are_no_number_are_told(steps: Any) -> None:
     ("world", "agents", "sentence"),
     [
         ("minimal", [], "the world is 'minimal'; it should be a metropolis.World"),
-        (Meadow(2), "ann", "the agents are 'ann'; they should be a sequence of agents"),
+        (Meadow(2), "ann", "the agents are 'ann'; they should be a list of metropolis.Agent"),
         (Meadow(2), None, "the agents are None"),
-        (Meadow(2), [3, 4], "an agent is 3; it should be a metropolis.Agent, named"),
+        (Meadow(2), {"ann": Walker("ann")}, "the agents are {'ann': "),
+        (Meadow(2), [3, 4], r"agents\[0\] is 3; it should be a metropolis.Agent"),
+        (Meadow(2), [Walker("ann"), Walker], r"agents\[1\] is <class '.*Walker'>; it should be a"),
+        (Meadow(2), [Walker(3)], r"the name of agents\[0\], a Walker, is 3; it should be a text"),  # type: ignore[arg-type]
+        (Meadow(2), [Walker("")], r"the name of agents\[0\], a Walker, is ''"),
     ],
 )
 def test_parts_of_a_wrong_type_are_told(world: Any, agents: Any, sentence: str) -> None:
     with pytest.raises(MetropolisError, match=sentence):
         Simulation(world, agents)
+    with pytest.raises(MetropolisError, match=sentence):
+        Scenario(world, agents)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"steps": "24"}, "the scenario's steps is '24'; it should be a whole number, at least 1"),
+        ({"steps": 2.5}, "steps is 2.5"),
+        ({"steps": None}, "steps is None"),
+        ({"steps": True}, "steps is True"),
+        ({"steps": 0}, "steps is 0"),
+        ({"steps": -1}, "steps is -1"),
+        ({"author": "Ann"}, "the scenario's author is 'Ann'; it should be a function"),
+        ({"story": None}, "the scenario's story is None; it should be a function"),
+    ],
+)
+def test_fields_of_a_scenario_of_a_wrong_type_are_told(
+    fields: dict[str, Any], sentence: str
+) -> None:
+    world = Meadow(2)
+    with pytest.raises(MetropolisError, match=sentence):
+        Scenario(world, walkers(world), **fields)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"llm": "http://ann:hunter2@h"}, "llm is a text; it should be a metropolis.Client, a"),
+        ({"llm": ""}, "llm is a text"),
+        ({"llm": 0}, "llm is 0"),
+        ({"llm": Scripted}, "llm is <class '.*Scripted'>"),
+        ({"out": 3}, "out is 3; it should be the path of a folder, or None"),
+        ({"out": b"run"}, "out is b'run'"),
+        ({"out": ""}, "out is ''"),
+        ({"store": 3}, "store is 3; it should be memory, embedded or a URL, as text, or None"),
+        ({"store": Path("run")}, r"store is PosixPath\('run'\)"),
+        ({"about": "mine"}, "about is 'mine'; it should be a dictionary, or None"),
+        ({"about": [1]}, r"about is \[1\]"),
+        ({"about": {3: 4}}, "about has the key 3; its keys should be texts"),
+        ({"about": {"x": {1, 2}}}, r"about\['x'\] is {1, 2}; it should be plain data"),
+        ({"about": {"x": math.nan}}, r"about\['x'\] is nan; it should be plain data"),
+        ({"options": [1]}, r"options is \[1\]; it should be a dictionary, or None"),
+        ({"stall_s": "5"}, "stall_s is '5'; it should be a number, at least 0"),
+        ({"stall_s": None}, "stall_s is None"),
+        ({"stall_s": -1}, "stall_s is -1"),
+        ({"stall_s": math.nan}, "stall_s is nan"),
+        ({"stall_s": True}, "stall_s is True"),
+        ({"lease_s": "5"}, "lease_s is '5'"),
+        ({"checkpoint_wall_s": None}, "checkpoint_wall_s is None"),
+        ({"seed": "0"}, "seed is '0'; it should be a whole number from 0 to 9223372036854775807"),
+        ({"seed": 0.5}, "seed is 0.5"),
+        ({"seed": None}, "seed is None"),
+        ({"seed": True}, "seed is True"),
+        ({"seed": -1}, "seed is -1"),
+        ({"seed": math.nan}, "seed is nan"),
+        ({"seed": 2**63}, "seed is 9223372036854775808"),
+    ],
+)
+def test_arguments_of_a_wrong_type_are_told(
+    tmp_path: Path, arguments: dict[str, Any], sentence: str
+) -> None:
+    world = Meadow(2)
+    with pytest.raises(MetropolisError, match=f"^{sentence}") as told:
+        Simulation(world, walkers(world), **({"out": tmp_path / "run"} | arguments))
+    assert "hunter2" not in str(told.value)
+    assert not (tmp_path / "run").exists()
+
+
+class Returning(Meadow):
+    """Begins with what it is given."""
+
+    given: Any
+
+    def reset(self, *, seed: int, options: Mapping[str, Any]) -> Any:
+        return self.given
+
+
+class Waiting(Meadow):
+    """Begins some time."""
+
+    async def reset(self, *, seed: int, options: Mapping[str, Any]) -> Any:  # type: ignore[override]
+        return []
+
+
+def body(name: Any = "walker 0", place: Any = (0, 0), **fields: Any) -> Entity:
+    return Entity(name, place, **({"kind": "agent"} | fields))
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (None, "Returning.reset returned None; it should return a list of metropolis.Entity"),
+        (3, "Returning.reset returned 3; it should"),
+        ("ann", "Returning.reset returned 'ann'; it should"),
+        ({"ann": (0, 0)}, r"Returning.reset returned {'ann': \(0, 0\)}; it should"),
+        (body(), "Returning.reset returned Entity"),
+        (
+            [body(), ("ann", (0, 0))],
+            r"Returning.reset returned a list with \('ann', \(0, 0\)\); it",
+        ),
+        ([None], "Returning.reset returned a list with None"),
+        ([body(3)], "Returning.reset returned an entity 3 whose name is 3; it should be a text"),
+        ([body(kind=None)], "returned an entity 'walker 0' whose kind is None; it should be a te"),
+        ([body(state=3)], "returned an entity 'walker 0' whose state is 3; it should be a dictio"),
+        ([body(place=(math.nan, 0))], r"'walker 0' begins at \(nan, 0.0\), where nothing can be"),
+        ([body(place=(0, math.inf))], r"'walker 0' begins at \(0.0, inf\), where nothing can be"),
+        ([body(), body()], "two entities are named 'walker 0'; names are unique"),
+        ([], "agents and bodies do not match at 'walker 0'"),
+    ],
+)
+def test_a_beginning_of_a_wrong_type_is_told(tmp_path: Path, given: Any, sentence: str) -> None:
+    world = Returning(1)
+    world.given = given
+    with pytest.raises(MetropolisError, match=sentence):
+        Simulation(world, [Walker("walker 0")], out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(MetropolisError, match=sentence):
+        check_world(world, [Walker("walker 0")])
+
+
+def test_a_beginning_that_must_be_awaited_is_told() -> None:
+    with pytest.raises(MetropolisError, match=r"^Waiting.reset is an async function; it should be"):
+        Simulation(Waiting(1), [Walker("walker 0")])
 
 
 @pytest.mark.parametrize("world", [None, 3, lambda: 3])

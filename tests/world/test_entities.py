@@ -84,7 +84,9 @@ def test_what_a_checkpoint_cannot_keep_is_refused_or_made_plain() -> None:
     assert f"{kept['mood']}" == "happy"
 
 
-@pytest.mark.parametrize("place", [("a", "b"), (None, 0), (1,), 3])
+@pytest.mark.parametrize(
+    "place", [("a", "b"), (None, 0), (1,), 3, None, "12", ("1", "2"), (1, 2, 3), (10**400, 0)]
+)
 def test_a_position_is_two_numbers(place: object) -> None:
-    with pytest.raises(MetropolisError, match="is no position; it should be two numbers"):
+    with pytest.raises(MetropolisError, match=r"the position of 'x' is .*; it should be two"):
         Entity("x", place)  # type: ignore[arg-type]

@@ -1,0 +1,80 @@
+"""What authors hand over: a world's attributes and agents, checked before anything uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from math import inf
+from typing import Any
+
+from metropolis.maps.map import GridMap
+from metropolis.rules.metrics import GenAgent, Geodesic, Hops, PlaneMetric
+from metropolis.types import MetropolisError
+from metropolis.world.base import Agent, World
+
+STEP_S_MAX = 1e6
+"""As of traces."""
+SEED_MAX = 2**63 - 1
+
+
+def check_world_parts(world: Any, agents: Any) -> None:
+    """Raise MetropolisError unless `world` is a world and `agents` a sequence of named agents."""
+    if not isinstance(world, World):
+        raise MetropolisError(f"the world is {world!r:.80}; it should be a metropolis.World")
+    _check_attributes(world)
+    if not isinstance(agents, Sequence) or isinstance(agents, str | bytes):
+        raise MetropolisError(
+            f"the agents are {agents!r:.80}; they should be a list of metropolis.Agent"
+        )
+    for index, agent in enumerate(agents):
+        if not isinstance(agent, Agent):
+            raise MetropolisError(
+                f"agents[{index}] is {agent!r:.80}; it should be a metropolis.Agent"
+            )
+        name = getattr(agent, "name", None)
+        if not isinstance(name, str) or not name:
+            raise MetropolisError(
+                f"the name of agents[{index}], a {type(agent).__name__}, is {name!r:.80}; it "
+                "should be a text that is not empty"
+            )
+
+
+def check_seed(seed: Any, name: str = "seed") -> None:
+    """Raise MetropolisError unless `seed` is an int from 0 to SEED_MAX."""
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= SEED_MAX:
+        raise MetropolisError(
+            f"{name} is {seed!r:.80}; it should be a whole number from 0 to {SEED_MAX}"
+        )
+
+
+def check_number(name: str, value: Any, least: float = 0.0) -> None:
+    """Raise MetropolisError unless `value` is a number, `least` or more; infinity is one."""
+    if not _is_number(value) or not value >= least:
+        raise MetropolisError(f"{name} is {value!r:.80}; it should be a number, at least {least:g}")
+
+
+def _check_attributes(world: World) -> None:
+    step_s: Any = world.step_s
+    if not _is_number(step_s) or not 0 < step_s <= STEP_S_MAX:
+        raise MetropolisError(
+            f"the world's step_s is {step_s!r:.80}; it should be a number of seconds above 0, at "
+            f"most {STEP_S_MAX:g}"
+        )
+    metric: Any = world.metric
+    if not isinstance(metric, PlaneMetric | Geodesic | GenAgent | Hops):
+        raise MetropolisError(
+            f"the world's metric is {metric!r:.80}; it should be one of metropolis.rules.metrics: "
+            "CHEBYSHEV, EUCLIDEAN, MANHATTAN, or a Geodesic, GenAgent or Hops"
+        )
+    for name, kind, right in (
+        ("name", str, "a text"),
+        ("start", datetime, "a datetime"),
+        ("map", GridMap | None, "a metropolis.maps.map.GridMap, or None"),
+    ):
+        value: Any = getattr(world, name)
+        if not isinstance(value, kind):
+            raise MetropolisError(f"the world's {name} is {value!r:.80}; it should be {right}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= inf
