@@ -265,6 +265,6 @@ async def gateway_before(
 
 async def until(condition: Callable[[], object]) -> None:
     """Wait for what must come."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)

@@ -16,8 +16,8 @@ from metropolis.gateway.backend import InProcess
 from metropolis.gateway.routes import GENERATE, MESSAGES
 from metropolis.llm.check import check_backend
 from metropolis.policy.fixed import StepFirst
-from tests.gateway.engines import StubEngine, gateway_before, until
-from tests.gateway.test_partial import read
+from tests.gateway.engines import gateway_before, until
+from tests.gateway.real_engine import ENDLESS, RealEngine, content_of, order_of, preempted
 from tests.gateway.test_preemption import Impatient, at_step
 from tests.gateway.test_server import PATHS, post
 from tests.llm.test_real_sglang import metric
@@ -27,25 +27,6 @@ ASKED: dict[str, dict[str, Any]] = {
     PATHS[1]: {"prompt": "def f("},
 }
 GREEDY = {"model": "default", "temperature": 0.0, "max_tokens": 12}
-
-
-class RealEngine(StubEngine):
-    """Started and stopped by others."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__()
-        self.url = url
-
-    async def start(self) -> str:
-        return self.url
-
-    async def kill(self) -> None:
-        pass
-
-
-def content_of(answer: bytes) -> Any:
-    whole = json.loads(answer)
-    return whole["choices"], whole["usage"]["completion_tokens"]
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -80,31 +61,23 @@ def test_the_openai_client_streams(sglang_url: str) -> None:
 
 def test_the_policy_reaches_into_the_engines_queue(sglang_url: str) -> None:
     """All are at the engine, which answers one at a time."""
-    order: list[int] = []
 
-    async def ask() -> None:
+    def ask(step: int, tokens: int = ENDLESS) -> tuple[str, dict[str, Any], dict[str, str]]:
+        body = GREEDY | ASKED[PATHS[1]] | {"max_tokens": tokens, "ignore_eos": True}
+        return PATHS[1], body, at_step(step)
+
+    async def order() -> list[int]:
         real = RealEngine(sglang_url)
         async with gateway_before(real, policy=StepFirst(), kind="sglang:") as (url, gateway):
+            for step in range(0, 90, 10):  # the gateway has seen such ranks
+                path, body, headers = ask(step, 1)
+                assert (await post(url, body, path=path, headers=headers))[0] == 200
+            return await order_of(
+                (80, 20, 50), url, gateway,
+                lambda: metric(sglang_url, "sglang:num_queue_reqs"), ask,
+            )  # fmt: skip
 
-            async def one(step: int, tokens: int = 12) -> None:
-                body = GREEDY | ASKED[PATHS[1]] | {"max_tokens": tokens, "ignore_eos": True}
-                status, answer, _ = await post(
-                    url, body, path=PATHS[1], headers={"X-Metropolis-Step": str(step)}
-                )
-                assert (status, content_of(answer)[1]) == (200, tokens)
-                order.append(step)
-
-            steps = [*range(0, 90, 10)]
-            for step in steps:  # the gateway has seen such ranks
-                await one(step, 1)
-            order.clear()
-            first = asyncio.create_task(one(0, 400))
-            await until(lambda: gateway.admission.at_work == [1])
-            await asyncio.sleep(0.3)
-            await asyncio.gather(first, *map(one, (80, 20, 50)))
-
-    asyncio.run(ask())
-    assert order == [0, 20, 50, 80]
+    assert asyncio.run(order()) == [20, 50, 80]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -116,8 +89,7 @@ def test_a_client_that_leaves_is_aborted_in_the_engine(sglang_url: str, stream: 
             endless = GREEDY | ASKED[PATHS[1]] | {"max_tokens": 6000, "ignore_eos": True}
             endless["stream"] = stream
             leaving = asyncio.create_task(post(url, endless, path=PATHS[1]))
-            await until(lambda: gateway.admission.at_work == [1])
-            await asyncio.sleep(0.5)
+            await until(lambda: metric(sglang_url, "sglang:num_running_reqs") == 1)
             leaving.cancel()
             await until(lambda: gateway.figures.aborted == 1)
             status, *_ = await post(url, GREEDY | ASKED[PATHS[1]], path=PATHS[1])
@@ -132,45 +104,9 @@ def test_a_client_that_leaves_is_aborted_in_the_engine(sglang_url: str, stream: 
 def test_a_long_answer_is_preempted_and_taken_up_again(
     sglang_url: str, path: str, stream: bool
 ) -> None:
-    order: list[int] = []
-
-    async def ask() -> None:
-        real = RealEngine(sglang_url)
-        async with gateway_before(real, policy=Impatient(), at_once=1) as (url, gateway):
-
-            async def one(tokens: int, base: str = url) -> str:
-                body = GREEDY | ASKED[path] | {"max_tokens": tokens, "ignore_eos": True}
-                if stream:
-                    body |= {"stream": True, "stream_options": {"include_usage": True}}
-                status, answer, _ = await post(base, body, path=path, headers=at_step(tokens))
-                assert status == 200
-                text, finish, used = read_of(answer) if stream else whole_of(answer)
-                assert (finish, used) == ("length", tokens)
-                order.append(tokens)
-                return text
-
-            undisturbed = await one(800, sglang_url)
-            long = asyncio.create_task(one(800))
-            await until(lambda: gateway.admission.yields)
-            text, _ = await asyncio.gather(long, one(5))
-            assert gateway.figures.preempted == 1
-            if path == PATHS[1]:  # a random model's text is not tokenized as it was written
-                assert text == undisturbed
-
-    asyncio.run(ask())
-    assert order == [800, 5, 800]
-
-
-def read_of(stream: bytes) -> tuple[str, str, int]:
-    got = read(stream)
-    (finish,), (usage,) = got["finish"], got["usage"]
-    return got["text"], finish, usage["completion_tokens"]
-
-
-def whole_of(answer: bytes) -> tuple[str, str, int]:
-    (choice,), tokens = content_of(answer)
-    text = choice.get("text") or choice["message"]["content"]
-    return text, choice["finish_reason"], tokens
+    undisturbed, text = asyncio.run(preempted(sglang_url, path, GREEDY | ASKED[path], stream))
+    if path == PATHS[1]:  # a random model's text is not tokenized as it was written
+        assert text == undisturbed
 
 
 @pytest.mark.parametrize("fields", [{}, {"stop": "e"}, {"logprobs": 1}])

@@ -11,10 +11,9 @@ import pytest
 from metropolis.gateway.routes import MESSAGES, RESPONSES
 from metropolis.policy.fixed import StepFirst
 from tests.gateway.engines import gateway_before, until
+from tests.gateway.real_engine import ENDLESS, RealEngine, content_of, order_of, preempted
 from tests.gateway.route_engine import asked
-from tests.gateway.test_preemption import Impatient
 from tests.gateway.test_priorities import at_step
-from tests.gateway.test_real_sglang import RealEngine, content_of, read_of, whole_of
 from tests.gateway.test_server import PATHS, post
 from tests.llm.test_real_sglang import metric
 
@@ -71,55 +70,25 @@ def test_the_policy_reaches_into_the_engines_queue_and_clients_do_not(
     vllm_url: str, path: str
 ) -> None:
     """All are at the engine, which answers one at a time."""
-    order: list[int] = []
 
-    async def ask() -> None:
+    def ask(step: int) -> tuple[str, dict[str, Any], dict[str, str]]:
+        body = BODIES[path] | {"max_tokens": ENDLESS, "ignore_eos": True, "priority": -step}
+        return path, body, at_step(step) | {"X-Vllm-Priority": str(-step)}
+
+    async def order() -> list[int]:
         async with gateway_before(RealEngine(vllm_url), policy=StepFirst()) as (url, gateway):
+            return await order_of(
+                (80, 20, 50), url, gateway,
+                lambda: metric(vllm_url, "vllm:num_requests_waiting"), ask,
+            )  # fmt: skip
 
-            async def one(step: int, tokens: int = 12) -> None:
-                body = BODIES[path] | {"max_tokens": tokens, "ignore_eos": True, "priority": -step}
-                headers = at_step(step) | {"X-Vllm-Priority": str(-step)}
-                status, _, _ = await post(url, body, path=path, headers=headers)
-                assert status == 200
-                order.append(step)
-
-            first = asyncio.create_task(one(0, 400))
-            await until(lambda: gateway.admission.at_work == [1])
-            await asyncio.sleep(0.3)
-            await asyncio.gather(first, *map(one, (80, 20, 50)))
-
-    asyncio.run(ask())
-    assert order == [0, 20, 50, 80]
+    assert asyncio.run(order()) == [20, 50, 80]
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_long_answer_is_preempted_and_taken_up_again(vllm_url: str, stream: bool) -> None:
-    order: list[int] = []
-
-    async def ask() -> None:
-        real = RealEngine(vllm_url)
-        async with gateway_before(real, policy=Impatient(), at_once=1) as (url, gateway):
-
-            async def one(tokens: int, base: str = url) -> str:
-                body = BODIES[PATHS[1]] | {"max_tokens": tokens, "ignore_eos": True}
-                if stream:
-                    body |= {"stream": True, "stream_options": {"include_usage": True}}
-                status, answer, _ = await post(base, body, path=PATHS[1], headers=at_step(tokens))
-                assert status == 200
-                text, finish, used = read_of(answer) if stream else whole_of(answer)
-                assert (finish, used) == ("length", tokens)
-                order.append(tokens)
-                return text
-
-            undisturbed = await one(400, vllm_url)
-            long = asyncio.create_task(one(400))
-            await until(lambda: gateway.admission.yields)
-            text, _ = await asyncio.gather(long, one(5))
-            assert gateway.figures.preempted == 1
-            assert text == undisturbed
-
-    asyncio.run(ask())
-    assert order == [400, 5, 400]
+    undisturbed, text = asyncio.run(preempted(vllm_url, PATHS[1], BODIES[PATHS[1]], stream))
+    assert text == undisturbed
 
 
 @pytest.mark.parametrize("stream", [False, True])

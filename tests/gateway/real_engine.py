@@ -1,0 +1,118 @@
+"""What is asked of a gateway before every real engine. No outcome depends on the engine's speed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import aiohttp
+
+from metropolis.gateway.relay import Gateway
+from tests.gateway.engines import StubEngine, gateway_before, until
+from tests.gateway.test_partial import read
+from tests.gateway.test_preemption import Impatient, at_step
+from tests.gateway.test_server import post
+
+ENDLESS = 6000  # tokens: many seconds
+LENGTHS = (400, 1600, 6000)
+
+
+class RealEngine(StubEngine):
+    """Its fixture starts and stops it."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self.url = url
+
+    async def start(self) -> str:
+        return self.url
+
+    async def kill(self) -> None:
+        pass
+
+
+def content_of(answer: bytes) -> Any:
+    whole = json.loads(answer)
+    return whole["choices"], whole["usage"]["completion_tokens"]
+
+
+async def order_of(
+    steps: tuple[int, ...],
+    url: str,
+    gateway: Gateway,
+    waiting: Callable[[], float],
+    ask: Callable[[int], tuple[str, dict[str, Any], dict[str, str]]],
+) -> list[int]:
+    """The order in which an engine that answers one request at a time takes these out of its queue.
+
+    `ask(step)` gives path, body and headers of an endless stream, `waiting()` the length of the
+    engine's queue. Each request leaves when its answer has begun, and lets the next one begin.
+    """
+    order: list[int] = []
+
+    async def one(step: int, leaves: asyncio.Event) -> None:
+        path, body, headers = ask(step)
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(url + path, json=body | {"stream": True}, headers=headers) as answer,
+        ):
+            assert answer.status == 200
+            await answer.content.readany()
+            order.append(step)
+            await leaves.wait()
+
+    leaving = {step: asyncio.Event() for step in (0, *steps)}
+    async with asyncio.TaskGroup() as group:
+        group.create_task(one(0, leaving[0]))
+        await until(lambda: order == [0])
+        for step in steps:
+            group.create_task(one(step, leaving[step]))
+        await until(lambda: waiting() == len(steps))
+        for begun in range(1, len(steps) + 1):
+            leaving[order[-1]].set()
+            await until(lambda begun=begun: len(order) > begun)  # type: ignore[misc]
+        leaving[order[-1]].set()
+    await until(lambda: gateway.admission.at_work == [0])
+    return order[1:]
+
+
+async def preempted(real_url: str, path: str, body: dict[str, Any], stream: bool) -> list[str]:
+    """The text of a long answer, undisturbed and preempted by a short one."""
+
+    async def one(base: str, tokens: int, done: list[int]) -> str:
+        asked = body | {"max_tokens": tokens, "ignore_eos": True}
+        if stream:
+            asked |= {"stream": True, "stream_options": {"include_usage": True}}
+        status, answer, _ = await post(base, asked, path=path, headers=at_step(tokens))
+        assert status == 200
+        text, finish, used = read_of(answer) if stream else whole_of(answer)
+        assert (finish, used) == ("length", tokens)
+        done.append(tokens)
+        return text
+
+    engine = RealEngine(real_url)
+    async with gateway_before(engine, policy=Impatient(), at_once=1) as (url, gateway):
+        for tokens in LENGTHS:
+            done: list[int] = []
+            undisturbed = await one(real_url, tokens, [])
+            long = asyncio.create_task(one(url, tokens, done))
+            await until(lambda: gateway.admission.yields or long.done())  # noqa: B023
+            texts = [undisturbed, (await asyncio.gather(long, one(url, 5, done)))[0]]
+            if gateway.figures.preempted:  # else it had ended before the short one came
+                assert (done, gateway.figures.preempted) == ([5, tokens], 1)
+                return texts
+    raise AssertionError("not preempted")
+
+
+def read_of(stream: bytes) -> tuple[str, str, int]:
+    got = read(stream)
+    (finish,), (usage,) = got["finish"], got["usage"]
+    return got["text"], finish, usage["completion_tokens"]
+
+
+def whole_of(answer: bytes) -> tuple[str, str, int]:
+    (choice,), tokens = content_of(answer)
+    text = choice.get("text") or choice["message"]["content"]
+    return text, choice["finish_reason"], tokens
