@@ -171,7 +171,7 @@ def _begun(
             lease_s=options.lease,
             keep_text=options.keep_text,
             stall_s=options.stall,
-            about=options.kept() | {"agents": len(scenario.agents)},
+            about=options.kept(folder) | {"agents": len(scenario.agents)},
         )
     except TakenError:
         raise  # somebody was faster: what is there is theirs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from math import ceil, inf
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from metropolis.llm.usage import Prices
 from metropolis.policy.named import DISPATCHERS, POLICIES, named
 from metropolis.runtime.crew import check_workers
 from metropolis.runtime.run_directory import RunDirectory
-from metropolis.runtime.stored import MEMORY
+from metropolis.runtime.stored import MEMORY, kept_address, whole_address
 from metropolis.sim.profiles import load_profile
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.types import MetropolisError, Step
@@ -95,10 +95,13 @@ class RunOptions:
                 "--store, or leave out --workers"
             )
 
-    def kept(self) -> dict[str, Any]:
-        """The options as run.json keeps them: without passwords, and of files the whole path."""
+    def kept(self, folder: Path) -> dict[str, Any]:
+        """The options as run.json in `folder` keeps them: without passwords.
+
+        Of files the whole path is kept, but of a store within `folder` the path from there.
+        """
         engines = tuple(map(without_secrets, self.engine))
-        llm, store = without_secrets(self.llm), without_secrets(_whole_store(self.store))
+        llm, store = without_secrets(self.llm), kept_address(self.store, folder)
         plugins = {name: _whole_plug_in(getattr(self, name)) for name in ("policy", "dispatcher")}
         return asdict(self) | {"llm": llm, "engine": engines, "store": store} | plugins
 
@@ -196,7 +199,9 @@ def options_of(folder: Path, changed: Mapping[str, Any], *, trust: bool) -> RunO
                 f"give --{name} again"
             )
     refuse_unheeded(options, changed)
-    return options
+    if "store" in changed:
+        return options
+    return replace(options, store=whole_address(options.store, folder))
 
 
 def _check_ranges(kept: Mapping[str, Any]) -> None:
@@ -230,12 +235,6 @@ def whole_name(world: str) -> str:
 def _whole_plug_in(name: str) -> str:
     """A policy or dispatcher in a Python file: resumed from elsewhere it is the same file."""
     return "+".join(whole_name(part) if ".py" in part else part for part in name.split("+"))
-
-
-def _whole_store(address: str) -> str:
-    """The folder of an embedded store, too."""
-    kind, _, folder = address.partition(":")
-    return f"embedded:{Path(folder).resolve()}" if kind == "embedded" and folder else address
 
 
 def new_folder(world: str) -> Path:

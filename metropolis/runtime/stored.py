@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -141,8 +141,27 @@ def stored_run(
             name = f"{directory.root.resolve().name}-{name}"
         if address == "embedded":
             address = f"embedded:{directory.root.resolve() / 'store'}"
-        _write_place(directory, _Place(without_secrets(address), name))
+        _write_place(directory, _Place(kept_address(address, directory.root), name))
     return StoredRun(address, directory, name)
+
+
+def kept_address(address: str, run: Path) -> str:
+    """`address` as the files of the run in folder `run` keep it: without a password.
+
+    Of the folder of an embedded store this is the path from `run`, so that they are moved and
+    copied together; of one that lies elsewhere it is the whole path.
+    """
+    kind, _, folder = address.partition(":")
+    if kind != "embedded" or not folder:
+        return without_secrets(address)
+    whole, home = Path(folder).resolve(), run.resolve()
+    return f"embedded:{whole.relative_to(home) if whole.is_relative_to(home) else whole}"
+
+
+def whole_address(kept: str, run: Path) -> str:
+    """The address that `kept_address` returned `kept` for, where `run` is now."""
+    kind, _, folder = kept.partition(":")
+    return f"embedded:{run.resolve() / folder}" if kind == "embedded" and folder else kept
 
 
 @dataclass(frozen=True)
@@ -168,6 +187,7 @@ def read_place(directory: RunDirectory) -> tuple[_Place, str | None]:
         raise MetropolisError(
             f"{file}: should tell the address of a store and the name of a run there ({error})"
         ) from error
+    place = replace(place, address=whole_address(place.address, directory.root))
     return place, found and f"{file}: {found}"
 
 

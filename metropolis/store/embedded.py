@@ -101,6 +101,8 @@ class EmbeddedServer(RedisServer):
     def _start(self) -> int:
         lock = None if self._folder is None else _lock(self._folder)
         try:
+            if self._folder is not None:  # a copied folder has the address of the original
+                write_private(self._folder / ADDRESS, self._url.encode())
             self._watch = subprocess.Popen(
                 ["/bin/sh", "-c", WATCH, "metropolis-store", *self._command()],
                 stdin=subprocess.PIPE,
@@ -135,17 +137,18 @@ class EmbeddedServer(RedisServer):
             command += ["--rename-command", name, ""]
         return command
 
+    @property
+    def _url(self) -> str:
+        return f"unix://{self._sockets / 'socket'}{EMBEDDED}"
+
     def _await(self) -> str:
         """The address, as soon as the server answers there."""
         assert self._watch is not None
-        url = f"unix://{self._sockets / 'socket'}{EMBEDDED}"
         deadline_s = time.monotonic() + START_S
         while True:
             try:
-                RedisServer(url).close()
-                if self._folder is not None:
-                    write_private(self._folder / ADDRESS, url.encode())
-                return url
+                RedisServer(self._url).close()
+                return self._url
             except StoreUnavailableError:
                 if time.monotonic() > deadline_s or self._watch.poll() is not None:
                     raise StoreError(
@@ -193,6 +196,19 @@ def address_of(folder: Path) -> str | None:
     if not is_ours or not _is_own_socket(path):
         raise StoreError(f"{file}: names no server of this user's; remove the file")
     return url
+
+
+def is_served(folder: Path) -> bool:
+    """Whether a server has the folder's lock. Raises StoreError when its files lead elsewhere."""
+    check_files(folder)
+    try:
+        with FileIO(folder / "lock", opener=open_private) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
 
 
 def _is_own_socket(path: str) -> bool:

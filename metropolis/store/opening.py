@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from metropolis.names import did_you_mean
@@ -34,7 +35,7 @@ def open_server(address: str, *, attach: bool = False) -> Server:
         meant = did_you_mean(kind, ("memory", "embedded", "redis", "rediss", "unix"))
         raise StoreError(f"{kind!r} is no store{meant}; name {FORMS}")
     try:
-        from metropolis.store.embedded import EmbeddedServer, address_of
+        from metropolis.store.embedded import EmbeddedServer, address_of, is_served
         from metropolis.store.server import RedisServer
     except ImportError as error:
         raise StoreError(f"{error}; a store beyond this process needs metropolis[redis]") from None
@@ -57,7 +58,7 @@ def open_server(address: str, *, attach: bool = False) -> Server:
             f"{folder}: holds no store; name the folder of one, as embedded:runs/NAME/store for a "
             "run's own"
         )
-    try:
-        return RedisServer(running)
-    except StoreUnavailableError:
-        return EmbeddedServer(folder)  # it has ended
+    if is_served(folder):  # else a copy of the folder may name the server of the original
+        with suppress(StoreUnavailableError):  # it has just ended
+            return RedisServer(running)
+    return EmbeddedServer(folder)

@@ -164,6 +164,18 @@ def test_a_store_in_a_folder_is_the_same_wherever_the_run_is_resumed(
     assert not Path("mine").exists()
 
 
+@pytest.mark.parametrize("store", ["embedded", "embedded:it/mine"])
+def test_a_store_in_the_folder_of_the_run_is_copied_with_it(run: Run, store: str) -> None:
+    summary(run, "meadow.py", "--steps", "2", "--store", store, "--out", "it")
+    shutil.copytree("it", "copy")
+    before = files("it")
+    assert summary(run, "resume", "copy", "--steps", "4")["steps"] == 4
+    assert files("it") == before
+    Path("it").rename("moved")
+    assert summary(run, "resume", "moved", "--steps", "4")["steps"] == 4
+    assert not Path("it").exists()
+
+
 def test_a_branch_of_an_untrusted_run_is_as_untrusted(
     run: Run, uninterrupted: dict[str, Any]
 ) -> None:
@@ -194,4 +206,4 @@ def test_a_policy_of_ones_own_is_the_same_file_wherever_the_run_is_resumed(
         ("step+mine.py:Mine:a=1/2", f"step+{tmp_path}/mine.py:Mine:a=1/2"),
         ("plas:quanta_s=1/2/4", "plas:quanta_s=1/2/4"),
     ):
-        assert replace(options, policy=policy).kept()["policy"] == kept
+        assert replace(options, policy=policy).kept(tmp_path)["policy"] == kept
