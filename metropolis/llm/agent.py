@@ -169,7 +169,8 @@ class LLM:
         strand, index = self._sent(request)
         completion = None
         try:
-            completion = await self._client.call(request)
+            with following(None):  # the tasks that a backend begins are not the agent's
+                completion = await self._client.call(request)
         finally:
             self._ended(index, completion)
             strand.hear(index)

@@ -25,6 +25,7 @@ from metropolis.llm.base import (
     TimedOutError,
     UnreachableError,
 )
+from metropolis.llm.call_log import following
 from metropolis.llm.journal import Answers, Key, key_of
 from metropolis.llm.limits import Gate, Need, Turn, shared
 from metropolis.llm.outage import Outage
@@ -230,7 +231,8 @@ class Client:
             on_end(completion)
             return completion
 
-        task = asyncio.create_task(call())
+        with following(None):  # this task is not the agent's
+            task = asyncio.create_task(call())
         task.add_done_callback(lambda _: pieces.put_nowait(None))
         try:
             while (piece := await pieces.get()) is not None:

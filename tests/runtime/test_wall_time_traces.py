@@ -109,10 +109,37 @@ def test_a_call_that_stood_at_a_lock_waits_for_the_one_before() -> None:
     assert run_virtually(ask()) == [(), ((0, 0),), ((0, 1),)]
 
 
+class BeginsTasks(Fake):
+    """Answers after 2 s, and begins a task half-way, as clients of HTTP do."""
+
+    async def complete(self, request: Request) -> Completion:
+        if request.text == "short":
+            return await super().complete(request)
+        await asyncio.sleep(1.5)
+        await asyncio.create_task(asyncio.sleep(0.5))
+        return await super().complete(request)
+
+
+def test_tasks_that_a_backend_begins_are_not_the_agents() -> None:
+    async def ask() -> list[tuple[tuple[int, int], ...]]:
+        log = CallLog(time.monotonic, idles(asyncio.get_running_loop()))
+        llm = LLM(Client(BeginsTasks(latency_s=lambda _: 1.0)), agent=0, step=0, seed=1, log=log)
+
+        async def twice() -> None:
+            await llm.complete("long")
+            await llm.complete("short")
+
+        follow_tasks(asyncio.get_running_loop())
+        with following(log.strand()):
+            await asyncio.gather(twice(), llm.complete("short"))
+        return [call.parents for call in llm.calls]
+
+    assert run_virtually(ask()) == [(), (), ((0, 0),)]
+
+
 def test_parents_in_a_store_are_those_of_virtual_time(tmp_path: Path) -> None:
-    ways = [way for way in TRACED if way != "stream"]
     profile = load_profile("llama-3-8b/l4")
-    virtual = run(VirtualInstances(AtOnce(author), profile, 1), Talker, "lockstep", ways)
+    virtual = run(VirtualInstances(AtOnce(author), profile, 1), Talker, "lockstep")
     at = {"out": tmp_path / "run", "store": "embedded"}
-    stored = run(InBatches(author), Talker, "lockstep", ways, **at)
+    stored = run(InBatches(author), Talker, "lockstep", **at)
     assert parents(stored) == parents(virtual)
