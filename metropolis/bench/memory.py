@@ -8,8 +8,8 @@ memory of each process.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -26,6 +26,14 @@ from metropolis.types import MetropolisError
 
 STEPS_A_DAY = 1440
 AGENTS = 20
+LAUNCHER = """
+import resource, subprocess, sys
+status = subprocess.call(sys.argv[2:])
+with open(sys.argv[1], "w") as file:
+    file.write(f"{status} {resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss}")
+"""
+"""Runs a command; writes its status and peak memory in KiB to a file. The kernel counts what the
+starting process takes as the started one's, so a small process has to be that."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +50,7 @@ class Measured:
 def measure(days: int, steps_a_day: int, options: Sequence[str], folder: Path) -> Measured:
     """Run so many days; raises MetropolisError when the run fails."""
     steps = days * steps_a_day
-    out, said = folder / f"{days}", folder / f"{days}.json"
+    out, said, used = folder / f"{days}", folder / f"{days}.json", folder / f"{days}.used"
     about = [
         "--agents",
         f"{AGENTS}",
@@ -50,20 +58,19 @@ def measure(days: int, steps_a_day: int, options: Sequence[str], folder: Path) -
         f"{steps}",
         "--out",
         f"{out}",
-        "--quiet",
-        "--json",
         *options,
     ]
+    launcher = [sys.executable, "-I", "-S", "-c", LAUNCHER, f"{used}"]
     command = [*METROPOLIS, "run", world.__file__, *about, "--quiet", "--json"]
     began_s = time.monotonic()
     with said.open("wb") as file:
-        process = subprocess.Popen(command, stdout=file)
-        _, status, used = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise MetropolisError(f"a run of {days} days ended with status {process.returncode}")
+        subprocess.run([*launcher, *command], stdout=file, check=True)
+    wall_s = time.monotonic() - began_s
+    status, peak_kib = map(int, used.read_text().split())
+    if status:
+        raise MetropolisError(f"a run of {days} days ended with status {status}")
     calls = json.loads(said.read_text())["calls"]
-    return Measured(days, calls, used.ru_maxrss * 1024 / 1e6, time.monotonic() - began_s)
+    return Measured(days, calls, peak_kib * 1024 / 1e6, wall_s)
 
 
 @click.command("memory")
