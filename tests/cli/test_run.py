@@ -294,3 +294,18 @@ def test_the_end_of_a_long_run_is_compared(run: Run, monkeypatch: pytest.MonkeyP
     assert status == 0
     assert "the same calls of the run's end, 2 min to 4 min, simulated on 1" in said
     assert summary(run, "meadow.py")["compared_from"] == STEPS - 12
+
+
+def test_a_damaged_store_is_told_with_the_way_back(run: Run) -> None:
+    whole = summary(run, "meadow.py", "--steps", "6", "--out", "whole")
+    summary(run, "meadow.py", "--steps", "3", "--store", "embedded", "--out", "it")
+    (log,) = Path("it/store/appendonlydir").glob("*.incr.aof")
+    content = log.read_bytes()
+    at = content.index(b'"bag":') + len(b'"bag":')
+    log.write_bytes(content[:at] + b"%d" % (9 - int(content[at : at + 1])) + content[at + 1 :])
+    status, out, err = run("resume", "it", "--steps", "6")
+    assert (status, out, err.count("\n")) == (2, "", 1), err
+    assert f"{log.resolve()}: is damaged (its checksum does not fit)" in err
+    assert "`metropolis resume RUN --store memory`" in err
+    again = summary(run, "resume", "it", "--steps", "6", "--store", "memory")
+    assert again["history_sha256"] == whole["history_sha256"]

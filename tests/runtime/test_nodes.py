@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from metropolis.bench.recovery.nodes import Nodes, Place, ray_environment
-from metropolis.store.embedded import WATCH, EmbeddedServer
+from metropolis.store import seals
+from metropolis.store.embedded import EmbeddedServer
 from tests.runtime import killable
 
 STEPS = 300
@@ -83,10 +84,9 @@ def store_in(where: Namespace, folder: Path, password: str) -> Iterator[str]:
         binary = os.readlink(f"/proc/{embedded.pid}/exe")
     options = ["--bind", where.address, "--port", "7379", "--save", "", "--requirepass", password]
     process = subprocess.Popen(
-        ["/bin/sh", "-c", WATCH, "store", *where.inside, binary, *options],
+        [sys.executable, seals.__file__, folder / "none", "", *where.inside, binary, *options],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
-        env={**os.environ, "SOCKETS": str(folder / "none")},
     )
     try:
         yield f"redis://{where.address}:7379/0"

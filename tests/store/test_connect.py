@@ -18,6 +18,7 @@ import pytest
 import redis
 
 from metropolis.addresses import shown
+from metropolis.store import seals
 from metropolis.store.base import StoreError, StoreUnavailableError
 from metropolis.store.check import check_store
 from metropolis.store.connect import flaw, warnings
@@ -146,6 +147,7 @@ def test_a_folder_does_not_make_its_server_connect(tmp_path: Path, command: str)
     words = command.format(port=free_port()).split()
     with files[-1].open("a") as file:
         file.write(f"*{len(words)}\r\n" + "".join(f"${len(w)}\r\n{w}\r\n" for w in words))
+    seals.Seals(tmp_path).write(closed=True)  # as who has written that can do, too
     with pytest.raises(StoreError, match=r"did not start: .*nknown command"):
         EmbeddedServer(tmp_path)
 

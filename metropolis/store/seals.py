@@ -1,0 +1,183 @@
+"""The seal of a store's folder, and the process that watches the store's server and writes it.
+
+    python seals.py SOCKETS FOLDER SERVER ARGUMENT...
+
+starts the server and ends it when standard input is closed, then removes the folder SOCKETS. With
+a FOLDER it seals what the server writes there: every SEAL_S once a byte has come on standard input,
+and as a whole when the server has ended, in whatever way. The seal tells of each file how many
+bytes it has and their CRC-32. Only the standard library is used, so that the process starts at
+once and stays small.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import shutil
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from zlib import crc32
+
+SEAL_S = 0.25
+"""What was written in so short a time before a power cut is not sealed."""
+SEAL = "seal.json"
+LOGS = "appendonlydir"
+_PREFIX = "appendonly.aof."
+_MANIFEST = "appendonly.aof.manifest"
+_BLOCK_BYTES = 1 << 20
+_FORM = re.compile(rb'\{"crc32":(\d+),"is":(\{.*\})\}\n', re.DOTALL)
+
+
+@dataclass
+class _File:
+    """How far a file was read."""
+
+    inode: int
+    size_bytes: int = 0
+    crc32: int = 0
+
+    def read(self, path: Path) -> None:
+        """What was added since; from its beginning if there is another file now, or less of it."""
+        with path.open("rb") as file:
+            about = os.fstat(file.fileno())
+            if about.st_ino != self.inode or about.st_size < self.size_bytes:
+                self.inode, self.size_bytes, self.crc32 = about.st_ino, 0, 0
+            if about.st_size == self.size_bytes:
+                return
+            os.fsync(file.fileno())  # what a seal tells of survives whatever the seal survives
+        self.read_to(path, about.st_size)
+
+    def read_to(self, path: Path, end_bytes: int) -> None:
+        """What lies before `end_bytes`, or less where the file is shorter."""
+        with path.open("rb") as file:
+            file.seek(self.size_bytes)
+            while block := file.read(min(_BLOCK_BYTES, end_bytes - self.size_bytes)):
+                self.crc32 = crc32(block, self.crc32)
+                self.size_bytes += len(block)
+
+
+class Seals:
+    """What is written in a store's folder, sealed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files: dict[str, _File] = {}
+        self._written: object = None
+
+    def write(self, *, closed: bool) -> None:
+        """Seal what is there; `closed`: nothing will be added. Raises OSError."""
+        found = {}
+        for path in _logs(self._folder):
+            found[path.name] = file = self._files.get(path.name, _File(0))
+            with suppress(FileNotFoundError):  # the server has replaced it
+                file.read(path)
+        self._files = found
+        files = {name: (file.size_bytes, file.crc32) for name, file in found.items()}
+        if (closed, files) != self._written:
+            _write(self._folder, closed, files)
+            self._written = closed, files
+
+
+def opened(folder: Path) -> str | None:
+    """Why the files of the folder are not those that were sealed, or None: then the seal is open.
+
+    Raises OSError.
+    """
+    seal, there = folder / SEAL, {path.name: path for path in _logs(folder)}
+    if not os.path.lexists(seal):
+        if there:
+            return f"{seal}: is missing"
+        _write(folder, False, {})
+        return None
+    form = _FORM.fullmatch(seal.read_bytes())
+    if form is None or crc32(form[2]) != int(form[1]):
+        return f"{seal}: is damaged (its checksum does not fit)"
+    told = json.loads(form[2])
+    files: dict[str, tuple[int, int]] = told["files"]
+    for name, (size_bytes, checksum) in files.items():
+        path = folder / LOGS / name
+        if name not in there:
+            if told["closed"]:
+                return f"{path}: is missing"
+            continue  # the server has written it anew since, as a whole
+        if name == _MANIFEST and not told["closed"]:
+            continue
+        file = _File(0)
+        file.read_to(path, size_bytes)
+        if file.size_bytes < size_bytes:
+            return f"{path}: is cut off after {file.size_bytes} of {size_bytes} bytes"
+        if file.crc32 != checksum:
+            return f"{path}: is damaged (its checksum does not fit)"
+        if told["closed"] and path.stat().st_size > size_bytes:
+            return f"{path}: is damaged (something was added after {size_bytes} bytes)"
+    if told["closed"] and (strange := there.keys() - files.keys()):
+        return f"{there[min(strange)]}: was not written by this store's server"
+    _write(folder, False, files)
+    return None
+
+
+def _logs(folder: Path) -> list[Path]:
+    logs = folder / LOGS
+    if not logs.is_dir():
+        return []
+    return [path for path in logs.iterdir() if path.name.startswith(_PREFIX)]
+
+
+def _write(folder: Path, closed: bool, files: object) -> None:
+    content = json.dumps({"closed": closed, "files": files}).encode()
+    path, partial = folder / SEAL, folder / f"{SEAL}.partial"
+    partial.unlink(missing_ok=True)
+    with open(partial, "xb", opener=_private) as file:
+        file.write(b'{"crc32":%d,"is":%b}\n' % (crc32(content), content))
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+
+
+def _watch(sockets: Path, folder: Path | None, command: list[str]) -> None:
+    os.umask(0o077)
+    ended, held = os.pipe()
+    os.set_inheritable(held, True)
+    server = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        close_fds=False,  # it holds the folder's lock
+    )
+    os.close(held)  # read to its end when the server has ended
+    sys.stdout.write(f"{server.pid}\n")
+    sys.stdout.flush()
+    seals, has_loaded = None if folder is None else Seals(folder), False
+    while server.poll() is None:
+        ready, _, _ = select.select([0, ended], [], [], SEAL_S)
+        if 0 in ready:
+            if os.read(0, 1):
+                has_loaded = True
+            else:
+                server.terminate()
+                server.wait()
+        elif ended in ready:
+            with suppress(subprocess.TimeoutExpired):
+                server.wait(SEAL_S)
+        elif seals is not None and has_loaded:
+            with suppress(OSError):  # the disk is full, perhaps; the seal before stands
+                seals.write(closed=False)
+    if seals is not None:
+        with suppress(OSError):
+            seals.write(closed=True)
+    shutil.rmtree(sockets, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    _sockets, _folder, *_command = sys.argv[1:]
+    _watch(Path(_sockets), Path(_folder) if _folder else None, _command)
