@@ -12,6 +12,7 @@ import fcntl
 import os
 import re
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -41,6 +42,7 @@ LOG_BYTES = 4096
 _POLL_S = 0.01
 REFUSED = ("CONFIG", "DEBUG", "FAILOVER", "MIGRATE", "MODULE", "PSYNC", "REPLICAOF", "SLAVEOF")
 """Commands that a file of a folder may hold to open or to make connections; a run needs none."""
+WAY_BACK = "`metropolis resume RUN --store memory`"
 LOADED = b"\n"
 """Tells seals.py that the server has read its folder, and repaired what a power cut has left."""
 ADDRESS = "address"
@@ -98,7 +100,7 @@ class EmbeddedServer(RedisServer):
             if self._folder is not None and (flaw := seals.opened(self._folder)) is not None:
                 raise StoreError(
                     f"{flaw}; put back the folder as it was, or go on from the run's last "
-                    "checkpoint with `metropolis resume RUN --store memory`"
+                    f"checkpoint with {WAY_BACK}"
                 )
             if self._folder is not None:  # a copied folder has the address of the original
                 write_private(self._folder / ADDRESS, self._url.encode())
@@ -116,6 +118,8 @@ class EmbeddedServer(RedisServer):
         assert self._watch.stdout is not None
         pid = self._watch.stdout.readline()
         if not pid:
+            self._watch.communicate()
+            self._watch = None
             raise StoreError(f"the server {self._binary} cannot be run; name its binary")
         return int(pid)
 
@@ -157,8 +161,10 @@ class EmbeddedServer(RedisServer):
                 return self._url
             except StoreUnavailableError:
                 if time.monotonic() > deadline_s or self._watch.poll() is not None:
+                    kept = self._folder
+                    back = "" if kept is None else f"; if {kept} is damaged go on with {WAY_BACK}"
                     raise StoreError(
-                        f"the server {self._binary} did not start: {self._last_words()}"
+                        f"the server {self._binary} did not start: {self._last_words()}{back}"
                     ) from None
             time.sleep(_POLL_S)
 
@@ -178,8 +184,11 @@ class EmbeddedServer(RedisServer):
                 watch.communicate(timeout=STOP_S)  # closes the pipe
             except subprocess.TimeoutExpired:
                 with suppress(ProcessLookupError):
-                    os.kill(self.pid, 9)
+                    os.kill(self.pid, signal.SIGKILL)
                 watch.communicate()
+            if watch.returncode < 0:  # it was killed, and has not ended the server
+                with suppress(ProcessLookupError):
+                    os.kill(self.pid, signal.SIGTERM)
         shutil.rmtree(self._sockets, ignore_errors=True)
 
     def _forget_pipe(self) -> None:

@@ -188,6 +188,13 @@ class Stopped:
     kept: Path
     whole: RunResult
 
+    @classmethod
+    def by(cls, stop: Callable[[Path], None], top: Path) -> Stopped:
+        whole = simulation(top / f"{stop.__name__} whole").run(STEPS)
+        folder = top / stop.__name__
+        stop(folder)
+        return cls(folder, Path(shutil.copytree(folder, top / f"{folder.name} kept")), whole)
+
     def put_back(self) -> None:
         gc.collect()  # servers of runs that could not begin
         with (self.folder / "store" / "lock").open() as lock:
@@ -204,24 +211,44 @@ def reach_half(out: Path) -> None:
     steps.close()
 
 
-def killed_half_way(out: Path) -> None:
-    """With `kill -9`, by itself and not when it has ended something."""
-    program = (
-        "import os, sys\n"
-        "from pathlib import Path\n"
-        "from tests.runtime.test_damaged_stores import *\n"
-        "run = simulation(Path(sys.argv[1]), Uneven, store='embedded', checkpoint_wall_s=0.02)\n"
-        "for record in run.steps(STEPS):\n"
-        "    if record.step == STOPPED_AT:\n"
-        "        os.kill(os.getpid(), 9)\n"
-    )
+PROGRAM = """
+import os, sys, time
+from pathlib import Path
+from tests.runtime.test_damaged_stores import *
+run = simulation(Path(sys.argv[1]), Uneven, store="embedded", checkpoint_wall_s=0.02)
+server = run._stored._server
+for record in run.steps(STEPS):
+    if sys.argv[2] == "machine" and record.step == STOPPED_AT // 2:
+        time.sleep(4 * seals.SEAL_S)
+        os.kill(server._watch.pid, 9)
+    if record.step == STOPPED_AT:
+        if sys.argv[2] == "machine":
+            os.kill(server.pid, 9)
+        os.kill(os.getpid(), 9)
+"""
+
+
+def killed(out: Path, what: str) -> None:
+    """With `kill -9`, half-way."""
     place = Path(__file__).parents[2]
-    ended = subprocess.run([sys.executable, "-c", program, str(out)], cwd=place, check=False)
+    command = [sys.executable, "-c", PROGRAM, str(out), what]
+    ended = subprocess.run(command, cwd=place, check=False)
     assert ended.returncode == -signal.SIGKILL
+
+
+def killed_half_way(out: Path) -> None:
+    """The run alone: the server is ended and sealed."""
+    killed(out, "run")
     deadline_s = time.monotonic() + PATIENCE_S
     while not closed(out / "store") and time.monotonic() < deadline_s:
         time.sleep(0.01)
     assert closed(out / "store")
+
+
+def failed_half_way(out: Path) -> None:
+    """With all its processes: what was written since some steps is not sealed."""
+    killed(out, "machine")
+    assert not closed(out / "store")
 
 
 def closed(store: Path) -> bool:
@@ -231,14 +258,12 @@ def closed(store: Path) -> bool:
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> list[Stopped]:
     top = tmp_path_factory.mktemp("stores")
-    whole = simulation(top / "whole").run(STEPS)
-    found = []
-    for stop in (reach_half, killed_half_way):
-        folder = top / stop.__name__
-        stop(folder)
-        kept = Path(shutil.copytree(folder, top / f"{stop.__name__} kept"))
-        found.append(Stopped(folder, kept, whole))
-    return found
+    return [Stopped.by(stop, top) for stop in (reach_half, killed_half_way)]
+
+
+@pytest.fixture(scope="module")
+def failed(tmp_path_factory: pytest.TempPathFactory) -> Stopped:
+    return Stopped.by(failed_half_way, tmp_path_factory.mktemp("failed"))
 
 
 def outcome(run: Stopped, what: str) -> tuple[str, str]:
@@ -300,6 +325,34 @@ def test_the_way_back_leads_to_the_equal_history(stopped: Sequence[Stopped]) -> 
         assert "`metropolis resume RUN --store memory`" in said
         again = simulation(run.folder, resume=True, store="memory").run(STEPS)
         assert again.history_sha256 == run.whole.history_sha256
+
+
+def cut_off(failed: Stopped, seeds: Sequence[int]) -> dict[str, list[str]]:
+    """Outcomes, where the end of the file is lost and its seal is older than that."""
+    found: dict[str, list[str]] = {}
+    for seed in seeds:
+        failed.put_back()
+        (log,) = failed.folder.glob("store/appendonlydir/*.incr.aof")
+        content = log.read_bytes()
+        draw = Random(f"end {seed}")
+        log.write_bytes(draw.choice([cut, cut_commands])(content, draw))
+        what = f"seed {seed}: {log.stat().st_size} of {len(content)} bytes"
+        how, said = outcome(failed, what)
+        found.setdefault(how, []).append(f"{what}: {said}")
+    return found
+
+
+def test_an_end_that_was_not_sealed_may_be_lost(failed: Stopped) -> None:
+    found = cut_off(failed, range(INPUTS // 3))
+    assert found.keys() == {"refused", "equal"}, found
+    assert all("is cut off after" in what for what in found["refused"]), found
+
+
+@pytest.mark.campaign
+def test_campaign_of_ends(failed: Stopped) -> None:
+    found = cut_off(failed, range(CAMPAIGN_INPUTS))
+    sys.stdout.write(counted(found))
+    assert found.keys() == {"refused", "equal"}, found
 
 
 @pytest.mark.campaign

@@ -144,6 +144,12 @@ def test_the_end_that_is_not_sealed_may_be_torn(lost: Path) -> None:
             assert server.client.mget("early", "late") == [b"12345", None]
 
 
+def test_the_end_that_is_not_sealed_may_be_no_command(lost: Path) -> None:
+    replace(log_of(lost), b"$5\r\n67890", b"%5\r\n67890")
+    assert "did not start: " in (said := refusal(lost))
+    assert f"if {lost} is damaged" in said
+
+
 def test_what_was_sealed_before_the_machine_failed(lost: Path) -> None:
     log = log_of(lost)
     replace(log, b"12345", b"12346")
@@ -177,6 +183,21 @@ def test_a_machine_that_fails_after_its_server_has_rewritten_the_file(lost: Path
     server.close()
     with EmbeddedServer(lost) as server:
         assert server.client.mget("early", "late") == [b"12345", b"67890"]
+
+
+def test_who_watches_may_be_killed(folder: Path) -> None:
+    server = EmbeddedServer(folder)
+    assert server._watch is not None
+    os.kill(server._watch.pid, signal.SIGKILL)
+    server.client.set("more", 1)
+    server.close()
+    with EmbeddedServer(folder) as server:  # the lock is free
+        assert server.client.get("more") == b"1"
+
+
+def test_a_server_that_is_not_there() -> None:
+    with pytest.raises(StoreError, match="the server /no/such cannot be run; name its binary"):
+        EmbeddedServer(binary="/no/such")
 
 
 def test_a_seal_that_cannot_be_written_is_made_good(folder: Path) -> None:
