@@ -6,8 +6,7 @@ from operator import index
 
 from metropolis.dispatch.base import Dispatcher
 from metropolis.policy.base import QueuedRequest
-from metropolis.policy.faults import PluginError, failed
-from metropolis.types import MetropolisError
+from metropolis.policy.faults import PluginError, call
 
 
 def placed_by(dispatcher: Dispatcher, request: QueuedRequest, now_s: float) -> int | None:
@@ -15,12 +14,7 @@ def placed_by(dispatcher: Dispatcher, request: QueuedRequest, now_s: float) -> i
 
     Raises PluginError if it fails or names no open instance.
     """
-    try:
-        placed = dispatcher.place(request, now_s)
-    except MetropolisError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise failed("dispatcher", dispatcher, error) from error
+    placed = call(dispatcher.place, request, now_s)
     if placed is None:
         return None
     instances = dispatcher.fleet.instances
@@ -35,10 +29,10 @@ def placed_by(dispatcher: Dispatcher, request: QueuedRequest, now_s: float) -> i
         fault = f"placed a request on instance {instance}, which is closed"
     else:
         return instance
-    raise PluginError("dispatcher", dispatcher, fault)
+    raise PluginError(dispatcher, "place", fault)
 
 
 def holding(dispatcher: Dispatcher, requests: int) -> PluginError:
     """The error of a dispatcher that holds back so many though nothing is at work."""
     fault = f"holds {requests} requests back though no instance is at work; it must place one"
-    return PluginError("dispatcher", dispatcher, fault)
+    return PluginError(dispatcher, "place", fault)

@@ -6,7 +6,8 @@
 3. Every request placed comes back once: answered, withdrawn, or put back.
 4. A policy that preempts has the last of those that `yields` holds and that can leave put back, one
    at a time, while the first that waits ranks before it and no engine is open.
-5. A request fails, and does not hang, when the policy or dispatcher breaks its interface.
+5. A request fails, and does not hang, when the policy or dispatcher cannot rank or place it. What
+   they raise when they are told of something goes to `on_fault` and fails no request.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import NamedTuple
 from metropolis.dispatch.base import Dispatcher
 from metropolis.dispatch.faults import holding, placed_by
 from metropolis.policy.base import Execution, Policy, QueuedRequest
-from metropolis.policy.faults import PluginError, rank_of
+from metropolis.policy.faults import P, PluginError, call, due_s_of, rank_of
 from metropolis.policy.queue import RequestQueue
 from metropolis.types import MetropolisError
 
@@ -82,6 +83,8 @@ class Admission:
         self._freed: set[int] = set()
         """Where there may be room for those."""
         dispatcher.closed = set(range(dispatcher.fleet.instances))
+        self.on_fault: Callable[[PluginError], None] = _raise
+        """Is given what a plug-in raises that concerns no request alone."""
 
     def __len__(self) -> int:
         """How many wait."""
@@ -93,8 +96,8 @@ class Admission:
         """The engine that takes `request`, as soon as one does: any, or `only` that.
 
         Raises ClosedError when that one does not answer.
-        Raises QueueFullError when as many wait as may, unless it has been placed before, what
-        the policy raises on a request it cannot rank, and PluginError.
+        Raises QueueFullError when as many wait as may, unless it has been placed before, and
+        PluginError.
         """
         if len(self._waiting) >= self._queue_limit and not anew:
             raise QueueFullError(f"{len(self._waiting)} requests wait already; try again later")
@@ -113,7 +116,7 @@ class Admission:
                 self.withdraw(request, turn.result())  # it was placed a moment ago
             else:
                 self._waiting.pop(request.id, None)
-                self.policy.withdrawn(request)
+                self._tell(self.policy.withdrawn, request)
                 if len(self._queue) > 2 * len(self._waiting) + GONE_MAX:
                     self._queue.keep(self._waiting)
             raise
@@ -124,48 +127,35 @@ class Admission:
 
     def answered(self, execution: Execution) -> None:
         """A request placed has been answered."""
-        try:
-            self.policy.completed(execution)
-        finally:
-            self._leave(
-                execution.request,
-                execution.instance,
-                lambda: self._dispatcher.completed(execution),
-            )
+        self._tell(self.policy.completed, execution)
+        self._leave(execution.request, execution.instance)
+        self._tell(self._dispatcher.completed, execution)
+        self.pump()
 
     def put_back(self, request: QueuedRequest, instance: int) -> None:
         """A request placed on `instance` is there no more; it is to be placed anew."""
         now_s = self.clock()
-        try:
-            self.policy.preempted(request, now_s)
-        finally:
-            self._leave(
-                request, instance, lambda: self._dispatcher.withdrawn(request, instance, now_s)
-            )
+        self._tell(self.policy.preempted, request, now_s)
+        self._leave(request, instance)
+        self._tell(self._dispatcher.withdrawn, request, instance, now_s)
+        self.pump()
 
     def function_ended(self, function: str) -> None:
-        """Tell both."""
-        try:
-            self.policy.function_ended(function)
-        finally:
-            self._dispatcher.function_ended(function)
+        """No request for `function` has come for long."""
+        self._tell(self.policy.function_ended, function)
+        self._tell(self._dispatcher.function_ended, function)
 
     def program_ended(self, program: str) -> None:
-        """Nothing more will come of `program`; raises what plug-ins do, both having been told."""
-        try:
-            self.policy.program_ended(program)
-        finally:
-            self._dispatcher.program_ended(program)
+        """Nothing more will come of `program`."""
+        self._tell(self.policy.program_ended, program)
+        self._tell(self._dispatcher.program_ended, program)
 
     def withdraw(self, request: QueuedRequest, instance: int) -> None:
         """A request placed on `instance` is there no more; nobody waits for it."""
-        now_s = self.clock()
-        try:
-            self.policy.withdrawn(request)
-        finally:
-            self._leave(
-                request, instance, lambda: self._dispatcher.withdrawn(request, instance, now_s)
-            )
+        self._tell(self.policy.withdrawn, request)
+        self._leave(request, instance)
+        self._tell(self._dispatcher.withdrawn, request, instance, self.clock())
+        self.pump()
 
     def open(self, instance: int, is_up: bool) -> None:
         """An engine answers, or does not."""
@@ -189,21 +179,22 @@ class Admission:
 
     def lost(self, instance: int) -> None:
         """An engine that does not answer may have lost what it had in memory."""
-        self._dispatcher.lost(instance)
+        self._tell(self._dispatcher.lost, instance)
 
     def preempted(self, instance: int) -> None:
         """An engine has put requests back for want of memory."""
-        self._dispatcher.preempted(instance, self.clock())
+        self._tell(self._dispatcher.preempted, instance, self.clock())
 
     def pump(self) -> None:
         """Place as many as can be."""
         now_s = self.clock()
-        self.policy.passed(now_s)
         try:
+            call(self.policy.passed, now_s)
             self._place_all(now_s)
+            self._expect(now_s)
         except PluginError as error:  # none would be placed later, either
             self._fail(error, [*self._waiting])
-        self._expect(now_s)
+            self.on_fault(error)
 
     def _place_all(self, now_s: float) -> None:
         held_since_s, self._held_since_s = self._held_since_s, None
@@ -231,7 +222,7 @@ class Admission:
             self._look_at(instance)
             self._waiting.pop(request.id).set_result(instance)
             self._queue.pop()
-            self.policy.started(request, now_s)
+            self._tell(self.policy.started, request, now_s)
 
     def _placed(self, request: QueuedRequest, only: int | None, now_s: float) -> int | None:
         """Where the dispatcher places it: for one certain engine all others are closed."""
@@ -294,8 +285,8 @@ class Admission:
                 self._queue.push_back(request)
             else:
                 self._queue.push(request)
-        except MetropolisError:  # it cannot be ranked
-            self.policy.withdrawn(request)
+        except PluginError:  # it cannot be ranked
+            self._tell(self.policy.withdrawn, request)
             raise
 
     def _expect(self, now_s: float) -> None:
@@ -303,27 +294,32 @@ class Admission:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._waiting and (due_s := self.policy.due_s) < inf:
+        if self._waiting and (due_s := due_s_of(self.policy)) < inf:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(max(0.0, due_s - now_s), self.pump)
 
-    def _leave(
-        self, request: QueuedRequest, instance: int, tell_dispatcher: Callable[[], None]
-    ) -> None:
-        """Its place is free, whatever plug-ins raise."""
+    def _leave(self, request: QueuedRequest, instance: int) -> None:
+        """Its place is free."""
         self.yields.pop(request.id, None)
         if self._leaving == request.id:
             self._leaving = None
         self.at_work[instance] -= 1
         self._look_at(instance)
+        self._freed.add(instance)
+
+    def _tell(self, method: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        """What a plug-in raises that is told of something spoils no request."""
         try:
-            tell_dispatcher()
-        finally:
-            self._freed.add(instance)
-            self.pump()
+            call(method, *args, **kwargs)
+        except PluginError as error:
+            self.on_fault(error)
 
     def _look_at(self, instance: int) -> None:
         if self.is_up[instance] and self.at_work[instance] < self._at_once:
             self._dispatcher.closed.discard(instance)
         else:
             self._dispatcher.closed.add(instance)
+
+
+def _raise(error: PluginError) -> None:
+    raise error

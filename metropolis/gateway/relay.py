@@ -10,8 +10,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from math import inf
 from typing import TypeVar
@@ -27,7 +27,7 @@ from metropolis.gateway.responses import Responses
 from metropolis.gateway.sessions import Sessions
 from metropolis.llm.base import UnreachableError
 from metropolis.policy.base import Execution, QueuedRequest
-from metropolis.policy.faults import PluginError
+from metropolis.policy.faults import PluginError, RequestRefusedError
 from metropolis.types import MetropolisError
 
 PROBE_EVERY_S = 2.0
@@ -42,6 +42,7 @@ STATUSES = (
     ((asyncio.CancelledError, ConnectionError, GeneratorExit), LEFT),
     ((EngineLostError, UnreachableError), LOST),
     (QueueFullError, REFUSED),
+    (RequestRefusedError, 400),
     (PluginError, FAILED),
     (MetropolisError, 400),
     (BaseException, FAILED),
@@ -72,9 +73,10 @@ class Gateway:
             if names.count(name) > 1:
                 raise MetropolisError(f"the engine at {name} is named twice; name it once")
         self.engines, self.admission = engines, admission
-        self.sessions = Sessions(idle_s, self._program_ended, self._function_ended)
+        self.sessions = Sessions(idle_s, admission.program_ended, self._function_ended)
         self.figures = Figures()
         self._said = said
+        admission.on_fault = self._tell_fault
         for engine in engines:
             engine.said = said
         self._doubts = [asyncio.Event() for _ in engines]
@@ -88,7 +90,7 @@ class Gateway:
         self._relayed: set[Relayed | Passed] = set()
         """What has not been answered."""
         self._faulty: set[str] = set()
-        """Plug-ins of which a fault has been told."""
+        """Methods of plug-ins of which a fault has been told."""
         self._refused: list[str | None] = [None] * len(engines)
         """What was said of an engine that serves other models."""
         self._learns_capacity = learns_capacity
@@ -153,9 +155,8 @@ class Gateway:
             became = next(each for kind, each in STATUSES if isinstance(error, kind))
             if not status or became in (LEFT, LOST):
                 status = became
-            if isinstance(error, PluginError) and error.plugin not in self._faulty:
-                self._faulty.add(error.plugin)
-                self._said(str(error))
+            if isinstance(error, PluginError):
+                self._tell_fault(error)
             self.figures.aborted += status == LEFT
             self.figures.refused += status == REFUSED
             raise
@@ -235,13 +236,18 @@ class Gateway:
             return
         if status == 200:
             tokens = relayed.output_tokens
-            with _faults_told("when it was told of an answer"):
-                self.admission.answered(Execution(request, instance, started_s, now_s, tokens))
+            self.admission.answered(Execution(request, instance, started_s, now_s, tokens))
             self.figures.queueing.add(started_s - request.arrived_s)
             self.figures.latency.add(now_s - request.arrived_s)
         else:
-            with _faults_told("when it was told that nobody waits"):
-                self.admission.withdraw(request, instance)
+            self.admission.withdraw(request, instance)
+
+    def _tell_fault(self, error: PluginError) -> None:
+        """Say once what is wrong with a method of a plug-in; refusals concern their client only."""
+        is_refusal = isinstance(error, RequestRefusedError)
+        if not is_refusal and error.method not in self._faulty:
+            self._faulty.add(error.method)
+            self._said(str(error))
 
     def doubt(self, instance: int, error: EngineLostError) -> None:
         """Nothing goes there until it has been looked at."""
@@ -250,15 +256,9 @@ class Gateway:
         self.admission.open(instance, False)
         self._doubts[instance].set()
 
-    def _program_ended(self, program: str) -> None:
-        """The answer that ends it does not suffer from a faulty plug-in, either."""
-        with _faults_told(f"at the end of the program {program!r}"):
-            self.admission.program_ended(program)
-
     def _function_ended(self, function: str) -> None:
         self.figures.forget(function)
-        with _faults_told(f"when it was told to forget {function!r}"):
-            self.admission.function_ended(function)
+        self.admission.function_ended(function)
 
     async def _look(self, instance: int) -> None:
         self._seen(instance, *await self.engines[instance].probe())
@@ -276,11 +276,9 @@ class Gateway:
         self._failed_looks[instance] = 0 if is_up else self._failed_looks[instance] + 1
         is_silent = self.engines[instance].is_silent
         self._silent_looks[instance] = self._silent_looks[instance] + 1 if is_silent else 0
-        with _faults_told("when an engine was looked at"):
-            self.admission.open(instance, is_up)
-        with _faults_told("when an engine was lost"):
-            if self._failed_looks[instance] == 1:
-                self.admission.lost(instance)
+        self.admission.open(instance, is_up)
+        if self._failed_looks[instance] == 1:
+            self.admission.lost(instance)
         if self._silent_looks[instance] >= HANGS_LOOKS and any(self.admission.is_up):
             for relayed in self._relayed:
                 relayed.move_from(instance)
@@ -316,9 +314,8 @@ class Gateway:
             if not self.admission.is_up[instance]:
                 before = inf
             elif count is not None:
-                with _faults_told("when an engine had preempted"):
-                    if count > before:
-                        self.admission.preempted(instance)
+                if count > before:
+                    self.admission.preempted(instance)
                 before = count
 
     async def _sweep(self) -> None:
@@ -326,15 +323,4 @@ class Gateway:
             await asyncio.sleep(SWEEP_S)
             self.sessions.sweep(self.admission.clock())
             self.responses.sweep(self.admission.clock())
-            with _faults_told("when it was asked who goes next"):
-                self.admission.pump()
-
-
-@contextmanager
-def _faults_told(when: str) -> Iterator[None]:
-    """What a plug-in raises is told to the log, with its traceback; what is not its own goes on."""
-    try:
-        yield
-    except Exception as error:  # noqa: BLE001 -- whatever a plug-in may raise
-        told = {"message": f"a plug-in failed {when}", "exception": error}
-        asyncio.get_running_loop().call_exception_handler(told)
+            self.admission.pump()

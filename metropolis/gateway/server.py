@@ -30,7 +30,7 @@ from metropolis.gateway.responses import UnknownResponseError
 from metropolis.gateway.routes import OF_RESPONSES, ORDERED, PASSED, SERVER_INFO
 from metropolis.gateway.streaming import stream
 from metropolis.llm.placement import GATEWAY
-from metropolis.policy.faults import PluginError
+from metropolis.policy.faults import PluginError, RequestRefusedError
 from metropolis.types import MetropolisError
 
 HEALTH = "/health"
@@ -301,7 +301,7 @@ class Server:
 
 def _status_of(error: MetropolisError) -> int:
     if isinstance(error, PluginError):
-        return 500
+        return 400 if isinstance(error, RequestRefusedError) else 500
     if isinstance(error, UnknownResponseError):
         return 404
     return 502 if isinstance(error, EngineLostError) else 400

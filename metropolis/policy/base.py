@@ -82,7 +82,8 @@ class Policy(ABC):
     def rank(self, request: QueuedRequest) -> int:
         """Smaller goes first, from 0 to below 2 ** rank_bits; ties go by arrival, then by id.
 
-        A function of `request` and `version`; while it runs, of `running_version` as well.
+        A function of `request` and `version`; while it runs, of `running_version` as well. Raises
+        MetropolisError when the request lacks what the rank depends on.
         """
 
     def arrived(self, request: QueuedRequest) -> None:  # noqa: B027 -- not all care

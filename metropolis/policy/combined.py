@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from metropolis.policy.base import RANK_BITS, Execution, Policy, QueuedRequest
-from metropolis.policy.faults import rank_of, tell_arrived
+from metropolis.policy.faults import call, due_s_of, rank_of
 from metropolis.types import MetropolisError
 
 
@@ -33,7 +33,7 @@ class Combined(Policy):
     @property
     def due_s(self) -> float:
         """When the next of them is due."""
-        return min(policy.due_s for policy in self._policies)
+        return min(due_s_of(policy) for policy in self._policies)
 
     def rank(self, request: QueuedRequest) -> int:
         """See Policy."""
@@ -45,49 +45,49 @@ class Combined(Policy):
     def arrived(self, request: QueuedRequest) -> None:
         """Tell all."""
         for policy in self._policies:
-            tell_arrived(policy, request)
+            call(policy.arrived, request)
         self._follow()
 
     def started(self, request: QueuedRequest, now_s: float) -> None:
         """Tell all."""
         for policy in self._policies:
-            policy.started(request, now_s)
+            call(policy.started, request, now_s)
         self._follow()
 
     def preempted(self, request: QueuedRequest, now_s: float) -> None:
         """Tell all."""
         for policy in self._policies:
-            policy.preempted(request, now_s)
+            call(policy.preempted, request, now_s)
         self._follow()
 
     def passed(self, now_s: float) -> None:
         """Tell all."""
         for policy in self._policies:
-            policy.passed(now_s)
+            call(policy.passed, now_s)
         self._follow()
 
     def withdrawn(self, request: QueuedRequest) -> None:
         """Tell all."""
         for policy in self._policies:
-            policy.withdrawn(request)
+            call(policy.withdrawn, request)
         self._follow()
 
     def completed(self, execution: Execution) -> None:
         """Tell all."""
         for policy in self._policies:
-            policy.completed(execution)
+            call(policy.completed, execution)
         self._follow()
 
     def program_ended(self, program: str) -> None:
         """Tell all."""
         for policy in self._policies:
-            policy.program_ended(program)
+            call(policy.program_ended, program)
         self._follow()
 
     def function_ended(self, function: str) -> None:
         """Tell all."""
         for policy in self._policies:
-            policy.function_ended(function)
+            call(policy.function_ended, function)
         self._follow()
 
     def _follow(self) -> None:

@@ -2,44 +2,67 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
 from metropolis.policy.base import Policy, QueuedRequest
 from metropolis.types import MetropolisError
 from metropolis.world.mistakes import sentence_of
 
+P = ParamSpec("P")
+T = TypeVar("T")
+MAY_REFUSE = ("arrived", "rank")
+"""Methods in which a policy's MetropolisError is a sentence for the client."""
+
 
 class PluginError(MetropolisError):
-    """The policy or dispatcher `plugin` breaks its interface."""
+    """`method` of the policy or dispatcher `plugin` breaks its interface."""
 
-    def __init__(self, kind: str, plugin: object, fault: str) -> None:
-        self.plugin = f"the {kind} {type(plugin).__name__}"
-        super().__init__(f"{self.plugin} {fault}")
-
-
-def failed(kind: str, plugin: object, error: BaseException) -> PluginError:
-    """What to raise for `error`, which the code of `plugin` has raised."""
-    return PluginError(kind, plugin, f"failed: {sentence_of(error, plugin)}")
+    def __init__(self, plugin: object, method: str, fault: str) -> None:
+        kind = "policy" if isinstance(plugin, Policy) else "dispatcher"
+        name = type(plugin).__name__
+        self.method = f"{name}.{method}"
+        super().__init__(f"the {kind} {name} {fault}")
 
 
-def tell_arrived(policy: Policy, request: QueuedRequest) -> None:
-    """Tell `policy` that `request` waits; raises PluginError if it fails."""
+class RequestRefusedError(PluginError):
+    """The policy has raised a MetropolisError where it may: it lacks what it needs to rank one."""
+
+
+def call(method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """What `method` of a policy or dispatcher returns; raises PluginError if it fails."""
     try:
-        policy.arrived(request)
-    except MetropolisError:
+        return method(*args, **kwargs)
+    except PluginError:  # of a part of it
         raise
     except (Exception, SystemExit) as error:
-        raise failed("policy", policy, error) from error
+        raise _failed(getattr(method, "__self__", method), method.__name__, error) from error
+
+
+def due_s_of(policy: Policy) -> float:
+    """The policy's `due_s`; raises PluginError if it fails or is no number."""
+    try:
+        due_s = policy.due_s
+    except PluginError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise _failed(policy, "due_s", error) from error
+    if isinstance(due_s, int | float) and due_s == due_s:
+        return due_s
+    raise PluginError(policy, "due_s", f"gave the time due_s {due_s!r}; it should be a number")
 
 
 def rank_of(policy: Policy, request: QueuedRequest) -> int:
     """The policy's rank for `request`; raises PluginError if it fails or gives no rank."""
-    try:
-        rank = policy.rank(request)
-    except MetropolisError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise failed("policy", policy, error) from error
+    rank = call(policy.rank, request)
     if type(rank) is int and 0 <= rank < 1 << policy.rank_bits:
         return rank
     bits = policy.rank_bits
     fault = f"gave a request the rank {rank!r}; a rank is an int from 0 to below 2 ** {bits}"
-    raise PluginError("policy", policy, fault)
+    raise PluginError(policy, "rank", fault)
+
+
+def _failed(plugin: object, method: str, error: BaseException) -> PluginError:
+    if isinstance(error, MetropolisError) and method in MAY_REFUSE:
+        return RequestRefusedError(plugin, method, f"refused a request in {method}: {error}")
+    return PluginError(plugin, method, f"failed in {method}: {sentence_of(error, plugin)}")

@@ -27,10 +27,22 @@ DISPATCHERS = "metropolis.dispatchers"
 
 
 METHODS = {
-    POLICIES: (("rank", "arrived"), "is a metropolis.policy.base.Policy"),
-    DISPATCHERS: (("place", "lost"), "is a metropolis.dispatch.base.Dispatcher"),
+    POLICIES: (
+        (
+            *("rank", "arrived", "started", "preempted", "passed", "completed", "withdrawn"),
+            *("program_ended", "function_ended"),
+        ),
+        "is a metropolis.policy.base.Policy",
+    ),
+    DISPATCHERS: (
+        (
+            *("place", "completed", "withdrawn", "lost", "preempted"),
+            *("program_ended", "function_ended"),
+        ),
+        "is a metropolis.dispatch.base.Dispatcher",
+    ),
 }
-"""What one of a file must have at least, and what it should be."""
+"""What one of a file must have, and what it should be."""
 
 
 def names_of(group: str) -> list[str]:

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Container
 
 from metropolis.policy.base import Policy, QueuedRequest
-from metropolis.policy.faults import rank_of, tell_arrived
+from metropolis.policy.faults import call, rank_of
 
 _Item = tuple[int, float, int, QueuedRequest]
 
@@ -26,7 +26,7 @@ class RequestQueue:
 
     def push(self, request: QueuedRequest) -> None:
         """`request` has arrived and waits; the policy is told."""
-        tell_arrived(self._policy, request)
+        call(self._policy.arrived, request)
         self.push_back(request)
 
     def push_back(self, request: QueuedRequest) -> None:

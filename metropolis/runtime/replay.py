@@ -15,7 +15,7 @@ from metropolis.controller.native import mined_controller, native_controller
 from metropolis.dispatch.base import Dispatcher, Fleet
 from metropolis.names import check_name
 from metropolis.policy.base import Policy, QueuedRequest
-from metropolis.policy.faults import PluginError, rank_of, tell_arrived
+from metropolis.policy.faults import RequestRefusedError, call, rank_of
 from metropolis.policy.named import DISPATCHERS, POLICIES, named
 from metropolis.rules.metrics import Metric, metric_named
 from metropolis.runtime.modes import MODES, Mode
@@ -169,11 +169,9 @@ def plug_ins(policy: str, dispatcher: str | None, fleet: Fleet) -> tuple[Policy,
     probed: Policy = make()
     probe = QueuedRequest(0, "agent-step", "call", 1, 0.0, 0.0)
     try:
-        tell_arrived(probed, probe)
+        call(probed.arrived, probe)
         rank_of(probed, probe)
-    except PluginError:
-        raise
-    except MetropolisError as error:
+    except RequestRefusedError as error:
         raise MetropolisError(f"policy {policy!r} is not for replays: {error}") from error
     return make(), named(DISPATCHERS, dispatcher or "least_used")(fleet)
 

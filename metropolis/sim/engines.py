@@ -12,6 +12,7 @@ from metropolis._core import Profile
 from metropolis.dispatch.base import Dispatcher
 from metropolis.dispatch.faults import holding, placed_by
 from metropolis.policy.base import Execution, Policy, QueuedRequest
+from metropolis.policy.faults import call, due_s_of
 from metropolis.policy.queue import RequestQueue
 from metropolis.sim.instance import Asked, Instance
 from metropolis.sim.options import PoolOptions
@@ -51,13 +52,13 @@ class Engines:
 
     def program_ended(self, program: str) -> None:
         """Nothing more will be sent for it."""
-        self._policy.program_ended(program)
-        self._dispatcher.program_ended(program)
+        call(self._policy.program_ended, program)
+        call(self._dispatcher.program_ended, program)
 
     def next_event_sim_s(self) -> float:
         """When something may be answered or preempted next; infinite when nothing is placed."""
         is_contended = any(instance.is_waited_for for instance in self._instances)
-        due_s = self._policy.due_s if is_contended else inf
+        due_s = due_s_of(self._policy) if is_contended else inf
         return min(due_s, *(instance.next_event_sim_s() for instance in self._instances))
 
     def check_progress(self) -> None:
@@ -70,17 +71,17 @@ class Engines:
         executions: list[Execution] = []
         for index, instance in enumerate(self._instances):
             for execution in instance.advance(now_sim_s):
-                self._policy.completed(execution)
-                self._dispatcher.completed(execution)
+                call(self._policy.completed, execution)
+                call(self._dispatcher.completed, execution)
                 executions.append(execution)
             if instance.preemptions > self._preemptions[index]:
                 self._preemptions[index] = instance.preemptions
-                self._dispatcher.preempted(index, now_sim_s)
+                call(self._dispatcher.preempted, index, now_sim_s)
         return executions
 
     def dispatch(self, now_sim_s: float) -> None:
         """Place what waits, first things first, until the dispatcher holds one back."""
-        self._policy.passed(now_sim_s)
+        call(self._policy.passed, now_sim_s)
         while self._queue:
             request = self._queue.first()
             placed = placed_by(self._dispatcher, request, now_sim_s)

@@ -13,7 +13,7 @@ from math import inf
 
 from metropolis._core import Completion, InstancePool, Profile, Request
 from metropolis.policy.base import Execution, Policy, QueuedRequest
-from metropolis.policy.faults import rank_of
+from metropolis.policy.faults import call, rank_of
 from metropolis.policy.queue import RequestQueue
 from metropolis.sim.options import PoolOptions
 
@@ -98,7 +98,7 @@ class Instance:
             self._held_back = None
             self._serve(asked, completion)
             if completion.aborted:
-                self._policy.preempted(asked.request, left_sim_s)
+                call(self._policy.preempted, asked.request, left_sim_s)
                 self._queue.push_back(asked.request)
             else:
                 del self._asked[completion.id]
@@ -154,7 +154,7 @@ class Instance:
         rank = rank_of(self._policy, request)
         tokens = Request(asked.prompt_tokens, left, rank, prefix=asked.prefix)
         self._pool.submit(request.id, tokens, now_sim_s)
-        self._policy.started(request, now_sim_s)
+        call(self._policy.started, request, now_sim_s)
 
     def _serve(self, asked: Asked, completion: Completion) -> None:
         """Account for a stay in the engine, less the time it waited there."""

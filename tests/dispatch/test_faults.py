@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,10 @@ from metropolis.policy.combined import Combined
 from metropolis.policy.faults import PluginError
 from metropolis.policy.fixed import Fcfs, StepFirst
 from metropolis.policy.kairos.policy import Kairos
+from metropolis.policy.mlfq import Mlfq
 from metropolis.runtime.replay import replay
 from metropolis.sim.options import PoolOptions
-from metropolis.sim.profiles import load_profile
+from metropolis.sim.profiles import Profile, load_profile
 from metropolis.sim.serving import Serving
 from metropolis.trace.generate.agentic import CO_LOCATED, workload
 from tests.runtime.test_replay import setting_for
@@ -71,11 +73,61 @@ FAULTS: list[tuple[Callable[[], Policy], type[Dispatcher], str]] = [
     (Halved, LeastUsed, "the policy Halved gave a request the rank 0.5; a rank is an int from 0"),
     (lambda: Combined([Below(), Kairos()]), LeastUsed, "the policy Below gave a request the rank"),
     (Fcfs, Astray, "the dispatcher Astray placed a request on the instance 99; .* are 0 to 1"),
-    (Failing, LeastUsed, r"the policy Failing failed: .*test_faults\.py:\d+: KeyError: 'x'; mend"),
-    (lambda: Combined([Deaf(), Kairos()]), LeastUsed, r"policy Deaf failed: .*test_faults\.py:\d"),
-    (Fcfs, Lost, r"the dispatcher Lost failed: .*test_faults\.py:\d+: ValueError: lost; mend it"),
+    (
+        Failing,
+        LeastUsed,
+        r"the policy Failing failed in rank: .*test_faults\.py:\d+: KeyError: 'x'; mend",
+    ),
+    (
+        lambda: Combined([Deaf(), Kairos()]),
+        LeastUsed,
+        r"policy Deaf failed in arrived: .*test_faults\.py:\d",
+    ),
+    (
+        Fcfs,
+        Lost,
+        r"the dispatcher Lost failed in place: .*test_faults\.py:\d+: ValueError: lost; mend it",
+    ),
     (Fcfs, Hesitant, r"the dispatcher Hesitant holds \d+ requests back though no instance is at"),
 ]
+
+
+def failing(base: type[Any], method: str) -> type[Any]:
+    """A class made like `base` whose `method` raises a KeyError."""
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise KeyError("x")
+
+    fail.__name__ = method
+    if method == "due_s":  # asked for while requests may make place
+        return type("Broken", (base,), {"preempts": True, "due_s": property(fail)})
+    return type("Broken", (base,), {method: fail})
+
+
+EVERYWHERE: list[tuple[str, str]] = [
+    *(("policy", method) for method in ("arrived", "started", "passed", "completed", "rank")),
+    *(("policy", method) for method in ("program_ended", "due_s", "preempted")),
+    *(("dispatcher", method) for method in ("place", "completed", "program_ended", "preempted")),
+]
+SMALL = Profile(w_ms=30.0, g_ms=1.0, kv_capacity_tokens=4000, block_tokens=1)
+"""It runs out of memory."""
+
+
+@pytest.mark.parametrize(("kind", "method"), EVERYWHERE)
+@pytest.mark.parametrize("is_combined", [False, True])
+def test_whatever_raises_is_named_with_its_method(
+    kind: str, method: str, is_combined: bool
+) -> None:
+    is_plain = (kind, method) in (("dispatcher", "preempted"), ("policy", "due_s"))
+    base = Fcfs if is_plain else Mlfq  # which preempts before an engine has to
+    made = failing(base, method)() if kind == "policy" else base()
+    policy = Combined([StepFirst(), made]) if is_combined else made
+    dispatcher = (failing(LeastUsed, method) if kind == "dispatcher" else LeastUsed)(FLEET)
+    programs = workload(CO_LOCATED, 40, 40.0, seed=3)
+    serving = Serving(programs, SMALL, policy, dispatcher, PoolOptions())
+    sentence = f"^the {kind} Broken failed in {method}: {__file__}:\\d+: KeyError: 'x'; mend it"
+    with pytest.raises(PluginError, match=sentence):
+        serving.run()
 
 
 @pytest.mark.parametrize(("policy", "dispatcher", "sentence"), FAULTS)

@@ -20,6 +20,7 @@ from metropolis.gateway.admission import GONE_MAX, Admission, QueueFullError, Yi
 from metropolis.policy.agentix.policy import Plas
 from metropolis.policy.base import Execution, Policy, QueuedRequest
 from metropolis.policy.combined import Combined
+from metropolis.policy.faults import PluginError
 from metropolis.policy.fixed import Fcfs, StepFirst, Topology
 from metropolis.policy.mlfq import Mlfq
 from metropolis.types import MetropolisError
@@ -277,3 +278,25 @@ def test_a_program_that_has_ended_is_forgotten_by_policy_and_dispatcher() -> Non
     admission.program_ended(queued(0).program)
     assert told == [queued(0).program]
     assert dispatcher.place(queued(0), 0.0) == 1  # the least used
+
+
+class Undue(Fcfs):
+    """Is due whenever."""
+
+    due_s = None  # type: ignore[assignment]
+
+
+def test_a_due_time_that_is_no_number_fails_what_waits() -> None:
+    async def run() -> None:
+        admission = Admission(Undue(), LeastUsed(Fleet(1, 1, 1.0)), 1, 9)
+        faults: list[PluginError] = []
+        admission.on_fault = faults.append
+        admission.open(0, True)
+        assert await admission.place(queued(0)) == 0
+        sentence = "^the policy Undue gave the time due_s None; it should be a number$"
+        with pytest.raises(PluginError, match=sentence) as told:
+            await admission.place(queued(1))
+        assert faults == [told.value]
+        assert len(admission) == 0
+
+    asyncio.run(run())

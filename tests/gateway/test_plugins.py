@@ -12,6 +12,7 @@ from metropolis.dispatch.base import Fleet
 from metropolis.dispatch.fixed import LeastUsed
 from metropolis.policy.base import Execution, QueuedRequest
 from metropolis.policy.fixed import Fcfs
+from metropolis.types import MetropolisError
 from tests.gateway.engines import StubEngine, answer_to, chat, gateway_before, until
 from tests.gateway.test_server import post
 
@@ -31,20 +32,25 @@ class Unteachable(Fcfs):
         raise ZeroDivisionError
 
 
-def test_an_answer_of_which_nothing_could_be_learned_is_an_answer(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_an_answer_of_which_nothing_could_be_learned_is_an_answer() -> None:
+    news: list[str] = []
+
     async def ask() -> None:
-        async with gateway_before(StubEngine(), policy=Unteachable()) as (url, gateway):
+        async with gateway_before(StubEngine(), policy=Unteachable(), said=news.append) as (
+            url,
+            gateway,
+        ):
             last = {"X-Metropolis-Program": "p", "X-Metropolis-End": "true"}
-            status, answer, _ = await post(url, chat("x"), headers=last)
-            assert (status, answer) == (200, answer_to("x"))
+            for _ in range(2):
+                status, answer, _ = await post(url, chat("x"), headers=last)
+                assert (status, answer) == (200, answer_to("x"))
             assert len(gateway.sessions) == 0
             assert gateway.admission.at_work == [0]
 
     asyncio.run(ask())
-    assert "told of an answer" in caplog.text
-    assert "ZeroDivisionError" in caplog.text
+    (fault,) = [one for one in news if "Unteachable" in one]  # it is told once
+    assert fault.startswith(f"the policy Unteachable failed in completed: {__file__}:")
+    assert fault.endswith("ZeroDivisionError; mend it there")
 
 
 class Unforgetting(Fcfs):
@@ -85,14 +91,57 @@ class Unstarted(Fcfs):
         raise ZeroDivisionError
 
 
-def test_what_could_not_begin_keeps_no_place() -> None:
+def test_a_request_is_answered_though_the_policy_fails_when_it_is_told_that_it_runs() -> None:
+    news: list[str] = []
+
     async def ask() -> None:
-        async with gateway_before(StubEngine(), policy=Unstarted()) as (url, gateway):
-            assert (await post(url, chat("x")))[0] == 500
+        async with gateway_before(StubEngine(), policy=Unstarted(), said=news.append) as (
+            url,
+            gateway,
+        ):
+            assert (await post(url, chat("x")))[:2] == (200, answer_to("x"))
             assert gateway.admission.at_work == [0]
             assert len(gateway.admission) == 0
 
     asyncio.run(ask())
+    assert news[-1].startswith("the policy Unstarted failed in started: ")
+
+
+class Timeless(Fcfs):
+    """Fails as soon as it should know the time."""
+
+    fails = False
+
+    def passed(self, now_s: float) -> None:
+        if self.fails:
+            raise MetropolisError("what is time?")
+
+
+def test_no_request_hangs_when_the_policy_fails_as_time_passes() -> None:
+    news: list[str] = []
+
+    async def ask() -> None:
+        engine, policy = StubEngine(), Timeless()
+        engine.open.clear()
+        async with gateway_before(engine, policy=policy, at_once=1, said=news.append) as (
+            url,
+            gateway,
+        ):
+            asked = [asyncio.create_task(post(url, chat(str(n)))) for n in range(3)]
+            await until(lambda: len(gateway.admission) == 2)
+            policy.fails = True
+            engine.open.set()
+            answers = await asyncio.gather(*asked)
+            assert sorted(status for status, _, _ in answers) == [200, 500, 500]
+            assert {message_of(answer) for status, answer, _ in answers if status == 500} == {
+                news[-1]
+            }
+            assert gateway.admission.at_work == [0]
+
+    asyncio.run(ask())
+    sentence = f"the policy Timeless failed in passed: {__file__}:"
+    (fault,) = [one for one in news if one.startswith(sentence)]
+    assert fault.endswith(": what is time?")
 
 
 class Stumbling(Fcfs):
@@ -130,15 +179,17 @@ class Remembering(LeastUsed):
 
 
 def test_one_programs_end_spoils_no_answer_and_no_other_programs_end(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ended: list[str] = []
+    news: list[str] = []
     monkeypatch.setattr(Remembering, "ended", ended, raising=False)
     monkeypatch.setattr("metropolis.gateway.relay.SWEEP_S", 0.01)
 
     async def ask() -> None:
         engine = StubEngine()
         options = {"policy": Overfed(), "dispatcher": Remembering, "idle_s": 0.01}
+        options["said"] = news.append
         async with gateway_before(engine, **options) as (url, gateway):  # type: ignore[arg-type]
             last = {"X-Metropolis-Program": "much", "X-Metropolis-End": "true"}
             status, answer, _ = await post(url, chat("last"), headers=last)
@@ -149,9 +200,9 @@ def test_one_programs_end_spoils_no_answer_and_no_other_programs_end(
 
     asyncio.run(ask())
     assert ended == ["much", "much", "later"]
-    told = [record for record in caplog.records if "the program 'much'" in record.getMessage()]
-    assert len(told) == 2
-    assert all(record.exc_info and "too long" in str(record.exc_info[1]) for record in told)
+    (fault,) = [one for one in news if "Overfed" in one]
+    assert fault.startswith(f"the policy Overfed failed in program_ended: {__file__}:")
+    assert fault.endswith("RecursionError: it is too long; mend it there")
 
 
 class Halved(Fcfs):
@@ -177,7 +228,10 @@ class Lost(LeastUsed):
 
 @pytest.mark.parametrize(
     ("options", "plugin"),
-    [({"policy": Failing()}, "policy Failing"), ({"dispatcher": Lost}, "dispatcher Lost")],
+    [
+        ({"policy": Failing()}, "policy Failing failed in rank"),
+        ({"dispatcher": Lost}, "dispatcher Lost failed in place"),
+    ],
 )
 def test_what_a_plug_in_raises_is_told_with_its_line_and_not_logged_again(
     options: dict[str, Any], plugin: str, caplog: pytest.LogCaptureFixture
@@ -193,7 +247,7 @@ def test_what_a_plug_in_raises_is_told_with_its_line_and_not_logged_again(
             assert len(gateway.admission) == 0
 
     asyncio.run(ask())
-    assert f"the {plugin} failed: {__file__}:" in news[-1]
+    assert f"the {plugin}: {__file__}:" in news[-1]
     assert news[-1].endswith("KeyError: 'x'; mend it there")
     assert len(news) == 2
     assert "Traceback" not in caplog.text
