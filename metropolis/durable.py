@@ -222,7 +222,7 @@ def write_whole(path: Path, content: bytes) -> None:
 def open_regular(path: Path, mode: str) -> FileIO:
     """An unbuffered file. Raises DamagedError when there is none to be opened."""
     if path.exists() and not path.is_file():
-        raise DamagedError(f"{path}: is no regular file; put back the file of that name", path)
+        raise DamagedError(f"{path}: is not a regular file; put back the file of that name", path)
     try:
         return FileIO(path, mode, opener=_private)
     except OSError as error:
@@ -243,7 +243,7 @@ def _lines(file: BinaryIO, path: Path, kind: Format, run: str | None) -> Iterato
         fields = _checked(text, _begins(number), checksum)
         if isinstance(fields, str):
             if number == 1:
-                fields += f", or the file is no {kind.name} of version {kind.version}"
+                fields += f", or the file is not a {kind.name} of version {kind.version}"
             raise kind.damaged(path, number, fields)
         checksum, end = crc32(fields, checksum), end + len(text)
         if number == 1:
@@ -251,7 +251,7 @@ def _lines(file: BinaryIO, path: Path, kind: Format, run: str | None) -> Iterato
         yield Line(Mark(number - 1, checksum), fields, end)
     begins = _begins(1)
     if not number and text[: len(begins)] != begins[: len(text)]:
-        raise kind.damaged(path, 1, f"it is no {kind.name} of version {kind.version}")
+        raise kind.damaged(path, 1, f"it is not a {kind.name} of version {kind.version}")
     if len(text) == LINE_MAX_BYTES:
         raise kind.damaged(path, number + 1, "it is too long")
 

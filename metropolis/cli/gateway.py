@@ -25,8 +25,8 @@ ALLOCATIONS = 10_000
     "--engine", "engines", multiple=True, required=True, metavar="URL",
     help="A server of models, like http://127.0.0.1:30000. SGLang (which needs "
     "--enable-priority-scheduling) and vLLM (which needs --scheduling-policy priority) are "
-    "recognised and told priorities; sglang:URL and vllm:URL say which it is. Repeat it for more, "
-    "which serve the same model.",
+    "recognised and get priorities; sglang:URL and vllm:URL name the kind. Repeat the option for "
+    "more engines, which must serve the same model.",
 )  # fmt: skip
 @click.option(
     "--policy", default="kairos", show_default=True, metavar="NAME",
@@ -55,8 +55,8 @@ ALLOCATIONS = 10_000
 )  # fmt: skip
 @click.option(
     "--capacity-tokens", type=click.IntRange(1),
-    help="KV cache of one engine, for dispatchers that pack. [default: what the engines tell, or "
-    f"{CAPACITY_TOKENS}]",
+    help="KV cache of one engine, for dispatchers that pack. [default: what the engines "
+    f"report, or {CAPACITY_TOKENS}]",
 )  # fmt: skip
 @click.option(
     "--tokens-per-s", type=click.FloatRange(0, min_open=True),
@@ -65,7 +65,7 @@ ALLOCATIONS = 10_000
 )  # fmt: skip
 @click.option(
     "--answer-limit", type=Size(), default="256MiB", show_default=True, metavar="SIZE",
-    help="The largest answer of an engine that is no stream.",
+    help="The largest answer of an engine, streams excepted.",
 )  # fmt: skip
 @click.option(
     "--answer-s", type=click.FloatRange(0, min_open=True),
@@ -120,7 +120,7 @@ def command(
         _leave_imports_alone()
         click.echo(
             f"metropolis gateway at {url}, {sum(admission.is_up)} of {len(engines)} engines up, "
-            f"taken to have a KV cache of {admission.capacity_tokens:,} tokens each"
+            f"assumed KV cache: {admission.capacity_tokens:,} tokens each"
         )
         await _signalled()
         click.echo(

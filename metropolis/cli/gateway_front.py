@@ -35,7 +35,11 @@ class Size(click.ParamType[int]):
             return value
         written = re.fullmatch(r"([1-9]\d{0,11})\s?(|KiB|MiB|GiB)", value)
         if written is None:
-            self.fail(f"{value!r} is no size; write bytes, or a number like 16MiB", param, ctx)
+            self.fail(
+                f"{value!r} is not a size; write a number of bytes, or one like 16MiB",
+                param,
+                ctx,
+            )
         return int(written[1]) * UNITS[written[2]]
 
 
@@ -53,8 +57,9 @@ def front_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @click.option(
         "--api-key-file", type=FILE, metavar="FILE",
-        help="Lines of a tenant and a key: requests without such a key are answered with 401, and "
-        "engines get the key in METROPOLIS_ENGINE_KEY instead. SIGHUP reads it again.",
+        help="A file with a tenant and a key in each line. Requests without one of the keys are "
+        "answered with 401; engines get the key in METROPOLIS_ENGINE_KEY. SIGHUP reads the file "
+        "again.",
     )  # fmt: skip
     @click.option(
         "--allow-host", "hosts", multiple=True, metavar="NAME",

@@ -85,7 +85,7 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
     "--llm-seed/--no-llm-seed",
     default=True,
     show_default=True,
-    help="Whether calls carry sampling seeds, which some servers do not bear.",
+    help="Whether calls carry sampling seeds, which some servers do not support.",
 )
 @click.option(
     "--engine",
@@ -96,11 +96,11 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
 )
 @click.option(
     "--policy", default="kairos", show_default=True,
-    help="Whose calls go first to the engines: a name, or FILE.py:CLASS.",
+    help="The policy that orders the calls before the engines: a name, or FILE.py:CLASS.",
 )  # fmt: skip
 @click.option(
     "--dispatcher", default="prefix", show_default=True,
-    help="Which engine takes a call: a name, or FILE.py:CLASS.",
+    help="The dispatcher that chooses the engine of a call: a name, or FILE.py:CLASS.",
 )  # fmt: skip
 @click.option("--seed", type=Integer(0, 2**63 - 1), default=0, show_default=True)
 @click.option(
@@ -118,8 +118,8 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
 @click.option(
     "--trust",
     is_flag=True,
-    help="Go on with a run whose folder you have not written yourself, or that was changed: what "
-    "it names is run as code, or given your keys.",
+    help="Resume a run whose folder another user wrote, or that was changed. The code that it "
+    "names is run, and the addresses that it names get your keys.",
 )
 @click.option("--estimate", is_flag=True, help="Say what the run would take, and do not run.")
 @click.option("--json", "as_json", is_flag=True, help="End with the summary as a JSON object.")
@@ -190,7 +190,8 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
     type=Amount(0, 1e9),
     default=STALL_S,
     show_default=True,
-    help="Name an agent on standard error that neither goes on nor waits for a model; 0: never.",
+    help="Name an agent on standard error after so many seconds without progress and without a "
+    "call under way; 0: never.",
 )
 @verify_options
 @click.option("--keep-text", is_flag=True, help="Keep prompts and answers in the trace.")

@@ -195,7 +195,7 @@ def options_of(folder: Path, changed: Mapping[str, Any], *, trust: bool) -> RunO
     for name in ("llm", "store"):
         if name not in changed and HIDDEN in kept[name]:
             raise MetropolisError(
-                f"{folder}: what {HIDDEN} stands for in its --{name} {kept[name]} was not kept; "
+                f"{folder}: the secret in its --{name} {kept[name]} was not stored; "
                 f"give --{name} again"
             )
     refuse_unheeded(options, changed)

@@ -42,7 +42,7 @@ def check_trust(
         return
     sentence = f"{'; '.join(reasons)}; it names {', '.join(named) or 'nothing'}: {_WHAT}"
     if not trust:
-        raise MetropolisError(f"{sentence}; add --trust if you trust all of it")
+        raise MetropolisError(f"{sentence}; add --trust if you trust the whole folder")
     click.echo(f"metropolis: {sentence}; --trust is given", err=True)
 
 

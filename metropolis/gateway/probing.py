@@ -62,9 +62,9 @@ class Traits:
             return ""
         words = ["SGLang" if self.kind == SGLANG else "vLLM"]
         if self.takes_priorities:
-            words.append("told priorities" + ("" if self.is_low_first else ", high ones first"))
+            words.append("gets priorities" + ("" if self.is_low_first else ", high ones first"))
         else:
-            words.append(f"told no priorities, because {self.why_not}")
+            words.append(f"gets no priorities, because {self.why_not}")
         if self.capacity_tokens is not None:
             words.append(f"KV cache of {self.capacity_tokens:,} tokens")
         return ", ".join(words)

@@ -59,7 +59,7 @@ class Responses:
         made = self._made.get(id_)
         if tenant and (made is None or made.tenant != tenant):
             raise UnknownResponseError(
-                "there is no such response of this key's tenant; send the conversation without it"
+                "the tenant of this key has no such response; send the whole conversation instead"
             )
         if made is not None:
             self.add(id_, made.instance, made.program, made.tenant, now_s)

@@ -80,7 +80,7 @@ def _answer(path: Path, line: Line) -> tuple[Key, Completion]:
     try:
         read = _decode(line.content)
     except msgspec.DecodeError as error:
-        raise JOURNAL.damaged(path, line.mark.lines + 1, f"it is no answer: {error}") from None
+        raise JOURNAL.damaged(path, line.mark.lines + 1, f"it is not an answer: {error}") from None
     return read.key, read.completion
 
 

@@ -86,7 +86,7 @@ def _in_file(group: str, text: str) -> tuple[str, str, str, Callable[..., Any]]:
     lacking, about = METHODS[group]
     make = function_in(path, class_name, about)
     if not all(callable(getattr(unwrap(make), name, None)) for name in lacking):
-        raise MetropolisError(f"{path}: {class_name} is no class that {about}")
+        raise MetropolisError(f"{path}: {class_name} is not a class that {about}")
     return f"{path}:{class_name}", colon, given, make
 
 

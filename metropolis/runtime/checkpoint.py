@@ -111,7 +111,7 @@ def read_checkpoint(path: Path, run: str | None = None) -> Checkpoint:
         content["past"] = msgspec.convert(content["past"], Past | None)
         found = Checkpoint(**content)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise CHECKPOINT.damaged(path, 1, f"it is no checkpoint: {error}") from error
+        raise CHECKPOINT.damaged(path, 1, f"it is not a checkpoint: {error}") from error
     if path.stem != f"{found.step}":
         raise CHECKPOINT.damaged(path, 1, f"it is the checkpoint of step {found.step}")
     return found

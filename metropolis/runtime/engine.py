@@ -95,8 +95,8 @@ class Engine:
             self.end(
                 MetropolisError(
                     f"step {dispatch.step}, agent {self._names[dispatch.agents[0]]!r} or its "
-                    "cluster: a task was cancelled from within; who cancels one should catch its "
-                    "CancelledError"
+                    "cluster: a task was cancelled from within; code that cancels a "
+                    "task should catch its CancelledError"
                 )
             )
         except BaseException as failure:  # noqa: BLE001 -- kept, and raised where the run is awaited

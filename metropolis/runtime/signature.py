@@ -81,7 +81,9 @@ def _read_key() -> bytes:
         with open(path, "rb", opener=_at_once) as file:
             about = os.fstat(file.fileno())
             if not stat.S_ISREG(about.st_mode):
-                raise _NoKeyError(f"{path}: is no regular file; remove it, and a new key is made")
+                raise _NoKeyError(
+                    f"{path}: is not a regular file; remove it, and a new key is made"
+                )
             key = file.read(KEY_BYTES + 1)
     except OSError as error:
         raise _NoKeyError(f"{path}: {error.strerror}") from None
@@ -90,7 +92,7 @@ def _read_key() -> bytes:
     if stat.S_IMODE(about.st_mode) & 0o077:
         raise _NoKeyError(f"{path}: others can read it; remove it, and a new one is made")
     if len(key) != KEY_BYTES:
-        raise _NoKeyError(f"{path}: is no key; remove it, and a new one is made")
+        raise _NoKeyError(f"{path}: is not a key; remove the file, and a new key is made")
     return key
 
 
@@ -111,7 +113,7 @@ def _hindrance() -> str | None:
     there = next(folder for folder in path.parents if os.path.lexists(folder))
     if os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK):
         return None
-    return f"{path}: {there} is no folder that can be written"
+    return f"{path}: {there} is not a folder that can be written"
 
 
 def _make_key() -> bytes:

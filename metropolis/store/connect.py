@@ -51,7 +51,7 @@ def connect(url: str) -> Client:
     except ValueError as error:
         why = "" if "@" in url else f" ({error})"  # which may quote a part of the password
         raise StoreError(
-            f"{shown(url)!r} is no address of a store{why}; it should look like "
+            f"{shown(url)!r} is not an address of a store{why}; it should look like "
             "redis://localhost:6379/0"
         ) from None
     try:

@@ -24,7 +24,9 @@ def check_files(folder: Path) -> None:
         if path == folder / _FOLDER and stat.S_ISDIR(about.st_mode):
             continue
         if not stat.S_ISREG(about.st_mode):
-            raise StoreError(f"{path}: is no regular file; a store's folder has no others")
+            raise StoreError(
+                f"{path}: is not a regular file; a store's folder holds regular files only"
+            )
         if about.st_uid != os.geteuid() or about.st_nlink > 1:
             whose = "is another user's" if about.st_nlink == 1 else "is a file elsewhere, too"
             raise StoreError(f"{path}: {whose}; copy the folder, and use the copy")
@@ -53,4 +55,4 @@ def read_private(path: Path, bytes_max: int) -> bytes:
                 return file.read(bytes_max)
     except OSError:
         pass
-    raise StoreError(f"{path}: is no regular file that can be read; remove it")
+    raise StoreError(f"{path}: is not a regular file that can be read; remove it")

@@ -33,7 +33,7 @@ def open_server(address: str, *, attach: bool = False) -> Server:
         return MemoryServer()
     if kind not in ("embedded", "redis", "rediss", "unix"):
         meant = did_you_mean(kind, ("memory", "embedded", "redis", "rediss", "unix"))
-        raise StoreError(f"{kind!r} is no store{meant}; name {FORMS}")
+        raise StoreError(f"{kind!r} is not a store{meant}; write {FORMS}")
     try:
         from metropolis.store.embedded import EmbeddedServer, address_of, is_served
         from metropolis.store.server import RedisServer

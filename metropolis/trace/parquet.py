@@ -50,7 +50,7 @@ def check_target(path: str | Path, *sources: Path) -> Path:
     """
     target = Path(os.path.realpath(path))
     if os.path.lexists(target) and not os.path.isfile(target):
-        reason = "it is no regular file"
+        reason = "it is not a regular file"
     elif not os.path.isdir(target.parent):
         reason = "its folder does not exist"
     elif not os.access(target.parent, os.W_OK | os.X_OK):

@@ -151,8 +151,8 @@ class ClaimingWorker:
                 claim = opened.claim
                 raise MetropolisError(
                     f"step {claim.step}, agent {self._agents[claim.agents[0]].name!r} or its "
-                    "cluster: a task was cancelled from within; who cancels one should catch its "
-                    "CancelledError"
+                    "cluster: a task was cancelled from within; code that cancels a "
+                    "task should catch its CancelledError"
                 ) from None
             raise
         except BaseException:

@@ -61,7 +61,7 @@ def check_address(address: str | None) -> None:
     host, port = _place(address)
     try:
         if not _speaks_grpc(host, port):
-            raise OSError("what answers there is no Ray")
+            raise OSError("the server there is not Ray")
     except (OSError, UnicodeError) as error:
         raise MetropolisError(
             f"no Ray answers at {address} ({error}); start it, or name another with --ray-address"
@@ -89,7 +89,7 @@ def _place(address: str) -> tuple[str, int]:
         host, port = "", 0
     if not host or "://" in address:
         raise MetropolisError(
-            f"{address!r} is no address of a Ray cluster; write HOST:PORT of its head, or auto "
+            f"{address!r} is not an address of a Ray cluster; write HOST:PORT of its head, or auto "
             "where one runs"
         )
     return host, int(port)

@@ -115,8 +115,8 @@ class Turn:
         if isinstance(error, asyncio.CancelledError):
             if self.task is not None and not self.task.cancelling():
                 raise AgentError(
-                    f"{self}: a task was cancelled from within; who cancels one should catch its "
-                    "CancelledError"
+                    f"{self}: a task was cancelled from within; code that cancels a task should "
+                    "catch its CancelledError"
                 ) from error
             return
         if isinstance(error, KeyboardInterrupt) and is_ctrl_c():

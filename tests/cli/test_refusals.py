@@ -47,7 +47,10 @@ ON_RAY = ("--store", "embedded", "--workers", "ray:1")
         (("meadow.py", "--dispatcher", "prefx"), "the dispatchers (did you mean 'prefix'?): "),
         (("meadow.py", "--policy", "no.py:Mine"), "there is no file"),
         (("meadow.py", "--policy", "meadow.py"), "names no class; write"),
-        (("meadow.py", "--policy", "meadow.py:Walker"), "Walker is no class that is a metropolis"),
+        (
+            ("meadow.py", "--policy", "meadow.py:Walker"),
+            "Walker is not a class that is a metropolis",
+        ),
         (("meadow.py", "--policy", "own.py:Mine"), "--policy is for a gateway in this process"),
         (("formless.py",), "the world's perception_radius is None; it should be a number"),
         (("meadow.py", "--engine", "http://h:1", "--policy", "nope"), "not among the policies"),
@@ -57,7 +60,7 @@ ON_RAY = ("--store", "embedded", "--workers", "ray:1")
         (("meadow.py", "--workers", "2"), "2 workers need a store"),
         (("meadow.py", "--workers", "ray:2"), "workers on Ray need a store"),
         (("meadow.py", *ON_RAY, "--ray-address", "127.0.0.1:1025"), "no Ray answers at 127.0.0.1"),
-        (("minimal", "--llm", "{stub}", "--store", "foo"), "'foo' is no store; name memory"),
+        (("minimal", "--llm", "{stub}", "--store", "foo"), "'foo' is not a store; write memory"),
         (("minimal", "--llm", "{stub}", "--store", "embeded"), "(did you mean 'embedded'?)"),
         (
             ("minimal", "--llm", "{stub}", "--store", "embedded:meadow.py"),

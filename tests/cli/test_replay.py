@@ -149,7 +149,7 @@ def test_figures_are_pictures(trace: str, tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--modes", "locked"), "'locked' is none of sequential, lockstep"),
+        (("--modes", "locked"), "'locked' is not one of sequential, lockstep"),
         (("--instances", "0"), "'0' is not a whole number"),
         (("--instances", "²"), "is not a whole number"),
         (("--instances", ","), "is empty"),

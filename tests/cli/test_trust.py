@@ -58,7 +58,7 @@ def test_no_command_runs_what_a_changed_folder_names(
     assert (status, out, err.count("\n")) == (2, "", 1), err
     assert "there/run.json: has been changed since this user signed it; it names world '" in err
     assert "hostile.py', llm 'scripted'" in err
-    assert "add --trust if you trust all of it" in err
+    assert "add --trust if you trust the whole folder" in err
     assert not hostile.exists()
     assert files("there") == before
     assert run(*command, "--trust")[0] != 0
@@ -123,7 +123,7 @@ def test_without_a_key_every_run_must_be_trusted(run: Run, monkeypatch: pytest.M
     status, _, err = run("resume", "here")
     assert status == 2
     assert "here/run.json: is not signed (this user cannot sign: " in err
-    assert "meadow.py is no folder that can be written); it names" in err
+    assert "meadow.py is not a folder that can be written); it names" in err
     assert run("resume", "here", "--trust")[0] == 0
 
 

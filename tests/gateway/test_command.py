@@ -192,7 +192,9 @@ def test_an_address_in_use_is_told_in_a_sentence() -> None:
 )  # fmt: skip
 def test_sizes_have_units(written: str, size: int | None) -> None:
     if size is None:
-        with pytest.raises(click.BadParameter, match="is no size; write bytes, or a number like"):
+        with pytest.raises(
+            click.BadParameter, match="is not a size; write a number of bytes, or one like"
+        ):
             Size().convert(written, None, None)
     else:
         assert Size().convert(written, None, None) == size

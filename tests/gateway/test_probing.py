@@ -42,37 +42,37 @@ def sglang(**info: Any) -> StubEngine:
 @pytest.mark.parametrize(
     ("engine", "kind", "said", "told"),
     [
-        (vllm, "", "vLLM, told priorities", [7]),
+        (vllm, "", "vLLM, gets priorities", [7]),
         (
             lambda: vllm(takes_priorities=False),
             "vllm:",
-            "vLLM, told no priorities, because it refuses them: start it with "
+            "vLLM, gets no priorities, because it refuses them: start it with "
             "--scheduling-policy priority",
             [None],
         ),
         (
             lambda: sglang(**IN_ORDER),
             "",
-            "SGLang, told priorities, KV cache of 2,400 tokens",
+            "SGLang, gets priorities, KV cache of 2,400 tokens",
             [0],
         ),
         (
             lambda: sglang(enable_priority_scheduling=True),
             "sglang:",
-            "SGLang, told priorities, high ones first",
+            "SGLang, gets priorities, high ones first",
             [PRIORITIES - 1],
         ),
         (
             lambda: sglang(enable_priority_scheduling=False),
             "sglang:",
-            "SGLang, told no priorities, because it was started without "
+            "SGLang, gets no priorities, because it was started without "
             "--enable-priority-scheduling",
             [None],
         ),
         (
             lambda: StubEngine("sglang"),
             "",
-            "SGLang, told no priorities, because it does not tell its settings: name it "
+            "SGLang, gets no priorities, because it does not tell its settings: name it "
             "sglang:URL if it takes low ones first",
             [None],
         ),
@@ -152,12 +152,10 @@ def test_the_command_says_which_kv_cache_it_takes(options: tuple[str, ...], toke
         async with running("--engine", await engine.start(), *options, lines=lines) as (_, process):
             process.terminate()
             _, errors = await process.communicate()
-            assert "vLLM, told priorities, KV cache of 2,400 tokens" in errors.decode()
+            assert "vLLM, gets priorities, KV cache of 2,400 tokens" in errors.decode()
         await engine.kill()
         (line,) = lines
-        assert line.endswith(
-            f"1 of 1 engines up, taken to have a KV cache of {tokens:,} tokens each\n"
-        )
+        assert line.endswith(f"1 of 1 engines up, assumed KV cache: {tokens:,} tokens each\n")
 
     asyncio.run(ask())
 

@@ -172,4 +172,4 @@ def test_a_bare_address_tells_priorities_and_memory(sglang_url: str) -> None:
                 assert (await answer.json())["max_total_num_tokens"] == 40_000
 
     asyncio.run(ask())
-    assert news[0].endswith("SGLang, told priorities, KV cache of 40,000 tokens")
+    assert news[0].endswith("SGLang, gets priorities, KV cache of 40,000 tokens")

@@ -61,7 +61,7 @@ def test_it_is_recognised_and_tells_its_memory(vllm_url: str) -> None:
 
     asyncio.run(ask())
     assert news == [
-        f"the engine at {vllm_url} answers: vLLM, told priorities, KV cache of 1,048,576 tokens"
+        f"the engine at {vllm_url} answers: vLLM, gets priorities, KV cache of 1,048,576 tokens"
     ]
 
 

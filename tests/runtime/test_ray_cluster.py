@@ -150,7 +150,9 @@ def test_what_is_no_ray(no_ray: None, said: bytes | None) -> None:
     "address", ["foo", "ray://127.0.0.1:10001", "127.0.0.1:x", ":", "h:1", "\udc80:6379"]
 )
 def test_what_is_no_address(no_ray: None, address: str) -> None:
-    with pytest.raises(MetropolisError, match="is no address of a Ray cluster; write HOST:PORT"):
+    with pytest.raises(
+        MetropolisError, match="is not an address of a Ray cluster; write HOST:PORT"
+    ):
         ray_cluster.check_address(address)
 
 

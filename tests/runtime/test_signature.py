@@ -50,7 +50,11 @@ def test_a_key_of_somebody_else(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("mode", "key", "why"),
-    [(0o640, bytes(32), "others can read it"), (0o600, b"", "is no key"), (0o600, bytes(33), "no")],
+    [
+        (0o640, bytes(32), "others can read it"),
+        (0o600, b"", "is not a key"),
+        (0o600, bytes(33), "no"),
+    ],
 )
 def test_a_key_that_is_none(folder: Path, mode: int, key: bytes, why: str) -> None:
     signed = sign("run.json", CONTENT)
@@ -66,7 +70,7 @@ def test_a_key_that_is_a_pipe(folder: Path) -> None:
     assert sign("run.json", CONTENT) is None
     why = str(flaw("run.json", CONTENT, None))
     assert "is not signed (this user cannot sign: " in why
-    assert "run-key: is no regular file" in why
+    assert "run-key: is not a regular file" in why
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,7 +111,7 @@ def test_virtual_time_is_refused(shared: EmbeddedServer) -> None:
 
 
 def test_a_store_that_is_none(whole: RunResult) -> None:
-    with pytest.raises(StoreError, match="is no store"):
+    with pytest.raises(StoreError, match="is not a store"):
         simulation(Counting(), store="disk")
 
 

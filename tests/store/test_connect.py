@@ -196,7 +196,7 @@ def test_a_store_does_not_write_elsewhere(tmp_path: Path, name: str, way: str) -
 
 def test_an_address_without_an_end(tmp_path: Path) -> None:
     (tmp_path / "address").symlink_to("/dev/zero")
-    with pytest.raises(StoreError, match="address: is no regular file that can be read"):
+    with pytest.raises(StoreError, match="address: is not a regular file that can be read"):
         open_server(f"embedded:{tmp_path}", attach=True)
 
 
@@ -214,12 +214,12 @@ def test_an_odd_folder_for_temporary_files(tmp_path: Path, monkeypatch: pytest.M
 def test_dead_addresses_and_wrong_ones() -> None:
     with pytest.raises(StoreUnavailableError, match=r"127\.0\.0\.1:\d+: the store does not answer"):
         RedisServer(f"redis://:hunter2@127.0.0.1:{free_port()}")
-    with pytest.raises(StoreError, match="'http' is no store; name memory, embedded"):
+    with pytest.raises(StoreError, match="'http' is not a store; write memory, embedded"):
         open_server("http://localhost")
     with pytest.raises(StoreError, match="should look like redis://localhost") as refused:
         open_server("redis://:hunter2@localhost:x/0")
     assert "hunter2" not in str(refused.value)
-    with pytest.raises(StoreError, match="is no address of a store; it should look") as refused:
+    with pytest.raises(StoreError, match="is not an address of a store; it should look") as refused:
         open_server("redis://:hunt/er2@localhost/0")
     assert not {"hunt", "er2"} & {*re.findall(r"\w+", str(refused.value))}
 

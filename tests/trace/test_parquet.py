@@ -352,7 +352,7 @@ def test_only_regular_files_are_replaced(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     loop.symlink_to(loop)
     for target in (pipe, loop):
-        with pytest.raises(MetropolisError, match=r"cannot be written .it is no regular file"):
+        with pytest.raises(MetropolisError, match=r"cannot be written .it is not a regular file"):
             write_trace(trace, target)
     assert pipe.is_fifo()
     link.symlink_to(real)
