@@ -93,9 +93,14 @@ def _in_file(group: str, text: str) -> tuple[str, str, str, Callable[..., Any]]:
 def _made(name: str, make: Callable[..., Any], *about: Any, **options: Any) -> Any:
     """Whose options are wrong is said."""
     try:
-        return make(*about, **options)
+        made = make(*about, **options)
     except MetropolisError as error:
         raise MetropolisError(f"{name}: {error}") from error
+    if about and not (hasattr(made, "fleet") and hasattr(made, "closed")):  # a dispatcher
+        raise MetropolisError(
+            f"{name}: the dispatcher has no fleet; its __init__ should call super().__init__(fleet)"
+        )
+    return made
 
 
 def options_of(make: Callable[..., Any]) -> dict[str, Any]:

@@ -66,3 +66,15 @@ def test_in_a_replay(run: Run, kind: str, method: str) -> None:
     status, out, err = run("replay", "uninterrupted", *modes, *option)
     assert (status, out) == (2, ""), err
     assert re.fullmatch(f"metropolis: {sentence(kind, method)}\n", err), err
+
+
+@pytest.mark.usefixtures("uninterrupted")
+def test_a_dispatcher_that_does_not_know_its_fleet(run: Run) -> None:
+    option = write("dispatcher", "place")
+    content = Path("mine.py").read_text().replace("def place(", "def __init__(")
+    Path("mine.py").write_text(content.replace("raise KeyError('x')", "pass"))
+    status, _, err = run("replay", "uninterrupted", "--modes", "out_of_order", *option)
+    assert status == 2, err
+    assert re.fullmatch(
+        r"metropolis: \S*mine.py:Mine: the dispatcher has no fleet; [^\n]*\n", err
+    ), err
