@@ -305,6 +305,7 @@ class Simulation:
             keep_text=self._keep_text,
             lease_s=self._lease_s,
             turns=self._turns,
+            stall_s=self._stall_s,
         )
         crew = crew_of(self._workers, self._ray_address, job, stored)
         names = [agent.name for agent in self.agents]

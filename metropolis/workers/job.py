@@ -20,7 +20,7 @@ class Job:
     """The static part of a run.
 
     `began_s` is when the run's clock showed 0, in seconds since 1970, and `lease_s` how long a
-    silent worker is believed to live.
+    silent worker is believed to live. `stall_s` is what Watchdog takes.
     """
 
     world: World
@@ -32,6 +32,7 @@ class Job:
     keep_text: bool
     lease_s: float
     turns: Turns
+    stall_s: float
 
     def worker(self, name: str, store: Store, buyer: str = "") -> ClaimingWorker:
         """Works for the run; `name` is unique. Takes the agents over.

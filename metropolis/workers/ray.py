@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
+from queue import SimpleQueue
 from typing import Any
 
 import ray
@@ -26,9 +27,12 @@ from metropolis.workers.job import Job
 from metropolis.workers.leases import patiently
 from metropolis.workers.ray_cluster import check_address, join_ray
 from metropolis.workers.sources import Sources, sources_of
+from metropolis.workers.watchdog import Watchdog, say
 
 STOP_S = 5.0
 """How long an actor may take to give back what it is at."""
+LOST_S = 1.0
+"""How long an actor whose process has died is left to Ray before it is asked again."""
 
 
 class RayCrew:
@@ -52,9 +56,14 @@ class RayCrew:
     def start(self) -> Sequence[Coroutine[Any, Any, None]]:
         """See Crew."""
         self._shared = ray.put(_pickled(self._job.shipped(self._count)))
-        remote = ray.remote(_Actor).options(
-            max_restarts=-1, max_task_retries=-1, num_cpus=0, scheduling_strategy="SPREAD"
-        )
+        options: dict[str, Any] = {
+            "max_restarts": -1,
+            "max_task_retries": -1,
+            "num_cpus": 0,
+            "scheduling_strategy": "SPREAD",
+            "concurrency_groups": {"watch": 1},  # which Ray's own types lack
+        }
+        remote = ray.remote(**options)(_Actor)
         actors = [remote.remote() for _ in range(self._count)]
         told = [self._shared], self._sources, self._url, self._run
         return [_follow(actor, *told, f"{self._name}:{n}") for n, actor in enumerate(actors)]
@@ -70,10 +79,18 @@ class RayCrew:
 
 
 class _Actor:
+    def __init__(self) -> None:
+        self._stalls: SimpleQueue[str] = SimpleQueue()
+
+    @ray.method(concurrency_group="watch")  # in a thread of its own, whatever agents do
+    async def stall(self) -> str:
+        """The next sentence of the watchdog."""
+        return await asyncio.to_thread(self._stalls.get)
+
     async def run(
         self,
         shared: list[Any],
-        sources: Mapping[str, tuple[str, bool]],
+        sources: Mapping[str, tuple[str, str]],
         url: str,
         run: str,
         buyer: str,
@@ -85,8 +102,10 @@ class _Actor:
             # Or collections look through all that Ray imports, for 65 ms within the first second.
             gc.collect()
             gc.freeze()
+            loop = asyncio.get_running_loop()
             try:
-                await worker.run()
+                with Watchdog(job.turns, loop, job.stall_s, self._stalls.put):
+                    await worker.run()
             finally:
                 await job.client.close()
 
@@ -96,6 +115,7 @@ async def _follow(actor: Any, *told: Any) -> None:
 
     A store that cannot be reached from there is waited for: the driver knows whether it is gone.
     """
+    watching = asyncio.ensure_future(_pass_on_stalls(actor))
     try:
         while True:
             task = actor.run.remote(*told)
@@ -116,7 +136,17 @@ async def _follow(actor: Any, *told: Any) -> None:
             raise _not_importable(str(error).splitlines()[-1]) from error
         raise MetropolisError(f"a worker on Ray is gone for good: {error}") from error
     finally:
+        watching.cancel()
         ray.kill(actor)
+
+
+async def _pass_on_stalls(actor: Any) -> None:
+    """Say what the actor's watchdog says, until cancelled."""
+    while True:
+        try:
+            say(await actor.stall.remote())
+        except RayError:
+            await asyncio.sleep(LOST_S)
 
 
 def _pickled(job: Job) -> bytes:

@@ -9,7 +9,7 @@ import site
 import sys
 import sysconfig
 from collections.abc import Iterable, Mapping
-from importlib.abc import InspectLoader, MetaPathFinder
+from importlib.abc import ExecutionLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_loader
 from pathlib import Path
@@ -22,10 +22,13 @@ _INSTALLED = {
 }
 
 
-class Sources(MetaPathFinder, InspectLoader):
-    """Modules that are imported from their sources: name -> (source, whether it is a package)."""
+class Sources(MetaPathFinder, ExecutionLoader):
+    """Modules that are imported from their sources: name -> (source, file).
 
-    def __init__(self, modules: Mapping[str, tuple[str, bool]]) -> None:
+    The files are those of the driver's machine; tracebacks name them.
+    """
+
+    def __init__(self, modules: Mapping[str, tuple[str, str]]) -> None:
         self._modules = modules
 
     def find_spec(self, fullname: str, *_about: Any) -> ModuleSpec | None:
@@ -36,12 +39,16 @@ class Sources(MetaPathFinder, InspectLoader):
         """See InspectLoader."""
         return self._modules[fullname][0]
 
-    def is_package(self, fullname: str) -> bool:
-        """See InspectLoader."""
+    def get_filename(self, fullname: str) -> str:
+        """See ExecutionLoader."""
         return self._modules[fullname][1]
 
+    def is_package(self, fullname: str) -> bool:
+        """See InspectLoader."""
+        return Path(self._modules[fullname][1]).stem == "__init__"
 
-def sources_of(kinds: Iterable[type]) -> dict[str, tuple[str, bool]]:
+
+def sources_of(kinds: Iterable[type]) -> dict[str, tuple[str, str]]:
     """The modules of `kinds` that are not installed, and all loaded ones from their folders."""
     folders = {
         folder
@@ -54,7 +61,7 @@ def sources_of(kinds: Iterable[type]) -> dict[str, tuple[str, bool]]:
         if name != "__main__" and _folder_of(name.partition(".")[0]) in folders:
             file = _file_of(module)
             if file is not None:
-                found[name] = file.read_text("utf-8"), hasattr(module, "__path__")
+                found[name] = file.read_text("utf-8"), str(file)
     return found
 
 

@@ -22,11 +22,16 @@ ENDING_S = 3.0
 """How long a run that is asked to end may take before it is said what it waits for."""
 
 
+def say(sentence: str) -> None:
+    """Tell the user."""
+    sys.stderr.write(f"metropolis: {sentence}\n")
+
+
 class Watchdog:
     """Looks at `turns`, whose tasks run on `loop`, while it is entered.
 
-    A turn that is silent for `stall_s` is told to `said`, and again after twice that time, four
-    times and so on. 0: never.
+    A turn that is silent for `stall_s` seconds is passed to `said`, by default to the user, and
+    again after twice that time, four times and so on. 0: never.
     """
 
     def __init__(
@@ -34,7 +39,7 @@ class Watchdog:
         turns: Turns,
         loop: asyncio.AbstractEventLoop,
         stall_s: float = STALL_S,
-        said: Callable[[str], object] = lambda what: sys.stderr.write(f"metropolis: {what}\n"),
+        said: Callable[[str], object] = say,
     ) -> None:
         self._turns, self._loop, self._stall_s, self._said = turns, loop, stall_s, said
         self._look_s = min(LOOK_S, stall_s / 4) if stall_s else LOOK_S

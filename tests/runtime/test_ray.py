@@ -84,7 +84,7 @@ def workers_alive() -> list[int]:
 def is_worker(process: Path) -> bool:
     """Whether it is an actor of a Ray that this process has begun."""
     try:
-        if not (process / "cmdline").read_bytes().startswith(b"ray::_Actor.run"):
+        if not (process / "cmdline").read_bytes().startswith(b"ray::_Actor"):
             return False
         raylet = (process / "stat").read_text().rpartition(")")[2].split()[1]
         parent = Path(f"/proc/{raylet}/stat").read_text().rpartition(")")[2].split()[1]
@@ -116,6 +116,29 @@ def test_what_goes_wrong_is_raised_where_the_run_was_started(shared: EmbeddedSer
     agents = [Failing(name) for name in world.names]
     with pytest.raises(ZeroDivisionError, match="own fault"):
         Simulation(world, agents, Scripted(author), store=shared.url, workers="ray:1").run(5)
+
+
+class Blocking(Walker):
+    """Holds up its worker's event loop for a while."""
+
+    async def proceed(self, observation: Any, llm: Any) -> Any:
+        if self.step == 2 and self.name == "w01":
+            time.sleep(4)
+        return await super().proceed(observation, llm)
+
+
+def test_an_agent_that_stalls_is_named(
+    shared: EmbeddedServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    world = Meadow(3)
+    agents = [Blocking(name) for name in world.names]
+    options: dict[str, Any] = {"store": shared.url, "workers": "ray:1", "stall_s": 0.4}
+    Simulation(world, agents, Scripted(author), **options).run(4)
+    told = [line for line in capfd.readouterr().err.splitlines() if "without a call" in line]
+    assert told
+    for line in told:
+        assert line.startswith("metropolis: step 2, agent 'w01', in Blocking.proceed")
+        assert "test_ray.py" in line
 
 
 def test_what_cannot_be_shipped_is_refused(shared: EmbeddedServer) -> None:
@@ -208,10 +231,19 @@ def test_a_store_that_only_one_node_cannot_reach_ends_no_run(
     """Only the driver, with its own patience, knows whether the store is gone."""
     failures = [StoreUnavailableError("not from here"), StoreError("refused")]
 
+    class Silent:
+        @staticmethod
+        def remote() -> asyncio.Future[str]:
+            return asyncio.get_running_loop().create_future()
+
     class Actor:
         @property
         def run(self) -> Actor:
             return self
+
+        @property
+        def stall(self) -> type[Silent]:
+            return Silent
 
         def remote(self) -> asyncio.Future[None]:
             task: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -53,6 +53,6 @@ def test_a_worker_that_replaces_another_has_the_rest_of_its_share() -> None:
     world = Meadow(2)
     agents = [Walker(name) for name in world.names]
     client = Client(Scripted(author), max_tokens=1000)
-    job = Job(world, list(agents), client, 0, 0.0, False, False, 10.0, Turns()).shipped(2)
+    job = Job(world, list(agents), client, 0, 0.0, False, False, 10.0, Turns(), 0.0).shipped(2)
     job.worker("another", store, "crew:1")
     assert job.client.gate.token_budget.left == 500 - 185

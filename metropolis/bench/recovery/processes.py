@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
-ACTOR = b"ray::_Actor.run"
+ACTOR = b"ray::_Actor"
 RAYLET = b"/raylet/raylet\0"
 
 
