@@ -55,7 +55,10 @@ def built() -> Path:
 
 
 def test_the_core_passes_its_unit_tests(built: Path) -> None:
-    assert "SUCCESS" in run(built / "metropolis_tests")
+    tests = built / "metropolis_tests"
+    if not tests.exists():
+        pytest.skip("doctest is not installed; Debian has it: apt install doctest-dev")
+    assert "SUCCESS" in run(tests)
 
 
 def test_hostile_arguments_touch_no_foreign_memory(built: Path) -> None:
@@ -72,9 +75,5 @@ def test_hostile_arguments_touch_no_foreign_memory(built: Path) -> None:
 
 
 def test_the_sources_are_formatted() -> None:
-    files = [
-        path
-        for path in (ROOT / "cpp").rglob("*")
-        if path.suffix in {".cpp", ".hpp"} and path.name != "doctest.h"
-    ]
+    files = [path for path in (ROOT / "cpp").rglob("*") if path.suffix in {".cpp", ".hpp"}]
     run("clang-format", "--dry-run", "--Werror", *files)

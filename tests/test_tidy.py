@@ -36,7 +36,6 @@ PARTS = (
     "bench",
     "cli",
 )
-VENDORED = {"cpp/tests/doctest.h"}
 LINES_MAX = 400
 AVOIDED = {"persona", "env", "tick", "round", "done", "manager", "helper", "helpers", "utils"}
 
@@ -46,7 +45,7 @@ def sources(*suffixes: str) -> list[Path]:
         path
         for top in ("metropolis", "cpp", "worlds", "examples", "tests")
         for path in (ROOT / top).rglob("*")
-        if path.suffix in suffixes and str(path.relative_to(ROOT)) not in VENDORED
+        if path.suffix in suffixes
     ]
     assert found
     return sorted(found)

@@ -1,7 +1,8 @@
+#include <doctest/doctest.h>
+
 #include <random>
 #include <stdexcept>
 
-#include "doctest.h"
 #include "metropolis/controllers.hpp"
 
 using namespace metropolis;

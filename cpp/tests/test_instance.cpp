@@ -1,9 +1,10 @@
+#include <doctest/doctest.h>
+
 #include <limits>
 #include <random>
 #include <stdexcept>
 #include <vector>
 
-#include "doctest.h"
 #include "metropolis/instance.hpp"
 #include "metropolis/workload.hpp"
 

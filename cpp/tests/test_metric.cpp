@@ -1,4 +1,5 @@
-#include "doctest.h"
+#include <doctest/doctest.h>
+
 #include "metropolis/metric.hpp"
 
 using namespace metropolis;

@@ -1,10 +1,11 @@
 // The index of a graph against the graph's own distances.
+#include <doctest/doctest.h>
+
 #include <cstdint>
 #include <random>
 #include <set>
 #include <vector>
 
-#include "doctest.h"
 #include "metropolis/node_index.hpp"
 
 namespace {
