@@ -84,7 +84,16 @@ def store_in(where: Namespace, folder: Path, password: str) -> Iterator[str]:
         binary = os.readlink(f"/proc/{embedded.pid}/exe")
     options = ["--bind", where.address, "--port", "7379", "--save", "", "--requirepass", password]
     process = subprocess.Popen(
-        [sys.executable, seals.__file__, folder / "none", "", *where.inside, binary, *options],
+        [
+            sys.executable,
+            "-IS",
+            seals.__file__,
+            folder / "none",
+            "",
+            *where.inside,
+            binary,
+            *options,
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
     )
