@@ -56,8 +56,16 @@ class StoredRun:
     def checkpoint(self) -> Checkpoint | None:
         """Where the recorder goes on: everything below is in the folder's files for good.
 
-        None when the run has not begun. Raises MetropolisError when the files do not reach so far.
+        None when the run has not begun. Raises MetropolisError when the files do not reach so far;
+        then the store is closed.
         """
+        try:
+            return self._released()
+        except MetropolisError:
+            self.close()
+            raise
+
+    def _released(self) -> Checkpoint | None:
         if self.info() is None:
             return None
         if self._directory is None:
