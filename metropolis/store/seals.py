@@ -26,6 +26,7 @@ from zlib import crc32
 SEAL_S = 0.25
 """What was written in so short a time before a power cut is not sealed."""
 SEAL = "seal.json"
+SEAL_BYTES_MAX = 1 << 20
 LOGS = "appendonlydir"
 _PREFIX = "appendonly.aof."
 _MANIFEST = "appendonly.aof.manifest"
@@ -94,31 +95,41 @@ def opened(folder: Path) -> str | None:
             return f"{seal}: is missing"
         _write(folder, False, {})
         return None
-    form = _FORM.fullmatch(seal.read_bytes())
+    with seal.open("rb") as file:
+        form = _FORM.fullmatch(file.read(SEAL_BYTES_MAX))
     if form is None or crc32(form[2]) != int(form[1]):
         return f"{seal}: is damaged (its checksum does not fit)"
-    told = json.loads(form[2])
-    files: dict[str, tuple[int, int]] = told["files"]
+    try:
+        closed, files = _told(form[2])
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError):
+        return f"{seal}: is not a seal of this version"
     for name, (size_bytes, checksum) in files.items():
         path = folder / LOGS / name
         if name not in there:
-            if told["closed"]:
+            if closed:
                 return f"{path}: is missing"
             continue  # the server has written it anew since, as a whole
-        if name == _MANIFEST and not told["closed"]:
+        if name == _MANIFEST and not closed:
             continue
-        file = _File(0)
-        file.read_to(path, size_bytes)
-        if file.size_bytes < size_bytes:
-            return f"{path}: is cut off after {file.size_bytes} of {size_bytes} bytes"
-        if file.crc32 != checksum:
+        found = _File(0)
+        found.read_to(path, size_bytes)
+        if found.size_bytes < size_bytes:
+            return f"{path}: is cut off after {found.size_bytes} of {size_bytes} bytes"
+        if found.crc32 != checksum:
             return f"{path}: is damaged (its checksum does not fit)"
-        if told["closed"] and path.stat().st_size > size_bytes:
+        if closed and path.stat().st_size > size_bytes:
             return f"{path}: is damaged (something was added after {size_bytes} bytes)"
-    if told["closed"] and (strange := there.keys() - files.keys()):
+    if closed and (strange := there.keys() - files.keys()):
         return f"{there[min(strange)]}: was not written by this store's server"
     _write(folder, False, files)
     return None
+
+
+def _told(content: bytes) -> tuple[bool, dict[str, tuple[int, int]]]:
+    """Whether the seal is closed, and of each file its bytes and their CRC-32."""
+    told = json.loads(content)
+    files = {name: (int(size), int(checksum)) for name, (size, checksum) in told["files"].items()}
+    return bool(told["closed"]), files
 
 
 def _logs(folder: Path) -> list[Path]:

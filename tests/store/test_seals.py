@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -118,6 +119,26 @@ def test_a_seal_that_is_missing_or_damaged(folder: Path) -> None:
     assert "seal.json: is damaged" in refusal(folder)
     (folder / seals.SEAL).unlink()
     assert "seal.json: is missing" in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{}",
+        '{"closed":true}',
+        '{"closed":true,"files":[]}',
+        '{"closed":true,"files":{"a":1}}',
+        '{"closed":true,"files":{"a":[1e999,1]}}',
+        '{"closed":true,"files":{"a":["x",1]}}',
+        '{"a":' * 5000 + "1" + "}" * 5000,
+        "{" + " " * seals.SEAL_BYTES_MAX + "}",
+    ],
+)
+def test_a_forged_seal(folder: Path, content: str) -> None:
+    checksum = crc32(content.encode())
+    (folder / seals.SEAL).write_text(f'{{"crc32":{checksum},"is":{content}}}\n')
+    with pytest.raises(StoreError, match=r"seal.json: is (not a seal of this version|damaged)"):
+        EmbeddedServer(folder)
 
 
 def test_a_server_that_was_killed_is_sealed(folder: Path) -> None:
