@@ -14,12 +14,13 @@ SERVERS = {"cluster": "ray", "sglang_url": "engines", "vllm_url": "engines"}
 """Fixtures that take seconds to start and much memory, with the group of their tests."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let one process run all tests of a file, and one process all tests of a server."""
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
-        group = next((SERVERS[name] for name in fixtures if name in SERVERS), str(item.path))
-        item.add_marker(pytest.mark.xdist_group(group))
+        group = next((SERVERS[name] for name in fixtures if name in SERVERS), None)
+        item.add_marker(pytest.mark.xdist_group(group or item.nodeid.partition("::")[0]))
 
 
 @pytest.fixture(scope="session", autouse=True)
