@@ -166,27 +166,35 @@ def _watch(sockets: Path, folder: Path | None, command: list[str]) -> None:
         close_fds=False,  # it holds the folder's lock
     )
     os.close(held)  # read to its end when the server has ended
-    sys.stdout.write(f"{server.pid}\n")
-    sys.stdout.flush()
-    seals, has_loaded = None if folder is None else Seals(folder), False
+    seals = None if folder is None else Seals(folder)
+    try:
+        with suppress(BrokenPipeError):  # the owner has been killed: standard input is closed, too
+            os.write(1, b"%d\n" % server.pid)
+        _wait(server, ended, seals)
+    finally:
+        server.terminate()
+        server.wait()
+    if seals is not None:
+        with suppress(OSError):
+            seals.write(closed=True)
+    shutil.rmtree(sockets, ignore_errors=True)
+
+
+def _wait(server: subprocess.Popen[bytes], ended: int, seals: Seals | None) -> None:
+    """Until the server has ended, or standard input is closed."""
+    has_loaded = False
     while server.poll() is None:
         ready, _, _ = select.select([0, ended], [], [], SEAL_S)
         if 0 in ready:
-            if os.read(0, 1):
-                has_loaded = True
-            else:
-                server.terminate()
-                server.wait()
+            if not os.read(0, 1):
+                return
+            has_loaded = True
         elif ended in ready:
             with suppress(subprocess.TimeoutExpired):
                 server.wait(SEAL_S)
         elif seals is not None and has_loaded:
             with suppress(OSError):  # the disk is full, perhaps; the seal before stands
                 seals.write(closed=False)
-    if seals is not None:
-        with suppress(OSError):
-            seals.write(closed=True)
-    shutil.rmtree(sockets, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -66,7 +66,9 @@ def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
     with closing(LineFile(path, JOURNAL, "")) as file:
         file.cut(None)
         file.append([with_content(b'{"key":1}')])
-    with pytest.raises(MetropolisError, match=r"answers\.jsonl, line 2: is damaged .* no answer"):
+    with pytest.raises(
+        MetropolisError, match=r"jsonl, line 2: is damaged .* is not an answer"
+    ):
         Journal(path)
 
 
@@ -74,7 +76,7 @@ def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
 def test_another_format_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "answers.jsonl"
     path.write_bytes(content)
-    with pytest.raises(MetropolisError, match="no metropolis journal"):
+    with pytest.raises(MetropolisError, match="not a metropolis journal"):
         Journal(path)
     assert path.read_bytes() == content
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -133,6 +136,7 @@ def test_a_seal_that_is_missing_or_damaged(folder: Path) -> None:
         '{"a":' * 5000 + "1" + "}" * 5000,
         "{" + " " * seals.SEAL_BYTES_MAX + "}",
     ],
+    ids=["empty", "no files", "a list", "no sums", "infinite", "a text", "deep", "long"],
 )
 def test_a_forged_seal(folder: Path, content: str) -> None:
     checksum = crc32(content.encode())
@@ -230,3 +234,21 @@ def test_a_seal_that_cannot_be_written_is_made_good(folder: Path) -> None:
     assert seal_of(folder)["closed"]
     replace(log_of(folder), b"more", b"mors")
     assert "is damaged" in refusal(folder)
+
+
+def test_an_owner_that_is_killed_before_it_knows_the_server_leaves_none(tmp_path: Path) -> None:
+    alive, held = os.pipe()
+    read_end, closed_pipe = os.pipe()
+    os.close(read_end)
+    watch = subprocess.Popen(
+        [sys.executable, "-IS", seals.__file__, str(tmp_path / "sockets"), "", "sleep", "600"],
+        stdin=subprocess.DEVNULL,
+        stdout=closed_pipe,
+        pass_fds=(held,),
+    )
+    os.close(held)
+    os.close(closed_pipe)
+    ended, _, _ = select.select([alive], [], [], PATIENCE_S)
+    os.close(alive)
+    assert ended
+    assert watch.wait() == 0
