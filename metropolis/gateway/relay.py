@@ -237,8 +237,8 @@ class Gateway:
         if status == 200:
             tokens = relayed.output_tokens
             self.admission.answered(Execution(request, instance, started_s, now_s, tokens))
-            self.figures.queueing.add(started_s - request.arrived_s)
-            self.figures.latency.add(now_s - request.arrived_s)
+            self.figures.queueing.observe(started_s - request.arrived_s)
+            self.figures.latency.observe(now_s - request.arrived_s)
         else:
             self.admission.withdraw(request, instance)
 

@@ -50,7 +50,7 @@ def test_a_key_lets_in_and_stays_in_the_gateway(keys: Keys, header: tuple[str, s
             assert engine.headers[0]["X-Own"] == "7"
             assert not [name for name in engine.headers[0] if "metropolis" in name.lower()]
             assert gateway.figures.tenants == {("alice", 200): 1}
-            labels = 'metropolis_tenant_requests_total{tenant="alice",status="200"} 1'
+            labels = 'metropolis_tenant_requests_total{status="200",tenant="alice"} 1.0'
             assert labels in gateway.figures.text({}, {}, 0, 0)
 
     asyncio.run(ask())

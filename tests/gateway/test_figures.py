@@ -52,7 +52,7 @@ def test_a_stream_that_is_broken_off_is_no_success() -> None:
             with pytest.raises(aiohttp.ClientPayloadError):
                 await asked
             await until(lambda: statuses(gateway) == {(True, 502): 1})
-            assert 'latency_seconds_bucket{le="+Inf"} 0' in gateway.figures.text({}, {}, 0, 0)
+            assert 'latency_seconds_bucket{le="+Inf"} 0.0' in gateway.figures.text({}, {}, 0, 0)
             await engine.start()
 
     asyncio.run(ask())

@@ -253,11 +253,11 @@ def test_metrics_and_health() -> None:
                 assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
                 lines = (await answer.text()).splitlines()
             name = next(line for line in lines if line.startswith("metropolis_engine_up{"))
-            assert name.endswith("} 1")
+            assert name.endswith("} 1.0")
             (requests,) = (ln for ln in lines if ln.startswith("metropolis_requests_total{"))
-            assert 'function="pl\\"an",status="200"} 1' in requests
-            assert 'metropolis_latency_seconds_bucket{le="+Inf"} 1' in lines
-            assert "metropolis_queue_length 0" in lines
+            assert 'function="pl\\"an",status="200"} 1.0' in requests
+            assert 'metropolis_latency_seconds_bucket{le="+Inf"} 1.0' in lines
+            assert "metropolis_queue_length 0.0" in lines
             async with session.get(f"{url}/health") as answer:
                 assert answer.status == 200
             await engine.kill()
