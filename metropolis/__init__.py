@@ -13,8 +13,8 @@ if TYPE_CHECKING:  # the same names as _PUBLIC, which a test compares
     from metropolis.adapters.single import SingleAgentWorld as SingleAgentWorld
     from metropolis.llm.client import Client as Client
     from metropolis.runtime.check_world import check_world as check_world
+    from metropolis.runtime.edit_context import Moment as Moment
     from metropolis.runtime.fork import fork as fork
-    from metropolis.runtime.moment import Moment as Moment
     from metropolis.runtime.simulation import Simulation as Simulation
     from metropolis.runtime.verify import verify as verify
     from metropolis.types import CausalityError as CausalityError
@@ -43,7 +43,7 @@ _PUBLIC = {
     "FreeText": "metropolis.world.spaces",
     "Maybe": "metropolis.world.spaces",
     "MetropolisError": "metropolis.types",
-    "Moment": "metropolis.runtime.moment",
+    "Moment": "metropolis.runtime.edit_context",
     "Record": "metropolis.world.spaces",
     "Scenario": "metropolis.world.scenario",
     "SingleAgentWorld": "metropolis.adapters.single",

@@ -8,8 +8,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from metropolis.adapters.stage import Stage, Told, bodies_of, scenario_of, text_map
-from metropolis.runtime.beginning import reset
+from metropolis.adapters.session import Stage, Told, bodies_of, scenario_of, text_map
+from metropolis.runtime.setup import reset
 from metropolis.types import MetropolisError
 from metropolis.world.base import World
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import gymnasium
 
-from metropolis.adapters.stage import (
+from metropolis.adapters.session import (
     Following,
     Policy,
     Stage,
@@ -18,7 +18,7 @@ from metropolis.adapters.stage import (
     scenario_of,
     text_map,
 )
-from metropolis.runtime.beginning import reset
+from metropolis.runtime.setup import reset
 from metropolis.types import MetropolisError
 from metropolis.world.base import Agent, World
 

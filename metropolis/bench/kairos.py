@@ -25,7 +25,7 @@ from metropolis.progress import progress_bar
 from metropolis.sim.fleet import busy_rate_per_s, fleet_of
 from metropolis.sim.options import PoolOptions
 from metropolis.sim.profiles import Profile, load_profile
-from metropolis.sim.serving import Served, Serving
+from metropolis.sim.workload_simulation import Served, Serving
 from metropolis.trace.generate.agentic import APPLICATIONS, CO_LOCATED, workload
 
 SYSTEMS = {

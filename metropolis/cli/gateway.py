@@ -96,7 +96,7 @@ def command(
     """
     try:
         from metropolis.gateway.admission import Admission
-        from metropolis.gateway.relay import Gateway
+        from metropolis.gateway.proxy import Gateway
         from metropolis.gateway.server import Server
     except ImportError as missing:
         raise MetropolisError(

@@ -22,10 +22,10 @@ from metropolis.cli.run_report import print_estimate, write_json
 from metropolis.cli.verification import verification, verify_options
 from metropolis.llm.client import PATIENCE_S
 from metropolis.progress import progress_bar
-from metropolis.runtime.beginning import LIVE_MODES, LIVE_RULES
 from metropolis.runtime.estimate import Estimate, estimate_run
+from metropolis.runtime.setup import LIVE_MODES, LIVE_RULES
 from metropolis.runtime.simulation import LEASE_S
-from metropolis.store.opening import FORMS
+from metropolis.store.factory import FORMS
 from metropolis.types import Step
 from metropolis.workers.watchdog import STALL_S
 from metropolis.world.scenario import Scenario

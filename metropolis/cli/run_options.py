@@ -15,7 +15,7 @@ from metropolis.addresses import HIDDEN, without_secrets
 from metropolis.cli import cli
 from metropolis.cli.trust import check_trust
 from metropolis.dispatch.base import Fleet
-from metropolis.gateway.backend import InProcess
+from metropolis.gateway.backend import LocalGateway
 from metropolis.gateway.engine import CAPACITY_TOKENS, TOKENS_PER_S
 from metropolis.llm.backends.replay import Replay
 from metropolis.llm.backends.scripted import Scripted
@@ -24,9 +24,9 @@ from metropolis.llm.client import Client
 from metropolis.llm.connect import connect
 from metropolis.llm.usage import Prices
 from metropolis.policy.named import DISPATCHERS, POLICIES, named
-from metropolis.runtime.crew import check_workers
 from metropolis.runtime.run_directory import RunDirectory
 from metropolis.runtime.stored import MEMORY, kept_address, whole_address
+from metropolis.runtime.worker_pool import check_workers
 from metropolis.sim.profiles import load_profile
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.types import MetropolisError, Step
@@ -132,7 +132,7 @@ class RunOptions:
             dispatcher = named(DISPATCHERS, self.dispatcher)(fleet)
             policy = named(POLICIES, self.policy)()
             sends_seed = self.llm_seed
-            return InProcess(
+            return LocalGateway(
                 self.engine, policy, dispatcher, self.model, said=said, sends_seed=sends_seed
             )
         author = scenario.world.author

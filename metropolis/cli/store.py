@@ -15,7 +15,7 @@ from rich.table import Table
 from metropolis.addresses import shown
 from metropolis.cli.terminal import printable
 from metropolis.store.base import Inspection, Queued, Server
-from metropolis.store.opening import ADDRESSES, FORMS, address_from_environment, open_server
+from metropolis.store.factory import ADDRESSES, FORMS, address_from_environment, open_server
 from metropolis.types import MetropolisError
 
 LISTED_MAX = 12

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metropolis.dispatch.base import Fleet
-from metropolis.dispatch.fixed import LeastUsed
+from metropolis.dispatch.fixed import LeastLoaded
 from metropolis.policy.base import QueuedRequest
 from metropolis.types import MetropolisError
 
@@ -11,7 +11,7 @@ THRESHOLD_TOKENS = 2048
 """Shorter prompts are mostly what all programs share, which every instance has (§4.3)."""
 
 
-class DataLocal(LeastUsed):
+class ProgramAffinity(LeastLoaded):
     """Algorithm 2: short prompts to the least used; long ones where their program's first went.
 
     A program whose instance is closed moves to another and stays there. Raises MetropolisError when

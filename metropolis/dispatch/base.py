@@ -40,7 +40,7 @@ class Dispatcher(ABC):
     def completed(self, execution: Execution) -> None:  # noqa: B027 -- not all care
         """A request has been answered."""
 
-    def withdrawn(self, request: QueuedRequest, instance: int, now_s: float) -> None:  # noqa: B027 -- not all care
+    def cancelled(self, request: QueuedRequest, instance: int, now_s: float) -> None:  # noqa: B027 -- not all care
         """`request`, placed on `instance`, has left it unanswered; it may be placed anew."""
 
     def program_ended(self, program: str) -> None:  # noqa: B027 -- not all care

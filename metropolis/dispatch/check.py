@@ -91,7 +91,7 @@ def _live(policy: Policy, execution: Execution) -> None:
     if request.id % 10:
         policy.completed(execution)
     else:
-        policy.withdrawn(request)
+        policy.cancelled(request)
 
 
 def _answer(dispatcher: Dispatcher, one: tuple[QueuedRequest, int, float], now_s: float) -> None:
@@ -100,7 +100,7 @@ def _answer(dispatcher: Dispatcher, one: tuple[QueuedRequest, int, float], now_s
     if request.id % 10:
         dispatcher.completed(Execution(request, instance, started_s, now_s, 10))
     else:
-        dispatcher.withdrawn(request, instance, now_s)
+        dispatcher.cancelled(request, instance, now_s)
 
 
 def _end(

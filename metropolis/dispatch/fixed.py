@@ -8,7 +8,7 @@ from metropolis.dispatch.base import Dispatcher, Fleet
 from metropolis.policy.base import Execution, QueuedRequest
 
 
-class InTurn(Dispatcher):
+class RoundRobin(Dispatcher):
     """One instance after the other."""
 
     def __init__(self, fleet: Fleet) -> None:
@@ -26,7 +26,7 @@ class InTurn(Dispatcher):
         )
 
 
-class LeastUsed(Dispatcher):
+class LeastLoaded(Dispatcher):
     """The instance that is at the fewest requests."""
 
     def __init__(self, fleet: Fleet) -> None:
@@ -46,6 +46,6 @@ class LeastUsed(Dispatcher):
         """See Dispatcher."""
         self._at_work[execution.instance] -= 1
 
-    def withdrawn(self, request: QueuedRequest, instance: int, now_s: float) -> None:  # noqa: ARG002
+    def cancelled(self, request: QueuedRequest, instance: int, now_s: float) -> None:  # noqa: ARG002
         """See Dispatcher."""
         self._at_work[instance] -= 1

@@ -22,7 +22,7 @@ NEVER = np.iinfo(np.int64).max
 Slots = npt.NDArray[np.int64]
 
 
-class TimeSlots(Dispatcher):
+class KairosPacking(Dispatcher):
     """Expects every request to take what its function takes most often, and to grow as it decodes.
 
     The future is cut into slots of SLOT_S; a request is held back when it would exceed some
@@ -64,7 +64,7 @@ class TimeSlots(Dispatcher):
         self._latencies[execution.request.function].add(execution.latency_s)
         self._free(execution.request, execution.completed_s)
 
-    def withdrawn(self, request: QueuedRequest, instance: int, now_s: float) -> None:  # noqa: ARG002
+    def cancelled(self, request: QueuedRequest, instance: int, now_s: float) -> None:  # noqa: ARG002
         """Nothing is learned from it."""
         self._free(request, now_s)
 

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from metropolis.dispatch.base import Fleet
-from metropolis.dispatch.fixed import LeastUsed
+from metropolis.dispatch.fixed import LeastLoaded
 from metropolis.policy.base import QueuedRequest
 from metropolis.types import MetropolisError
 
@@ -28,7 +28,7 @@ class _Node:
     """Instances that have it; and then all above it."""
 
 
-class SharedPrefix(LeastUsed):
+class PrefixAffinity(LeastLoaded):
     """A match of `share` of the prompt is long; an instance is overloaded when it is at more than
     `skew` times the requests of the least used one, one added to both.
 

@@ -113,10 +113,10 @@ class Admission:
             return await turn
         except BaseException:
             if turn.done() and not turn.cancelled() and turn.exception() is None:
-                self.withdraw(request, turn.result())  # it was placed a moment ago
+                self.cancel_placed(request, turn.result())  # it was placed a moment ago
             else:
                 self._waiting.pop(request.id, None)
-                self._tell(self.policy.withdrawn, request)
+                self._tell(self.policy.cancelled, request)
                 if len(self._queue) > 2 * len(self._waiting) + GONE_MAX:
                     self._queue.keep(self._waiting)
             raise
@@ -132,12 +132,12 @@ class Admission:
         self._tell(self._dispatcher.completed, execution)
         self.pump()
 
-    def put_back(self, request: QueuedRequest, instance: int) -> None:
+    def requeue(self, request: QueuedRequest, instance: int) -> None:
         """A request placed on `instance` is there no more; it is to be placed anew."""
         now_s = self.clock()
         self._tell(self.policy.preempted, request, now_s)
         self._leave(request, instance)
-        self._tell(self._dispatcher.withdrawn, request, instance, now_s)
+        self._tell(self._dispatcher.cancelled, request, instance, now_s)
         self.pump()
 
     def function_ended(self, function: str) -> None:
@@ -150,11 +150,11 @@ class Admission:
         self._tell(self.policy.program_ended, program)
         self._tell(self._dispatcher.program_ended, program)
 
-    def withdraw(self, request: QueuedRequest, instance: int) -> None:
+    def cancel_placed(self, request: QueuedRequest, instance: int) -> None:
         """A request placed on `instance` is there no more; nobody waits for it."""
-        self._tell(self.policy.withdrawn, request)
+        self._tell(self.policy.cancelled, request)
         self._leave(request, instance)
-        self._tell(self._dispatcher.withdrawn, request, instance, self.clock())
+        self._tell(self._dispatcher.cancelled, request, instance, self.clock())
         self.pump()
 
     def open(self, instance: int, is_up: bool) -> None:
@@ -286,7 +286,7 @@ class Admission:
             else:
                 self._queue.push(request)
         except PluginError:  # it cannot be ranked
-            self._tell(self.policy.withdrawn, request)
+            self._tell(self.policy.cancelled, request)
             raise
 
     def _expect(self, now_s: float) -> None:

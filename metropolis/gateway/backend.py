@@ -13,9 +13,9 @@ import msgspec
 from metropolis.dispatch.base import Dispatcher
 from metropolis.gateway.admission import Admission, QueueFullError
 from metropolis.gateway.engine import Engine, EngineLostError, Reply
+from metropolis.gateway.exchange import Exchange
 from metropolis.gateway.keys import engine_key
-from metropolis.gateway.relay import Gateway
-from metropolis.gateway.relayed import Relayed
+from metropolis.gateway.proxy import Gateway
 from metropolis.llm.backends import wire
 from metropolis.llm.backends.compatible import Compatible, path_of
 from metropolis.llm.backends.http import decode, events_in, refusal, said
@@ -36,7 +36,7 @@ SHOWN_ENGINES = 8
 T = TypeVar("T")
 
 
-class InProcess:
+class LocalGateway:
     """A backend before the engines that `specs` name, as `metropolis gateway` has them.
 
     `at_once` requests are at an engine at most. An engine gets the key that `engine_key` finds for
@@ -215,7 +215,7 @@ class _Front:
                 pass
 
     @asynccontextmanager
-    async def _relayed(self, path: str, body: Any, asked: str) -> AsyncIterator[Relayed]:
+    async def _relayed(self, path: str, body: Any, asked: str) -> AsyncIterator[Exchange]:
         content = msgspec.json.encode(body)
         try:
             async with self._gateway.reply_to(f"/v1/{path}", self._headers, content) as relayed:

@@ -23,9 +23,9 @@ from asyncio.sslproto import SSLProtocol
 from aiohttp import HttpVersion10, HttpVersion11, http_exceptions, web
 
 from metropolis.gateway.access import redacted
-from metropolis.gateway.envelope import error_body
 from metropolis.gateway.limits import Limits
 from metropolis.gateway.refusals import Refusals
+from metropolis.gateway.response_builder import error_body
 
 VERSIONS = (HttpVersion10, HttpVersion11)
 RETRY_AFTER = {"Retry-After": "1"}

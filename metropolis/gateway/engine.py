@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from metropolis.gateway.access import CREDENTIALS
-from metropolis.gateway.asked import parts_with_fields
-from metropolis.gateway.priorities import PRIORITIES, Priorities
+from metropolis.gateway.priority_quantizer import PRIORITIES, Priorities
 from metropolis.gateway.probing import KINDS, SGLANG, VLLM, Model, kind_of, named, traits_of
+from metropolis.gateway.request_parsing import parts_with_fields
 from metropolis.gateway.routes import ORDERED
 from metropolis.llm.backends.connection import (
     AnswerLimitError,

@@ -13,7 +13,7 @@ import msgspec
 from metropolis.gateway.engine import EngineLostError, Reply
 
 if TYPE_CHECKING:
-    from metropolis.gateway.relay import Gateway
+    from metropolis.gateway.proxy import Gateway
 
 SECRET = re.compile(r"(key|token|password|secret)$|launch_command|ssl_", re.IGNORECASE)
 """Names of settings that are, or hold, keys."""

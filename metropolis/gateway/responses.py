@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from metropolis.gateway.events import data_in
+from metropolis.gateway.sse import data_in
 from metropolis.types import MetropolisError
 
 RESPONSES_MAX = 10_000

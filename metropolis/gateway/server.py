@@ -24,8 +24,8 @@ from metropolis.gateway.engine import EngineLostError
 from metropolis.gateway.limits import Limits
 from metropolis.gateway.models import model_in
 from metropolis.gateway.passing import redacted
+from metropolis.gateway.proxy import LEFT, Gateway
 from metropolis.gateway.refusals import Refusals
-from metropolis.gateway.relay import LEFT, Gateway
 from metropolis.gateway.responses import UnknownResponseError
 from metropolis.gateway.routes import OF_RESPONSES, ORDERED, PASSED, SERVER_INFO
 from metropolis.gateway.streaming import stream
@@ -62,7 +62,7 @@ class Server:
         said: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._gateway, self._access = gateway, access
-        self._refusals = Refusals(gateway.figures.turned_away, said)
+        self._refusals = Refusals(gateway.metrics.turned_away, said)
         self._connections = Connections(limits, self._refusals)
         self._is_draining = False
         self._handlings: set[asyncio.Task[object] | None] = set()
@@ -148,7 +148,7 @@ class Server:
         finally:
             self._handlings.discard(handling)
             if tenant := request.get(TENANT, ""):
-                self._gateway.figures.tenants[tenant, status] += 1
+                self._gateway.metrics.tenants[tenant, status] += 1
 
     async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         connection = request.protocol
@@ -287,11 +287,11 @@ class Server:
     async def _metrics(self, request: web.Request) -> web.Response:  # noqa: ARG002
         gateway, admission = self._gateway, self._gateway.admission
         names = [engine.name for engine in gateway.engines]
-        text = gateway.figures.text(
+        text = gateway.metrics.text(
             dict(zip(names, admission.is_up, strict=True)),
             dict(zip(names, admission.at_work, strict=True)),
             len(admission),
-            len(gateway.sessions),
+            len(gateway.programs),
             len(self._connections.open),
         )
         return web.Response(

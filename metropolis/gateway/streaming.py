@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from aiohttp import web
 
 from metropolis.gateway.engine import EngineLostError
-from metropolis.gateway.envelope import error_body
+from metropolis.gateway.response_builder import error_body
 from metropolis.gateway.routes import MESSAGES, RESPONSES
 
 

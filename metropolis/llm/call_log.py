@@ -57,7 +57,8 @@ class CallLog:
 
     `clock` says when they are sent and completed. `instant` is a number that grows whenever a task
     can have waited: None takes `clock`, which is right if that is virtual. A clock of wall time
-    also grows while ready tasks take their turns; there `metropolis.workers.loops.idles` is right.
+    also grows while ready tasks take their turns; `metropolis.workers.event_loop.idles` is right
+    there.
     """
 
     def __init__(

@@ -101,7 +101,7 @@ class Policy(ABC):
     def completed(self, execution: Execution) -> None:  # noqa: B027 -- not all care
         """A request has been answered."""
 
-    def withdrawn(self, request: QueuedRequest) -> None:  # noqa: B027 -- not all care
+    def cancelled(self, request: QueuedRequest) -> None:  # noqa: B027 -- not all care
         """Nobody waits for `request` any more; it has not been answered."""
 
     def program_ended(self, program: str) -> None:  # noqa: B027 -- not all care

@@ -66,10 +66,10 @@ class Combined(Policy):
             call(policy.passed, now_s)
         self._follow()
 
-    def withdrawn(self, request: QueuedRequest) -> None:
+    def cancelled(self, request: QueuedRequest) -> None:
         """Tell all."""
         for policy in self._policies:
-            call(policy.withdrawn, request)
+            call(policy.cancelled, request)
         self._follow()
 
     def completed(self, execution: Execution) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from metropolis.policy.levels import QUANTA_S, Call, Multilevel
+from metropolis.policy.multilevel_queue import QUANTA_S, Call, Multilevel
 from metropolis.types import MetropolisError
 
 

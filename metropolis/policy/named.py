@@ -29,14 +29,14 @@ DISPATCHERS = "metropolis.dispatchers"
 METHODS = {
     POLICIES: (
         (
-            *("rank", "arrived", "started", "preempted", "passed", "completed", "withdrawn"),
+            *("rank", "arrived", "started", "preempted", "passed", "completed", "cancelled"),
             *("program_ended", "function_ended"),
         ),
         "is a metropolis.policy.base.Policy",
     ),
     DISPATCHERS: (
         (
-            *("place", "completed", "withdrawn", "lost", "preempted"),
+            *("place", "completed", "cancelled", "lost", "preempted"),
             *("program_ended", "function_ended"),
         ),
         "is a metropolis.dispatch.base.Dispatcher",

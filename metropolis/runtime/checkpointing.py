@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from metropolis.runtime.checkpoint import Checkpoint, Checkpoints, Past
 from metropolis.store.base import Store
 from metropolis.types import AgentId, Step
-from metropolis.workers.leases import patiently
+from metropolis.workers.leases import retry
 from metropolis.world.base import Agent
 from metropolis.world.entities import Entity, Event
 from metropolis.world.saving import save
@@ -85,15 +85,15 @@ class InStore:
 
     def kept_minds(self) -> Mapping[AgentId, Any]:
         """See Source."""
-        return patiently(self._store.kept_minds)
+        return retry(self._store.kept_minds)
 
     def minds(self) -> Mapping[AgentId, Any]:
         """See Source."""
-        return patiently(self._store.minds, range(self._agents))
+        return retry(self._store.minds, range(self._agents))
 
     def world(self, step: Step) -> tuple[list[Entity], list[Event]]:
         """See Source."""
-        return patiently(self._store.world, step)
+        return retry(self._store.world, step)
 
 
 class Checkpointer:

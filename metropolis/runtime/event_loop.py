@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from selectors import BaseSelector
 
-from metropolis.workers.loops import cancel_all
+from metropolis.workers.event_loop import cancel_all
 from metropolis.workers.turns import Turns, noticing_ctrl_c
 from metropolis.workers.watchdog import Watchdog
 

@@ -21,8 +21,8 @@ from metropolis.durable import Mark
 from metropolis.llm.journal import Journal, read_journal
 from metropolis.runtime.calls_file import CallsFile, read_calls
 from metropolis.runtime.checkpoint import Checkpoint, Past
+from metropolis.runtime.edit_context import Edit, edited
 from metropolis.runtime.history import HistoryWriter, line_of, read_history
-from metropolis.runtime.moment import Edit, edited
 from metropolis.runtime.rerun import Rerun
 from metropolis.runtime.run_directory import Origin, RunDirectory
 from metropolis.types import MetropolisError, Step

@@ -19,8 +19,8 @@ from metropolis.policy.faults import RequestRefusedError, call, rank_of
 from metropolis.policy.named import DISPATCHERS, POLICIES, named
 from metropolis.rules.metrics import Metric, metric_named
 from metropolis.runtime.modes import MODES, Mode
-from metropolis.runtime.served_replay import ServedReplay
-from metropolis.sim.engines import Engines
+from metropolis.runtime.policy_replay import PolicyReplay
+from metropolis.sim.engines import SimulatedCluster
 from metropolis.sim.fleet import fleet_of
 from metropolis.sim.options import PoolOptions
 from metropolis.sim.profiles import load_profile
@@ -225,8 +225,8 @@ def _served(
     served: tuple[Policy, Dispatcher],
     progress: Progress | None,
 ) -> dict[str, Any]:
-    engines = Engines(setting.profile, *served, PoolOptions(setting.prefix_reuse))
-    running = ServedReplay(trace, controller, engines, mode.outstanding_max, progress)
+    engines = SimulatedCluster(setting.profile, *served, PoolOptions(setting.prefix_reuse))
+    running = PolicyReplay(trace, controller, engines, mode.outstanding_max, progress)
     running.run()
     return {
         "makespan_sim_s": running.now_sim_s,

@@ -12,13 +12,13 @@ from metropolis.llm.backends.replay import Replay
 from metropolis.llm.base import Completion, LLMError, Request
 from metropolis.llm.client import Client
 from metropolis.rules.rules import lockstep
-from metropolis.runtime.beginning import begin
 from metropolis.runtime.calls_file import read_calls
 from metropolis.runtime.checkpoint import Checkpoint
 from metropolis.runtime.history import read_history
+from metropolis.runtime.randomized_runs import Beginning, Trial
 from metropolis.runtime.reuse import check_unused
 from metropolis.runtime.run_directory import RunDirectory
-from metropolis.runtime.trials import Beginning, Trial
+from metropolis.runtime.setup import begin
 from metropolis.types import MetropolisError, Step
 from metropolis.world.base import Agent, World
 from metropolis.world.record import StepRecord

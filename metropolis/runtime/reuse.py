@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from metropolis.runtime.inspection import digest
+from metropolis.runtime.mutation_check import digest
 from metropolis.types import MetropolisError
 from metropolis.world.base import Agent, World
 

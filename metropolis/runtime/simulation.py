@@ -17,12 +17,10 @@ from metropolis.llm.base import Backend, BudgetExhausted
 from metropolis.llm.client import Client
 from metropolis.llm.journal import Journal
 from metropolis.runtime.arguments import check_arguments, client_of
-from metropolis.runtime.beginning import begin, bodies, check_steps, checked_reach, rule_of
 from metropolis.runtime.calls_file import CallsFile
 from metropolis.runtime.checkpoint import Checkpoint
 from metropolis.runtime.checkpointing import Checkpointer, InMemory, InStore, Source
-from metropolis.runtime.crew import check_workers, crew_of
-from metropolis.runtime.driver import Driver
+from metropolis.runtime.coordinator import Coordinator
 from metropolis.runtime.engine import Engine
 from metropolis.runtime.event_loop import event_loop
 from metropolis.runtime.history import HistoryWriter
@@ -31,18 +29,20 @@ from metropolis.runtime.result import INTERRUPTED, Interrupted, RunResult
 from metropolis.runtime.reuse import Used
 from metropolis.runtime.run_directory import RunDirectory
 from metropolis.runtime.run_trace import RunTrace, trace_meta
+from metropolis.runtime.setup import begin, bodies, check_steps, checked_reach, rule_of
 from metropolis.runtime.stored import StoredRun, stored_run
+from metropolis.runtime.worker_pool import check_workers, crew_of
 from metropolis.sim.virtual import IdleSelector, VirtualInstances
 from metropolis.store.outcome import Outcome
 from metropolis.trace.validate import validate_meta
 from metropolis.types import MetropolisError, Position, Step
-from metropolis.workers.answers import StoredAnswers
-from metropolis.workers.job import Job
-from metropolis.workers.leases import patiently
+from metropolis.workers.event_loop import cancel_all, loop_is_running
+from metropolis.workers.leases import retry
 from metropolis.workers.local import LocalWorker
-from metropolis.workers.loops import cancel_all, loop_is_running
+from metropolis.workers.response_cache import StoredAnswers
 from metropolis.workers.turns import Turns
 from metropolis.workers.watchdog import STALL_S, Watchdog
+from metropolis.workers.worker_spec import Job
 from metropolis.world.base import Agent, World
 from metropolis.world.checks import check_world_parts
 from metropolis.world.entities import Entity
@@ -293,7 +293,7 @@ class Simulation:
             self._directory.notes.clear()  # the checkpoints are not needed
         return found or self._checkpoint
 
-    def _driver(self, stored: StoredRun, steps: Step) -> Driver:
+    def _driver(self, stored: StoredRun, steps: Step) -> Coordinator:
         stored.begin(self.world, self.agents, self.seed, self._state, steps, self._now_s())
         job = Job(
             self.world,
@@ -309,8 +309,8 @@ class Simulation:
         )
         crew = crew_of(self._workers, self._ray_address, job, stored)
         names = [agent.name for agent in self.agents]
-        driver = Driver(stored.store, names, self.world.max_velocity, self._lease_s, crew)
-        self.client.has_spent(patiently(stored.store.bought))  # nobody else buys from now on
+        driver = Coordinator(stored.store, names, self.world.max_velocity, self._lease_s, crew)
+        self.client.has_spent(retry(stored.store.bought))  # nobody else buys from now on
         return driver
 
     # --- how it goes on
@@ -324,7 +324,7 @@ class Simulation:
             here.commit(outcome.step, outcome.agents)
 
         loop.run_until_complete(self.client.check())  # which finds the model's name for workers
-        engine: Engine | Driver
+        engine: Engine | Coordinator
         source: Source = here
         if self._stored is None:
             controller = self._controller(self._positions, [self.first_step] * len(names), steps)

@@ -17,7 +17,7 @@ from metropolis.runtime.checkpoint import Checkpoint
 from metropolis.runtime.run_directory import RunDirectory
 from metropolis.runtime.signature import flaw, sign
 from metropolis.store.base import RunInfo, Store, StoreError, reach_of
-from metropolis.store.opening import open_server
+from metropolis.store.factory import open_server
 from metropolis.types import MetropolisError, Step
 from metropolis.world.base import Agent, World
 from metropolis.world.saving import save

@@ -18,7 +18,7 @@ from metropolis.sim.instance import Asked, Instance
 from metropolis.sim.options import PoolOptions
 
 
-class Engines:
+class SimulatedCluster:
     """As many instances as the dispatcher's fleet has; whoever drives them keeps the time."""
 
     def __init__(

@@ -30,8 +30,8 @@ from typing import Any
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
 from metropolis.llm.usage import Purchases
+from metropolis.store.async_store import Link
 from metropolis.store.claim import NOWHERE, Claim, Lookahead
-from metropolis.store.link import Link
 from metropolis.store.outcome import NO_ANSWERS, Outcome, PaidAnswers
 from metropolis.types import AgentId, Dispatch, MetropolisError, Position, Step
 from metropolis.world.entities import Entity, Event
@@ -301,7 +301,7 @@ class Acknowledged:
 
     id: str
     outcome: Outcome
-    goes_on: bool
+    continues: bool
     """Whether the commit has dispatched its agent's next step."""
 
 

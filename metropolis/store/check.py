@@ -12,7 +12,7 @@ from metropolis.llm.journal import Key
 from metropolis.llm.usage import Purchases
 from metropolis.store.base import FencedOutError, Server, StoreError
 from metropolis.store.checked_run import AGENTS, FIRST_MIND, INFO, LEASE_S, CheckedRun
-from metropolis.store.claim import Lookahead, Slice
+from metropolis.store.claim import Lookahead, StateSnapshot
 from metropolis.store.outcome import Outcome
 from metropolis.types import Dispatch
 from metropolis.world.entities import AGENT, Entity, Event
@@ -225,7 +225,7 @@ def _check_lookahead(run: CheckedRun) -> None:
     run.require(run.store.claim("first", LEASE_S) is None, "dispatches more than lookahead allows")
 
 
-def _shown(what: Slice) -> tuple[object, ...]:
+def _shown(what: StateSnapshot) -> tuple[object, ...]:
     versions = sorted(what.versions, key=lambda version: version[1].name)
     later = sorted(what.later_versions, key=lambda version: version[:2])
     return versions, later, list(what.events), list(what.later_events)

@@ -29,7 +29,7 @@ NOWHERE: Mapping[AgentId, Lookahead] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class StateSnapshot:
     """The part of a world that a cluster may read; there may be more in it."""
 
     step: Step
@@ -53,7 +53,7 @@ class Slice:
         state.restore_events(self.events)
         return state
 
-    def after(self, outcome: Outcome) -> Slice:
+    def after(self, outcome: Outcome) -> StateSnapshot:
         """What the next step sees here."""
         following = self.step + 1
         seen = {entity.name: (since, entity) for since, entity in self.versions}
@@ -63,7 +63,7 @@ class Slice:
             if entity is not None:
                 seen[name] = following, entity
         events = [event for event in self.later_events if event.step == self.step]
-        return Slice(
+        return StateSnapshot(
             following,
             [*seen.values()],
             sorted([*outcome.events, *events], key=lambda event: event.source),
@@ -83,7 +83,7 @@ class Claim:
     worker: str
     step: Step
     agents: tuple[AgentId, ...]
-    slice: Slice
+    slice: StateSnapshot
     minds: Mapping[AgentId, Parts]
     """Of the members whose mind this worker cannot have: it did not commit their last step. In the
     parts of metropolis.world.parts."""
@@ -93,7 +93,7 @@ class Claim:
     """As far as an agent alone can go on without asking anybody, in what `slice` shows."""
 
     @property
-    def goes_on(self) -> bool:
+    def continues(self) -> bool:
         """Whether its worker need not ask before the next step."""
         return self.step + 1 < self.until
 

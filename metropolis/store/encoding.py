@@ -15,7 +15,7 @@ from metropolis.llm.journal import Key
 from metropolis.llm.usage import Purchases
 from metropolis.store.base import RunInfo, StoreError
 from metropolis.store.cells import Cells
-from metropolis.store.claim import Claim, Slice
+from metropolis.store.claim import Claim, StateSnapshot
 from metropolis.store.outcome import Outcome, outcome_to_json
 from metropolis.types import AgentId, Dispatch, Position, Step
 from metropolis.world.encoding import (
@@ -176,7 +176,7 @@ def _check_finite(value: Any, what: str) -> None:
 
 def slice_of(
     step: Step, versions: Iterable[tuple[Step, str, bytes]], lines: Iterable[bytes]
-) -> Slice:
+) -> StateSnapshot:
     """Of (since, name, body); an empty body: it is gone."""
     seen, later = [], []
     for since, name, body in versions:
@@ -186,7 +186,7 @@ def slice_of(
         elif entity is not None:
             seen.append((since, entity))
     events = events_of(lines)
-    return Slice(
+    return StateSnapshot(
         step,
         seen,
         [event for event in events if event.step < step],

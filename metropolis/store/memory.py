@@ -24,7 +24,6 @@ from metropolis.store.base import (
 )
 from metropolis.store.cells import Cells
 from metropolis.store.claim import NOWHERE, Claim, Lookahead
-from metropolis.store.contents import Contents
 from metropolis.store.encoding import (
     answers_of,
     bought_as,
@@ -39,6 +38,7 @@ from metropolis.store.encoding import (
     written_by,
 )
 from metropolis.store.outcome import NO_ANSWERS, Outcome, PaidAnswers, outcome_from_json
+from metropolis.store.run_state import Contents
 from metropolis.types import AgentId, Dispatch, Step
 from metropolis.world.entities import Entity, Event
 from metropolis.world.parts import Changes, applied
@@ -178,8 +178,8 @@ class MemoryStore(Store):
                 raise StoreError(f"the run {self._name!r} knows of no acknowledgement {after}")
             found = [(number, *ack) for number, ack in run.acks.items() if number > last]
         return [
-            Acknowledged(str(number), outcome_from_json(line), goes_on)
-            for number, _, line, goes_on in found[:most]
+            Acknowledged(str(number), outcome_from_json(line), continues)
+            for number, _, line, continues in found[:most]
         ]
 
     def nodes(self) -> Nodes:
@@ -346,8 +346,8 @@ class MemoryStore(Store):
                 run.bought.update(purchase(buyer, key, completion))
             self._changed.notify_all()
             following = claim.following(outcome).id
-            goes_on = lease_s is not None and following in run.clusters
-            if goes_on and run.clear_until(claim.agents[0]) > claim.until:
+            continues = lease_s is not None and following in run.clusters
+            if continues and run.clear_until(claim.agents[0]) > claim.until:
                 return self._described(run, following, claim.worker, claim.number)
             return True
 

@@ -27,7 +27,7 @@ All keys of a run begin with `metropolis:{RUN}:`; the braces keep them together 
     claims          hash: id -> "number worker"
     lasts           hash: worker -> "number id id …" of its last call
     leases          sorted set: id by the time (ms) at which the claim runs out
-    acks            stream: outcome -> JSON: Outcome; goes_on -> 1: the next step is dispatched, too
+    acks            stream: outcome -> JSON: Outcome; continues -> 1: the next step is dispatched
     acked           sorted set: entry of acks by step
     sinces          hash: entity -> "since@cell since@cell …": since when each version is seen, and
                     where it lies; no cell: it is gone
@@ -53,7 +53,8 @@ from metropolis.addresses import shown
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
 from metropolis.llm.usage import Purchases
-from metropolis.store import calls
+from metropolis.store import commands
+from metropolis.store.async_store import Link
 from metropolis.store.base import (
     Acknowledged,
     FencedOutError,
@@ -63,10 +64,11 @@ from metropolis.store.base import (
     Store,
     StoreError,
 )
-from metropolis.store.calls import mark_of, ms, number_of_call
 from metropolis.store.cells import Cells
 from metropolis.store.claim import NOWHERE, Claim, Lookahead
+from metropolis.store.commands import mark_of, ms, number_of_call
 from metropolis.store.connect import Client, speaking
+from metropolis.store.decoding import arguments_of, lines_of, pairs_of, versions_of
 from metropolis.store.encoding import (
     Written,
     cluster_of,
@@ -79,10 +81,8 @@ from metropolis.store.encoding import (
     written_at_first,
     written_by,
 )
-from metropolis.store.link import Link
 from metropolis.store.outcome import NO_ANSWERS, Outcome, PaidAnswers
 from metropolis.store.reading import inspection_of
-from metropolis.store.replies import arguments_of, lines_of, pairs_of, versions_of
 from metropolis.store.scripts import call
 from metropolis.types import AgentId, Dispatch, Step
 from metropolis.world.entities import Entity, Event
@@ -134,12 +134,12 @@ class RedisStore(Store):
         with self.speaking():
             return call(self._client, name, self.prefix, *arguments)
 
-    def _do(self, said: calls.Call[T]) -> T:
+    def _do(self, said: commands.Call[T]) -> T:
         reply = None
         try:
             while True:
                 command = said.send(reply)
-                if isinstance(command, calls.Script):
+                if isinstance(command, commands.Script):
                     reply = self._call(command.name, *command.arguments)
                 else:
                     with self.speaking():
@@ -202,7 +202,7 @@ class RedisStore(Store):
         ahead: Mapping[AgentId, Lookahead] = NOWHERE,
     ) -> None:
         """See Store."""
-        self._do(calls.dispatch(fence, clusters, edges, floor, self.reaches(ahead)))
+        self._do(commands.dispatch(fence, clusters, edges, floor, self.reaches(ahead)))
 
     def reaches(self, ahead: Mapping[AgentId, Lookahead]) -> dict[AgentId, str]:
         """As the scripts keep it."""
@@ -213,7 +213,7 @@ class RedisStore(Store):
 
     def acknowledgements(self, after: str, wait_s: float, most: int = 1000) -> list[Acknowledged]:
         """See Store."""
-        return self._do(calls.acknowledgements(self.prefix, self.shown, after, wait_s, most))
+        return self._do(commands.acknowledgements(self.prefix, self.shown, after, wait_s, most))
 
     def nodes(self) -> Nodes:
         """See Store."""
@@ -257,7 +257,7 @@ class RedisStore(Store):
         own: bool = False,
     ) -> list[Claim]:
         """See Store."""
-        return self._do(calls.claims(self.prefix, worker, lease_s, wait_s, affinity, most, own))
+        return self._do(commands.claims(self.prefix, worker, lease_s, wait_s, affinity, most, own))
 
     def minds(self, agents: Iterable[AgentId]) -> dict[AgentId, Any]:
         """See Store."""
@@ -287,7 +287,7 @@ class RedisStore(Store):
 
     def keep_answer(self, key: Key, completion: Completion, buyer: str = "") -> None:
         """See Store."""
-        self._do(calls.keep_answer(key, completion, buyer))
+        self._do(commands.keep_answer(key, completion, buyer))
 
     def commit(
         self,
@@ -300,7 +300,7 @@ class RedisStore(Store):
     ) -> Claim | bool:
         """See Store."""
         written = self.written(claim, outcome, minds)
-        return self._do(calls.commit(claim, written, answers, buyer, lease_s))
+        return self._do(commands.commit(claim, written, answers, buyer, lease_s))
 
     def written(self, claim: Claim, outcome: Outcome, minds: Mapping[AgentId, Changes]) -> Written:
         """What a commit writes."""

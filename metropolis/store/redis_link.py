@@ -9,13 +9,13 @@ import redis
 
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
-from metropolis.store import calls
+from metropolis.store import commands
+from metropolis.store.async_store import Link
 from metropolis.store.base import Acknowledged
 from metropolis.store.claim import NOWHERE, Claim, Lookahead
-from metropolis.store.link import Link
 from metropolis.store.outcome import NO_ANSWERS, Outcome, PaidAnswers
+from metropolis.store.pipelined_connection import PipelinedConnection
 from metropolis.store.scripts import script
-from metropolis.store.wire import Wire
 from metropolis.types import AgentId, Dispatch, Step
 from metropolis.world.parts import Changes
 
@@ -33,18 +33,18 @@ class RedisLink(Link):
     def __init__(self, store: RedisStore) -> None:
         super().__init__(store)
         self._redis = store
-        self._wire, self._waits = Wire(store.url), Wire(store.url)
+        self._wire, self._waits = PipelinedConnection(store.url), PipelinedConnection(store.url)
 
     async def claims(
         self, worker: str, lease_s: float, wait_s: float, *, most: int, own: bool
     ) -> list[Claim]:
         """See Store."""
         prefix = self._redis.prefix
-        return await self._do(calls.claims(prefix, worker, lease_s, wait_s, 0, most, own))
+        return await self._do(commands.claims(prefix, worker, lease_s, wait_s, 0, most, own))
 
     async def keep_answer(self, key: Key, completion: Completion, buyer: str) -> None:
         """See Store."""
-        await self._do(calls.keep_answer(key, completion, buyer))
+        await self._do(commands.keep_answer(key, completion, buyer))
 
     async def commit(
         self,
@@ -57,12 +57,12 @@ class RedisLink(Link):
     ) -> Claim | bool:
         """See Store."""
         written = self._redis.written(claim, outcome, minds)
-        return await self._do(calls.commit(claim, written, answers, buyer, lease_s))
+        return await self._do(commands.commit(claim, written, answers, buyer, lease_s))
 
     async def acknowledgements(self, after: str, wait_s: float) -> list[Acknowledged]:
         """See Store."""
         about = self._redis.prefix, self._redis.shown
-        return await self._do(calls.acknowledgements(*about, after, wait_s, MOST))
+        return await self._do(commands.acknowledgements(*about, after, wait_s, MOST))
 
     async def dispatch(
         self,
@@ -74,19 +74,19 @@ class RedisLink(Link):
     ) -> None:
         """See Store."""
         reaches = self._redis.reaches(ahead)
-        await self._do(calls.dispatch(fence, clusters, edges, floor, reaches))
+        await self._do(commands.dispatch(fence, clusters, edges, floor, reaches))
 
     async def close(self) -> None:
         """See Link."""
         await self._wire.close()
         await self._waits.close()
 
-    async def _do(self, said: calls.Call[T]) -> T:
+    async def _do(self, said: commands.Call[T]) -> T:
         reply = None
         try:
             while True:
                 command = said.send(reply)
-                if isinstance(command, calls.Script):
+                if isinstance(command, commands.Script):
                     reply = await self._run(command)
                 else:
                     reply = await self._waits.ask(*command.arguments)
@@ -97,7 +97,7 @@ class RedisLink(Link):
             found: T = end.value
             return found
 
-    async def _run(self, command: calls.Script) -> object:
+    async def _run(self, command: commands.Script) -> object:
         text, digest = script(command.name)
         arguments = 1, self._redis.prefix, *command.arguments
         try:

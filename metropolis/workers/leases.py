@@ -41,8 +41,10 @@ class Pulse:
             self._beat()
 
 
-async def awaited(call: Callable[P, Awaitable[T]], *arguments: P.args, **options: P.kwargs) -> T:
-    """The same as `patiently`, for coroutines."""
+async def retry_async(
+    call: Callable[P, Awaitable[T]], *arguments: P.args, **options: P.kwargs
+) -> T:
+    """The same as `retry`, for coroutines."""
     deadline_s = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -53,7 +55,7 @@ async def awaited(call: Callable[P, Awaitable[T]], *arguments: P.args, **options
             await asyncio.sleep(PAUSE_S)
 
 
-def patiently(call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+def retry(call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
     """What `call` returns; while the store does not answer it is asked again, for PATIENCE_S."""
     deadline_s = time.monotonic() + PATIENCE_S
     while True:

@@ -16,7 +16,7 @@ from metropolis.llm.call_log import CallLog, CallRecord, current_strand, follow_
 from metropolis.llm.client import Client
 from metropolis.store.outcome import Outcome
 from metropolis.types import AgentId, Dispatch, Step
-from metropolis.workers.loops import idles
+from metropolis.workers.event_loop import idles
 from metropolis.workers.threads import DaemonThreads
 from metropolis.workers.turns import Turn, Turns
 from metropolis.world.base import Agent, World

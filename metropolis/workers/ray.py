@@ -23,11 +23,11 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from metropolis.store.base import StoreError, StoreUnavailableError
 from metropolis.store.server import RedisServer
 from metropolis.types import MetropolisError
-from metropolis.workers.job import Job
-from metropolis.workers.leases import patiently
+from metropolis.workers.leases import retry
+from metropolis.workers.module_shipping import Sources, sources_of
 from metropolis.workers.ray_cluster import check_address, join_ray
-from metropolis.workers.sources import Sources, sources_of
 from metropolis.workers.watchdog import Watchdog, say
+from metropolis.workers.worker_spec import Job
 
 STOP_S = 5.0
 """How long an actor may take to give back what it is at."""
@@ -97,7 +97,7 @@ class _Actor:
     ) -> None:
         sys.meta_path.insert(0, Sources(sources))
         job: Job = ray.cloudpickle.loads(await shared[0])
-        with await asyncio.to_thread(patiently, RedisServer, url) as server:
+        with await asyncio.to_thread(retry, RedisServer, url) as server:
             worker = job.worker(uuid.uuid4().hex, server.store(run), buyer)
             # Or collections look through all that Ray imports, for 65 ms within the first second.
             gc.collect()

@@ -17,7 +17,7 @@ from types import FrameType, TracebackType
 from typing import Any, Protocol, TypeVar
 
 from metropolis.types import AgentError, MetropolisError, Step
-from metropolis.workers.loops import complete
+from metropolis.workers.event_loop import complete
 from metropolis.world.mistakes import alone, explain, explanation_of, sentence_of
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from metropolis.bench.stub_server import stub_server
 from tests.cli.conftest import Run
 
 PLUGINS = """
-from metropolis.dispatch.fixed import LeastUsed
+from metropolis.dispatch.fixed import LeastLoaded
 from metropolis.policy.fixed import Fcfs
 
 class Mine({base}):
@@ -29,7 +29,7 @@ METHODS = [
 
 def write(kind: str, method: str) -> tuple[str, str]:
     """A plug-in whose `method` raises; the option that names it."""
-    base = {"policy": "Fcfs", "dispatcher": "LeastUsed"}[kind]
+    base = {"policy": "Fcfs", "dispatcher": "LeastLoaded"}[kind]
     content = PLUGINS.format(base=base, method=method)
     Path("mine.py").write_text(content)
     return f"--{kind}", "mine.py:Mine"

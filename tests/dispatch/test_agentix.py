@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metropolis.dispatch.agentix import THRESHOLD_TOKENS, DataLocal
+from metropolis.dispatch.agentix import THRESHOLD_TOKENS, ProgramAffinity
 from metropolis.dispatch.base import Fleet
 from metropolis.policy.base import Execution, QueuedRequest
 
@@ -18,7 +18,7 @@ def request(number: int, program: str, prompt_tokens: int) -> QueuedRequest:
 
 @given(st.data())
 def test_long_prompts_go_home_and_short_ones_where_least_is(data: st.DataObject) -> None:
-    dispatcher, home = DataLocal(FLEET), dict[str, int]()
+    dispatcher, home = ProgramAffinity(FLEET), dict[str, int]()
     at_work: list[list[QueuedRequest]] = [[] for _ in range(FLEET.instances)]
     for number in range(data.draw(st.integers(1, 40))):
         tokens = data.draw(st.sampled_from([1, THRESHOLD_TOKENS, THRESHOLD_TOKENS + 1, 9000]))
@@ -39,7 +39,7 @@ def test_long_prompts_go_home_and_short_ones_where_least_is(data: st.DataObject)
 
 
 def test_a_program_moves_when_its_instance_is_closed() -> None:
-    dispatcher = DataLocal(FLEET, threshold_tokens=10)
+    dispatcher = ProgramAffinity(FLEET, threshold_tokens=10)
     assert dispatcher.place(request(0, "p", 11), 0.0) == 0
     dispatcher.closed = {0}
     assert dispatcher.place(request(1, "p", 11), 0.0) == 1
@@ -50,7 +50,7 @@ def test_a_program_moves_when_its_instance_is_closed() -> None:
 
 
 def test_a_program_has_no_home_when_its_instance_is_lost() -> None:
-    dispatcher = DataLocal(FLEET, threshold_tokens=10)
+    dispatcher = ProgramAffinity(FLEET, threshold_tokens=10)
     assert dispatcher.place(request(0, "p", 11), 0.0) == 0
     assert dispatcher.place(request(1, "q", 11), 0.0) == 1
     dispatcher.lost(0)

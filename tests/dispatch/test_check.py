@@ -8,7 +8,7 @@ import pytest
 
 from metropolis.dispatch.base import Dispatcher, Fleet
 from metropolis.dispatch.check import BrokenPluginError, check_dispatcher, check_policy
-from metropolis.dispatch.fixed import LeastUsed
+from metropolis.dispatch.fixed import LeastLoaded
 from metropolis.policy.base import Policy, QueuedRequest
 from metropolis.policy.named import DISPATCHERS, POLICIES, named, names_of
 
@@ -117,7 +117,7 @@ class Another(Dispatcher):
         return 0
 
 
-class Attached(LeastUsed):
+class Attached(LeastLoaded):
     """Believes that an instance is lost but once."""
 
     def __init__(self, fleet: Fleet) -> None:
@@ -128,7 +128,7 @@ class Attached(LeastUsed):
         del self._caches[instance]
 
 
-class Ungrateful(LeastUsed):
+class Ungrateful(LeastLoaded):
     """Believes that every program has been asked of instance 0."""
 
     def __init__(self, fleet: Fleet) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from metropolis.dispatch.base import Dispatcher, Fleet
-from metropolis.dispatch.fixed import LeastUsed
+from metropolis.dispatch.fixed import LeastLoaded
 from metropolis.policy.base import Policy, QueuedRequest
 from metropolis.policy.combined import Combined
 from metropolis.policy.faults import PluginError
@@ -18,7 +18,7 @@ from metropolis.policy.mlfq import Mlfq
 from metropolis.runtime.replay import replay
 from metropolis.sim.options import PoolOptions
 from metropolis.sim.profiles import Profile, load_profile
-from metropolis.sim.serving import Serving
+from metropolis.sim.workload_simulation import Serving
 from metropolis.trace.generate.agentic import CO_LOCATED, workload
 from tests.runtime.test_replay import setting_for
 from tests.small_traces import small_trace
@@ -37,7 +37,7 @@ class Below(StepFirst):
         return -1
 
 
-class Astray(LeastUsed):
+class Astray(LeastLoaded):
     def place(self, request: QueuedRequest, now_s: float) -> int | None:
         return 99
 
@@ -52,12 +52,12 @@ class Deaf(StepFirst):
         raise KeyError("x")
 
 
-class Lost(LeastUsed):
+class Lost(LeastLoaded):
     def place(self, request: QueuedRequest, now_s: float) -> int | None:
         raise ValueError("lost")
 
 
-class Hesitant(LeastUsed):
+class Hesitant(LeastLoaded):
     """Places the first request, and never again."""
 
     has_placed = False
@@ -70,17 +70,21 @@ class Hesitant(LeastUsed):
 
 
 FAULTS: list[tuple[Callable[[], Policy], type[Dispatcher], str]] = [
-    (Halved, LeastUsed, "the policy Halved gave a request the rank 0.5; a rank is an int from 0"),
-    (lambda: Combined([Below(), Kairos()]), LeastUsed, "the policy Below gave a request the rank"),
+    (Halved, LeastLoaded, "the policy Halved gave a request the rank 0.5; a rank is an int from 0"),
+    (
+        lambda: Combined([Below(), Kairos()]),
+        LeastLoaded,
+        "the policy Below gave a request the rank",
+    ),
     (Fcfs, Astray, "the dispatcher Astray placed a request on the instance 99; .* are 0 to 1"),
     (
         Failing,
-        LeastUsed,
+        LeastLoaded,
         r"the policy Failing failed in rank: .*test_faults\.py:\d+: KeyError: 'x'; mend",
     ),
     (
         lambda: Combined([Deaf(), Kairos()]),
-        LeastUsed,
+        LeastLoaded,
         r"policy Deaf failed in arrived: .*test_faults\.py:\d",
     ),
     (
@@ -122,7 +126,7 @@ def test_whatever_raises_is_named_with_its_method(
     base = Fcfs if is_plain else Mlfq  # which preempts before an engine has to
     made = failing(base, method)() if kind == "policy" else base()
     policy = Combined([StepFirst(), made]) if is_combined else made
-    dispatcher = (failing(LeastUsed, method) if kind == "dispatcher" else LeastUsed)(FLEET)
+    dispatcher = (failing(LeastLoaded, method) if kind == "dispatcher" else LeastLoaded)(FLEET)
     programs = workload(CO_LOCATED, 40, 40.0, seed=3)
     serving = Serving(programs, SMALL, policy, dispatcher, PoolOptions())
     sentence = f"^the {kind} Broken failed in {method}: {__file__}:\\d+: KeyError: 'x'; mend it"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metropolis.dispatch.base import Fleet
-from metropolis.dispatch.kairos import SLOT_S, UNKNOWN_S, TimeSlots
+from metropolis.dispatch.kairos import SLOT_S, UNKNOWN_S, KairosPacking
 from metropolis.policy.base import Execution, QueuedRequest
 
 FLEET = Fleet(instances=2, capacity_tokens=1000, tokens_per_s=20.0)
@@ -44,7 +44,7 @@ class Slow:
 
 @given(st.data())
 def test_a_request_goes_where_the_peak_is_lowest_or_waits(data: st.DataObject) -> None:
-    fast, slow, now_s = TimeSlots(FLEET), Slow(), 0.0
+    fast, slow, now_s = KairosPacking(FLEET), Slow(), 0.0
     for number in range(data.draw(st.integers(1, 25))):
         now_s += data.draw(st.sampled_from([0.0, 0.3, 2.0, 30.0]))
         if slow.held and data.draw(st.booleans()):
@@ -63,7 +63,7 @@ def test_a_request_goes_where_the_peak_is_lowest_or_waits(data: st.DataObject) -
 
 
 def test_an_instance_that_preempted_takes_nothing_until_one_has_left() -> None:
-    packing = TimeSlots(FLEET)
+    packing = KairosPacking(FLEET)
     first = packing.place(request(0, 10), 0.0)
     assert first == 0
     packing.preempted(0, 0.1)
@@ -75,7 +75,7 @@ def test_an_instance_that_preempted_takes_nothing_until_one_has_left() -> None:
 
 
 def test_what_a_function_takes_is_learned() -> None:
-    packing = TimeSlots(Fleet(1, 1000, 20.0))
+    packing = KairosPacking(Fleet(1, 1000, 20.0))
 
     def same(number: int) -> QueuedRequest:
         return QueuedRequest(number, "p", "plan", 300, 0.0, 0.0)

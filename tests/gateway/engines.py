@@ -13,14 +13,14 @@ from typing import Any
 from aiohttp import web
 
 from metropolis.dispatch.base import Dispatcher, Fleet
-from metropolis.dispatch.fixed import LeastUsed
+from metropolis.dispatch.fixed import LeastLoaded
 from metropolis.gateway.access import Access
 from metropolis.gateway.admission import Admission
 from metropolis.gateway.engine import LIMITS, Engine
 from metropolis.gateway.keys import engine_key
 from metropolis.gateway.limits import Limits
 from metropolis.gateway.probing import TEST_PROMPT
-from metropolis.gateway.relay import Gateway
+from metropolis.gateway.proxy import Gateway
 from metropolis.gateway.server import DEFAULTS, OPEN, Server
 from metropolis.llm.backends.connection import AnswerLimits
 from metropolis.policy.base import Policy
@@ -236,7 +236,7 @@ def counting(body: dict[str, Any]) -> Iterator[bytes]:
 async def gateway_before(
     *engines: StubEngine | RawServer,
     policy: Policy | None = None,
-    dispatcher: Callable[[Fleet], Dispatcher] = LeastUsed,
+    dispatcher: Callable[[Fleet], Dispatcher] = LeastLoaded,
     at_once: int = 4096,
     queue_limit: int = 10_000,
     idle_s: float = 60.0,

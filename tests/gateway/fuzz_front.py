@@ -18,13 +18,13 @@ from typing import Any
 import aiohttp
 
 from metropolis.dispatch.base import Fleet
-from metropolis.dispatch.fixed import LeastUsed
+from metropolis.dispatch.fixed import LeastLoaded
 from metropolis.gateway.access import Access
 from metropolis.gateway.admission import Admission
 from metropolis.gateway.engine import Engine
 from metropolis.gateway.keys import Keys
 from metropolis.gateway.limits import Limits
-from metropolis.gateway.relay import Gateway
+from metropolis.gateway.proxy import Gateway
 from metropolis.gateway.routes import ORDERED
 from metropolis.gateway.server import Server
 from metropolis.policy.agentix.policy import Plas
@@ -130,7 +130,7 @@ class Front:
             keys = Keys(self._keys_file, self._said)
         policy = Fcfs() if self._has_keys else Plas()
         engine = Engine(at if self._has_keys else f"sglang:{at}")
-        admission = Admission(policy, LeastUsed(Fleet(1, 100_000, 30.0)), 8, 100)
+        admission = Admission(policy, LeastLoaded(Fleet(1, 100_000, 30.0)), 8, 100)
         self.gateway = Gateway([engine], admission, 60.0, self._said)
         limits = Limits(body_bytes=100_000, header_s=5.0, stall_s=5.0, idle_s=5.0)
         access = Access(origins=["https://chat.example"], keys=keys)

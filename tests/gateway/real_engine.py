@@ -9,11 +9,11 @@ from typing import Any
 
 import aiohttp
 
-from metropolis.gateway.relay import Gateway
+from metropolis.gateway.proxy import Gateway
 from tests.gateway.engines import StubEngine, gateway_before, until
-from tests.gateway.test_partial import read
 from tests.gateway.test_preemption import Impatient, at_step
 from tests.gateway.test_server import post
+from tests.gateway.test_stream_state import read
 
 ENDLESS = 6000  # tokens: many seconds
 LENGTHS = (400, 1600, 6000)
@@ -100,8 +100,8 @@ async def preempted(real_url: str, path: str, body: dict[str, Any], stream: bool
             long = asyncio.create_task(one(url, tokens, done))
             await until(lambda: gateway.admission.yields or long.done())  # noqa: B023
             texts = [undisturbed, (await asyncio.gather(long, one(url, 5, done)))[0]]
-            if gateway.figures.preempted:  # else it had ended before the short one came
-                assert (done, gateway.figures.preempted) == ([5, tokens], 1)
+            if gateway.metrics.preempted:  # else it had ended before the short one came
+                assert (done, gateway.metrics.preempted) == ([5, tokens], 1)
                 return texts
     raise AssertionError("not preempted")
 

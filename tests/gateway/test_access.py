@@ -49,9 +49,9 @@ def test_a_key_lets_in_and_stays_in_the_gateway(keys: Keys, header: tuple[str, s
             assert "Cookie" not in engine.headers[0]
             assert engine.headers[0]["X-Own"] == "7"
             assert not [name for name in engine.headers[0] if "metropolis" in name.lower()]
-            assert gateway.figures.tenants == {("alice", 200): 1}
+            assert gateway.metrics.tenants == {("alice", 200): 1}
             labels = 'metropolis_tenant_requests_total{status="200",tenant="alice"} 1.0'
-            assert labels in gateway.figures.text({}, {}, 0, 0)
+            assert labels in gateway.metrics.text({}, {}, 0, 0)
 
     asyncio.run(ask())
 
@@ -70,11 +70,11 @@ def test_programs_of_tenants_are_apart(keys: Keys) -> None:
                 for key in (ALICE, BOB)
             ]
             await until(lambda: len(engine.raw) == 4)
-            assert len(gateway.sessions) == 4
+            assert len(gateway.programs) == 4
             again = {"Authorization": f"Bearer {ALICE}", "X-Metropolis-Program": "me"}
             asked.append(asyncio.create_task(post(url, chat("why"), headers=again)))
             await until(lambda: len(engine.raw) == 5)
-            assert len(gateway.sessions) == 4
+            assert len(gateway.programs) == 4
             engine.open.set()
             await asyncio.gather(*asked)
 
@@ -110,7 +110,7 @@ def test_without_a_right_key_nothing_is_told(keys: Keys, headers: dict[str, str]
                 async with session.get(f"{url}/health") as read:
                     assert (read.status, await read.json()) == (200, {"draining": False})
             assert not engine.raw
-            assert gateway.figures.turned_away["key"] == 6
+            assert gateway.metrics.turned_away["key"] == 6
 
     asyncio.run(ask())
 
@@ -222,7 +222,7 @@ def test_hosts_are_addresses_or_allowed(host: str, status: int) -> None:
             back = await post(url, chat("why"), headers={"Host": host})
             assert back[0] == status
             assert len(engine.raw) == (status == 200)
-            assert gateway.figures.turned_away["host"] == (status != 200)
+            assert gateway.metrics.turned_away["host"] == (status != 200)
 
     asyncio.run(ask())
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metropolis.dispatch.agentix import DataLocal
+from metropolis.dispatch.agentix import ProgramAffinity
 from metropolis.dispatch.base import Dispatcher, Fleet
-from metropolis.dispatch.fixed import InTurn, LeastUsed
-from metropolis.dispatch.kairos import TimeSlots
+from metropolis.dispatch.fixed import LeastLoaded, RoundRobin
+from metropolis.dispatch.kairos import KairosPacking
 from metropolis.gateway.admission import GONE_MAX, Admission, QueueFullError, Yielding
 from metropolis.policy.agentix.policy import Plas
 from metropolis.policy.base import Execution, Policy, QueuedRequest
@@ -57,7 +57,7 @@ class Watched(StepFirst):
         assert self.state[execution.request.id] == "runs"
         self.state[execution.request.id] = "over"
 
-    def withdrawn(self, request: QueuedRequest) -> None:
+    def cancelled(self, request: QueuedRequest) -> None:
         assert self.state[request.id] in ("waits", "runs")
         self.state[request.id] = "over"
 
@@ -94,10 +94,10 @@ class World:
                 execution = Execution(request, engine, request.arrived_s, self.now_s, 5)
                 self.admission.answered(execution)
             elif action == "lose":
-                self.admission.put_back(request, engine)
+                self.admission.requeue(request, engine)
                 self.ask(request, anew=True)
             else:
-                self.admission.withdraw(request, engine)
+                self.admission.cancel_placed(request, engine)
         await self.settle()
 
     async def settle(self) -> None:
@@ -118,7 +118,7 @@ class World:
         assert len(admission) == len(self.tasks)
 
 
-@pytest.mark.parametrize("make", [InTurn, LeastUsed, TimeSlots])
+@pytest.mark.parametrize("make", [RoundRobin, LeastLoaded, KairosPacking])
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 99)), max_size=60))
 def test_bounds_and_bookkeeping_hold(
@@ -139,7 +139,7 @@ def test_bounds_and_bookkeeping_hold(
                 is_up and n < AT_ONCE
                 for is_up, n in zip(world.admission.is_up, world.admission.at_work, strict=True)
             ]
-            if make is not TimeSlots:
+            if make is not KairosPacking:
                 assert not (waiting and any(is_open))
         for engine in range(ENGINES):
             await world.act("up", engine)
@@ -159,7 +159,7 @@ def test_policies_with_a_memory_are_told_all(
     make: Callable[[], Policy], actions: list[tuple[str, int]]
 ) -> None:
     async def run() -> None:
-        world = World(make(), LeastUsed)
+        world = World(make(), LeastLoaded)
         for action, choice in actions:
             await world.act(action, choice)
             world.check()
@@ -185,7 +185,7 @@ def test_ranks_that_change_by_time_alone_are_looked_at_in_time() -> None:
 
     async def run() -> None:
         policy = Due()
-        world = World(policy, LeastUsed)
+        world = World(policy, LeastLoaded)
         for engine in range(ENGINES):
             world.admission.open(engine, False)
         await world.act("arrive", 0)
@@ -200,7 +200,7 @@ def test_the_last_at_an_engine_that_answers_makes_place_for_who_ranks_before_it(
         preempts = True
 
     async def run() -> None:
-        world = World(Impatient(), InTurn)
+        world = World(Impatient(), RoundRobin)
         left: list[int] = []
         for step in (4, 3, 2, 4, 3, 2):  # two at each engine
             await world.act("arrive", step)
@@ -215,7 +215,7 @@ def test_the_last_at_an_engine_that_answers_makes_place_for_who_ranks_before_it(
         assert left == [4]
         await world.act("arrive", 0)
         assert left == [4]  # one at a time
-        world.admission.put_back(*world.placed.pop(4))
+        world.admission.requeue(*world.placed.pop(4))
         assert left == [4, 1]
         await world.settle()
         assert {request.step for request, _ in world.placed.values()} == {4, 3, 2, 0}
@@ -225,18 +225,18 @@ def test_the_last_at_an_engine_that_answers_makes_place_for_who_ranks_before_it(
 
 def test_a_full_queue_takes_none_but_those_put_back() -> None:
     async def run() -> None:
-        admission = Admission(Fcfs(), LeastUsed(Fleet(1, 1, 1.0)), 1, 1)
+        admission = Admission(Fcfs(), LeastLoaded(Fleet(1, 1, 1.0)), 1, 1)
         admission.open(0, True)
         assert await admission.place(queued(0)) == 0
         waiting = asyncio.create_task(admission.place(queued(1)))
         await asyncio.sleep(0)
         with pytest.raises(QueueFullError, match="1 requests wait already"):
             await admission.place(queued(2))
-        admission.put_back(queued(0), 0)
+        admission.requeue(queued(0), 0)
         assert await waiting == 0
         again = asyncio.create_task(admission.place(queued(0), anew=True))
         await asyncio.sleep(0)
-        admission.withdraw(queued(1), 0)
+        admission.cancel_placed(queued(1), 0)
         assert await again == 0
 
     asyncio.run(run())
@@ -245,7 +245,7 @@ def test_a_full_queue_takes_none_but_those_put_back() -> None:
 def test_a_request_that_cannot_be_ranked_is_refused_and_forgotten() -> None:
     async def run() -> None:
         policy = Combined([Topology(), Plas()])
-        admission = Admission(policy, LeastUsed(Fleet(1, 1, 1.0)), 1, 9)
+        admission = Admission(policy, LeastLoaded(Fleet(1, 1, 1.0)), 1, 9)
         with pytest.raises(MetropolisError, match="how many stages are left"):
             await admission.place(queued(0))
         assert len(admission) == 0
@@ -257,7 +257,7 @@ def test_a_request_that_cannot_be_ranked_is_refused_and_forgotten() -> None:
 
 def test_those_who_leave_while_no_engine_answers_are_forgotten() -> None:
     async def run() -> None:
-        admission = Admission(Fcfs(), LeastUsed(Fleet(1, 1, 1.0)), 1, 9)
+        admission = Admission(Fcfs(), LeastLoaded(Fleet(1, 1, 1.0)), 1, 9)
         for number in range(3 * GONE_MAX):
             task = asyncio.create_task(admission.place(queued(number)))
             await asyncio.sleep(0)
@@ -269,7 +269,7 @@ def test_those_who_leave_while_no_engine_answers_are_forgotten() -> None:
 
 
 def test_a_program_that_has_ended_is_forgotten_by_policy_and_dispatcher() -> None:
-    policy, dispatcher = Plas(), DataLocal(Fleet(2, 1 << 20, 20.0), threshold_tokens=1)
+    policy, dispatcher = Plas(), ProgramAffinity(Fleet(2, 1 << 20, 20.0), threshold_tokens=1)
     told: list[str] = []
     policy.program_ended = told.append  # type: ignore[method-assign]
     admission = Admission(policy, dispatcher, 1, 1)
@@ -288,7 +288,7 @@ class Undue(Fcfs):
 
 def test_a_due_time_that_is_no_number_fails_what_waits() -> None:
     async def run() -> None:
-        admission = Admission(Undue(), LeastUsed(Fleet(1, 1, 1.0)), 1, 9)
+        admission = Admission(Undue(), LeastLoaded(Fleet(1, 1, 1.0)), 1, 9)
         faults: list[PluginError] = []
         admission.on_fault = faults.append
         admission.open(0, True)

@@ -18,9 +18,9 @@ import metropolis.gateway.backend
 from metropolis.bench.stub_server import stub_server
 from metropolis.cli.run import command
 from metropolis.dispatch.base import Fleet
-from metropolis.dispatch.fixed import InTurn
-from metropolis.gateway.backend import InProcess
-from metropolis.gateway.sessions import Sessions
+from metropolis.dispatch.fixed import RoundRobin
+from metropolis.gateway.backend import LocalGateway
+from metropolis.gateway.programs import ProgramTracker
 from metropolis.llm.base import RateLimitedError, RefusedError, UnreachableError
 from metropolis.llm.check import check_backend
 from metropolis.llm.client import Client
@@ -34,8 +34,8 @@ from tests.llm.faults import FaultyServer
 CHAT = ({"role": "user", "content": "why"},)
 
 
-def before(*urls: str, said: Callable[[str], None] = lambda _: None) -> InProcess:
-    return InProcess(urls, StepFirst(), InTurn(Fleet(len(urls), 1000, 10.0)), said=said)
+def before(*urls: str, said: Callable[[str], None] = lambda _: None) -> LocalGateway:
+    return LocalGateway(urls, StepFirst(), RoundRobin(Fleet(len(urls), 1000, 10.0)), said=said)
 
 
 @pytest.mark.parametrize("owned_by", ["sglang", "vllm"])
@@ -57,13 +57,13 @@ def test_it_keeps_a_backends_promises(owned_by: str) -> None:
 def test_a_call_carries_its_program_function_and_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """To the gateway inside; its engine is told none of it."""
     came: list[Any] = []
-    enter = Sessions.enter
+    enter = ProgramTracker.enter
 
-    def noted(self: Sessions, asked: Any, now_s: float) -> Any:
+    def noted(self: ProgramTracker, asked: Any, now_s: float) -> Any:
         came.append(asked)
         return enter(self, asked, now_s)
 
-    monkeypatch.setattr(Sessions, "enter", noted)
+    monkeypatch.setattr(ProgramTracker, "enter", noted)
 
     async def run() -> None:
         engine = StubEngine()
@@ -104,7 +104,7 @@ def test_errors_of_engines_are_errors_of_the_backend(
             assert str(raised.value).startswith("the gateway before http://")
             told = re.search(r"HTTP (\d+)", str(raised.value))
             if told:  # by the engine, and so it is counted
-                (counted,) = backend.gateway.figures.requests
+                (counted,) = backend.gateway.metrics.requests
                 assert counted[-1] == int(told[1])
             await backend.close()
 

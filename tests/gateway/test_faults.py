@@ -12,9 +12,9 @@ import pytest
 from metropolis.policy.fixed import StepFirst
 from tests.gateway.engines import gateway_before, until
 from tests.gateway.models import Model, ModelEngine
-from tests.gateway.test_partial import bare, read
 from tests.gateway.test_preemption import Impatient, at_step
 from tests.gateway.test_server import PATHS, post
+from tests.gateway.test_stream_state import bare, read
 
 REQUESTS = 60
 
@@ -75,8 +75,8 @@ def test_whatever_is_preempted_or_lost_the_answer_is_that_of_one_engine(seed: in
                 await asyncio.sleep(0.05)
                 await engine.start()
             await asyncio.gather(*asked)
-            assert gateway.figures.preempted > 5
-            assert gateway.figures.retried > 0
+            assert gateway.metrics.preempted > 5
+            assert gateway.metrics.retried > 0
             assert gateway.admission.at_work == [0, 0]
             assert not gateway.admission.yields
 
@@ -100,7 +100,7 @@ def test_chats_outlive_their_engine_under_any_policy() -> None:
             assert status == 200
             assert same(answer, body, model)
             assert engines[1].bodies[0]["continue_final_message"]
-            assert gateway.figures.retried == 1
+            assert gateway.metrics.retried == 1
             await engines[0].start()
 
     asyncio.run(ask())

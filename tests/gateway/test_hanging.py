@@ -10,8 +10,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from metropolis.dispatch.fixed import InTurn
-from metropolis.gateway.relay import Gateway
+from metropolis.dispatch.fixed import RoundRobin
+from metropolis.gateway.proxy import Gateway
 from tests.gateway.engines import StubEngine, chat, gateway_before, until
 from tests.gateway.test_preemption import Impatient, at_step, counted, text_of, words
 from tests.gateway.test_server import PATHS, post
@@ -19,8 +19,8 @@ from tests.gateway.test_server import PATHS, post
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metropolis.gateway.relay.PROBE_EVERY_S", 0.01)
-    monkeypatch.setattr("metropolis.gateway.relay.PROBE_LOST_S", 0.01)
+    monkeypatch.setattr("metropolis.gateway.proxy.PROBE_EVERY_S", 0.01)
+    monkeypatch.setattr("metropolis.gateway.proxy.PROBE_LOST_S", 0.01)
     monkeypatch.setattr("metropolis.gateway.engine.PROBE_S", 0.3)
 
 
@@ -29,7 +29,7 @@ async def two(pieces: int) -> AsyncIterator[tuple[str, Gateway, StubEngine, Stub
     """The first gives so many pieces of streams and is asked first."""
     first, second = StubEngine(), StubEngine()
     first.pieces = asyncio.Semaphore(pieces)
-    before = gateway_before(first, second, policy=Impatient(), dispatcher=InTurn)
+    before = gateway_before(first, second, policy=Impatient(), dispatcher=RoundRobin)
     async with before as (url, gateway), asyncio.timeout(20):
         yield url, gateway, first, second
 
@@ -63,7 +63,7 @@ def test_requests_at_an_engine_that_hangs_go_on_elsewhere(
             assert len(second.raw) == 1
             if path == PATHS[1] and body["stream"]:
                 assert text_of(answer) == words(9)
-            assert gateway.figures.retried == 1
+            assert gateway.metrics.retried == 1
             assert gateway.admission.at_work == [0, 0]
             assert gateway.admission.is_up == [False, True]
             first.looks.set()
@@ -86,7 +86,7 @@ def test_an_engine_that_answers_all_but_looks_keeps_its_requests() -> None:
                 first.pieces.release()
             status, answer, _ = await asked
             assert (status, text_of(answer)) == (200, words(9))
-            assert (len(second.raw), gateway.figures.retried) == (0, 0)
+            assert (len(second.raw), gateway.metrics.retried) == (0, 0)
 
     asyncio.run(ask())
 
@@ -94,7 +94,7 @@ def test_an_engine_that_answers_all_but_looks_keeps_its_requests() -> None:
 def test_models_are_asked_of_another_engine_when_one_hangs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("metropolis.gateway.relay.PROBE_S", 0.3)
+    monkeypatch.setattr("metropolis.gateway.proxy.PROBE_S", 0.3)
 
     async def ask() -> None:
         async with two(0) as (url, _, first, _), aiohttp.ClientSession() as session:
@@ -126,6 +126,6 @@ def test_what_cannot_be_repeated_and_what_has_nowhere_to_go_waits() -> None:
                 first.pieces.release()
             assert (await begun)[0] == 200
             assert len(first.raw) == 1
-            assert gateway.figures.retried == 0
+            assert gateway.metrics.retried == 0
 
     asyncio.run(ask())

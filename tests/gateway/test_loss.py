@@ -10,8 +10,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from metropolis.dispatch.fixed import InTurn
-from metropolis.gateway.relayed import LOSSES_MAX
+from metropolis.dispatch.fixed import RoundRobin
+from metropolis.gateway.exchange import LOSSES_MAX
 from tests.gateway.engines import StubEngine, answer_to, chat, gateway_before, pieces_of, until
 from tests.gateway.test_preemption import counted, text_of, words
 from tests.gateway.test_server import PATHS, post
@@ -33,7 +33,7 @@ def test_engines_killed_and_restarted_in_mid_load(stream: bool) -> None:
         def is_past(answers: int) -> bool:
             return sum(engine.answered.total() for engine in engines) > answers
 
-        async with gateway_before(*engines, dispatcher=InTurn, at_once=8) as (url, gateway):
+        async with gateway_before(*engines, dispatcher=RoundRobin, at_once=8) as (url, gateway):
             asked = [asyncio.create_task(one(url, n)) for n in range(200)]
             for killed, answers in ((0, 20), (1, 60), (0, 100)):
                 await until(partial(is_past, answers))
@@ -41,9 +41,9 @@ def test_engines_killed_and_restarted_in_mid_load(stream: bool) -> None:
                 await asyncio.sleep(0.1)
                 await engines[killed].start()
             await asyncio.gather(*asked)
-            assert gateway.figures.retried > 0
+            assert gateway.metrics.retried > 0
             assert gateway.admission.at_work == [0, 0]
-            assert sum(gateway.figures.requests.values()) == 200
+            assert sum(gateway.metrics.requests.values()) == 200
 
     asyncio.run(ask())
 
@@ -66,7 +66,7 @@ def test_requests_wait_while_no_engine_answers() -> None:
 def test_dispatchers_are_told_once_of_an_engine_that_does_not_answer() -> None:
     told: list[int] = []
 
-    class Told(InTurn):
+    class Told(RoundRobin):
         def lost(self, instance: int) -> None:
             told.append(instance)
 
@@ -183,7 +183,7 @@ def test_a_connection_closed_while_idle_is_no_loss(kind: str) -> None:
             for n in range(3):
                 status, answer, _ = await post(url, chat(f"q{n}"))
                 assert (status, answer) == (200, b"{}")
-            assert gateway.figures.retried == 0
+            assert gateway.metrics.retried == 0
             assert gateway.admission.is_up == [True]
             assert len(engine.raw) == 5
             rids = {body.get("rid") for body in engine.bodies}

@@ -8,14 +8,14 @@ from collections.abc import Callable
 import pytest
 
 from metropolis.dispatch.base import Fleet
-from metropolis.dispatch.fixed import InTurn
-from metropolis.dispatch.kairos import TimeSlots
+from metropolis.dispatch.fixed import RoundRobin
+from metropolis.dispatch.kairos import KairosPacking
 from metropolis.gateway.engine import Engine
 from tests.gateway.engines import StubEngine, answer_to, chat, gateway_before, until
 from tests.gateway.test_server import post
 
 
-class Told(InTurn):
+class Told(RoundRobin):
     """Keeps what it is told."""
 
     def __init__(self, fleet: Fleet) -> None:
@@ -28,8 +28,8 @@ class Told(InTurn):
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metropolis.gateway.relay.PROBE_EVERY_S", 0.01)
-    monkeypatch.setattr("metropolis.gateway.relay.PROBE_LOST_S", 0.01)
+    monkeypatch.setattr("metropolis.gateway.proxy.PROBE_EVERY_S", 0.01)
+    monkeypatch.setattr("metropolis.gateway.proxy.PROBE_LOST_S", 0.01)
 
 
 def counted_again(engine: StubEngine) -> Callable[[], bool]:
@@ -70,7 +70,7 @@ def test_kairos_places_nothing_there_until_a_request_has_left() -> None:
     async def ask() -> None:
         engine = StubEngine("sglang")
         engine.open.clear()
-        async with gateway_before(engine, dispatcher=TimeSlots) as (url, gateway):
+        async with gateway_before(engine, dispatcher=KairosPacking) as (url, gateway):
             await until(counted_again(engine))
             asked = [asyncio.create_task(post(url, chat("first")))]
             await until(lambda: engine.raw)

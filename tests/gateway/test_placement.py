@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metropolis import Agent
-from metropolis.gateway.asked import read
+from metropolis.gateway.request_parsing import read
 from metropolis.llm import Backend, Client
 from metropolis.llm.backends.compatible import Compatible
 from metropolis.llm.backends.openai import OpenAIClient

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from metropolis.dispatch.base import Fleet
-from metropolis.dispatch.fixed import LeastUsed
+from metropolis.dispatch.fixed import LeastLoaded
 from metropolis.policy.base import Execution, QueuedRequest
 from metropolis.policy.fixed import Fcfs
 from metropolis.types import MetropolisError
@@ -44,7 +44,7 @@ def test_an_answer_of_which_nothing_could_be_learned_is_an_answer() -> None:
             for _ in range(2):
                 status, answer, _ = await post(url, chat("x"), headers=last)
                 assert (status, answer) == (200, answer_to("x"))
-            assert len(gateway.sessions) == 0
+            assert len(gateway.programs) == 0
             assert gateway.admission.at_work == [0]
 
     asyncio.run(ask())
@@ -56,7 +56,7 @@ def test_an_answer_of_which_nothing_could_be_learned_is_an_answer() -> None:
 class Unforgetting(Fcfs):
     """Cannot bear to be left."""
 
-    def withdrawn(self, request: QueuedRequest) -> None:
+    def cancelled(self, request: QueuedRequest) -> None:
         raise ZeroDivisionError
 
     def completed(self, execution: Execution) -> None:
@@ -65,10 +65,10 @@ class Unforgetting(Fcfs):
 
 def test_faults_keep_no_place_and_hide_no_answer() -> None:
     async def ask() -> None:
-        engine, made = StubEngine(), list[LeastUsed]()
+        engine, made = StubEngine(), list[LeastLoaded]()
 
-        def dispatcher(fleet: Fleet) -> LeastUsed:
-            made.append(LeastUsed(fleet))
+        def dispatcher(fleet: Fleet) -> LeastLoaded:
+            made.append(LeastLoaded(fleet))
             return made[0]
 
         async with gateway_before(engine, policy=Unforgetting(), dispatcher=dispatcher) as (
@@ -79,7 +79,7 @@ def test_faults_keep_no_place_and_hide_no_answer() -> None:
                 engine.status = status
                 assert (await post(url, chat("x")))[:2] == (status, answer_to("x"))
                 assert (gateway.admission.at_work, made[0]._at_work) == ([0], [0])
-            assert {key[-1]: n for key, n in gateway.figures.requests.items()} == {404: 1, 200: 1}
+            assert {key[-1]: n for key, n in gateway.metrics.requests.items()} == {404: 1, 200: 1}
 
     asyncio.run(ask())
 
@@ -156,7 +156,7 @@ class Stumbling(Fcfs):
 
 
 def test_a_fault_stops_no_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metropolis.gateway.relay.SWEEP_S", 0.01)
+    monkeypatch.setattr("metropolis.gateway.proxy.SWEEP_S", 0.01)
 
     async def ask() -> None:
         policy = Stumbling()
@@ -164,12 +164,12 @@ def test_a_fault_stops_no_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
             policy.fails = True
             await until(lambda: not policy.fails)
             await post(url, chat("x"), headers={"X-Metropolis-Program": "p"})
-            await until(lambda: len(gateway.sessions) == 0)
+            await until(lambda: len(gateway.programs) == 0)
 
     asyncio.run(ask())
 
 
-class Remembering(LeastUsed):
+class Remembering(LeastLoaded):
     """Which programs have ended."""
 
     ended: list[str]
@@ -184,7 +184,7 @@ def test_one_programs_end_spoils_no_answer_and_no_other_programs_end(
     ended: list[str] = []
     news: list[str] = []
     monkeypatch.setattr(Remembering, "ended", ended, raising=False)
-    monkeypatch.setattr("metropolis.gateway.relay.SWEEP_S", 0.01)
+    monkeypatch.setattr("metropolis.gateway.proxy.SWEEP_S", 0.01)
 
     async def ask() -> None:
         engine = StubEngine()
@@ -196,7 +196,7 @@ def test_one_programs_end_spoils_no_answer_and_no_other_programs_end(
             assert (status, answer) == (200, answer_to("last"))
             for program in ("much", "later"):  # these end by themselves
                 await post(url, chat("x"), headers={"X-Metropolis-Program": program})
-                await until(lambda: len(gateway.sessions) == 0)
+                await until(lambda: len(gateway.programs) == 0)
 
     asyncio.run(ask())
     assert ended == ["much", "much", "later"]
@@ -219,7 +219,7 @@ class Failing(Fcfs):
         raise KeyError("x")
 
 
-class Lost(LeastUsed):
+class Lost(LeastLoaded):
     """Cannot place."""
 
     def place(self, request: QueuedRequest, now_s: float) -> int | None:
@@ -262,7 +262,7 @@ class Whimsical(Fcfs):
         return 0 if self.is_good else -1
 
 
-class Astray(LeastUsed):
+class Astray(LeastLoaded):
     """Places nothing right but what is called `x`."""
 
     instance = 99
@@ -271,7 +271,7 @@ class Astray(LeastUsed):
         return super().place(request, now_s) if request.function == "x" else self.instance
 
 
-class Hesitant(LeastUsed):
+class Hesitant(LeastLoaded):
     """Always holds back."""
 
     def place(self, request: QueuedRequest, now_s: float) -> int | None:
@@ -365,7 +365,7 @@ def test_a_closed_instance_takes_nothing() -> None:
 
 
 def test_a_dispatcher_that_always_holds_back_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metropolis.gateway.relay.SWEEP_S", 0.01)
+    monkeypatch.setattr("metropolis.gateway.proxy.SWEEP_S", 0.01)
     monkeypatch.setattr("metropolis.gateway.admission.HOLD_S", 0.1)
     news: list[str] = []
 

@@ -54,7 +54,7 @@ def test_a_policy_that_preempts_lets_the_short_pass_the_long() -> None:
             assert await short == words(3)
             assert await long == words(60)
             assert order == ["short", "long"]
-            assert gateway.figures.preempted == 1
+            assert gateway.metrics.preempted == 1
             assert [body["prompt"].split()[0] for body in engine.bodies] == [
                 "long",
                 "short",
@@ -114,7 +114,7 @@ def test_other_requests_are_let_finish() -> None:
             await until(lambda: engine.raw)
             await post(url, counted("short", 1), path=PATHS[1])
             assert long.done()
-            assert gateway.figures.preempted == 0
+            assert gateway.metrics.preempted == 0
 
     asyncio.run(ask())
 
@@ -131,7 +131,7 @@ def test_a_plain_completion_outlives_its_engine() -> None:
             status, answer, _ = await asked
             assert (status, text_of(answer)) == (200, words(9))
             assert engines[1].bodies[0]["prompt"] == "p" + words(4)
-            assert gateway.figures.retried == 1
+            assert gateway.metrics.retried == 1
             await engines[0].start()
 
     asyncio.run(ask())
@@ -148,14 +148,14 @@ def test_clients_may_leave_while_a_preempted_stream_waits() -> None:
             await until(lambda: engine.sent)
             engine.open.clear()
             short = asyncio.create_task(post(url, counted("short", 1), path=PATHS[1]))
-            await until(lambda: gateway.figures.preempted == 1 and len(gateway.admission) == 1)
+            await until(lambda: gateway.metrics.preempted == 1 and len(gateway.admission) == 1)
             long.cancel()
             await until(lambda: len(gateway.admission) == 0)
             engine.open.set()
             status, answer, _ = await short
             assert (status, text_of(answer)) == (200, words(1))
             await until(lambda: gateway.admission.at_work == [0])
-            assert gateway.figures.aborted == 1
+            assert gateway.metrics.aborted == 1
 
     asyncio.run(ask())
 
@@ -169,7 +169,7 @@ def test_who_leaves_an_answer_that_is_being_joined_frees_the_engine() -> None:
             leaving = asyncio.create_task(post(url, body, path=PATHS[1]))
             await until(lambda: engine.sent == 3 and gateway.admission.yields)
             leaving.cancel()
-            await until(lambda: engine.left == 1 and gateway.figures.aborted == 1)
+            await until(lambda: engine.left == 1 and gateway.metrics.aborted == 1)
             assert gateway.admission.at_work == [0]
             assert not gateway.admission.yields
             await until(lambda: engine.aborted == [engine.bodies[0]["rid"]])

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metropolis.dispatch.base import Fleet
-from metropolis.dispatch.prefix import SharedPrefix
-from metropolis.gateway.asked import PIECE_CHARACTERS, PIECES_MAX, Asked, read
-from metropolis.gateway.sessions import Sessions
+from metropolis.dispatch.prefix import PrefixAffinity
+from metropolis.gateway.programs import ProgramTracker
+from metropolis.gateway.request_parsing import PIECE_CHARACTERS, PIECES_MAX, Asked, read
 
 TURNS = ("system", "user", "assistant", "user", "assistant")
 contents = st.lists(st.text(max_size=3 * PIECE_CHARACTERS), min_size=1, max_size=5)
@@ -101,11 +101,11 @@ def test_a_prefix_is_bounded_and_the_prompts_length_is_not(prompt: Any) -> None:
 
 
 def test_conversations_go_where_they_have_been() -> None:
-    dispatcher = SharedPrefix(Fleet(3, 100_000, 20.0))
-    sessions = Sessions(60.0, lambda _: None)
+    dispatcher = PrefixAffinity(Fleet(3, 100_000, 20.0))
+    programs = ProgramTracker(60.0, lambda _: None)
 
     def place(*texts: str) -> int | None:
-        return dispatcher.place(sessions.enter(chat(*texts), 0.0), 0.0)
+        return dispatcher.place(programs.enter(chat(*texts), 0.0), 0.0)
 
     first, second = ("be terse", "x" * 5000), ("be verbose", "y" * 5000)
     assert (place(*first), place(*second)) == (0, 1)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metropolis.gateway.priorities import PRIORITIES, REMEMBERED, Priorities
+from metropolis.gateway.priority_quantizer import PRIORITIES, REMEMBERED, Priorities
 from metropolis.policy.fixed import StepFirst
 from tests.gateway.engines import StubEngine, chat, gateway_before, until
 from tests.gateway.test_server import post

@@ -9,9 +9,9 @@ import aiohttp
 import pytest
 
 from metropolis.dispatch.base import Fleet
-from metropolis.dispatch.fixed import LeastUsed
-from metropolis.gateway.backend import InProcess
-from metropolis.gateway.priorities import PRIORITIES
+from metropolis.dispatch.fixed import LeastLoaded
+from metropolis.gateway.backend import LocalGateway
+from metropolis.gateway.priority_quantizer import PRIORITIES
 from metropolis.policy.fixed import Fcfs, StepFirst
 from metropolis.types import MetropolisError
 from tests.gateway.engines import StubEngine, chat, gateway_before, until
@@ -118,10 +118,10 @@ def test_a_clients_header_goes_to_no_other_engine_either() -> None:
 
 
 def test_the_smallest_kv_cache_is_the_dispatchers() -> None:
-    made: list[LeastUsed] = []
+    made: list[LeastLoaded] = []
 
-    def dispatcher(fleet: Fleet) -> LeastUsed:
-        made.append(LeastUsed(fleet))
+    def dispatcher(fleet: Fleet) -> LeastLoaded:
+        made.append(LeastLoaded(fleet))
         return made[0]
 
     async def ask() -> None:
@@ -179,7 +179,7 @@ def test_a_run_before_engines_of_different_models_is_refused() -> None:
         engines = StubEngine(), StubEngine()
         engines[0].models = ["vast"]
         urls = [await engine.start() for engine in engines]
-        backend = InProcess(urls, Fcfs(), LeastUsed(Fleet(2, 100, 1.0)))
+        backend = LocalGateway(urls, Fcfs(), LeastLoaded(Fleet(2, 100, 1.0)))
         with pytest.raises(MetropolisError, match=r"different models: .*'vast'.*'tiny'"):
             await backend.check()
         await backend.close()
@@ -192,8 +192,8 @@ def test_a_run_before_engines_of_different_models_is_refused() -> None:
 def test_an_engine_that_comes_back_with_another_model_gets_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("metropolis.gateway.relay.PROBE_EVERY_S", 0.05)
-    monkeypatch.setattr("metropolis.gateway.relay.PROBE_LOST_S", 0.05)
+    monkeypatch.setattr("metropolis.gateway.proxy.PROBE_EVERY_S", 0.05)
+    monkeypatch.setattr("metropolis.gateway.proxy.PROBE_LOST_S", 0.05)
     news: list[str] = []
 
     async def ask() -> None:

@@ -11,8 +11,8 @@ import openai
 import pytest
 
 from metropolis.dispatch.base import Fleet
-from metropolis.dispatch.fixed import LeastUsed
-from metropolis.gateway.backend import InProcess
+from metropolis.dispatch.fixed import LeastLoaded
+from metropolis.gateway.backend import LocalGateway
 from metropolis.gateway.routes import GENERATE, MESSAGES
 from metropolis.llm.check import check_backend
 from metropolis.policy.fixed import StepFirst
@@ -91,7 +91,7 @@ def test_a_client_that_leaves_is_aborted_in_the_engine(sglang_url: str, stream: 
             leaving = asyncio.create_task(post(url, endless, path=PATHS[1]))
             await until(lambda: metric(sglang_url, "sglang:num_running_reqs") == 1)
             leaving.cancel()
-            await until(lambda: gateway.figures.aborted == 1)
+            await until(lambda: gateway.metrics.aborted == 1)
             status, *_ = await post(url, GREEDY | ASKED[PATHS[1]], path=PATHS[1])
             assert status == 200  # it got the only place there is
 
@@ -135,7 +135,7 @@ def test_a_joined_answer_is_that_of_the_engine(
 
 def test_in_a_runs_process_it_keeps_a_backends_promises(sglang_url: str) -> None:
     async def ask() -> None:
-        backend = InProcess([sglang_url], StepFirst(), LeastUsed(Fleet(1, 40_000, 10.0)))
+        backend = LocalGateway([sglang_url], StepFirst(), LeastLoaded(Fleet(1, 40_000, 10.0)))
         await check_backend(backend)
         await backend.close()
 

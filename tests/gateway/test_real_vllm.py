@@ -107,7 +107,7 @@ def test_a_response_is_continued(vllm_url: str, stream: bool) -> None:
             status, answer, _ = await post(url, again, path=RESPONSES)
             assert status == 200
             assert json.loads(answer)["previous_response_id"] == first["id"]
-            assert len(gateway.sessions) == 1
+            assert len(gateway.programs) == 1
             async with asked(url, "GET", f"{RESPONSES}/{first['id']}") as kept:
                 assert (await kept.json())["id"] == first["id"]
 
@@ -121,7 +121,7 @@ def test_a_client_that_leaves_frees_the_engine(vllm_url: str) -> None:
             leaving = asyncio.create_task(post(url, endless, path=PATHS[1]))
             await until(lambda: metric(vllm_url, "vllm:num_requests_running") == 1)
             leaving.cancel()
-            await until(lambda: gateway.figures.aborted == 1)
+            await until(lambda: gateway.metrics.aborted == 1)
             assert (await post(url, BODIES[PATHS[1]], path=PATHS[1]))[0] == 200
 
     asyncio.run(ask())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from metropolis.dispatch.fixed import InTurn
+from metropolis.dispatch.fixed import RoundRobin
 from metropolis.gateway.access import Access
 from metropolis.gateway.keys import Keys
 from metropolis.gateway.responses import AGE_S, RESPONSES_MAX, FirstEvent, Responses, id_of
@@ -24,7 +24,7 @@ from tests.gateway.test_server import post
 def test_a_response_is_continued_where_it_was_made(stream: bool) -> None:
     async def ask() -> None:
         engines = [RouteEngine() for _ in range(3)]
-        async with gateway_before(*engines, dispatcher=InTurn) as (url, gateway):
+        async with gateway_before(*engines, dispatcher=RoundRobin) as (url, gateway):
             for engine in engines:
                 engine.raw.clear()
             id_, made_by = await respond(url, engines, None, stream)
@@ -32,7 +32,7 @@ def test_a_response_is_continued_where_it_was_made(stream: bool) -> None:
                 id_, engine_then = await respond(url, engines, id_, stream)
                 assert engine_then is made_by
                 await respond(url, engines, None, stream)  # in turn
-            assert len({key[1] for key in gateway.figures.requests}) == 1
+            assert len({key[1] for key in gateway.metrics.requests}) == 1
             for method, suffix in (("GET", ""), ("POST", "/cancel"), ("DELETE", "")):
                 async with asked(url, method, f"{RESPONSES}/{id_}{suffix}") as answer:
                     assert answer.status == 202
@@ -59,13 +59,13 @@ async def respond(
 def test_a_response_goes_on_in_the_program_it_began() -> None:
     async def ask() -> None:
         engines = [RouteEngine() for _ in range(2)]
-        async with gateway_before(*engines, dispatcher=InTurn) as (url, gateway):
+        async with gateway_before(*engines, dispatcher=RoundRobin) as (url, gateway):
             id_, _ = await respond(url, engines, None, stream=False)
-            assert len(gateway.sessions) == 1
+            assert len(gateway.programs) == 1
             await respond(url, engines, id_, stream=False)
-            assert len(gateway.sessions) == 1
+            assert len(gateway.programs) == 1
             await respond(url, engines, None, stream=False)
-            assert len(gateway.sessions) == 2
+            assert len(gateway.programs) == 2
 
     asyncio.run(ask())
 
@@ -73,7 +73,7 @@ def test_a_response_goes_on_in_the_program_it_began() -> None:
 def test_what_waits_for_one_engine_holds_up_no_other() -> None:
     async def ask() -> None:
         engines = [RouteEngine() for _ in range(2)]
-        async with gateway_before(*engines, dispatcher=InTurn, at_once=1) as (url, gateway):
+        async with gateway_before(*engines, dispatcher=RoundRobin, at_once=1) as (url, gateway):
             id_, made_by = await respond(url, engines, None, stream=False)
             other = engines[1 - engines.index(made_by)]
             made_by.open.clear()
@@ -96,7 +96,7 @@ def test_what_waits_for_one_engine_holds_up_no_other() -> None:
 def test_a_response_whose_engine_is_lost_is_told_in_a_sentence() -> None:
     async def ask() -> None:
         engines = [RouteEngine() for _ in range(2)]
-        async with gateway_before(*engines, dispatcher=InTurn, at_once=1) as (url, gateway):
+        async with gateway_before(*engines, dispatcher=RoundRobin, at_once=1) as (url, gateway):
             id_, made_by = await respond(url, engines, None, stream=False)
             made_by.open.clear()
             body = BODIES[RESPONSES] | {"previous_response_id": id_}
@@ -135,7 +135,7 @@ def test_a_response_is_its_tenants(tmp_path: Path) -> None:
                 body = BODIES[RESPONSES] | {"stream": stream}
                 assert (await post(url, body, path=RESPONSES, headers=alice))[0] == 200
             ids = [*engine.kept]
-            came, programs = len(engine.raw), len(gateway.sessions)
+            came, programs = len(engine.raw), len(gateway.programs)
             for id_ in (*ids, "resp_unknown"):
                 body = BODIES[RESPONSES] | {"previous_response_id": id_}
                 status, told, _ = await post(url, body, path=RESPONSES, headers=bob)
@@ -145,7 +145,7 @@ def test_a_response_is_its_tenants(tmp_path: Path) -> None:
                     path = f"{RESPONSES}/{id_}{suffix}"
                     async with asked(url, method, path, headers=bob) as refused:
                         assert refused.status == 404
-            assert (len(engine.raw), engine.paths, len(gateway.sessions)) == (came, [], programs)
+            assert (len(engine.raw), engine.paths, len(gateway.programs)) == (came, [], programs)
             for id_ in ids:
                 async with asked(url, "GET", f"{RESPONSES}/{id_}", headers=alice) as own:
                     assert own.status == 202

@@ -10,9 +10,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from metropolis.gateway.asked import read
 from metropolis.gateway.engine import Engine
 from metropolis.gateway.passing import redacted
+from metropolis.gateway.request_parsing import read
 from metropolis.gateway.routes import (
     GENERATE,
     MESSAGES,
@@ -43,7 +43,7 @@ def test_what_generates_waits_in_the_order_of_the_policy(path: str) -> None:
             assert [status for status, _, _ in await asyncio.gather(*tasks)] == [200] * 4
             assert [body["n"] for body in engine.bodies] == [0, 2, 5, 7]
             assert gateway.admission.at_work == [0]
-            assert 'latency_seconds_bucket{le="+Inf"} 4.0' in gateway.figures.text({}, {}, 0, 0)
+            assert 'latency_seconds_bucket{le="+Inf"} 4.0' in gateway.metrics.text({}, {}, 0, 0)
 
     asyncio.run(ask())
 
@@ -164,8 +164,8 @@ def test_what_is_passed_to_an_engine_that_hangs_goes_elsewhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("metropolis.gateway.engine.PROBE_S", 0.1)
-    monkeypatch.setattr("metropolis.gateway.relay.PROBE_EVERY_S", 0.05)
-    monkeypatch.setattr("metropolis.gateway.relay.PROBE_LOST_S", 0.05)
+    monkeypatch.setattr("metropolis.gateway.proxy.PROBE_EVERY_S", 0.05)
+    monkeypatch.setattr("metropolis.gateway.proxy.PROBE_LOST_S", 0.05)
 
     async def ask() -> None:
         engines = [RouteEngine() for _ in range(2)]

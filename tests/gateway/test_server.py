@@ -11,7 +11,7 @@ import aiohttp
 import openai
 import pytest
 
-from metropolis.dispatch.fixed import InTurn
+from metropolis.dispatch.fixed import RoundRobin
 from metropolis.gateway.limits import Limits
 from tests.gateway.engines import (
     StubEngine,
@@ -191,7 +191,7 @@ def test_a_full_queue_pushes_back() -> None:
             assert json.loads(answer)["error"]["message"].startswith("2 requests wait already")
             engine.open.set()
             assert [status for status, *_ in await asyncio.gather(*asked)] == [200] * 3
-            assert gateway.figures.refused == 1
+            assert gateway.metrics.refused == 1
 
     asyncio.run(ask())
 
@@ -211,7 +211,7 @@ def test_a_client_that_leaves_frees_the_engine(stream: bool, owned_by: str) -> N
             await asyncio.sleep(0.05)  # the first pieces are on their way
             for one in asked:
                 one.cancel()
-            await until(lambda: engine.left == 1 and gateway.figures.aborted == 2)
+            await until(lambda: engine.left == 1 and gateway.metrics.aborted == 2)
             assert (gateway.admission.at_work, len(gateway.admission)) == ([0], 0)
             assert len(engine.raw) == 1
             if owned_by == "sglang":
@@ -225,7 +225,7 @@ def test_a_thousand_connections_at_once() -> None:
         engines = [StubEngine() for _ in range(2)]
         for engine in engines:
             engine.open.clear()
-        async with gateway_before(*engines, dispatcher=InTurn) as (url, gateway):
+        async with gateway_before(*engines, dispatcher=RoundRobin) as (url, gateway):
             connector = aiohttp.TCPConnector(limit=0)
             async with aiohttp.ClientSession(connector=connector) as session:
 

@@ -14,11 +14,11 @@ from typing import Any
 import aiohttp
 
 from metropolis.dispatch.base import Fleet
-from metropolis.dispatch.fixed import LeastUsed
+from metropolis.dispatch.fixed import LeastLoaded
 from metropolis.gateway.admission import Admission
 from metropolis.gateway.engine import Engine
 from metropolis.gateway.limits import Limits
-from metropolis.gateway.relay import Gateway
+from metropolis.gateway.proxy import Gateway
 from metropolis.gateway.server import Server
 from metropolis.policy.fixed import Fcfs
 from tests.gateway.engines import StubEngine, gateway_before, until
@@ -69,7 +69,7 @@ def test_a_client_that_takes_nothing_for_long_has_left() -> None:
             gateway_before(engine, limits=Limits(stall_s=0.5)) as (url, gateway),
             reader_of(url),
         ):
-            await until(lambda: engine.left == 1 and gateway.figures.aborted == 1)
+            await until(lambda: engine.left == 1 and gateway.metrics.aborted == 1)
             assert engine.sent < PIECES
             assert gateway.admission.at_work == [0]
 
@@ -103,7 +103,7 @@ def test_who_reads_no_answer_locks_nobody_out() -> None:
                 async with asyncio.timeout(20):
                     while await status_of(f"{url}/health") != 200:
                         await asyncio.sleep(0.1)
-                assert gateway.figures.turned_away["connections"] > 0
+                assert gateway.metrics.turned_away["connections"] > 0
 
     asyncio.run(ask())
 
@@ -139,7 +139,7 @@ def test_a_client_that_sends_nothing_for_long_is_told_so() -> None:
         ):
             assert await reader.readuntil(b"\r\n") == b"HTTP/1.1 408 Request Timeout\r\n"
             assert b"nothing of the body has come for 0.1 s" in await reader.readuntil(b"}}")
-            assert (gateway.admission.at_work, len(gateway.sessions)) == ([0], 0)
+            assert (gateway.admission.at_work, len(gateway.programs)) == ([0], 0)
 
     asyncio.run(ask())
 
@@ -149,7 +149,7 @@ def test_what_has_not_come_whole_holds_up_no_end() -> None:
         engine = StubEngine()
         engine.open.clear()
         at = await engine.start()
-        admission = Admission(Fcfs(), LeastUsed(Fleet(1, 1000, 30.0)), 8, 8)
+        admission = Admission(Fcfs(), LeastLoaded(Fleet(1, 1000, 30.0)), 8, 8)
         server = Server(Gateway([Engine(at)], admission, 60.0))
         url = await server.start("127.0.0.1", 0)
         asked = asyncio.create_task(post(url, counted("a", 1), path=PATHS[1]))
@@ -187,7 +187,7 @@ def test_who_is_behind_is_not_preempted() -> None:
                 asked.append(asyncio.create_task(one))
                 await until(lambda: len(engine.raw) > len(asked))
             await asyncio.gather(*asked)
-            assert gateway.figures.preempted == 1
+            assert gateway.metrics.preempted == 1
             assert [body["prompt"][:4] for body in engine.bodies[1:]] == ["long", "shor", "long"]
             engine.piece_s = 0.0
             assert text_of(await answer.read()) == words(PIECES)

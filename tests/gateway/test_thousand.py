@@ -7,7 +7,7 @@ from functools import partial
 
 import openai
 
-from metropolis.dispatch.fixed import InTurn
+from metropolis.dispatch.fixed import RoundRobin
 from tests.gateway.engines import StubEngine, gateway_before, until
 
 REQUESTS = 1000
@@ -29,7 +29,7 @@ def test_none_is_lost_and_none_answered_again_but_those_at_work_at_a_kill() -> N
         def is_past(answers: int) -> bool:
             return sum(engine.answered.total() for engine in engines) > answers
 
-        async with gateway_before(*engines, dispatcher=InTurn, at_once=50) as (url, gateway):
+        async with gateway_before(*engines, dispatcher=RoundRobin, at_once=50) as (url, gateway):
             client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
             asked = [
                 asyncio.create_task(answer(client, f"q{n}", stream=bool(n % 2)))
@@ -44,9 +44,9 @@ def test_none_is_lost_and_none_answered_again_but_those_at_work_at_a_kill() -> N
             await client.close()
             for n, text in enumerate(answers_of):
                 assert text == (f"to q{n}!" if n % 2 else f"to q{n} — ¿sí?")
-            assert 0 < gateway.figures.retried <= 2 * 50
+            assert 0 < gateway.metrics.retried <= 2 * 50
             answered = engines[0].answered + engines[1].answered
             assert len(answered) == REQUESTS
-            assert answered.total() - REQUESTS <= gateway.figures.retried
+            assert answered.total() - REQUESTS <= gateway.metrics.retried
 
     asyncio.run(ask())

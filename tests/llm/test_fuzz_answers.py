@@ -17,8 +17,8 @@ from random import Random
 import pytest
 
 from metropolis.dispatch.base import Fleet
-from metropolis.dispatch.fixed import InTurn
-from metropolis.gateway.backend import InProcess
+from metropolis.dispatch.fixed import RoundRobin
+from metropolis.gateway.backend import LocalGateway
 from metropolis.gateway.engine import Engine
 from metropolis.llm import (
     Backend,
@@ -54,7 +54,7 @@ ROUTES = {"/generate": "generate", "/completions": "completions"}
 
 
 def gateway(policy: type[Policy], kind: str, url: str) -> Backend:
-    return InProcess([kind + url], policy(), InTurn(Fleet(1, 100_000, 30.0)))
+    return LocalGateway([kind + url], policy(), RoundRobin(Fleet(1, 100_000, 30.0)))
 
 
 TARGETS: dict[str, Callable[[str], Backend]] = {

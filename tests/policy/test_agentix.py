@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from metropolis.policy.agentix.policy import Atlas, Plas
 from metropolis.policy.base import Execution, Policy, QueuedRequest
 from metropolis.policy.fixed import Fcfs
-from metropolis.policy.levels import Multilevel
 from metropolis.policy.mlfq import Mlfq
+from metropolis.policy.multilevel_queue import Multilevel
 from metropolis.types import MetropolisError
 from tests.policy.steps import waits
 

@@ -259,7 +259,7 @@ def test_of_an_unknown_function_a_few_requests_at_a_time_go_first(data: st.DataO
     first: list[QueuedRequest] = []
     for _ in range(4 * TRIALS):
         if first and data.draw(st.booleans()):
-            policy.withdrawn(first.pop())
+            policy.cancelled(first.pop())
         number = next(numbers)
         request = QueuedRequest(number, f"n{number}", "new", 1, 0.0, 0.0)
         policy.arrived(request)

@@ -9,7 +9,7 @@ import pytest
 
 from metropolis import Agent, MetropolisError, Scenario, check_world
 from metropolis.runtime.check_world import findings
-from metropolis.runtime.inspection import digest, mutable_parts
+from metropolis.runtime.mutation_check import digest, mutable_parts
 from metropolis.world.scenario import scenario_names
 from tests.runtime.walkers import Meadow, PlainWalker, Walker, author
 from tests.world.planted import PLANTED, DrawsInReset, Yard, yard

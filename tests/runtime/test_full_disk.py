@@ -74,7 +74,7 @@ def full_after(writes: int, name: str) -> Iterator[None]:
         yield
 
 
-def goes_on(out: Path, kind: type[Walker], whole: RunResult) -> None:
+def continues(out: Path, kind: type[Walker], whole: RunResult) -> None:
     result = simulation(out, kind, resume=True).run(STEPS)
     assert (result.history_sha256, result.calls) == (whole.history_sha256, whole.calls)
     assert (out / "trace.parquet").exists()
@@ -89,7 +89,7 @@ def test_a_full_disk_ends_a_run_that_can_be_resumed(tmp_path: Path, kind: type[W
         said = r"/journal\.jsonl: cannot be written: File too large$"
         with file_size_at_most(size_bytes), pytest.raises(UnwritableError, match=said):
             run.run(STEPS)
-        goes_on(out, kind, whole)
+        continues(out, kind, whole)
 
 
 @pytest.mark.parametrize("kind", [Walker, Stubborn])
@@ -102,4 +102,4 @@ def test_the_file_is_named(tmp_path: Path, kind: type[Walker], name: str) -> Non
         said = rf"/{name}(/\d+\.json)?: cannot be written: No space left on device$"
         with full_after(writes, name), pytest.raises(UnwritableError, match=said):
             run.run(STEPS)
-        goes_on(out, kind, whole)
+        continues(out, kind, whole)

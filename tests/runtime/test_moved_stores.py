@@ -13,7 +13,7 @@ from metropolis.llm.backends.scripted import Scripted
 from metropolis.runtime.result import RunResult
 from metropolis.runtime.simulation import Simulation
 from metropolis.store.embedded import EmbeddedServer
-from metropolis.store.opening import open_server
+from metropolis.store.factory import open_server
 from tests.runtime.walkers import Meadow, Walker, author
 
 STEPS = 6

@@ -98,7 +98,7 @@ def test_a_rule_one_tile_looser_is_caught(monkeypatch: pytest.MonkeyPatch) -> No
     for seed in range(60):
         exact = run(random_meadow(seed, "chebyshev"), 12, seed=seed)
         with monkeypatch.context() as patch:
-            patch.setattr("metropolis.runtime.beginning.versioned", looser)
+            patch.setattr("metropolis.runtime.setup.versioned", looser)
             try:
                 loose = run(random_meadow(seed, "chebyshev"), 12, seed=seed)
             except (CausalityError, AssertionError):

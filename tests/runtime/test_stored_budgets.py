@@ -11,8 +11,8 @@ from metropolis.llm.client import Client
 from metropolis.llm.journal import Key
 from metropolis.runtime.simulation import Simulation
 from metropolis.store.memory import MemoryServer
-from metropolis.workers.job import Job
 from metropolis.workers.turns import Turns
+from metropolis.workers.worker_spec import Job
 from tests.runtime.walkers import Meadow, Walker, author, choose
 from tests.store.lines import begin
 

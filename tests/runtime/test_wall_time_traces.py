@@ -17,7 +17,7 @@ from metropolis.runtime.result import RunResult
 from metropolis.runtime.simulation import Simulation
 from metropolis.sim.profiles import load_profile
 from metropolis.sim.virtual import VirtualInstances
-from metropolis.workers.loops import idles
+from metropolis.workers.event_loop import idles
 from tests.llm.fakes import Fake
 from tests.llm.virtual_loop import run_virtually
 from tests.runtime.talkers import WAYS, PlainTalker, Square, Talker, author

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from metropolis._core import InstancePool, Profile, Request
 from metropolis.dispatch.base import Fleet
-from metropolis.dispatch.fixed import LeastUsed
+from metropolis.dispatch.fixed import LeastLoaded
 from metropolis.policy.agentix.policy import Atlas
 from metropolis.policy.base import Execution, QueuedRequest
-from metropolis.sim.engines import Engines
+from metropolis.sim.engines import SimulatedCluster
 from metropolis.sim.options import PoolOptions, Preemption
-from metropolis.sim.serving import Serving
+from metropolis.sim.workload_simulation import Serving
 from metropolis.trace.generate import agentix
 
 SLOTS = 3
@@ -71,9 +71,11 @@ def drive(
     policy: Watched,
     engine: Profile,
     preemption: Preemption,
-) -> tuple[list[Execution], Engines]:
+) -> tuple[list[Execution], SimulatedCluster]:
     fleet = Fleet(1, engine.kv_capacity_tokens, 50.0)
-    engines = Engines(engine, policy, LeastUsed(fleet), PoolOptions(preemption=preemption))
+    engines = SimulatedCluster(
+        engine, policy, LeastLoaded(fleet), PoolOptions(preemption=preemption)
+    )
     coming, answered = arrivals[::-1], list[Execution]()
     while coming or policy.waiting or policy.running:
         now_s = min(engines.next_event_sim_s(), coming[-1][0].arrived_s if coming else inf)
@@ -140,7 +142,7 @@ def test_what_a_program_has_said_is_not_computed_again(name: str) -> None:
     ended_s = {}
     for reuse in (False, True):
         fleet = Fleet(1, engine.kv_capacity_tokens, 1000.0)
-        serving = Serving([program], engine, Atlas(), LeastUsed(fleet), PoolOptions(reuse))
+        serving = Serving([program], engine, Atlas(), LeastLoaded(fleet), PoolOptions(reuse))
         ended_s[reuse] = serving.run().programs[0].ended_sim_s - program.arrival_s
     texts: dict[int | None, int] = {}
     for call in program.calls:

@@ -23,8 +23,8 @@ from metropolis.store.base import StoreError, StoreUnavailableError
 from metropolis.store.check import check_store
 from metropolis.store.connect import flaw, warnings
 from metropolis.store.embedded import EmbeddedServer, _valkey
+from metropolis.store.factory import address_from_environment, open_server
 from metropolis.store.memory import MemoryServer
-from metropolis.store.opening import address_from_environment, open_server
 from metropolis.store.server import RedisServer
 from tests.store.conftest import REDIS
 from tests.store.lines import begin, claimed, commit, dispatch

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from metropolis.store import calls
+from metropolis.store import commands
 from metropolis.store.claim import Claim
 from metropolis.store.embedded import EmbeddedServer
 from metropolis.store.redis import RedisStore
@@ -25,14 +25,14 @@ class Waiter:
     def __init__(self, store: RedisStore, lease_s: float = LEASE_S, most: int = 8) -> None:
         self._store = store
         self._client = redis.Redis.from_url(store.url)
-        self._said: Generator[Any, Any, list[Claim]] = calls.claims(
+        self._said: Generator[Any, Any, list[Claim]] = commands.claims(
             store.prefix, "test", lease_s, 60.0, 0, most, True
         )
         self._waiting = self._ask(next(self._said))
 
     def _ask(self, command: Any) -> Any:
         """The command that waits, after what is asked before it."""
-        while isinstance(command, calls.Script):
+        while isinstance(command, commands.Script):
             reply = call(self._client, command.name, self._store.prefix, *command.arguments)
             command = self._said.send(reply)
         return command

@@ -156,7 +156,7 @@ class Interleavings(RuleBasedStateMachine):
         seen = {entity.name: entity for _, entity in claim.slice.versions}
         for agent in claim.agents:
             assert seen[NAMES[agent]].get("at", 0) == claim.step
-        if claim.goes_on:
+        if claim.continues:
             far = claim.until - claim.step - 1
             agent = claim.agents[0]
             assert {NAMES[i] for i in range(COUNT) if abs(i - agent) <= far} <= set(seen)
@@ -164,11 +164,11 @@ class Interleavings(RuleBasedStateMachine):
         self.claims.append(claim)
 
     @precondition(lambda self: self.claims)
-    @rule(which=st.integers(0, 1000), goes_on=st.booleans())
-    def commit(self, which: int, goes_on: bool) -> None:
+    @rule(which=st.integers(0, 1000), continues=st.booleans())
+    def commit(self, which: int, continues: bool) -> None:
         """Also claims that are lost, and those that have been committed."""
         claim = self.claims[which % len(self.claims)]
-        lease_s = HOUR_S if goes_on else None
+        lease_s = HOUR_S if continues else None
         outcome = self.outcome(claim)
         accepted = self.store.commit(claim, outcome, self.minds(claim), lease_s=lease_s)
         if self.model.fits(claim):
@@ -178,9 +178,9 @@ class Interleavings(RuleBasedStateMachine):
             del self.model.queue[claim.step, first]
             self.model.changed -= {(claim.worker, agent) for agent in claim.agents}
             if dispatched:
-                holder = claim.number if goes_on else None
+                holder = claim.number if continues else None
                 self.model.queue[following, first] = Cluster(following, claim.agents, holder)
-            if goes_on:  # though it may not
+            if continues:  # though it may not
                 self.claims += [claim.following(outcome)] if dispatched else []
                 self.model.changed |= {(claim.worker, agent) for agent in claim.agents}
             self.model.acknowledged.append((claim.step, claim.agents, claim.number))
@@ -257,7 +257,7 @@ def test_two_do_not_go_on_where_one_of_them_could(server: Server) -> None:
     machine.dispatch(agents=(0,), more=1)
     machine.dispatch(agents=(0, 1), more=0)
     machine.claim(worker="u", expires=False)
-    machine.commit(which=0, goes_on=True)
+    machine.commit(which=0, continues=True)
     machine.stands_as_it_should()
     machine.teardown()
 
@@ -267,6 +267,6 @@ def test_who_is_at_the_end_of_a_lookahead_does_not_go_on(server: Server) -> None
     machine.dispatch(agents=(0,), more=1)
     machine.claim(worker="u", expires=False)
     for _ in range(2):
-        machine.commit(which=-1, goes_on=True)
+        machine.commit(which=-1, continues=True)
         machine.stands_as_it_should()
     machine.teardown()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from metropolis.rules.metrics import Hops
 from metropolis.store.base import RunInfo, Server, reach_of
-from metropolis.store.claim import Claim, Slice
+from metropolis.store.claim import Claim, StateSnapshot
 from metropolis.store.outcome import Outcome
 from metropolis.types import Dispatch, Position
 from metropolis.world.entities import AGENT, Entity, Event
@@ -88,7 +88,7 @@ class Walk:
         self.known = sorted({*self.known, *writes})
         assert self.store.commit(claim, outcome, {agent: {} for agent in claim.agents})
 
-    def compare(self, piece: Slice, members: list[str]) -> None:
+    def compare(self, piece: StateSnapshot, members: list[str]) -> None:
         cut = piece.state(self.metric, self.reach.perception_radius)
         for name in members:
             whole_view, cut_view = (

@@ -13,7 +13,7 @@ from metropolis.policy.named import DISPATCHERS, POLICIES, named
 from metropolis.sim.fleet import fleet_of
 from metropolis.sim.options import PoolOptions
 from metropolis.sim.profiles import Profile, load_profile
-from metropolis.sim.serving import Served, Serving
+from metropolis.sim.workload_simulation import Served, Serving
 from metropolis.trace.generate.agentix import workload
 
 SINGLE_THREADED = ("ShareGPT", "BFCL")

@@ -23,7 +23,7 @@ import click
 
 from metropolis.bench import need
 from metropolis.bench.recovery.plan import VICTIMS, draw_kills
-from metropolis.bench.recovery.stage import Stage, summary_file
+from metropolis.bench.recovery.setup import Stage, summary_file
 from metropolis.bench.recovery.victim import MEAN_S, Ended, Run
 from metropolis.bench.stub_server import stub_server
 from metropolis.progress import progress_bar

@@ -19,10 +19,10 @@ from metropolis.bench.recovery.damage import IN_PLACE, damage
 from metropolis.bench.recovery.plan import Kill, on_cluster
 from metropolis.bench.recovery.processes import actors_below, alive, below, raylet_below
 from metropolis.bench.recovery.purchases import Purchases, Struck, purchases_of
-from metropolis.bench.recovery.stage import Stage, errors_file, summary_file
+from metropolis.bench.recovery.setup import Stage, errors_file, summary_file
 from metropolis.bench.stub_server import stub_server
 from metropolis.runtime.history import read_history
-from metropolis.workers.leases import patiently
+from metropolis.workers.leases import retry
 
 MEAN_S = 0.04
 """Of the stand-in's latencies."""
@@ -141,7 +141,7 @@ class Run:
         before it had taken the run.
         """
         said = errors_file(self.out).read_text(errors="replace").strip().splitlines()
-        if status == 2 and f"{self.out}" in (said or [""])[-1] and self._put_back():
+        if status == 2 and f"{self.out}" in (said or [""])[-1] and self._requeue():
             self.refused += 1
         elif not self._may_stop:
             self.flaws.append(f"it stopped with status {status}: {said[-1] if said else ''}")
@@ -224,7 +224,7 @@ class Run:
         damage(path, Random(f"damage {kill.which}"), self.out, IN_PLACE)
         self._damaged = path, content, path.read_bytes()
 
-    def _put_back(self) -> bool:
+    def _requeue(self) -> bool:
         """Whether there was a damaged file that the run has not made good."""
         if self._damaged is None:
             return False
@@ -242,9 +242,9 @@ class Run:
             return False
         name = json.loads((self.out / "store.json").read_text())["run"]
         server = self.stage.server
-        if name not in patiently(server.runs):
+        if name not in retry(server.runs):
             return False
-        holder = patiently(server.store(name).inspect).holder
+        holder = retry(server.store(name).inspect).holder
         return holder is not None and holder.split(":")[1] == f"{self._child.pid}"
 
     def _actors(self) -> list[int]:
@@ -271,7 +271,7 @@ class Run:
         if [json.loads(line.content)["step"] for line in lines] != list(range(whole["steps"])):
             self.flaws.append("history.jsonl does not tell of every step once")
         name = json.loads((self.out / "store.json").read_text())["run"]
-        about = patiently(self.stage.server.store(name).inspect)
+        about = retry(self.stage.server.store(name).inspect)
         committed = about.counts["agent_steps"]
         if committed != whole["agents"] * whole["steps"]:
             self.flaws.append(
@@ -285,4 +285,4 @@ class Run:
                 f"{purchases.beyond} answers were bought twice that no kill found in flight"
             )
         time.sleep(about.lease_left_s)  # none is left, unless the store was away at the end
-        patiently(self.stage.server.remove, name)
+        retry(self.stage.server.remove, name)

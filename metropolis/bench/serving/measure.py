@@ -13,7 +13,7 @@ from metropolis.runtime.replay import Setting, replay
 from metropolis.sim.fleet import busy_rate_per_s
 from metropolis.sim.options import PoolOptions
 from metropolis.sim.profiles import Profile
-from metropolis.sim.serving import Serving
+from metropolis.sim.workload_simulation import Serving
 from metropolis.trace.generate import agentic, agentix
 from metropolis.trace.programs import Program
 from metropolis.trace.schema import Trace

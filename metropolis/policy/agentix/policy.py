@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from metropolis.policy.base import Execution, QueuedRequest
-from metropolis.policy.levels import QUANTA_S, Call, Multilevel
+from metropolis.policy.multilevel_queue import QUANTA_S, Call, Multilevel
 from metropolis.types import MetropolisError
 
 BETA = 32.0
@@ -88,9 +88,9 @@ class Plas(Multilevel):
             if not sibling.is_running:
                 self.expect(sibling)
 
-    def withdrawn(self, request: QueuedRequest) -> None:
+    def cancelled(self, request: QueuedRequest) -> None:
         """What it has been served counts for nothing: nobody knows what comes after it."""
-        super().withdrawn(request)
+        super().cancelled(request)
         del self._table[request.program].threads[request.id]
 
     def program_ended(self, program: str) -> None:

@@ -87,7 +87,7 @@ class Kairos(Policy):
         if len(spans) == PROGRAM_MAX:
             self.program_ended(execution.request.program)
 
-    def withdrawn(self, request: QueuedRequest) -> None:
+    def cancelled(self, request: QueuedRequest) -> None:
         """Nothing is learned from it: another may be tried."""
         self._trials.get(request.function, set()).discard(request.id)
 

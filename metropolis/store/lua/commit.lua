@@ -36,8 +36,8 @@ write_nodes(following, about[3] == following)
 write_versions(following)
 write_events(following)
 local until_step = members[2] and 0 or lookahead_of(members[1])
-local goes_on = until_step > tonumber(following)
-if goes_on or lease < 0 then -- else its worker is in error, and changes a mind that is not its
+local continues = until_step > tonumber(following)
+if continues or lease < 0 then -- else its worker is in error, and changes a mind that is not its
   local homes = {}
   for i, agent in ipairs(members) do
     homes[2 * i - 1], homes[2 * i] = agent, claim
@@ -45,7 +45,7 @@ if goes_on or lease < 0 then -- else its worker is in error, and changes a mind 
   all('HSET', run .. 'homes', homes, 2)
 end
 local entry =
-  call('XADD', run .. 'acks', '*', 'outcome', acknowledgement, 'goes_on', goes_on and 1 or 0)
+  call('XADD', run .. 'acks', '*', 'outcome', acknowledgement, 'continues', continues and 1 or 0)
 call('ZADD', run .. 'acked', step, entry)
 if tonumber(about[2]) < tonumber(following) then
   call('HSET', run .. 'state', 'newest', following)
@@ -53,7 +53,7 @@ end
 count_bought()
 count('commits')
 count('agent_steps', #members)
-if not goes_on then
+if not continues then
   return 1
 end
 local agent = members[1]

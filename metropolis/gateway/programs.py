@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 
-from metropolis.gateway.asked import Asked
-from metropolis.gateway.figures import OTHER
+from metropolis.gateway.metrics import OTHER
+from metropolis.gateway.request_parsing import Asked
 from metropolis.policy.base import QueuedRequest
 
 FUNCTIONS_MAX = 1000
@@ -39,7 +39,7 @@ class _Program:
     is_ending: bool = False
 
 
-class Sessions:
+class ProgramTracker:
     """Tells `ended` of every program that has ended, and `forgotten` of functions."""
 
     def __init__(

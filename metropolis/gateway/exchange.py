@@ -7,17 +7,17 @@ from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING
 
 from metropolis.gateway.admission import ClosedError, Yielding
-from metropolis.gateway.asked import output_tokens_in
-from metropolis.gateway.continuable import continuable
 from metropolis.gateway.engine import LIMITS, EngineLostError, Reply
-from metropolis.gateway.partial import Partial
+from metropolis.gateway.request_parsing import output_tokens_in
 from metropolis.gateway.responses import FirstEvent, id_of
+from metropolis.gateway.resumable import continuable
 from metropolis.gateway.routes import RESPONSES
+from metropolis.gateway.stream_state import Partial
 from metropolis.policy.base import QueuedRequest
 from metropolis.policy.faults import rank_of
 
 if TYPE_CHECKING:
-    from metropolis.gateway.relay import Gateway
+    from metropolis.gateway.proxy import Gateway
 
 LOSSES_MAX = 5
 """After so many engines were lost over one request it is believed to be what they die of."""
@@ -25,7 +25,7 @@ KEPT_BYTES = 4096
 """Of a stream's end, where its usage stands."""
 
 
-class Relayed:
+class Exchange:
     """The answer to `request`, and what can be told of it."""
 
     def __init__(
@@ -193,8 +193,8 @@ class Relayed:
         self.reply.close()
         self._served_s += self._gateway.admission.clock() - self._sent_s
         if self._is_preempted:
-            self._gateway.figures.preempted += 1
-            self._put_back()
+            self._gateway.metrics.preempted += 1
+            self._requeue()
         else:
             assert lost is not None
             self._lose(lost)
@@ -211,8 +211,8 @@ class Relayed:
         self._losses += 1
         if self._losses == LOSSES_MAX or error.is_final:
             raise error
-        self._gateway.figures.retried += 1
-        self._put_back()
+        self._gateway.metrics.retried += 1
+        self._requeue()
 
     def _doubt(self, error: EngineLostError) -> None:
         assert self.instance is not None
@@ -220,10 +220,10 @@ class Relayed:
             return  # the answer's fault
         self._gateway.doubt(self.instance, error)
 
-    def _put_back(self) -> None:
+    def _requeue(self) -> None:
         assert self.instance is not None
         instance, self.instance = self.instance, None
-        self._gateway.admission.put_back(self._request, instance)
+        self._gateway.admission.requeue(self._request, instance)
 
     def _let_yield(self) -> None:
         self._is_yielding = True

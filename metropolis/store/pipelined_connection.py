@@ -23,7 +23,7 @@ CLOSE_S = 1.0
 Reply = asyncio.Future[Any]
 
 
-class Wire:
+class PipelinedConnection:
     """Opens with the first command; after a failure with the next one."""
 
     def __init__(self, url: str) -> None:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metropolis.gateway.asked import output_tokens_in, read, with_fields
-from metropolis.gateway.sessions import FUNCTION_IDLE_S, FUNCTIONS_MAX, OTHER, Sessions
+from metropolis.gateway.programs import FUNCTION_IDLE_S, FUNCTIONS_MAX, OTHER, ProgramTracker
+from metropolis.gateway.request_parsing import output_tokens_in, read, with_fields
 from metropolis.policy.base import QueuedRequest
 from metropolis.types import MetropolisError
 
@@ -24,22 +24,22 @@ def said(*turns: str) -> list[dict[str, Any]]:
 
 
 class Front:
-    """Sessions, asked as over HTTP; remembers which programs have ended."""
+    """ProgramTracker, asked as over HTTP; remembers which programs have ended."""
 
     def __init__(self) -> None:
         self.ended: list[str] = []
-        self.sessions = Sessions(60.0, self.ended.append)
+        self.programs = ProgramTracker(60.0, self.ended.append)
 
     def enter(
         self, now_s: float = 0.0, headers: Mapping[str, str] | None = None, **body: Any
     ) -> QueuedRequest:
-        return self.sessions.enter(read(headers or {}, json.dumps(body).encode()), now_s)
+        return self.programs.enter(read(headers or {}, json.dumps(body).encode()), now_s)
 
     def ask(
         self, now_s: float = 0.0, headers: Mapping[str, str] | None = None, **body: Any
     ) -> QueuedRequest:
         request = self.enter(now_s, headers, **body)
-        self.sessions.leave(request, now_s, is_answered=True)
+        self.programs.leave(request, now_s, is_answered=True)
         return request
 
 
@@ -128,14 +128,14 @@ def test_programs_end_by_a_word_or_by_being_idle() -> None:
     front.ask(30.0, {"X-Metropolis-Program": "later"}, prompt="")
     front.ask(40.0, {"X-Metropolis-Program": "told", "X-Metropolis-End": "true"}, prompt="")
     assert front.ended == ["told"]
-    front.sessions.sweep(60.0)
+    front.programs.sweep(60.0)
     assert front.ended == ["told", "idle"]
-    front.sessions.sweep(1000.0)
+    front.programs.sweep(1000.0)
     assert front.ended == ["told", "idle", "later"]
-    front.sessions.leave(waiting, 1000.0, is_answered=True)
-    front.sessions.sweep(1060.0)
+    front.programs.leave(waiting, 1000.0, is_answered=True)
+    front.programs.sweep(1060.0)
     assert front.ended[-1] == "busy"
-    assert len(front.sessions) == 0
+    assert len(front.programs) == 0
 
 
 def test_functions_beyond_a_bound_are_one() -> None:
@@ -150,7 +150,7 @@ def test_functions_beyond_a_bound_are_one() -> None:
 
 def test_functions_that_come_no_more_make_room() -> None:
     front, forgotten = Front(), []
-    front.sessions = Sessions(60.0, front.ended.append, forgotten.append)
+    front.programs = ProgramTracker(60.0, front.ended.append, forgotten.append)
 
     def function(now_s: float, name: str) -> str:
         return front.ask(now_s, {"X-Metropolis-Function": name}, prompt="").function
@@ -162,7 +162,7 @@ def test_functions_that_come_no_more_make_room() -> None:
     assert not forgotten
     assert function(FUNCTION_IDLE_S, "late") == "late"
     assert forgotten == ["f1"]  # f0 came later
-    assert [front.sessions.shown(name) for name in ("f0", "f1", "late")] == ["f0", OTHER, "late"]
+    assert [front.programs.shown(name) for name in ("f0", "f1", "late")] == ["f0", OTHER, "late"]
     assert function(FUNCTION_IDLE_S, OTHER) == OTHER
 
 
@@ -203,15 +203,15 @@ def test_every_program_ends_once_and_only_when_nothing_of_it_is_open(
                 front.ended.remove(request.program)
         while open_ and draw.random() < 0.5:
             one = open_.pop(draw.randrange(len(open_)))
-            front.sessions.leave(one, now_s, is_answered=draw.random() < 0.5)
-        front.sessions.sweep(now_s)
+            front.programs.leave(one, now_s, is_answered=draw.random() < 0.5)
+        front.programs.sweep(now_s)
         assert not {one.program for one in open_} & set(front.ended)
         assert len(front.ended) == len(set(front.ended))
     for one in open_:
-        front.sessions.leave(one, now_s, is_answered=True)
-    front.sessions.sweep(now_s + 60)
+        front.programs.leave(one, now_s, is_answered=True)
+    front.programs.sweep(now_s + 60)
     assert set(front.ended) == set(began)
-    assert (len(front.sessions), front.sessions._idle, front.sessions._conversations) == (0, {}, {})
+    assert (len(front.programs), front.programs._idle, front.programs._conversations) == (0, {}, {})
 
 
 JSON = st.recursive(

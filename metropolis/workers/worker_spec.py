@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from metropolis.llm.client import Client
 from metropolis.store.base import Store
-from metropolis.workers.answers import StoredAnswers
-from metropolis.workers.claiming import ClaimingWorker
-from metropolis.workers.leases import patiently
+from metropolis.workers.claim_worker import ClaimingWorker
+from metropolis.workers.leases import retry
 from metropolis.workers.local import LocalWorker
+from metropolis.workers.response_cache import StoredAnswers
 from metropolis.workers.turns import Turns
 from metropolis.world.base import Agent, World
 
@@ -43,7 +43,7 @@ class Job:
         answers = self.client.journal
         if not isinstance(answers, StoredAnswers):
             answers = self.client.journal = StoredAnswers(store, answers, buyer)
-            self.client.has_spent(one for one in patiently(store.bought) if one.buyer == buyer)
+            self.client.has_spent(one for one in retry(store.bought) if one.buyer == buyer)
         local = LocalWorker(
             self.world,
             self.agents,

@@ -8,8 +8,8 @@ from collections import Counter
 import aiohttp
 import pytest
 
-from metropolis.gateway.figures import OTHER, Figures
-from metropolis.gateway.relay import Gateway
+from metropolis.gateway.metrics import OTHER, Metrics
+from metropolis.gateway.proxy import Gateway
 from tests.gateway.engines import StubEngine, chat, gateway_before, until
 from tests.gateway.test_loss import BreakingEngine
 from tests.gateway.test_server import post
@@ -18,7 +18,7 @@ from tests.gateway.test_server import post
 def statuses(gateway: Gateway) -> Counter[tuple[bool, int]]:
     """Whether it was at an engine, and the status."""
     counted: Counter[tuple[bool, int]] = Counter()
-    for (engine, _, status), count in gateway.figures.requests.items():
+    for (engine, _, status), count in gateway.metrics.requests.items():
         counted[engine == gateway.engines[0].name, status] += count
     return counted
 
@@ -35,7 +35,7 @@ def test_clients_that_leave_are_counted_where_they_were() -> None:
             for one in reversed(asked):
                 one.cancel()
                 await asyncio.gather(one, return_exceptions=True)
-            await until(lambda: gateway.figures.aborted == 2)
+            await until(lambda: gateway.metrics.aborted == 2)
             assert statuses(gateway) == {(True, 499): 1, (False, 499): 1}
 
     asyncio.run(ask())
@@ -52,19 +52,19 @@ def test_a_stream_that_is_broken_off_is_no_success() -> None:
             with pytest.raises(aiohttp.ClientPayloadError):
                 await asked
             await until(lambda: statuses(gateway) == {(True, 502): 1})
-            assert 'latency_seconds_bucket{le="+Inf"} 0.0' in gateway.figures.text({}, {}, 0, 0)
+            assert 'latency_seconds_bucket{le="+Inf"} 0.0' in gateway.metrics.text({}, {}, 0, 0)
             await engine.start()
 
     asyncio.run(ask())
 
 
 def test_functions_that_are_forgotten_are_counted_as_others() -> None:
-    figures = Figures()
+    metrics = Metrics()
     for engine, function, status in (("a", "old", 200), ("b", "old", 200), ("a", "new", 200)):
-        figures.requests[engine, function, status] += 2
-    figures.requests["a", OTHER, 200] += 1
-    figures.forget("old")
-    assert figures.requests == {("a", OTHER, 200): 3, ("b", OTHER, 200): 2, ("a", "new", 200): 2}
+        metrics.requests[engine, function, status] += 2
+    metrics.requests["a", OTHER, 200] += 1
+    metrics.forget("old")
+    assert metrics.requests == {("a", OTHER, 200): 3, ("b", OTHER, 200): 2, ("a", "new", 200): 2}
 
 
 def test_what_was_given_up_or_refused_is_counted() -> None:
@@ -77,11 +77,11 @@ def test_what_was_given_up_or_refused_is_counted() -> None:
         async with gateway_before(full, queue_limit=0) as (url, gateway):
             assert (await post(url, chat("late")))[0] == 429
             assert statuses(gateway) == {(False, 429): 1}
-            assert gateway.figures.refused == 1
+            assert gateway.metrics.refused == 1
         full.status = 429
         async with gateway_before(full) as (url, gateway):  # the engine refuses
             assert (await post(url, chat("late")))[0] == 429
             assert statuses(gateway) == {(True, 429): 1}
-            assert gateway.figures.refused == 0
+            assert gateway.metrics.refused == 0
 
     asyncio.run(ask())

@@ -18,11 +18,11 @@ import numpy as np
 
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.client import Client
-from metropolis.runtime.beginning import reset
 from metropolis.runtime.reuse import use
+from metropolis.runtime.setup import reset
 from metropolis.types import Dispatch, MetropolisError, Position
+from metropolis.workers.event_loop import complete
 from metropolis.workers.local import LocalWorker
-from metropolis.workers.loops import complete
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import AGENT, Entity
 from metropolis.world.scenario import Scenario, make_scenario

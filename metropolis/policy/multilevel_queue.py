@@ -128,7 +128,7 @@ class Multilevel(Policy):
         """Forget it."""
         self._leave(execution)
 
-    def withdrawn(self, request: QueuedRequest) -> None:
+    def cancelled(self, request: QueuedRequest) -> None:
         """Forget it."""
         del self._calls[request.id], self._expected[request.id]
 

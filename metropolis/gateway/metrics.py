@@ -14,7 +14,7 @@ OTHER = "other"
 """Stands for the functions beyond those that are told apart."""
 
 
-class Figures:
+class Metrics:
     """Of one gateway."""
 
     def __init__(self) -> None:

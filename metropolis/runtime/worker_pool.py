@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from metropolis.runtime.stored import StoredRun
 from metropolis.types import MetropolisError
-from metropolis.workers.job import Job
+from metropolis.workers.worker_spec import Job
 
 if TYPE_CHECKING:
     from metropolis.workers.ray import RayCrew

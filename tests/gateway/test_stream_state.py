@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metropolis.gateway.continuable import CHATS, COMPLETIONS, continuable
-from metropolis.gateway.partial import Partial
+from metropolis.gateway.resumable import CHATS, COMPLETIONS, continuable
+from metropolis.gateway.stream_state import Partial
 from tests.gateway.models import Model, ids_of
 
 CUTS = st.lists(st.floats(0, 1), max_size=5)

@@ -17,10 +17,10 @@ from functools import partial
 from metropolis.store.base import Store, StoreError
 from metropolis.store.claim import Claim
 from metropolis.types import Dispatch, MetropolisError
-from metropolis.workers.answers import END_S, StoredAnswers
-from metropolis.workers.leases import Pulse, awaited
+from metropolis.workers.agent_state import Minds
+from metropolis.workers.leases import Pulse, retry_async
 from metropolis.workers.local import LocalWorker
-from metropolis.workers.minds import Minds
+from metropolis.workers.response_cache import END_S, StoredAnswers
 from metropolis.world.base import Agent, World
 
 CLAIMS_MAX = 256
@@ -101,7 +101,7 @@ class ClaimingWorker:
     ) -> list[Claim]:
         most = min(most, self._claims_max - len(self._open)) or 1
         asked = asyncio.ensure_future(
-            awaited(self._link.claims, self.name, self._lease_s, wait_s, most=most, own=own)
+            retry_async(self._link.claims, self.name, self._lease_s, wait_s, most=most, own=own)
         )
         try:
             claims = await asyncio.shield(asked)
@@ -167,16 +167,16 @@ class ClaimingWorker:
         outcome = await self._local.run(Dispatch(claim.step, claim.agents), state)
         claim = await self._committed(opened)
         minds = {agent: self._minds.changes(agent) for agent in claim.agents}
-        goes_on = claim.goes_on and not self._ending
-        lease_s = self._lease_s if goes_on else None
+        continues = claim.continues and not self._ending
+        lease_s = self._lease_s if continues else None
         opened.commit = self._answers.commit(claim, outcome, minds, lease_s)
-        if goes_on:
+        if continues:
             opened.claim = claim.following(outcome)
             self._answers.forget(claim.agents)
             self._answers.take(claim.agents, opened.claim.answers)
         else:
             await asyncio.shield(opened.commit)
-        return goes_on
+        return continues
 
     async def _committed(self, opened: _Open) -> Claim:
         """What the step it is at may be, when the step before is committed."""

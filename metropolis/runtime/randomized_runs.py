@@ -15,17 +15,17 @@ from metropolis.llm.agent import LLM
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.client import Client
 from metropolis.rules.rules import Rule
-from metropolis.runtime.beginning import begin
 from metropolis.runtime.calls_file import CallsFile
 from metropolis.runtime.comparison import first_difference
 from metropolis.runtime.engine import Engine
 from metropolis.runtime.history import HistoryWriter
 from metropolis.runtime.recorder import Recorder
 from metropolis.runtime.reuse import use
+from metropolis.runtime.setup import begin
 from metropolis.store.outcome import Outcome
 from metropolis.types import Dispatch, Step
+from metropolis.workers.event_loop import cancel_all, complete
 from metropolis.workers.local import LocalWorker
-from metropolis.workers.loops import cancel_all, complete
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import AGENT, Entity, Event
 from metropolis.world.record import StepRecord

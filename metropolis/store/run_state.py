@@ -154,16 +154,16 @@ class Contents:
             self.minds[node.agent] = applied(self.minds[node.agent], node.mind)
             if step + 1 == self.kept_step:
                 self.kept[node.agent] = self.minds[node.agent]
-        goes_on = len(agents) == 1 and self.clear_until(agents[0]) > step + 1
-        if goes_on or lease_until_s is None:  # else the worker changes a mind that is not its
+        continues = len(agents) == 1 and self.clear_until(agents[0]) > step + 1
+        if continues or lease_until_s is None:  # else the worker changes a mind that is not its
             self.homes |= dict.fromkeys(agents, (number, worker))
         self.versions.commit(step + 1, written.writes, written.events)
         self.acknowledged += 1
-        self.acks[self.acknowledged] = step, written.acknowledgement, goes_on
+        self.acks[self.acknowledged] = step, written.acknowledgement, continues
         self.newest = max(self.newest, step + 1)
         self.counts["commits"] += 1
         self.counts["agent_steps"] += len(written.nodes)
-        if goes_on:
+        if continues:
             following = Dispatch(step + 1, agents)
             self.dispatch([following])
             self.counts["ahead"] += 1

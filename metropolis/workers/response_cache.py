@@ -18,7 +18,7 @@ from metropolis.store.base import Store
 from metropolis.store.claim import Claim
 from metropolis.store.outcome import Outcome, PaidAnswers
 from metropolis.types import AgentId
-from metropolis.workers.leases import awaited
+from metropolis.workers.leases import retry_async
 from metropolis.world.parts import Changes
 
 END_S = 1.0
@@ -102,10 +102,10 @@ class StoredAnswers:
     ) -> Claim | bool:
         """Raises StoreError when an answer cannot be kept."""
         said = claim, outcome, minds, fresh, self._buyer, lease_s
-        committed = await awaited(self.link.commit, *said)
+        committed = await retry_async(self.link.commit, *said)
         if not committed:
             for key, completion in fresh.items():  # they are bought all the same
-                await awaited(self.link.keep_answer, key, completion, self._buyer)
+                await retry_async(self.link.keep_answer, key, completion, self._buyer)
         for sent in before:
             await sent
         return committed
@@ -143,7 +143,7 @@ class StoredAnswers:
         if before is not None:
             await before
         for key, completion in fresh.items():
-            await awaited(self.link.keep_answer, key, completion, self._buyer)
+            await retry_async(self.link.keep_answer, key, completion, self._buyer)
 
     def flush(self) -> None:
         """Let what is written survive a power cut."""

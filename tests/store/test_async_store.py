@@ -11,11 +11,11 @@ import pytest
 
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
-from metropolis.store import calls, wire
+from metropolis.store import commands, pipelined_connection
 from metropolis.store.base import FencedOutError, Server, Store, StoreError, StoreUnavailableError
 from metropolis.store.embedded import EmbeddedServer
+from metropolis.store.pipelined_connection import PipelinedConnection
 from metropolis.store.redis import RedisStore
-from metropolis.store.wire import Wire
 from metropolis.types import Dispatch
 from tests.store.conftest import KINDS
 from tests.store.lines import LEASE_S, begin, dispatch, minds_of, outcome_of
@@ -70,7 +70,7 @@ def test_who_waits_is_told(
     server_of: Callable[[str], Server], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of clusters that are nobody's, and of those that one ran last; else it would ask anew."""
-    monkeypatch.setattr(calls, "WAIT_S", 60.0)
+    monkeypatch.setattr(commands, "WAIT_S", 60.0)
     server = server_of(kind)
     name = uuid.uuid4().hex
     store = server.store(name)
@@ -96,12 +96,14 @@ def test_what_is_asked_at_the_same_moment_goes_out_together(
     shared: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[int] = []
-    pack = wire.pack_command
+    pack = pipelined_connection.pack_command
 
     async def ask() -> None:
-        together = Wire(shared.url)
+        together = PipelinedConnection(shared.url)
         await together.ask("PING")
-        monkeypatch.setattr(wire, "pack_command", lambda c: (sent.append(len(c)), pack(c))[1])
+        monkeypatch.setattr(
+            pipelined_connection, "pack_command", lambda c: (sent.append(len(c)), pack(c))[1]
+        )
         reads = shared.client.info("stats")["total_reads_processed"]
         found = await asyncio.gather(*(together.ask("ECHO", str(i)) for i in range(50)))
         assert found == [str(i).encode() for i in range(50)]
@@ -140,8 +142,8 @@ def test_a_server_that_ends_and_comes_back(tmp_path: Path) -> None:
 def test_a_server_that_is_silent_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wire, "TIMEOUT_S", 0.1)
-    monkeypatch.setattr(wire, "_WATCH_S", 0.05)
+    monkeypatch.setattr(pipelined_connection, "TIMEOUT_S", 0.1)
+    monkeypatch.setattr(pipelined_connection, "_WATCH_S", 0.05)
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answers the handshake and nothing else."""

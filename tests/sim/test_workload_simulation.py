@@ -15,7 +15,7 @@ from metropolis.policy.agentix.policy import Plas
 from metropolis.policy.named import DISPATCHERS, POLICIES, named, names_of
 from metropolis.sim.options import PoolOptions
 from metropolis.sim.profiles import load_profile
-from metropolis.sim.serving import Served, Serving
+from metropolis.sim.workload_simulation import Served, Serving
 from metropolis.trace.generate.agentic import APPLICATIONS, CO_LOCATED, workload
 from metropolis.trace.generate.agentix import MIXED
 from metropolis.trace.generate.agentix import workload as chats

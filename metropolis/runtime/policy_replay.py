@@ -18,7 +18,7 @@ import numpy as np
 
 from metropolis import _core
 from metropolis.policy.base import Execution, QueuedRequest
-from metropolis.sim.engines import Engines
+from metropolis.sim.engines import SimulatedCluster
 from metropolis.trace.schema import Trace
 
 
@@ -30,14 +30,14 @@ class _Cluster:
     """Agents that are not through with the step."""
 
 
-class ServedReplay:
+class PolicyReplay:
     """One run: pumps the controller's commands through the engines, see cpp's replay.hpp."""
 
     def __init__(
         self,
         trace: Trace,
         controller: _core.Controller,
-        engines: Engines,
+        engines: SimulatedCluster,
         outstanding_max: int = 0,
         progress: Callable[[int], None] | None = None,
     ) -> None:

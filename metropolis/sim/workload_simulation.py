@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from metropolis._core import Profile
 from metropolis.dispatch.base import Dispatcher
 from metropolis.policy.base import Execution, Policy, QueuedRequest
-from metropolis.sim.engines import Engines
+from metropolis.sim.engines import SimulatedCluster
 from metropolis.sim.options import PoolOptions
 from metropolis.trace.programs import Program, by_arrival
 
@@ -57,7 +57,7 @@ class Serving:
         dispatcher: Dispatcher,
         options: PoolOptions,
     ) -> None:
-        self._engines = Engines(profile, policy, dispatcher, options)
+        self._engines = SimulatedCluster(profile, policy, dispatcher, options)
         self._coming = by_arrival(programs)[::-1]
         self._running: dict[str, _Running] = {}
         self._calls: list[int] = []

@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
-from metropolis.gateway.continuable import Continuable
-from metropolis.gateway.envelope import Envelope, error_body, written
-from metropolis.gateway.events import Choice, Event, data_in
+from metropolis.gateway.response_builder import Envelope, error_body, written
+from metropolis.gateway.resumable import Continuable
+from metropolis.gateway.sse import Choice, Event, data_in
 from metropolis.llm.backends.http import NO_JSON
 
 END = re.compile(rb"(\n\r?\n)")

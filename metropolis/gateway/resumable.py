@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from metropolis.gateway.asked import with_fields
+from metropolis.gateway.request_parsing import with_fields
 from metropolis.gateway.routes import CHATS, COMPLETIONS
 
 EVERY_USAGE = {"include_usage": True, "continuous_usage_stats": True}

@@ -15,13 +15,13 @@ from contextlib import ExitStack, suppress
 import numpy as np
 
 from metropolis.controller.base import NOBODY, Controller
-from metropolis.runtime.crew import Crew
 from metropolis.runtime.engine import OnCommit
 from metropolis.runtime.recorder import Recorder
+from metropolis.runtime.worker_pool import Crew
 from metropolis.store.base import Acknowledged, Nodes, Store, StoreError, StoreUnavailableError
 from metropolis.store.claim import Lookahead, cluster_id
 from metropolis.types import AgentId, Commit, Dispatch, MetropolisError, Position, Step
-from metropolis.workers.leases import Pulse, awaited, patiently
+from metropolis.workers.leases import Pulse, retry, retry_async
 from metropolis.world.mistakes import alone
 
 WAIT_S = 0.25
@@ -32,7 +32,7 @@ RELEASE_S = 0.25
 """How often what is recorded is dropped from the store."""
 
 
-class Driver:
+class Coordinator:
     """Does for a run in a store what `metropolis.runtime.engine.Engine` does for one in memory."""
 
     def __init__(
@@ -42,8 +42,8 @@ class Driver:
         self._crew, self._max_velocity = crew, max_velocity
         self._store, self._names, self._lease_s = store, names, lease_s
         self._link = store.link()
-        self._fence = _taken(store, lease_s)
-        self.nodes: Nodes = patiently(store.nodes)
+        self._fence = _acquire_lease(store, lease_s)
+        self.nodes: Nodes = retry(store.nodes)
         self._positions: list[Position] = list(self.nodes.positions)
         self._last_id = self.nodes.last_id
         self._at_work: dict[str, Dispatch] = {}
@@ -70,7 +70,7 @@ class Driver:
         """Go on from `nodes`, where `controller` stands; to be awaited once."""
         self._controller, self._recorder, self._on_commit = controller, recorder, on_commit
         self._held.enter_context(Pulse(self._lease_s, self._renew))
-        stands = patiently(self._store.inspect)
+        stands = retry(self._store.inspect)
         for agent, blocker in stands.blocked_by.items():  # what the last driver has told
             self._blocked_by[agent] = blocker
         if stands.released != recorder.next_step:
@@ -102,7 +102,7 @@ class Driver:
         ):
             try:
                 await self._commit(
-                    await awaited(self._link.acknowledgements, self._last_id, WAIT_S)
+                    await retry_async(self._link.acknowledgements, self._last_id, WAIT_S)
                 )
             except MetropolisError as failure:
                 self.end(failure)
@@ -114,13 +114,13 @@ class Driver:
             return
         self._released_wall_s = now_wall_s
         try:
-            patiently(self._store.release, self._fence, self._controller.floor)
+            retry(self._store.release, self._fence, self._controller.floor)
         except StoreError as failure:
             self.end(failure)
 
     def keep_minds(self, step: Step) -> bool:
         """As Store.keep_minds."""
-        return patiently(self._store.keep_minds, self._fence, step)
+        return retry(self._store.keep_minds, self._fence, step)
 
     def end(self, reason: BaseException) -> None:
         """End the run for `reason`, unless it has ended."""
@@ -143,7 +143,7 @@ class Driver:
         found: list[Acknowledged] = []
         after = "0"
         while after != self._last_id:
-            some = patiently(self._store.acknowledgements, after, 0.0)
+            some = retry(self._store.acknowledgements, after, 0.0)
             if not some:
                 break
             for one in some:
@@ -164,7 +164,7 @@ class Driver:
         for one in acknowledged:
             outcome = one.outcome
             committed.add(cluster_id(outcome))
-            if one.goes_on:
+            if one.continues:
                 dispatched.add(cluster_id(Dispatch(outcome.step + 1, outcome.agents)))
             self._at_work.pop(cluster_id(outcome), None)
             self.newest_step = max(self.newest_step, outcome.step + 1)
@@ -190,7 +190,7 @@ class Driver:
         edges, floor = self._changed_edges(), self._controller.floor
         if clusters or ahead or edges or floor != self._told:
             self._told = floor
-            await awaited(self._link.dispatch, self._fence, clusters, edges, floor, ahead)
+            await retry_async(self._link.dispatch, self._fence, clusters, edges, floor, ahead)
 
     def _lookahead(self, ready: Iterable[Dispatch]) -> dict[AgentId, Lookahead]:
         """Of those who can go on alone, further than they know, or will know too late."""
@@ -230,13 +230,13 @@ class Driver:
             self.end(alone(failure))
 
 
-def _taken(store: Store, lease_s: float) -> int:
+def _acquire_lease(store: Store, lease_s: float) -> int:
     """The fence; a holder that was killed is waited for."""
     holder = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:6]}"
     deadline_s = time.monotonic() + 1.2 * lease_s
     while True:
         try:
-            return patiently(store.take_lease, holder, lease_s)
+            return retry(store.take_lease, holder, lease_s)
         except StoreUnavailableError:
             raise
         except StoreError:

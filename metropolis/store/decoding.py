@@ -99,7 +99,7 @@ def acknowledged_in(reply: Sequence[Any] | None) -> list[Acknowledged]:
 
 def _acknowledged(entry: bytes, fields: Mapping[bytes, bytes]) -> Acknowledged:
     outcome = outcome_from_json(fields[b"outcome"])
-    return Acknowledged(entry.decode(), outcome, fields[b"goes_on"] == b"1")
+    return Acknowledged(entry.decode(), outcome, fields[b"continues"] == b"1")
 
 
 def _fields(fields: Any) -> Mapping[bytes, bytes]:

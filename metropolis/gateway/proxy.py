@@ -17,14 +17,14 @@ from math import inf
 from typing import TypeVar
 
 from metropolis.gateway.admission import Admission, QueueFullError
-from metropolis.gateway.asked import of_tenant, read
 from metropolis.gateway.engine import PROBE_S, Engine, EngineLostError, Reply
-from metropolis.gateway.figures import Figures
+from metropolis.gateway.exchange import Exchange
+from metropolis.gateway.metrics import Metrics
 from metropolis.gateway.models import check_alike, mismatch
 from metropolis.gateway.passing import Passed
-from metropolis.gateway.relayed import Relayed
+from metropolis.gateway.programs import ProgramTracker
+from metropolis.gateway.request_parsing import of_tenant, read
 from metropolis.gateway.responses import Responses
-from metropolis.gateway.sessions import Sessions
 from metropolis.llm.base import UnreachableError
 from metropolis.policy.base import Execution, QueuedRequest
 from metropolis.policy.faults import PluginError, RequestRefusedError
@@ -73,8 +73,8 @@ class Gateway:
             if names.count(name) > 1:
                 raise MetropolisError(f"the engine at {name} is named twice; name it once")
         self.engines, self.admission = engines, admission
-        self.sessions = Sessions(idle_s, admission.program_ended, self._function_ended)
-        self.figures = Figures()
+        self.programs = ProgramTracker(idle_s, admission.program_ended, self._function_ended)
+        self.metrics = Metrics()
         self._said = said
         admission.on_fault = self._tell_fault
         for engine in engines:
@@ -87,7 +87,7 @@ class Gateway:
         self.responses = Responses()
         self.passing = [0] * len(engines)
         """Requests at each that are not ordered."""
-        self._relayed: set[Relayed | Passed] = set()
+        self._relayed: set[Exchange | Passed] = set()
         """What has not been answered."""
         self._faulty: set[str] = set()
         """Methods of plug-ins of which a fault has been told."""
@@ -127,7 +127,7 @@ class Gateway:
     @asynccontextmanager
     async def reply_to(
         self, path: str, headers: Mapping[str, str], body: bytes, tenant: str = ""
-    ) -> AsyncIterator[Relayed]:
+    ) -> AsyncIterator[Exchange]:
         """An engine's answer to the POST of `body`; programs are those of `tenant`.
 
         Raises QueueFullError, MetropolisError on what cannot be understood, EngineLostError when
@@ -137,9 +137,9 @@ class Gateway:
         made = self.responses.find(asked.previous, tenant, self.admission.clock())
         if made is not None and asked.program is None:
             asked = replace(asked, program=made.program)
-        request = self.sessions.enter(asked, self.admission.clock())
+        request = self.programs.enter(asked, self.admission.clock())
         only = None if made is None else made.instance
-        relayed = Relayed(self, request, path, headers, only, tenant)
+        relayed = Exchange(self, request, path, headers, only, tenant)
         self._relayed.add(relayed)
         status = 0
         try:
@@ -157,15 +157,15 @@ class Gateway:
                 status = became
             if isinstance(error, PluginError):
                 self._tell_fault(error)
-            self.figures.aborted += status == LEFT
-            self.figures.refused += status == REFUSED
+            self.metrics.aborted += status == LEFT
+            self.metrics.refused += status == REFUSED
             raise
         finally:
             self._relayed.discard(relayed)
             try:
                 self._account(request, relayed, status)
             finally:
-                self.sessions.leave(request, self.admission.clock(), is_answered=status == 200)
+                self.programs.leave(request, self.admission.clock(), is_answered=status == 200)
 
     @asynccontextmanager
     async def passed(
@@ -197,7 +197,7 @@ class Gateway:
         finally:
             self._relayed.discard(passed)
             engine = "" if passed.instance is None else self.engines[passed.instance].name
-            self.figures.passed[engine, route, status] += 1
+            self.metrics.passed[engine, route, status] += 1
 
     def response_lost(self, instance: int) -> EngineLostError:
         """What clients are told that refer to a response of an engine that does not answer."""
@@ -227,20 +227,20 @@ class Gateway:
                     self.doubt(instance, error)
         raise EngineLostError("no engine answers")
 
-    def _account(self, request: QueuedRequest, relayed: Relayed, status: int) -> None:
+    def _account(self, request: QueuedRequest, relayed: Exchange, status: int) -> None:
         """It has ended; with 200 it was answered."""
         instance, started_s, now_s = relayed.instance, relayed.started_s, self.admission.clock()
         engine = "" if instance is None else self.engines[instance].name
-        self.figures.requests[engine, self.sessions.shown(request.function), status] += 1
+        self.metrics.requests[engine, self.programs.shown(request.function), status] += 1
         if instance is None:
             return
         if status == 200:
             tokens = relayed.output_tokens
             self.admission.answered(Execution(request, instance, started_s, now_s, tokens))
-            self.figures.queueing.observe(started_s - request.arrived_s)
-            self.figures.latency.observe(now_s - request.arrived_s)
+            self.metrics.queueing.observe(started_s - request.arrived_s)
+            self.metrics.latency.observe(now_s - request.arrived_s)
         else:
-            self.admission.withdraw(request, instance)
+            self.admission.cancel_placed(request, instance)
 
     def _tell_fault(self, error: PluginError) -> None:
         """Say once what is wrong with a method of a plug-in; refusals concern their client only."""
@@ -257,7 +257,7 @@ class Gateway:
         self._doubts[instance].set()
 
     def _function_ended(self, function: str) -> None:
-        self.figures.forget(function)
+        self.metrics.forget(function)
         self.admission.function_ended(function)
 
     async def _look(self, instance: int) -> None:
@@ -321,6 +321,6 @@ class Gateway:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
-            self.sessions.sweep(self.admission.clock())
+            self.programs.sweep(self.admission.clock())
             self.responses.sweep(self.admission.clock())
             self.admission.pump()
