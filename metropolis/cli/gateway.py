@@ -11,7 +11,7 @@ import click
 
 from metropolis.cli.gateway_front import Front, Size, allow_connections, front_options, tell
 from metropolis.dispatch.base import Fleet
-from metropolis.gateway.engine import CAPACITY_TOKENS, LIMITS, TOKENS_PER_S, Engine
+from metropolis.gateway.engine_client import CAPACITY_TOKENS, LIMITS, TOKENS_PER_S, EngineClient
 from metropolis.gateway.keys import engine_key
 from metropolis.policy.named import DISPATCHERS, POLICIES, named, names_of
 from metropolis.types import MetropolisError
@@ -107,7 +107,7 @@ def command(
         named(POLICIES, policy)(), named(DISPATCHERS, dispatcher)(fleet), at_once, queue_limit
     )
     answers = replace(LIMITS, body_bytes=answer_limit, time_s=answer_s)
-    behind = [Engine(spec, engine_key(n), answers) for n, spec in enumerate(engines, start=1)]
+    behind = [EngineClient(spec, engine_key(n), answers) for n, spec in enumerate(engines, start=1)]
     allow_connections(front.limits, at_once * len(engines))
 
     async def serve() -> None:

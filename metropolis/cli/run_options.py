@@ -16,7 +16,7 @@ from metropolis.cli import cli
 from metropolis.cli.trust import check_trust
 from metropolis.dispatch.base import Fleet
 from metropolis.gateway.backend import LocalGateway
-from metropolis.gateway.engine import CAPACITY_TOKENS, TOKENS_PER_S
+from metropolis.gateway.engine_client import CAPACITY_TOKENS, TOKENS_PER_S
 from metropolis.llm.backends.replay import Replay
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Backend

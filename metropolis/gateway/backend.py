@@ -12,7 +12,7 @@ import msgspec
 
 from metropolis.dispatch.base import Dispatcher
 from metropolis.gateway.admission import Admission, QueueFullError
-from metropolis.gateway.engine import Engine, EngineLostError, Reply
+from metropolis.gateway.engine_client import EngineClient, EngineLostError, Reply
 from metropolis.gateway.exchange import Exchange
 from metropolis.gateway.keys import engine_key
 from metropolis.gateway.proxy import Gateway
@@ -57,7 +57,9 @@ class LocalGateway:
         sends_seed: bool = True,
     ) -> None:
         self._sends_seed = sends_seed
-        self._engines = [_Engine(spec, engine_key(n)) for n, spec in enumerate(specs, start=1)]
+        self._engines = [
+            _EngineClient(spec, engine_key(n)) for n, spec in enumerate(specs, start=1)
+        ]
         self._called = f"the gateway before {', '.join(engine.name for engine in self._engines)}"
         admission = _Admission(policy, dispatcher, at_once, self._away)
         self.gateway = Gateway(self._engines, admission, IDLE_S, said)
@@ -120,7 +122,7 @@ class LocalGateway:
         return Compatible("http://gateway", self.name, sends_seed=self._sends_seed).body_of(request)
 
 
-class _Engine(Engine):
+class _EngineClient(EngineClient):
     """Remembers what was told of it last."""
 
     def __init__(self, spec: str, api_key: str | None) -> None:
@@ -128,12 +130,12 @@ class _Engine(Engine):
         self.sentence = f"the engine at {self.name} has not been asked yet"
 
     async def probe(self) -> tuple[bool, str]:
-        """See Engine."""
+        """See EngineClient."""
         is_up, self.sentence = await super().probe()
         return is_up, self.sentence
 
     def lost(self, error: Exception) -> EngineLostError:
-        """See Engine."""
+        """See EngineClient."""
         lost = super().lost(error)
         self.sentence = str(lost)
         return lost

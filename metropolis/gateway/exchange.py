@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING
 
 from metropolis.gateway.admission import ClosedError, Yielding
-from metropolis.gateway.engine import LIMITS, EngineLostError, Reply
+from metropolis.gateway.engine_client import LIMITS, EngineLostError, Reply
 from metropolis.gateway.request_parsing import output_tokens_in
 from metropolis.gateway.responses import FirstEvent, id_of
 from metropolis.gateway.resumable import continuable

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from metropolis.gateway.engine import Engine, Reply
+from metropolis.gateway.engine_client import EngineClient, Reply
 from metropolis.types import MetropolisError
 
 SHOWN_MODELS = 8
@@ -17,7 +17,7 @@ class _List(msgspec.Struct):
     data: list[dict[str, Any]]
 
 
-def check_alike(engines: Iterable[Engine]) -> None:
+def check_alike(engines: Iterable[EngineClient]) -> None:
     """Raises MetropolisError when two of `engines` say that they serve different models."""
     telling = [engine for engine in engines if engine.models]
     if any(engine.models != telling[0].models for engine in telling[1:]):
@@ -28,7 +28,7 @@ def check_alike(engines: Iterable[Engine]) -> None:
         )
 
 
-def mismatch(engine: Engine, others: Iterable[Engine]) -> str | None:
+def mismatch(engine: EngineClient, others: Iterable[EngineClient]) -> str | None:
     """A sentence about an `engine` that serves other models than one of the `others`."""
     for other in others:
         if engine.models and other.models and engine.models != other.models:
@@ -48,7 +48,7 @@ def model_in(reply: Reply, name: str) -> bytes | None:
     return next((msgspec.json.encode(one) for one in models if one.get("id") == name), None)
 
 
-def _names(engine: Engine) -> str:
+def _names(engine: EngineClient) -> str:
     names = sorted(engine.models)
     more = f" and {len(names) - SHOWN_MODELS} more" if len(names) > SHOWN_MODELS else ""
     return ", ".join(map(repr, names[:SHOWN_MODELS])) + more

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from metropolis.gateway.engine import EngineLostError, Reply
+from metropolis.gateway.engine_client import EngineLostError, Reply
 
 if TYPE_CHECKING:
     from metropolis.gateway.proxy import Gateway

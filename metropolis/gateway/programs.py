@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from metropolis.gateway.metrics import OTHER
-from metropolis.gateway.request_parsing import Asked
+from metropolis.gateway.request_parsing import ParsedRequest
 from metropolis.policy.base import QueuedRequest
 
 FUNCTIONS_MAX = 1000
@@ -61,7 +61,7 @@ class ProgramTracker:
     def __len__(self) -> int:
         return len(self._programs)
 
-    def enter(self, asked: Asked, now_s: float) -> QueuedRequest:
+    def enter(self, asked: ParsedRequest, now_s: float) -> QueuedRequest:
         """A request has come."""
         id_ = next(self._count)
         name = asked.program or self._conversation(asked) or f"{OWN}request {id_}"
@@ -109,7 +109,7 @@ class ProgramTracker:
             del self._idle[name]
             self._end(name)
 
-    def _conversation(self, asked: Asked) -> str | None:
+    def _conversation(self, asked: ParsedRequest) -> str | None:
         if asked.opening is None:
             return None
         if asked.is_continued and asked.opening in self._conversations:
@@ -120,7 +120,7 @@ class ProgramTracker:
         """Its name in metrics, which keep those that are told apart."""
         return function if function in self._named or function in self._guessed else OTHER
 
-    def _function(self, asked: Asked, now_s: float) -> str:
+    def _function(self, asked: ParsedRequest, now_s: float) -> str:
         if asked.function == OTHER:
             return OTHER
         known = self._guessed if asked.is_guessed else self._named

@@ -17,7 +17,7 @@ from math import inf
 from typing import TypeVar
 
 from metropolis.gateway.admission import Admission, QueueFullError
-from metropolis.gateway.engine import PROBE_S, Engine, EngineLostError, Reply
+from metropolis.gateway.engine_client import PROBE_S, EngineClient, EngineLostError, Reply
 from metropolis.gateway.exchange import Exchange
 from metropolis.gateway.metrics import Metrics
 from metropolis.gateway.models import check_alike, mismatch
@@ -61,7 +61,7 @@ class Gateway:
 
     def __init__(
         self,
-        engines: Sequence[Engine],
+        engines: Sequence[EngineClient],
         admission: Admission,
         idle_s: float,
         said: Callable[[str], None] = lambda _: None,

@@ -69,7 +69,7 @@ class _Body(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ParsedRequest:
     """A request's place in its program, as headers and body tell it; None: nobody has said."""
 
     program: str | None
@@ -93,7 +93,7 @@ class Asked:
     """The first pieces of its prompt: a digest of each, and about how many tokens it has."""
 
 
-def read(headers: Mapping[str, str], body: bytes) -> Asked:
+def read(headers: Mapping[str, str], body: bytes) -> ParsedRequest:
     """What is asked; raises MetropolisError on a body that is no JSON object, or is too costly to
     read, or a bad header."""
     check_shape(body)
@@ -107,7 +107,7 @@ def read(headers: Mapping[str, str], body: bytes) -> Asked:
         raise MetropolisError("the body is nested too deep; flatten it") from None
 
 
-def _read(headers: Mapping[str, str], said: _Body) -> Asked:
+def _read(headers: Mapping[str, str], said: _Body) -> ParsedRequest:
     messages = said.turns
     turns = [_role(message) for message in messages]
     opening = turns.index("assistant") if "assistant" in turns else len(turns)
@@ -119,7 +119,7 @@ def _read(headers: Mapping[str, str], said: _Body) -> Asked:
     guess = "chat" if messages else "completion"
     if turns and turns[0] in ("system", "developer"):  # in which a framework's agents differ
         guess = f"system-{_digest(parts[:1]).hex()[:8]}"
-    return Asked(
+    return ParsedRequest(
         _name(headers, "Program") or said.owner,
         function or guess,
         function is None,
@@ -135,7 +135,7 @@ def _read(headers: Mapping[str, str], said: _Body) -> Asked:
     )
 
 
-def of_tenant(asked: Asked, tenant: str) -> Asked:
+def of_tenant(asked: ParsedRequest, tenant: str) -> ParsedRequest:
     """The same, with programs and conversations that no other tenant has; empty: there is one."""
     if not tenant:
         return asked

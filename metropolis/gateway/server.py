@@ -20,7 +20,7 @@ from metropolis.gateway.connections import (
     TLSConnection,
     error_response,
 )
-from metropolis.gateway.engine import EngineLostError
+from metropolis.gateway.engine_client import EngineLostError
 from metropolis.gateway.limits import Limits
 from metropolis.gateway.models import model_in
 from metropolis.gateway.passing import redacted

@@ -16,7 +16,7 @@ from metropolis.dispatch.base import Dispatcher, Fleet
 from metropolis.dispatch.fixed import LeastLoaded
 from metropolis.gateway.access import Access
 from metropolis.gateway.admission import Admission
-from metropolis.gateway.engine import LIMITS, Engine
+from metropolis.gateway.engine_client import LIMITS, EngineClient
 from metropolis.gateway.keys import engine_key
 from metropolis.gateway.limits import Limits
 from metropolis.gateway.probing import TEST_PROMPT
@@ -252,7 +252,7 @@ async def gateway_before(
     fleet = Fleet(len(engines), 100_000, 30.0)
     admission = Admission(policy or Fcfs(), dispatcher(fleet), at_once, queue_limit)
     gateway = Gateway(
-        [Engine(kind + url, engine_key(1), answers) for url in urls], admission, idle_s, said
+        [EngineClient(kind + url, engine_key(1), answers) for url in urls], admission, idle_s, said
     )
     server = Server(gateway, limits, access, said)
     try:

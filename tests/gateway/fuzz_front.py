@@ -21,7 +21,7 @@ from metropolis.dispatch.base import Fleet
 from metropolis.dispatch.fixed import LeastLoaded
 from metropolis.gateway.access import Access
 from metropolis.gateway.admission import Admission
-from metropolis.gateway.engine import Engine
+from metropolis.gateway.engine_client import EngineClient
 from metropolis.gateway.keys import Keys
 from metropolis.gateway.limits import Limits
 from metropolis.gateway.proxy import Gateway
@@ -129,7 +129,7 @@ class Front:
             self._keys_file.chmod(0o600)
             keys = Keys(self._keys_file, self._said)
         policy = Fcfs() if self._has_keys else Plas()
-        engine = Engine(at if self._has_keys else f"sglang:{at}")
+        engine = EngineClient(at if self._has_keys else f"sglang:{at}")
         admission = Admission(policy, LeastLoaded(Fleet(1, 100_000, 30.0)), 8, 100)
         self.gateway = Gateway([engine], admission, 60.0, self._said)
         limits = Limits(body_bytes=100_000, header_s=5.0, stall_s=5.0, idle_s=5.0)

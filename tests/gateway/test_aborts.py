@@ -61,8 +61,10 @@ def test_an_abort_goes_with_the_key_of_its_request_and_a_refusal_is_told_once() 
 def test_an_engine_that_does_not_listen_to_aborts_holds_nothing_up(
     monkeypatch: pytest.MonkeyPatch, is_ending: bool
 ) -> None:
-    monkeypatch.setattr("metropolis.gateway.engine.ABORT_S", 3600 if is_ending else 0.01)
-    monkeypatch.setattr("metropolis.gateway.engine.LAST_ABORTS_S", 0.01 if is_ending else 3600)
+    monkeypatch.setattr("metropolis.gateway.engine_client.ABORT_S", 3600 if is_ending else 0.01)
+    monkeypatch.setattr(
+        "metropolis.gateway.engine_client.LAST_ABORTS_S", 0.01 if is_ending else 3600
+    )
 
     async def ask() -> None:
         engine = StubEngine()

@@ -21,7 +21,7 @@ from tests.gateway.test_server import PATHS, post
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("metropolis.gateway.proxy.PROBE_EVERY_S", 0.01)
     monkeypatch.setattr("metropolis.gateway.proxy.PROBE_LOST_S", 0.01)
-    monkeypatch.setattr("metropolis.gateway.engine.PROBE_S", 0.3)
+    monkeypatch.setattr("metropolis.gateway.engine_client.PROBE_S", 0.3)
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ import pytest
 from metropolis.dispatch.base import Fleet
 from metropolis.dispatch.fixed import RoundRobin
 from metropolis.dispatch.kairos import KairosPacking
-from metropolis.gateway.engine import Engine
+from metropolis.gateway.engine_client import EngineClient
 from tests.gateway.engines import StubEngine, answer_to, chat, gateway_before, until
 from tests.gateway.test_server import post
 
@@ -92,7 +92,7 @@ def test_engines_that_tell_nothing_are_not_overloaded() -> None:
     async def ask() -> None:
         engine = StubEngine()
         url = await engine.start()
-        asked = Engine(url)
+        asked = EngineClient(url)
         engine.preemptions = 4
         assert await asked.preemptions() == 4
         engine.metrics_status = 404

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from metropolis.dispatch.base import Fleet
 from metropolis.dispatch.prefix import PrefixAffinity
 from metropolis.gateway.programs import ProgramTracker
-from metropolis.gateway.request_parsing import PIECE_CHARACTERS, PIECES_MAX, Asked, read
+from metropolis.gateway.request_parsing import PIECE_CHARACTERS, PIECES_MAX, ParsedRequest, read
 
 TURNS = ("system", "user", "assistant", "user", "assistant")
 contents = st.lists(st.text(max_size=3 * PIECE_CHARACTERS), min_size=1, max_size=5)
 
 
-def chat(*texts: str) -> Asked:
+def chat(*texts: str) -> ParsedRequest:
     messages = [{"role": r, "content": t} for r, t in zip(TURNS, texts, strict=False)]
     return read({}, json.dumps({"messages": messages}).encode())
 

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from metropolis.gateway.engine import Engine
+from metropolis.gateway.engine_client import EngineClient
 from metropolis.gateway.passing import redacted
 from metropolis.gateway.request_parsing import read
 from metropolis.gateway.routes import (
@@ -163,7 +163,7 @@ def test_what_is_passed_goes_to_the_least_busy_and_elsewhere_when_that_is_lost(
 def test_what_is_passed_to_an_engine_that_hangs_goes_elsewhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("metropolis.gateway.engine.PROBE_S", 0.1)
+    monkeypatch.setattr("metropolis.gateway.engine_client.PROBE_S", 0.1)
     monkeypatch.setattr("metropolis.gateway.proxy.PROBE_EVERY_S", 0.05)
     monkeypatch.setattr("metropolis.gateway.proxy.PROBE_LOST_S", 0.05)
 
@@ -250,7 +250,7 @@ def test_all_ordered_routes_are_tested() -> None:
 def test_an_engine_with_a_key_of_its_own_gets_no_clients() -> None:
     async def ask() -> None:
         stub = RouteEngine()
-        engine = Engine(await stub.start(), "engines")
+        engine = EngineClient(await stub.start(), "engines")
         headers = {"X-Api-Key": "mine", "Authorization": "Bearer mine", "X-Other": "1"}
         reply = await engine.ask("POST", MESSAGES, headers, json.dumps(BODIES[MESSAGES]).encode())
         assert reply.status == 200

@@ -16,7 +16,7 @@ import aiohttp
 from metropolis.dispatch.base import Fleet
 from metropolis.dispatch.fixed import LeastLoaded
 from metropolis.gateway.admission import Admission
-from metropolis.gateway.engine import Engine
+from metropolis.gateway.engine_client import EngineClient
 from metropolis.gateway.limits import Limits
 from metropolis.gateway.proxy import Gateway
 from metropolis.gateway.server import Server
@@ -150,7 +150,7 @@ def test_what_has_not_come_whole_holds_up_no_end() -> None:
         engine.open.clear()
         at = await engine.start()
         admission = Admission(Fcfs(), LeastLoaded(Fleet(1, 1000, 30.0)), 8, 8)
-        server = Server(Gateway([Engine(at)], admission, 60.0))
+        server = Server(Gateway([EngineClient(at)], admission, 60.0))
         url = await server.start("127.0.0.1", 0)
         asked = asyncio.create_task(post(url, counted("a", 1), path=PATHS[1]))
         await until(lambda: engine.raw)

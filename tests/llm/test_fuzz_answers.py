@@ -19,7 +19,7 @@ import pytest
 from metropolis.dispatch.base import Fleet
 from metropolis.dispatch.fixed import RoundRobin
 from metropolis.gateway.backend import LocalGateway
-from metropolis.gateway.engine import Engine
+from metropolis.gateway.engine_client import Engine
 from metropolis.llm import (
     Backend,
     Client,

@@ -88,7 +88,7 @@ class _Abort(NamedTuple):
 class Reply:
     """An engine's answer; of a stream's, the first piece has come, of others the whole."""
 
-    def __init__(self, engine: Engine, connection: Connection, abort: _Abort | None) -> None:
+    def __init__(self, engine: EngineClient, connection: Connection, abort: _Abort | None) -> None:
         self._engine, self._connection, self._abort = engine, connection, abort
         self.status = 0
         self.headers: list[tuple[str, str]] = []
@@ -125,7 +125,7 @@ class Reply:
         self._engine.close_reply(self._connection, self._abort)
 
 
-class Engine:
+class EngineClient:
     """The engine that `spec` names: sglang:URL, vllm:URL, or a URL, whose kind is found out.
 
     With an `api_key` it gets that instead of its clients'. Its answers stay within `limits`. Raises
