@@ -1,1 +1,1 @@
-"""metropolis.runtime."""
+"""Live runs, replays, checkpoints and checks of worlds."""

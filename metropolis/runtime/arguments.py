@@ -1,4 +1,4 @@
-"""The arguments of `Simulation`, checked before a run leaves anything behind."""
+"""Validates the arguments of `Simulation` before a run has any effects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ METHODS_OF_BACKENDS = ("check", "complete", "stream", "close")
 
 
 def client_of(llm: Any, world: World) -> Client:
-    """The client that `llm` is, or one before the backend that it is; None: the world's author.
+    """Return `llm` if it is a client, or a new client of this backend; None: the world's author.
 
     Raises MetropolisError on anything else.
     """
@@ -27,7 +27,7 @@ def client_of(llm: Any, world: World) -> Client:
     backend: Backend = Scripted(world.author) if llm is None else llm
     has_methods = all(callable(getattr(llm, name, None)) for name in METHODS_OF_BACKENDS)
     if llm is not None and (isinstance(llm, type) or not has_methods):
-        given = "a text" if isinstance(llm, str) else f"{llm!r:.80}"  # which may hold a password
+        given = "a text" if isinstance(llm, str) else f"{llm!r:.80}"  # it may contain a password
         raise MetropolisError(
             f"llm is {given}; it should be a metropolis.Client, a backend such as "
             "metropolis.llm.connect.connect makes of a URL, or None"

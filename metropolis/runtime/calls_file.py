@@ -1,4 +1,4 @@
-"""The calls of a run as a file: a line of JSON each, in the order of steps."""
+"""The calls of a run as a file: one JSON line per call, in the order of steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _decode = msgspec.json.Decoder(Call).decode
 
 @dataclass
 class Used:
-    """Calls that did not fail, as the trace counts them: no answer has less than one token."""
+    """Successful calls, as the trace counts them: an answer has at least one token."""
 
     calls: int = 0
     prompt_tokens: int = 0
@@ -31,16 +31,16 @@ class Used:
 
 @dataclass
 class Tally:
-    """All calls of a run so far."""
+    """Totals of all calls of a run so far."""
 
     calls: int = 0
-    """Failed ones included."""
+    """Including failed calls."""
     prompt_tokens: int = 0
     output_tokens: int = 0
     by_function: defaultdict[str, Used] = field(default_factory=lambda: defaultdict(Used))
 
     def add(self, call: CallRecord) -> None:
-        """One more."""
+        """Add a call."""
         self.calls += 1
         self.prompt_tokens += call.prompt_tokens
         self.output_tokens += call.output_tokens
@@ -52,10 +52,10 @@ class Tally:
 
 
 class CallsFile:
-    """The calls of a run, in a file of `run` if there is one.
+    """The calls of a run, in a file of `run` if `path` is given.
 
-    A file that exists is taken up after its first `keep` calls, the rest is cut off.
-    Raises MetropolisError when the calls to keep are damaged.
+    An existing file is truncated after its first `keep` calls and continued.
+    Raises MetropolisError if the calls to keep are damaged.
     """
 
     def __init__(self, path: Path | None = None, keep: int = 0, run: str | None = None) -> None:
@@ -78,11 +78,11 @@ class CallsFile:
 
     @property
     def mark(self) -> Mark:
-        """Where the file ends."""
+        """The end of the file."""
         return Mark(0, 0) if self._file is None else self._file.mark
 
     def sync(self) -> None:
-        """Let the lines survive a power cut."""
+        """Make the lines survive a power cut."""
         if self._file is not None:
             self._file.sync()
 
@@ -93,7 +93,7 @@ class CallsFile:
 
 
 def read_calls(path: Path, count: int, run: str | None = None) -> Iterator[tuple[Mark, Call]]:
-    """The first `count` calls. Raises MetropolisError when they are damaged or fewer."""
+    """The first `count` calls. Raises MetropolisError if they are damaged or too few."""
     found = 0
     for line in islice(read_lines(path, CALLS, run), count):
         found += 1
@@ -103,12 +103,12 @@ def read_calls(path: Path, count: int, run: str | None = None) -> Iterator[tuple
 
 
 def calls_by_step(path: Path, run: str | None = None) -> Iterator[tuple[Step, list[Call]]]:
-    """The calls of the steps that have some. Raises MetropolisError when they are damaged."""
+    """The calls by step, of steps that have any. Raises MetropolisError if they are damaged."""
     calls = (_decode(line.content) for line in read_lines(path, CALLS, run))
     for step, of in groupby(calls, key=lambda call: call[0]):
         yield step, list(of)
 
 
 def too_few(path: Path, found: int, count: int) -> MetropolisError:
-    """The error for a file that ends early."""
+    """The error for a truncated file."""
     return CALLS.damaged(path, found + 2, f"it ends after {found} of {count} calls")

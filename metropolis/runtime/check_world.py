@@ -1,8 +1,8 @@
-"""`check_world`: hunts for what would make a world's history depend on how it is run.
+"""`check_world`: detects what makes a world's history depend on the order of its execution.
 
-Lockstep runs first, one agent after the other and watched: bounds, spaces, global randomness, state
-kept outside the engine. Then the same story is told again, with clusters in another order, out of
-order under both rules with delays drawn at random, and interrupted and resumed; all must be equal.
+Lockstep runs first, sequentially and monitored: bounds, spaces, global randomness, state outside
+the engine. Then the same run is repeated with clusters in another order, out of order under both
+rules with random delays, and interrupted and resumed; all histories must be equal.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from metropolis.world.scenario import Scenario, make_scenario
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong, in one sentence."""
+    """One defect, in one sentence."""
 
     kind: str
     """`reset`, `causality`, `space`, `randomness`, `state`, `repetition`, `order`, `schedule` or
@@ -49,7 +49,7 @@ def check_world(
     agents: Sequence[Agent] | int | None = None,
     **how: Any,
 ) -> None:
-    """Raise MetropolisError with the first thing that is wrong; return if nothing was found.
+    """Raise MetropolisError with the first finding; return if there is none.
 
     Args: see `findings`.
     """
@@ -67,15 +67,15 @@ def findings(
     schedules: int = 3,
     options: Mapping[str, Any] | None = None,
 ) -> list[Finding]:
-    """What is wrong with a world; empty if nothing was found, which is no proof.
+    """Return the defects found in a world; an empty list is no proof.
 
     Args:
         world: a world, the name of an installed one, or a function that makes a scenario.
-        agents: who lives there; they are copied for every run. For a name: how many.
-        author: answers in the place of a model; None: the world's own.
-        seeds: every check is made for each.
-        steps: how far to run.
-        schedules: how many random schedules to try under each rule.
+        agents: the world's agents, copied for every run. For a name: their number.
+        author: answers in place of a model; None: the world's own author.
+        seeds: run every check for each of them.
+        steps: number of steps of each run.
+        schedules: number of random schedules under each rule.
         options: for `World.reset`.
     """
     found: list[Finding] = []
@@ -116,7 +116,7 @@ def _made(make: Callable[[], Scenario]) -> Scenario:
 
 
 class _Check:
-    """All checks for one seed."""
+    """All checks with one seed."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class _Check:
         self._found: dict[str, Finding] = {}
 
     def findings(self) -> list[Finding]:
-        """In the order in which they were found; the later checks need the earlier to pass."""
+        """All findings, in order; the later checks run only if the earlier ones pass."""
         scenario, other = self._make(), self._make()
         before = global_draws()
         try:
@@ -150,16 +150,16 @@ class _Check:
         return list(self._found.values())
 
     def _note(self, kind: str, what: str, key: str | None = None) -> None:
-        """Keep a finding; of those with the same key only the first."""
+        """Keep a finding; of several with the same key only the first."""
         self._found.setdefault(key or what, Finding(kind, f"seed {self._seed}, {what}"))
 
     @property
     def _spoilt(self) -> bool:
-        """Whether comparing more runs would only repeat what is known."""
+        """Whether more runs would only repeat known findings."""
         return any(finding.kind != "space" for finding in self._found.values())
 
     def _watched(self, beginning: Beginning) -> list[StepRecord]:
-        """Lockstep, one after the other, so that what is found can be laid at somebody's door."""
+        """Run lockstep sequentially, so that each finding can be attributed to an agent."""
         scenario, at = self._make(), _Progress()
         watch = Watch(scenario.world, {agent.name: agent for agent in scenario.agents})
         around = partial(self._around, at)
@@ -212,7 +212,7 @@ class _Check:
         at.draws = now
 
     def _compare(self, beginning: Beginning, expected: list[StepRecord]) -> None:
-        """Tell the story again in every other way."""
+        """Compare `expected` with runs of all other kinds."""
         reach = self._make().world.reach
         draw = Random(f"check_world/{self._seed}")
         rules = {
@@ -253,13 +253,13 @@ class _Check:
         trial.worker.pauses, trial.worker.orders = pauses, orders
         try:
             apart = difference(expected, trial.run(self._steps))
-        except Exception as error:  # noqa: BLE001 -- lockstep ran without it: that is the finding
+        except Exception as error:  # noqa: BLE001 -- lockstep raised none: a finding
             apart = f"{type(error).__name__}: {error}, and in lockstep there is none"
         if apart is not None:
             self._note(kind, f"{what} tells another story than lockstep: {apart}")
 
     def _resume(self, beginning: Beginning, expected: list[StepRecord]) -> None:
-        """Stop half-way, save, restore into agents that know nothing, and go on."""
+        """Stop half-way, save, restore into fresh agents, and continue."""
         if self._spoilt:
             return
         half = self._steps // 2
@@ -284,7 +284,7 @@ class _Check:
 
 @dataclass
 class _Progress:
-    """Where the watched run is."""
+    """The progress of the monitored run."""
 
     step: Step = 0
     draws: tuple[Any, Any] = (None, None)

@@ -1,7 +1,7 @@
 """The whole simulation between two steps, as a file: the world, the agents, the run's clock.
 
-Of the checkpoints of a run the newest and some earlier ones stay, spread evenly, so that a run can
-go on (`metropolis resume`) or branch off (`metropolis fork`) without starting at its beginning.
+A run keeps its newest checkpoint and some earlier ones, evenly spaced, so that it can be resumed
+(`metropolis resume`) or forked (`metropolis fork`) without starting from its beginning.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ CHECKPOINT = Format(
     "metropolis checkpoint", 3, "remove the file to go on from an earlier one, or put it back"
 )
 KEPT_MOST = 16
-"""Checkpoints of one run."""
+"""Maximum number of checkpoints of a run."""
 
 
 @dataclass(frozen=True)
 class Past:
-    """What the run's files held at a checkpoint, so that it is used with no others."""
+    """The state of the run's files at a checkpoint, which is only valid with these files."""
 
     seed: int
-    """Of all randomness from the step on."""
+    """The seed of all randomness from this step on."""
     history_sha256: str
     calls: Mark
     journal: Mark | None
-    """None: answers were kept elsewhere."""
+    """None: answers are kept elsewhere."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a run needs to go on at `step`."""
+    """The state that a run needs to continue at `step`."""
 
     step: Step
     entities: list[Entity]
@@ -54,31 +54,31 @@ class Checkpoint:
     now_s: float
     """The run's clock: virtual time if the model is simulated."""
     past: Past | None
-    """None: the run's store has made the checkpoint."""
+    """None: the checkpoint comes from the run's store."""
 
 
 class Checkpoints:
-    """Those of one run, `STEP.json` in `folder` each."""
+    """The checkpoints of one run, each in `STEP.json` in `folder`."""
 
     def __init__(self, folder: Path, run: str | None = None) -> None:
         self.folder, self.run = folder, run
 
     def steps(self) -> list[Step]:
-        """Whose checkpoints there are, in order."""
+        """The steps with a checkpoint, in order."""
         names = (path.stem for path in self.folder.glob("*.json"))
         return sorted(int(name) for name in names if name.isdecimal())
 
     def newest(self, at_most: Step) -> Checkpoint | None:
-        """The newest up to step `at_most`. Raises MetropolisError when it cannot be read."""
+        """The newest up to step `at_most`. Raises MetropolisError if it is unreadable."""
         steps = [step for step in self.steps() if step <= at_most]
         return self.read(steps[-1]) if steps else None
 
     def read(self, step: Step) -> Checkpoint:
-        """That of `step`. Raises MetropolisError when it cannot be read."""
+        """The checkpoint of `step`. Raises MetropolisError if it is unreadable."""
         return read_checkpoint(self.path(step), self.run)
 
     def add(self, checkpoint: Checkpoint) -> None:
-        """Keep one more, and drop one if they are too many: never the first or the newest."""
+        """Add a checkpoint; at the limit drop another one, but never the first or the newest."""
         with reported(self.folder):
             self.folder.mkdir(exist_ok=True)
         write_checkpoint(self.path(checkpoint.step), checkpoint, self.run or "")
@@ -89,12 +89,12 @@ class Checkpoints:
             self.path(steps[crowded]).unlink()
 
     def path(self, step: Step) -> Path:
-        """Where that of `step` is."""
+        """The path of the checkpoint of `step`."""
         return self.folder / f"{step}.json"
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint, run: str) -> None:
-    """Whole or not at all. Raises UnwritableError."""
+    """Write atomically. Raises UnwritableError."""
     content = vars(checkpoint) | {
         "entities": {entity.name: entity_to_json(entity) for entity in checkpoint.entities},
         "events": [event_to_json(event) for event in checkpoint.events],
@@ -103,7 +103,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint, run: str) -> None:
 
 
 def read_checkpoint(path: Path, run: str | None = None) -> Checkpoint:
-    """Raises MetropolisError when the file is none of `run` (None: of any run)."""
+    """Raises MetropolisError unless the file is a checkpoint of `run` (None: of any run)."""
     content = read_document(path, CHECKPOINT, run)
     try:
         content["entities"] = [entity_from_json(*item) for item in content["entities"].items()]

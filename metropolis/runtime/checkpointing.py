@@ -1,9 +1,9 @@
-"""Checkpoints of a run while it goes on.
+"""Checkpoints of a run in progress.
 
-A checkpoint of step F is aimed at before anybody has come to F. Each agent's mind is kept when it
-commits step F - 1, the world is read when the floor reaches F (versions make that exact). So every
-agent stands at the same step, and a run taken up there is a run begun there. Runs in memory and
-runs in a store write the same files.
+A checkpoint of step F is planned before any agent has reached F. Each agent's mind is saved when
+the agent commits step F - 1; the world is read when the floor reaches F (versions make that exact).
+So all agents are at the same step, and a run resumed there equals a run begun there. Runs in memory
+and runs in a store write the same files.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from metropolis.world.state import State
 
 
 class Source(Protocol):
-    """Where worlds and minds are; as in `metropolis.store.base.Store`."""
+    """The source of worlds and minds; see `metropolis.store.base.Store`."""
 
     def keep_minds(self, step: Step) -> bool:
-        """Keep every agent's mind as it is when it comes to `step`; False: somebody is there."""
+        """Save every agent's mind on arrival at `step`; False: an agent is already there."""
 
     def kept_minds(self) -> Mapping[AgentId, Any]:
-        """Those of the step that `keep_minds` named, when all have come there."""
+        """The minds at the step passed to `keep_minds`, once all agents have reached it."""
 
     def minds(self) -> Mapping[AgentId, Any]:
-        """As they are now: all agents are at one step, and none is at work."""
+        """The current minds; all agents are at one step, and none is running."""
 
     def world(self, step: Step) -> tuple[list[Entity], list[Event]]:
-        """What `step`, the floor, sees."""
+        """What `step` sees; `step` is the floor."""
 
 
 class InMemory:
@@ -49,7 +49,7 @@ class InMemory:
         self.world = state.at
 
     def commit(self, step: Step, agents: Iterable[AgentId]) -> None:
-        """`agents` have committed `step` and not begun the next one."""
+        """`agents` have committed `step` and have not begun the next one."""
         self._newest = max(self._newest, step + 1)
         if step + 1 == self._step:
             self._kept |= {agent: save(self._agents[agent]) for agent in agents}
@@ -70,14 +70,14 @@ class InMemory:
 
 
 class Fenced(Protocol):
-    """Who holds the lease of a run in a store."""
+    """The holder of the lease of a run in a store."""
 
     def keep_minds(self, step: Step) -> bool:
-        """As Store.keep_minds."""
+        """See Store.keep_minds."""
 
 
 class InStore:
-    """A run in a store, whose lease `holder` has."""
+    """A run in a store; `holder` has its lease."""
 
     def __init__(self, agents: int, store: Store, holder: Fenced) -> None:
         self._agents, self._store = agents, store
@@ -115,10 +115,10 @@ class Checkpointer:
         """The step of the next checkpoint."""
 
     def plan(self, newest_step: Step) -> None:
-        """When it is time, aim at a step that nobody has come to.
+        """If a checkpoint is due, plan it for a step that no agent has reached.
 
-        `newest_step` is the greatest that is known to have been reached; others, elsewhere, may
-        have gone further.
+        `newest_step` is the greatest step known to be reached; agents elsewhere may be further
+        ahead.
         """
         aim = newest_step + self._ahead
         if self.step < self._last or aim >= self._last or time.monotonic() < self._due_wall_s:
@@ -129,7 +129,7 @@ class Checkpointer:
             self._ahead *= 2
 
     def write(self, past: Past, now_s: float) -> None:
-        """The floor is at `step`, and so are the run's files; `now_s` is the run's clock."""
+        """Write the checkpoint of `step`, now the floor; `now_s` is the run's clock."""
         entities, events = self._source.world(self.step)
         at_last = self.step == self._last
         minds = self._source.minds() if at_last else self._source.kept_minds()

@@ -1,4 +1,4 @@
-"""Two histories side by side: where they part, and whose lives differ from when on."""
+"""Compares two histories: the steps that differ, and the agents that differ from each step on."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from metropolis.world.record import StepRecord
 
 @dataclass(frozen=True)
 class Comparison:
-    """Of two runs, as far as both have come."""
+    """Of two runs, over the steps that both have."""
 
     steps: Step
     differing: Step
-    """How many of them are not the same in both."""
+    """Number of steps that differ."""
     since: Mapping[str, Step]
-    """Who does, is or causes something else, agents and things: from which step on, the earliest
-    first; nobody, if the histories are equal."""
+    """Name of an agent or thing -> the first step with a different action, entity or event, in the
+    order of steps; empty if the histories are equal."""
 
     @property
     def first(self) -> Step | None:
-        """The first step that differs; None: there is none."""
+        """The first step that differs; None: the histories are equal."""
         return min(self.since.values(), default=None)
 
 
@@ -37,13 +37,13 @@ class Difference:
     """Between two records of a step."""
 
     name: str
-    """Whose action, body, state or event differs: an agent, or a thing."""
+    """The agent or thing whose action, body, state or event differs."""
     what: str
-    """In words, with both values."""
+    """A description with both values."""
 
 
 def compare(run: str | Path, other: str | Path) -> Comparison:
-    """The runs in two folders. Raises MetropolisError when there is none in one of them."""
+    """Compare the runs in two folders. Raises MetropolisError if a folder contains no run."""
     folders = [RunDirectory(Path(path)) for path in (run, other)]
     for folder in folders:
         folder.read()
@@ -58,7 +58,7 @@ def compare(run: str | Path, other: str | Path) -> Comparison:
 
 
 def _differing(one: StepRecord, other: StepRecord) -> list[str]:
-    """Who does not do, become or cause the same in both."""
+    """Names whose actions, entities or events differ between the records."""
     names = one.actions.keys() | other.actions.keys() | one.writes.keys() | other.writes.keys()
     names |= {event.source for event in [*one.events, *other.events]}
     return sorted(name for name in names if _part(one, name) != _part(other, name))
@@ -70,7 +70,7 @@ def _part(record: StepRecord, name: str) -> tuple[object, ...]:
 
 
 def first_difference(expected: StepRecord, found: StepRecord) -> Difference | None:
-    """The first of actions, entities and events that differs; None: the records are equal."""
+    """The first difference in actions, entities and events; None: the records are equal."""
     lines = line_of(expected), line_of(found)
     if lines[0] == lines[1]:
         return None
@@ -97,7 +97,7 @@ def _sections(line: bytes) -> dict[str, dict[str, Any]]:
 
 
 _ABSENT = object()
-"""In the place of a key that is only in the other dict: null is a value, as of what is removed."""
+"""Stands for a key missing in one dict; null is a value, e.g. of a removed entity."""
 
 
 def _shown(value: Any) -> str:
@@ -105,14 +105,14 @@ def _shown(value: Any) -> str:
 
 
 def _same(left: Any, right: Any) -> bool:
-    """Whether they are written alike, which 1 and 1.0 are not."""
+    """Whether their JSON texts are equal, unlike those of 1 and 1.0."""
     if left is _ABSENT or right is _ABSENT:
         return left is right
     return msgspec.json.encode(left) == msgspec.json.encode(right)
 
 
 def _apart(left: Any, right: Any, path: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any, Any]:
-    """Where two JSON values differ first, and how; no path: they are equal."""
+    """The path and values of the first difference between two JSON values; no path: equal."""
     if isinstance(left, dict) and isinstance(right, dict):
         for key in sorted(left.keys() | right.keys()):
             a, b = left.get(key, _ABSENT), right.get(key, _ABSENT)

@@ -1,5 +1,5 @@
-"""The pump of a run in a store: what workers commit there is read in batches, and answered with
-what can be run next. The controller is an index over what the store holds, made anew at each start.
+"""Main loop of a run in a store: reads the workers' commits in batches, and dispatches clusters in
+reply. The controller is an index over the store's data, rebuilt at each start.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from metropolis.workers.leases import Pulse, retry, retry_async
 from metropolis.world.mistakes import alone
 
 WAIT_S = 0.25
-"""How long an interrupt may take."""
+"""Longest delay of an interrupt."""
 RENEW_STEPS = 2
-"""So many before its end lookahead is renewed: the commit of the last but one brings it."""
+"""Renew a lookahead this many steps before its end: the last commit but one returns the new one."""
 RELEASE_S = 0.25
-"""How often what is recorded is dropped from the store."""
+"""Interval at which recorded data is dropped from the store."""
 
 
 class Coordinator:
-    """Does for a run in a store what `metropolis.runtime.engine.Engine` does for one in memory."""
+    """The counterpart of `metropolis.runtime.engine.Engine` for a run in a store."""
 
     def __init__(
         self, store: Store, names: list[str], max_velocity: float, lease_s: float, crew: Crew
     ) -> None:
-        """Takes the lease of the run. Raises StoreError when somebody else holds on to it."""
+        """Acquires the lease of the run. Raises StoreError if another holder keeps it."""
         self._crew, self._max_velocity = crew, max_velocity
         self._store, self._names, self._lease_s = store, names, lease_s
         self._link = store.link()
@@ -48,18 +48,18 @@ class Coordinator:
         self._last_id = self.nodes.last_id
         self._at_work: dict[str, Dispatch] = {}
         self._clear_until: dict[AgentId, Step] = {}
-        """Lookahead that the store was told."""
+        """The lookahead reported to the store."""
         self._tasks: list[asyncio.Task[None]] = []
         self._told: Step = 0
-        """The floor that the store was told."""
+        """The floor reported to the store."""
         self.newest_step = max(self.nodes.steps)
-        """The greatest step that somebody is known to have come to."""
+        """The greatest step that an agent is known to have reached."""
         self._blocked_by = np.full(len(names), NOBODY, np.int32)
-        """As the store was told, of every agent."""
+        """As reported to the store, for every agent."""
         self._held = ExitStack()
         self._released_wall_s = self._heard_wall_s = time.monotonic()
         self.failure: BaseException | None = None
-        """What ended the run before its time."""
+        """The reason for a premature end of the run."""
 
     async def begin(
         self,
@@ -67,11 +67,11 @@ class Coordinator:
         recorder: Recorder,
         on_commit: OnCommit,
     ) -> None:
-        """Go on from `nodes`, where `controller` stands; to be awaited once."""
+        """Continue from `nodes`, the state of `controller`; await it once."""
         self._controller, self._recorder, self._on_commit = controller, recorder, on_commit
         self._held.enter_context(Pulse(self._lease_s, self._renew))
         stands = retry(self._store.inspect)
-        for agent, blocker in stands.blocked_by.items():  # what the last driver has told
+        for agent, blocker in stands.blocked_by.items():  # as reported by the last driver
             self._blocked_by[agent] = blocker
         if stands.released != recorder.next_step:
             self.end(StoreError("another driver has gone on with the run; resume it once more"))
@@ -108,7 +108,7 @@ class Coordinator:
                 self.end(failure)
 
     def passed(self) -> None:
-        """Everything below the floor is recorded: nobody needs it any more."""
+        """Drop everything below the floor: it is recorded, and not needed any more."""
         now_wall_s = time.monotonic()
         if now_wall_s - self._released_wall_s < RELEASE_S and not self._controller.finished:
             return
@@ -119,7 +119,7 @@ class Coordinator:
             self.end(failure)
 
     def keep_minds(self, step: Step) -> bool:
-        """As Store.keep_minds."""
+        """See Store.keep_minds."""
         return retry(self._store.keep_minds, self._fence, step)
 
     def end(self, reason: BaseException) -> None:
@@ -127,7 +127,7 @@ class Coordinator:
         self.failure = self.failure or reason
 
     async def stop(self) -> None:
-        """Let workers give back what they are at, and others take the run."""
+        """Make workers give back their claims, and let others take the run."""
         self.end(asyncio.CancelledError())
         for task in self._tasks:
             task.cancel()
@@ -135,11 +135,11 @@ class Coordinator:
         await self._link.close()
         self._crew.close()
         self._held.close()
-        with suppress(StoreError):  # then it runs out
+        with suppress(StoreError):  # the lease expires anyway
             self._store.release_lease(self._fence)
 
     def _kept(self) -> list[Acknowledged]:
-        """All acknowledgements that are included in `nodes`."""
+        """All acknowledgements included in `nodes`."""
         found: list[Acknowledged] = []
         after = "0"
         while after != self._last_id:
@@ -176,7 +176,7 @@ class Coordinator:
             commits.append(Commit(outcome.agents, places))
             self._on_commit(outcome)
         ready = {cluster_id(one): one for one in self._controller.handle(commits)}
-        for name in committed & ready.keys():  # by who went on
+        for name in committed & ready.keys():  # their worker continues by itself
             del ready[name]
         self._at_work |= ready
         clusters = [one for name, one in ready.items() if name not in dispatched]
@@ -185,7 +185,7 @@ class Coordinator:
     async def _dispatch(
         self, clusters: Sequence[Dispatch], ahead: Mapping[AgentId, Lookahead]
     ) -> None:
-        """Tell the store what can be run, who waits for whom, and the floor: what has changed."""
+        """Report changes to the store: ready clusters, blocking edges, and the floor."""
         self._heard_wall_s = time.monotonic()
         edges, floor = self._changed_edges(), self._controller.floor
         if clusters or ahead or edges or floor != self._told:
@@ -193,7 +193,7 @@ class Coordinator:
             await retry_async(self._link.dispatch, self._fence, clusters, edges, floor, ahead)
 
     def _lookahead(self, ready: Iterable[Dispatch]) -> dict[AgentId, Lookahead]:
-        """Of those who can go on alone, further than they know, or will know too late."""
+        """Lookahead of single agents that exceeds the known one, or must be renewed now."""
         found = {}
         for step, (agent, *others) in ((one.step, one.agents) for one in ready):
             known = self._clear_until.get(agent, 0)
@@ -216,22 +216,22 @@ class Coordinator:
         }
 
     def _renew(self) -> None:
-        """In the thread of the pulse."""
+        """Renew the lease, in the thread of the pulse."""
         try:
             self._store.renew_lease(self._fence, self._lease_s)
         except StoreUnavailableError:
-            return  # it may come back before the lease has run out
+            return  # it may return before the lease expires
         except StoreError as failure:
             self.end(failure)
 
     def _left(self, task: asyncio.Task[None]) -> None:
-        """A worker ends with the run or because a cluster has failed."""
+        """End the run if a worker has failed; otherwise it ended with the run."""
         if not task.cancelled() and (failure := task.exception()) is not None:
             self.end(alone(failure))
 
 
 def _acquire_lease(store: Store, lease_s: float) -> int:
-    """The fence; a holder that was killed is waited for."""
+    """Return the fence; waits until the lease of a killed holder expires."""
     holder = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:6]}"
     deadline_s = time.monotonic() + 1.2 * lease_s
     while True:

@@ -1,4 +1,4 @@
-"""A simulation between two steps, for whoever wants to change it there."""
+"""A simulation between two steps, as an edit sees and changes it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ T = TypeVar("T")
 
 @dataclass
 class Moment:
-    """What an edit may change: all but where bodies are, and who there is."""
+    """The state that an edit may change, except positions of bodies and the set of agents."""
 
     step: Step
     entities: dict[str, Entity]
     """By name, as the step sees them; bodies included."""
     events: list[Event]
-    """What the step perceives: it happened in the step before."""
+    """What the step perceives: the events of the step before."""
     agents: dict[str, Agent]
-    """By name, with what they have in mind."""
+    """By name, with their minds."""
 
 
 class _ByName(dict[str, T]):
@@ -45,9 +45,9 @@ Edit = Callable[[Moment], object]
 def edited(
     checkpoint: Checkpoint, world: World, agents: Sequence[Agent], edit: Edit, seed: int
 ) -> tuple[Checkpoint, tuple[str, ...]]:
-    """The checkpoint after `edit`, and whose mind, state or events it has changed.
+    """The checkpoint after `edit`, and the names whose mind, state or events it changed.
 
-    Raises MetropolisError when no run can begin with what it has left.
+    Raises MetropolisError if the edited state is no valid start of a run.
     """
     people = {agent.name: agent for agent in deepcopy(list(agents))}
     for name, agent in people.items():

@@ -1,6 +1,6 @@
-"""The pump of a live run: commands of the controller become clusters at work, their ends commits.
+"""Main loop of a live run in memory: runs dispatched clusters and commits their outcomes.
 
-Everything here happens on one event loop; only plain agents compute elsewhere.
+Everything here runs on one event loop; only plain agents run in other threads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OnCommit = Callable[[Outcome], None]
 
 
 class Engine:
-    """Runs the clusters that `controller` lets run."""
+    """Runs the clusters that `controller` dispatches."""
 
     def __init__(
         self,
@@ -34,11 +34,11 @@ class Engine:
         self._tasks: dict[asyncio.Task[Outcome], Dispatch] = {}
         self._changed = asyncio.Event()
         self.failure: BaseException | None = None
-        """What ended the run before its time."""
+        """The reason for a premature end of the run."""
         self.newest_step = controller.floor
-        """The greatest step that anybody has come to."""
+        """The greatest step that an agent has reached."""
         self.seen_floor = controller.floor
-        """The floor that who drives this engine has seen, and may still read the state at."""
+        """The floor that the caller has seen; it may still read the state there."""
 
     @property
     def floor(self) -> Step:
@@ -46,7 +46,7 @@ class Engine:
         return self._controller.floor
 
     def start(self) -> None:
-        """Begin; to be called on the event loop, once."""
+        """Start the run; call it once, on the event loop."""
         self._dispatch(self._controller.start())
 
     async def advance(self) -> None:
@@ -61,17 +61,17 @@ class Engine:
             await self._changed.wait()
 
     def end(self, reason: BaseException) -> None:
-        """End the run for `reason`, unless it has ended; to be called on the event loop."""
+        """End the run for `reason`, unless it has ended; call it on the event loop."""
         self.failure = self.failure or reason
         self._changed.set()
 
     def passed(self) -> None:
-        """Everything below the floor is recorded: nobody reads it any more."""
+        """Drop everything below the floor: it is recorded, and not read any more."""
         self.seen_floor = self._controller.floor
         self._state.drop_events(self.seen_floor)
 
     async def stop(self) -> None:
-        """Cancel what is at work; nothing of it is committed."""
+        """Cancel the running clusters; they commit nothing."""
         self.end(asyncio.CancelledError())
         for task in self._tasks:
             task.cancel()
@@ -87,11 +87,11 @@ class Engine:
         dispatch = self._tasks.pop(task)
         if self.failure is not None:
             if not task.cancelled():
-                task.exception()  # the first failure is the one to tell
+                task.exception()  # report the first failure only
             return
         try:
             self._commit(task.result())
-        except asyncio.CancelledError:  # not ours: the run has not ended
+        except asyncio.CancelledError:  # not our cancellation: the run has not ended
             self.end(
                 MetropolisError(
                     f"step {dispatch.step}, agent {self._names[dispatch.agents[0]]!r} or its "
@@ -99,7 +99,7 @@ class Engine:
                     "task should catch its CancelledError"
                 )
             )
-        except BaseException as failure:  # noqa: BLE001 -- kept, and raised where the run is awaited
+        except BaseException as failure:  # kept, and raised in the awaiting caller
             self.end(alone(failure))
         self._changed.set()
 

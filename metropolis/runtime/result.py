@@ -1,4 +1,4 @@
-"""What a live run comes to."""
+"""The result of a live run."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from metropolis.types import MetropolisError
 from metropolis.world.record import StepRecord
 
 INTERRUPTED = "interrupted"
-"""Why a run has stopped that was asked to."""
+"""`RunResult.stopped` of an interrupted run."""
 
 
-class Interrupted(MetropolisError):  # noqa: N818 -- what the user wished is no error
-    """The run was asked to end."""
+class Interrupted(MetropolisError):  # noqa: N818 -- the user's request, not an error
+    """The run was interrupted."""
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """A run as far as it has come: everything below `steps` is final."""
+    """The state of a run so far: everything below `steps` is final."""
 
     mode: str
     rule: str | None
@@ -31,30 +31,30 @@ class RunResult:
     agents: int
     steps: int
     stopped: str | None
-    """Why it ended before its last step; None: it did not."""
+    """Why the run ended before its last step; None: it did not."""
     history_sha256: str
-    """Of the history's lines; `metropolis.verify` compares them with lockstep's."""
+    """Hash of the lines of the history; `metropolis.verify` compares it with lockstep's."""
     history: Sequence[StepRecord] = field(repr=False)
-    """The steps of this run; empty when a folder keeps them."""
+    """The steps of this run; empty if a folder stores them."""
     calls: int
     prompt_tokens: int
     output_tokens: int
     used: Mapping[str, Used]
-    """By function: of all steps so far."""
+    """Of all steps so far, by function."""
     usage: Mapping[str, Usage]
-    """By function: what was sent since this start; of workers on Ray calls, tokens and cost."""
+    """Requests sent since this start, by function; for workers on Ray: calls, tokens and cost."""
     bought: Usage
-    """All answers that the run has paid for, in all its starts, committed or not; `lost_tokens` are
-    of this start."""
+    """All answers that the run has paid for, in all its starts, committed or not; `lost_tokens`
+    covers this start only."""
     simulated: bool
     """Whether LLM latency is virtual time."""
     makespan_s: float
-    """Of the run's clock: virtual time (sim_s) if simulated, otherwise wall_s."""
+    """On the run's clock: virtual time (sim_s) if simulated, otherwise wall_s."""
     wall_s: float
     recorded: RunTrace = field(repr=False)
-    """The trace, not made yet."""
+    """The trace, not yet assembled."""
 
     @cached_property
     def trace(self) -> Trace:
-        """Of all steps so far; `metropolis replay` replays it. Made when it is asked for."""
+        """The trace of all steps so far, for `metropolis replay`; assembled on first access."""
         return self.recorded.whole()

@@ -55,35 +55,35 @@ LEASE_S = 10.0
 
 
 class Simulation:
-    """One run of a world. Iterate over `steps(n)`, or `run(n)` to the end.
+    """One run of a world. Iterate over `steps(n)`, or call `run(n)`.
 
     Args:
-        world: its laws.
-        agents: who lives there; their order is the order of agent ids. A run changes them, so
-            agents live in one run.
-        llm: a client, or a backend to make one for; None: the world's offline author, at
-            once.
-        mode: `out_of_order`, `lockstep` (a barrier after every step), or `sequential` (moreover one
-            agent, and one call, at a time).
-        rule: of `out_of_order`: `versioned` or the paper's `conservative`.
-        seed: of all randomness.
-        options: passed to `World.reset`.
-        out: a new folder for the run's files; None: everything stays in memory.
-        resume: go on with the run in `out`, or begin the branch that `metropolis.fork` has made
-            there, from its last checkpoint; answers it has paid for are not bought again.
-        trust: use a store that the folder names though this user has not signed it.
-        checkpoint_wall_s: how often to write a checkpoint.
-        store: where the run is kept: `memory`, `embedded` or the URL of a Redis or Valkey; None:
-            in memory, or where the resumed run was before.
-        workers: of a run in a store: how many run its clusters here; or `ray` or `ray:N`, in the
-            cluster at `ray_address`, or else in one of this machine's.
-        lease_s: of a run in a store: after so many seconds of silence somebody counts as dead.
-        keep_text: whether the trace holds prompts and answers.
-        stall_s: seconds after which an agent that neither goes on nor waits for a model is named on
-            standard error; 0: never.
-        about: what `run.json` keeps for whoever resumes the run, plain data.
+            world: the world and its rules.
+            agents: its agents, in the order of their ids. A run changes them, so use them in one
+                run only.
+            llm: a client, or a backend to wrap in one; None: the world's offline author, without
+                latency.
+            mode: `out_of_order`, `lockstep` (a barrier after every step), or `sequential` (also
+                only one agent, and one call, at a time).
+            rule: for `out_of_order`: `versioned` or the paper's `conservative`.
+            seed: of all randomness.
+            options: passed to `World.reset`.
+            out: a new folder for the run's files; None: everything stays in memory.
+            resume: continue the run in `out`, or begin the branch that `metropolis.fork` created
+                there, from its last checkpoint; answers already paid for are not bought again.
+            trust: use a store that the folder names even if this user has not signed it.
+            checkpoint_wall_s: checkpoint interval.
+            store: where the run is kept: `memory`, `embedded` or the URL of a Redis or Valkey;
+                None: in memory, or the store of the resumed run.
+            workers: of a run in a store: the number of local workers; or `ray` or `ray:N`, in the
+                cluster at `ray_address`, or else in a new cluster on this machine.
+            lease_s: of a run in a store: seconds of silence after which a process counts as dead.
+            keep_text: whether the trace contains prompts and answers.
+            stall_s: seconds after which an agent that makes no progress and waits for no model is
+                named on standard error; 0: never.
+            about: plain data, stored in `run.json` for resuming the run.
 
-    Raises MetropolisError on input that makes no sense.
+    Raises MetropolisError on invalid arguments.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class Simulation:
         if self._stored is not None:
             self._checkpoint = self._take_up(self._stored)
         self.notes: list[str] = [] if self._directory is None else self._directory.notes
-        """Sentences on what was damaged in the run's folder, and how it was made good."""
+        """Messages on damage found in the run's folder, and its repair."""
         self._begin(begun)
         self._started_wall_s, self._started_s = time.perf_counter(), self._clock_s()
         self._ran = self._interrupted = False
@@ -152,13 +152,13 @@ class Simulation:
         self.stopped: str | None = None
         """Why the run ended before its last step; None: it did not."""
 
-    # --- what users call
+    # --- public interface
 
     def run(self, steps: Step, on_step: Callable[[StepRecord], None] | None = None) -> RunResult:
         """Run up to step `steps`; `on_step` is called in the order of steps.
 
-        An exhausted budget ends the run early, as `RunResult.stopped` tells. Raises LLMError when
-        a call failed that no agent handled, CausalityError when the world breaks its own bounds.
+        An exhausted budget ends the run early (see `RunResult.stopped`). Raises LLMError if no
+        agent handled a failed call, CausalityError if the world exceeds its declared bounds.
         """
         for record in self.steps(steps):
             if on_step is not None:
@@ -166,10 +166,10 @@ class Simulation:
         return self.result()
 
     def steps(self, steps: Step) -> Generator[StepRecord, None, None]:
-        """The steps below `steps`, each as soon as the floor has passed it.
+        """Yield the steps below `steps`, each once the floor has passed it.
 
-        The world, the agents and the client belong to the run until the iterator ends or is
-        closed; the client is closed then.
+        The run owns the world, the agents and the client until the iterator ends or is closed,
+        which closes the client.
         """
         if self._ran:
             raise MetropolisError("a simulation runs once; make a new one")
@@ -181,12 +181,12 @@ class Simulation:
         check_steps(steps, self.first_step)
         self._ran = True
         self._used.begin()
-        if self._directory is not None:  # nobody else is at it: the journal is ours
+        if self._directory is not None:  # the folder is locked: the journal is exclusively ours
             self._directory.describe(self.world.name, self.seed, self._about)
         self._started_wall_s, self._started_s = time.perf_counter(), self._clock_s()
         selector = IdleSelector(self._leap) if self._virtual else None
         with event_loop(selector, self._turns, self._stall_s) as (loop, self._watchdog):
-            full = False  # the disk
+            full = False  # whether the disk is full
             try:
                 self.world.seal()
                 yield from self._pump(loop, steps)
@@ -196,7 +196,7 @@ class Simulation:
             finally:
                 self.world.unseal()
                 self._used.end()
-                loop.run_until_complete(cancel_all())  # what plain agents in threads wait for, too
+                loop.run_until_complete(cancel_all())  # plain agents in threads wait for these, too
                 self._worker.close()
                 if self._stored is not None:
                     self._stored.close()
@@ -206,7 +206,7 @@ class Simulation:
                     self._directory.write_trace(self._trace())
 
     def interrupt(self) -> None:
-        """Let the run end soon, its files whole; for signal handlers and other threads."""
+        """End the run soon, with complete files; for signal handlers and other threads."""
         self._interrupted = True
         if (wake := self._wake) is not None:
             wake()
@@ -214,7 +214,7 @@ class Simulation:
             self._watchdog.ending()
 
     def result(self) -> RunResult:
-        """The run as far as it has come."""
+        """The result so far."""
         tally = self._recorder.calls_file.tally
         return RunResult(
             mode=self.mode,
@@ -237,10 +237,10 @@ class Simulation:
             recorded=self._trace(),
         )
 
-    # --- how a run begins
+    # --- start of a run
 
     def _begin(self, begun: list[Entity]) -> None:
-        """Take the world as it was at step 0, or as the checkpoint has it."""
+        """Start from the world at step 0, or from the checkpoint."""
         names = [agent.name for agent in self.agents]
         self._beginning = np.array(bodies(begun, names), np.float32)
         known = self._checkpoint
@@ -253,7 +253,7 @@ class Simulation:
         self._positions = positions = bodies(entities, names)
         if known is not None:
             self._state.restore_events(known.events)
-            if known.agents:  # else claims bring their minds
+            if known.agents:  # otherwise claims contain the minds
                 self._used.take_agents()
                 for agent in self.agents:
                     restore(agent, known.agents[agent.name])
@@ -283,10 +283,10 @@ class Simulation:
             self._causality, world.metric, world.max_velocity, positions, last_step, steps=steps
         )
 
-    # --- how a run in a store begins
+    # --- start of a run in a store
 
     def _take_up(self, stored: StoredRun) -> Checkpoint | None:
-        """Where the recorder goes on; from now on answers are kept in the store, too."""
+        """Find the recorder's checkpoint; from here on the store keeps answers, too."""
         self.client.journal = StoredAnswers(stored.store, self.client.journal)
         found = stored.checkpoint()
         if found is not None and self._directory is not None:
@@ -310,10 +310,10 @@ class Simulation:
         crew = crew_of(self._workers, self._ray_address, job, stored)
         names = [agent.name for agent in self.agents]
         driver = Coordinator(stored.store, names, self.world.max_velocity, self._lease_s, crew)
-        self.client.has_spent(retry(stored.store.bought))  # nobody else buys from now on
+        self.client.has_spent(retry(stored.store.bought))  # there are no other buyers from here on
         return driver
 
-    # --- how it goes on
+    # --- main loop
 
     def _pump(self, loop: asyncio.AbstractEventLoop, steps: Step) -> Iterator[StepRecord]:
         names = [agent.name for agent in self.agents]
@@ -323,7 +323,7 @@ class Simulation:
             self._recorder.commit(outcome)
             here.commit(outcome.step, outcome.agents)
 
-        loop.run_until_complete(self.client.check())  # which finds the model's name for workers
+        loop.run_until_complete(self.client.check())  # resolves the model's name for workers
         engine: Engine | Coordinator
         source: Source = here
         if self._stored is None:
@@ -339,7 +339,7 @@ class Simulation:
                 self._directory.checkpoints, names, source, steps, self._checkpoint_wall_s
             )
         self._wake = lambda: loop.call_soon_threadsafe(engine.end, Interrupted(INTERRUPTED))
-        self.client.on_exhausted = self.client.on_unkept = engine.end  # whatever agents do with it
+        self.client.on_exhausted = self.client.on_unkept = engine.end  # even if agents catch it
         try:
             if isinstance(engine, Engine):
                 loop.call_soon(engine.start)
@@ -349,7 +349,7 @@ class Simulation:
             if self._interrupted:
                 self._wake()
             while self._recorder.next_step < steps and engine.failure is None:
-                if engine.floor == self._recorder.next_step:  # not what a killed driver left
+                if engine.floor == self._recorder.next_step:  # no steps left by a killed driver
                     self._turns.complete(loop, engine.advance())
                 for record in self._recorder.advance(engine.floor):
                     if self._directory is None:

@@ -1,22 +1,22 @@
-"""The interface of stores: this file is its specification.
+"""The store interface: this file is its specification.
 
 A store holds one run: the nodes and edges of its dependency graph, the versions of its world, the
-minds of its agents, and the queues between them. Three parties meet there:
+minds of its agents, and the queues between them. It has three kinds of clients:
 
-- the *controller*, one at a time, holds the lease. What it writes carries the lease's fence, a
-  number that grows with every holder; a stale fence is refused.
-- *workers* claim clusters by step, run them, and commit. A claim is a lease, too: when it has run
-  out the cluster is claimed by somebody else.
-- *readers* look at everything.
+- the *controller*: one at a time holds the lease. Its writes carry the fence of the lease, a number
+  that grows with every holder; a stale fence is refused.
+- *workers* claim clusters by step, run them, and commit. A claim is a lease, too: once it has
+  expired, another worker can claim the cluster.
+- *readers* read everything.
 
-A commit is one atomic act: it compares the step of every member, then writes versions, nodes,
-minds and the acknowledgement, or nothing. A second commit of the same (agent, step) is refused, so
-a worker believed dead can do no harm. Times are the store's, so clocks may differ.
+A commit is atomic: it compares the step of every member, then writes versions, nodes, minds and the
+acknowledgement, or nothing. A second commit of the same (agent, step) is refused, so a worker
+presumed dead does no harm. All times are the store's, so clocks may differ.
 
-What is kept grows with the agents and with how far they are apart, not with the steps:
-`Store.release` drops what nobody can ask for any more. Everything is JSON.
+The stored data grows with the number of agents and their spread in steps, not with the number of
+steps: `Store.release` drops what no client can request any more. Everything is JSON.
 
-`metropolis.store.check.check_store` tells whether an implementation keeps all this.
+`metropolis.store.check.check_store` checks whether an implementation conforms.
 """
 
 from __future__ import annotations
@@ -39,40 +39,40 @@ from metropolis.world.parts import Changes
 
 
 class StoreError(MetropolisError):
-    """The store refuses, or cannot be used."""
+    """The store refuses the call, or is unusable."""
 
 
 class StoreUnavailableError(StoreError):
-    """The store does not answer now; the same call may succeed later, and does no harm twice."""
+    """The store does not respond; the same call may succeed later, and a repeated call is safe."""
 
 
 class FencedOutError(StoreError):
-    """Another controller has taken the run over; this one must stop."""
+    """Another controller has taken over the run; this one must stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """What a run is, from its beginning to its end."""
+    """The static description of a run."""
 
     world: str
     seed: int
     agents: tuple[str, ...]
-    """The agents' names; an agent's id is its place here."""
+    """The agents' names; an agent's id is its index here."""
     first_step: Step
     last_step: Step
-    """The floor at which the run has come to its end."""
+    """The floor at which the run ends."""
     metric: str
     radius: float | None
-    """How far anybody reads or writes: the larger of perception radius and velocity; None: all."""
+    """Reach of reads and writes: the larger of perception radius and velocity; None: unbounded."""
     graph: tuple[tuple[int, ...], ...] | None = None
-    """The neighbours of every node, where the metric is hops."""
+    """The neighbours of every node, if the metric is hops."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """All else that a worker or a later reader needs."""
+    """Everything else that a worker or a later reader needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """Where every agent stands, by id, and the last acknowledgement that this includes."""
+    """The step and position of every agent, by id, and the last acknowledgement they include."""
 
     last_id: str
     steps: Sequence[Step]
@@ -81,7 +81,7 @@ class Nodes:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """A dispatched cluster; `worker` and `left_s`, what is left of its lease, if it is claimed."""
+    """A dispatched cluster; if claimed, its `worker`, and `left_s` until the lease expires."""
 
     step: Step
     agents: tuple[AgentId, ...]
@@ -91,28 +91,28 @@ class Queued:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """A run as it stands in its store, for people."""
+    """A human-readable snapshot of a run in its store."""
 
     info: RunInfo
     floor: Step
-    """As the controller has told last."""
+    """As last reported by the controller."""
     released: Step
-    """What lies below this step is dropped."""
+    """Data that only steps below this one need is dropped."""
     steps: Sequence[Step]
-    """Of every agent, by id."""
+    """The step of every agent, by id."""
     blocked_by: Mapping[AgentId, AgentId]
-    """As the controller has told last; at an agent of the same step, one waits with it."""
+    """As last reported by the controller; an agent at the same step is one that it waits with."""
     ready: Sequence[Queued]
     claimed: Sequence[Queued]
     acknowledgements: int
-    """How many are kept."""
+    """Number of stored acknowledgements."""
     memory_bytes: int
     holder: str | None
-    """Who holds the controller's lease, or held it last."""
+    """The current or last holder of the controller's lease."""
     lease_left_s: float
-    """0: the lease has run out or was given back."""
+    """0: the lease has expired or was given back."""
     counts: Mapping[str, int]
-    """Of clusters: dispatched, ahead (those of them that the commit of the step before dispatched),
+    """Of clusters: dispatched, ahead (the subset dispatched by the commit of the step before),
     claims, expired, given_back, commits, refused; and agent_steps and answers."""
     warnings: Sequence[str]
 
@@ -130,28 +130,28 @@ class Store(ABC):
         minds: Mapping[AgentId, Any],
         events: Iterable[Event] = (),
     ) -> None:
-        """A new run, with what `info.first_step` sees and perceives, and every agent's mind.
+        """Begin a new run, with what `info.first_step` sees and perceives, and every agent's mind.
 
-        Raises StoreError when the run exists.
+        Raises StoreError if the run exists.
         """
 
     @abstractmethod
     def info(self) -> RunInfo:
-        """Raises StoreError when there is no such run."""
+        """Raises StoreError if the run does not exist."""
 
     # --- the controller
 
     @abstractmethod
     def take_lease(self, holder: str, ttl_s: float) -> int:
-        """The fence of a new lease; raises StoreError while somebody else's has not run out."""
+        """Return the fence of a new lease; raises StoreError while another holder's is valid."""
 
     @abstractmethod
     def renew_lease(self, fence: int, ttl_s: float) -> None:
-        """Hold the lease for `ttl_s` from now on."""
+        """Extend the lease to `ttl_s` from now."""
 
     @abstractmethod
     def release_lease(self, fence: int) -> None:
-        """Let others take the lease at once; `fence` is stale from now on."""
+        """Let others take the lease at once; `fence` becomes stale."""
 
     @abstractmethod
     def dispatch(
@@ -162,34 +162,33 @@ class Store(ABC):
         floor: Step,
         ahead: Mapping[AgentId, Lookahead] = NOWHERE,
     ) -> None:
-        """Let `clusters` be claimed; `edges` tells who is blocked by whom now, None: by nobody.
+        """Queue `clusters`; `edges` maps an agent to the one that blocks it now, or None.
 
-        The steps of `ahead` need not be dispatched: each is by the commit of the one before. What
-        was told counts on: less is not taken back.
+        The steps below an agent's `ahead.until` need no dispatch: each commit dispatches the next
+        one. A lookahead is binding: a shorter one does not replace it.
 
-        Clusters that are dispatched or committed already are left alone. A cluster takes its
-        members out of any other that they were dispatched in before, so the last controller counts;
-        nobody is in two of `clusters`.
-        Raises ValueError, and changes nothing, when some members are at the cluster's step and
-        others are not.
+        Clusters that are dispatched or committed already stay as they are. A cluster removes its
+        members from clusters they were dispatched in before, so the last controller wins; no agent
+        is in two of `clusters`.
+        Raises ValueError, and changes nothing, if only some members are at the cluster's step.
         """
 
     @abstractmethod
     def acknowledgements(self, after: str, wait_s: float, most: int = 1000) -> list[Acknowledged]:
-        """The commits after the one with the id `after` ("0": all that are kept), in their order.
+        """The commits after the one with the id `after` ("0": all that are stored), in order.
 
-        Waits up to `wait_s` for the first. Raises StoreError when the store does not know of
-        `after`: it was restarted and has lost its newest commits.
+        Waits up to `wait_s` for the first. Raises StoreError if `after` is unknown to the store:
+        it was restarted and has lost its newest commits.
         """
 
     @abstractmethod
     def nodes(self) -> Nodes:
-        """Where everybody stands."""
+        """The step and position of every agent."""
 
     @abstractmethod
     def world(self, step: Step) -> tuple[list[Entity], list[Event]]:
-        """All that `step` sees and perceives, as `State.at` does; exact from the released step up
-        to the smallest step of any agent.
+        """Everything that `step` sees and perceives, as `State.at`; exact from the released step to
+        the smallest step of any agent.
         """
 
     @abstractmethod
@@ -198,15 +197,15 @@ class Store(ABC):
 
     @abstractmethod
     def keep_minds(self, fence: int, step: Step) -> bool:
-        """Keep every agent's mind as it is when it comes to `step`, for a checkpoint.
+        """Keep the mind of every agent as of its arrival at `step`, for a checkpoint.
 
-        False, and nothing is kept, when somebody has come there already. What was kept before is
-        dropped.
+        Returns False, and keeps nothing, if an agent has already reached `step`. Minds kept before
+        are dropped.
         """
 
     @abstractmethod
     def kept_minds(self) -> dict[AgentId, Any]:
-        """The minds kept so far, for the step that `keep_minds` named."""
+        """The minds kept so far for the step passed to `keep_minds`."""
 
     # --- workers
 
@@ -221,39 +220,39 @@ class Store(ABC):
         most: int = 1,
         own: bool = False,
     ) -> list[Claim]:
-        """The ready clusters of the lowest steps; none when there are none within `wait_s`.
+        """The ready clusters of the lowest steps; empty if none becomes ready within `wait_s`.
 
-        Among equals those whose first member this worker ran last come first; with `affinity` even
-        if others are so many steps lower; with `own` no clusters come whose first member another
-        worker ran last. `worker` is unique to a process and claims one call after the other. Claims
-        whose lease has run out are ready again, and nobody's.
+        Ties go to clusters whose first member this worker ran last; `affinity` extends this to
+        clusters up to that many steps higher; `own` excludes clusters whose first member another
+        worker ran last. `worker` is unique to a process, which makes one call at a time. Expired
+        claims are ready again and belong to no worker.
         """
 
     def claim(
         self, worker: str, lease_s: float, wait_s: float = 0.0, affinity: Step = 0
     ) -> Claim | None:
-        """One of `claims`."""
+        """At most one of `claims`."""
         found = self.claims(worker, lease_s, wait_s, affinity)
         return found[0] if found else None
 
     @abstractmethod
     def minds(self, agents: Iterable[AgentId]) -> dict[AgentId, Any]:
-        """The minds of `agents` as they were committed last."""
+        """The minds of `agents` as of their last commit."""
 
     @abstractmethod
     def extend(self, claim: Claim, lease_s: float) -> bool:
-        """Hold the claim for `lease_s` from now on; False when it is lost."""
+        """Extend the claim to `lease_s` from now; returns False if it is lost."""
 
     @abstractmethod
     def give_back(self, claim: Claim) -> None:
-        """Let the cluster be claimed by others at once; nothing happens when the claim is lost."""
+        """Let others claim the cluster at once; a lost claim is ignored."""
 
     @abstractmethod
     def keep_answer(self, key: Key, completion: Completion, buyer: str = "") -> None:
-        """Keep an answer until its agent's step is committed, so that nobody pays for it twice.
+        """Keep an answer until its agent's step is committed, so that it is paid for only once.
 
-        It is among the purchases of `buyer`, a word, for good, and even if the step is committed;
-        until then once, however often it is sent because a reply was lost.
+        It is added permanently to the purchases of `buyer`, a word, even if the step is committed;
+        before that only once, however often it is resent after a lost reply.
         """
 
     @abstractmethod
@@ -266,51 +265,51 @@ class Store(ABC):
         buyer: str = "",
         lease_s: float | None = None,
     ) -> Claim | bool:
-        """All that the cluster did, or nothing; `minds`: what has changed in those of all members.
+        """Commit all that the cluster did, or nothing; `minds`: the changes of every member's mind.
 
-        Where the lookahead of an agent reaches beyond it, the next step is dispatched. With
-        `lease_s` the worker has claimed that, too, and goes on at `claim.following`.
-        `answers` were bought by `buyer` for this step and are kept nowhere yet: they are counted.
-        When lookahead reaches further by now than `claim` knows, such a worker is given that step's
-        claim; it is the same, but for its slice and how far it goes.
-        False when the cluster has been committed by others, claimed by others, or taken out of
-        the queue. True again, for a commit whose reply was lost, until a member is claimed anew.
-        A claim that has run out still counts as long as nobody else has claimed the cluster.
+        If an agent's lookahead reaches beyond this step, the next step is dispatched. With
+        `lease_s` the worker has claimed it, too, and continues at `claim.following`.
+        `answers` were bought by `buyer` for this step and are not stored yet: they are counted.
+        If the lookahead now reaches further than `claim` knows, such a worker gets the claim of
+        that step, which differs in its slice and its `until` only.
+        Returns False if another worker has committed or claimed the cluster, or it was removed from
+        the queue. Repeated after a lost reply: True, until a member is claimed again.
+        An expired claim is valid until another worker claims the cluster.
         """
 
-    # --- from an event loop
+    # --- event loop
 
     def link(self) -> Link:
-        """The same store for coroutines."""
+        """The same store, for coroutines."""
         return Link(self)
 
     # --- readers
 
     @abstractmethod
     def bought(self) -> list[Purchases]:
-        """What was bought, by buyer and function; what two have bought counts twice."""
+        """All purchases, by buyer and function; what two buyers bought counts twice."""
 
     @abstractmethod
     def inspect(self) -> Inspection:
-        """How the run stands."""
+        """The current state of the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """A commit; ids grow, and are for `Store.acknowledgements` only."""
+    """A commit; ids grow, and serve `Store.acknowledgements` only."""
 
     id: str
     outcome: Outcome
     continues: bool
-    """Whether the commit has dispatched its agent's next step."""
+    """Whether the commit dispatched its agent's next step."""
 
 
 class Server(ABC):
-    """Where the stores of many runs live; `with` closes it."""
+    """Holds the stores of many runs; a context manager that closes it."""
 
     @abstractmethod
     def store(self, run: str) -> Store:
-        """The store of the run of that name, whether it has begun or not."""
+        """The store of the run `run`, whether or not it has begun."""
 
     @abstractmethod
     def runs(self) -> list[str]:
@@ -318,11 +317,11 @@ class Server(ABC):
 
     @abstractmethod
     def remove(self, run: str) -> None:
-        """Drop all of a run; raises StoreError when there is none, or a controller holds it."""
+        """Drop all data of a run; raises StoreError if there is none, or a controller holds it."""
 
     @abstractmethod
     def close(self) -> None:
-        """End the connections; nothing may be asked afterwards."""
+        """Close the connections; no calls are allowed afterwards."""
 
     def __enter__(self) -> Server:
         return self

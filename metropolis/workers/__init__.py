@@ -1,1 +1,1 @@
-"""Where clusters are run."""
+"""Execution of clusters."""

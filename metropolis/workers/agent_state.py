@@ -1,4 +1,4 @@
-"""The minds of agents between a worker and the store, which is told only what has changed."""
+"""Transfer of agents' minds between a worker and the store, which receives only changes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from metropolis.world.saving import restore, save_parts
 
 
 class Minds:
-    """Of the agents of one worker.
+    """The minds of one worker's agents.
 
-    What the worker knows of a mind in the store counts as long as it has committed the agent's last
-    step; claims bring all others.
+    The worker's copy of a stored mind is valid while this worker has committed the agent's last
+    step; claims contain all other minds.
     """
 
     def __init__(self, agents: Sequence[Agent]) -> None:
@@ -24,13 +24,13 @@ class Minds:
         self._encoded: dict[AgentId, Encoded] = defaultdict(dict)
 
     def take(self, minds: Mapping[AgentId, Parts]) -> None:
-        """Give the agents the minds that a claim has brought."""
+        """Restore the agents' minds from a claim."""
         for agent, parts in minds.items():
             restore(self._agents[agent], whole(parts))
             self._stored[agent] = parts
 
     def changes(self, agent: AgentId) -> Changes:
-        """What a commit has to tell of the agent's mind; assumes that it succeeds."""
+        """Changes of the agent's mind to commit; assumes that the commit succeeds."""
         now = save_parts(self._agents[agent], self._encoded[agent])
         before, self._stored[agent] = self._stored[agent], now
         return changes(before, now)

@@ -1,9 +1,9 @@
-"""Clusters claimed from a store, run in this process, and committed there.
+"""Claims clusters from a store, runs them in this process, and commits them.
 
-Many claims are open at once, so that the waiting for language models overlaps. What makes it safe
-to kill: a claim runs out unless its worker renews it, and a cluster is committed once. What a
-worker knows of an agent's mind counts only as long as it has committed the agent's last step; the
-store tells with each claim whose mind that is not so of.
+Many claims are open at once, so that waits for language models overlap. Killing a worker is safe: a
+claim expires unless its worker renews it, and a cluster is committed once. A worker's copy of an
+agent's mind is valid only while this worker has committed the agent's last step; each claim
+contains the minds for which this is not the case.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from metropolis.world.base import Agent, World
 CLAIMS_MAX = 256
 CLAIMS_AT_ONCE = 32
 OTHERS_AT_ONCE = 4
-"""Of clusters that others ran last: their minds have to move."""
+"""For clusters that other workers ran last: their minds have to move."""
 WAIT_S = 0.25
-"""How long others' clusters are left to them, and how long a worker that ends may wait."""
+"""How long others' clusters are left to them, and the longest delay of a worker's end."""
 IDLE_WAIT_S = 0.02
-"""The same for a worker that has nothing else to do."""
+"""The same for an idle worker."""
 
 
 @dataclass(eq=False)
 class _Open:
     claim: Claim
-    """Of the step it is at."""
+    """For the current step."""
     commit: asyncio.Task[Claim | bool] | None = None
-    """Of the step before, or of the last one."""
+    """The commit of the previous step, or of the last one."""
     lost: bool = False
-    """Somebody else has it, or nobody: what is done for it here counts no more."""
+    """The claim belongs to another worker or to none: work on it no longer counts."""
 
 
 class ClaimingWorker:
     """Runs clusters of a stored run in the order of their steps.
 
-    `name` is unique to this object: the store believes that it remembers what it has committed.
+    `name` is unique to this object: the store assumes that it remembers its commits.
     """
 
     def __init__(
@@ -60,9 +60,9 @@ class ClaimingWorker:
         lease_s: float,
         claims_max: int = CLAIMS_MAX,
     ) -> None:
-        """`agents` belong to this worker, and are those of `local`.
+        """`agents` belong to this worker, and are the agents of `local`.
 
-        `answers` is the journal of the client that they ask.
+        `answers` is the journal of their client.
         """
         self.name = name
         self._store, self._world, self._agents = store, world, agents
@@ -74,7 +74,7 @@ class ClaimingWorker:
         self._ending = False
 
     async def run(self) -> None:
-        """Until it is cancelled, or a cluster fails; what is open then is given back."""
+        """Run until cancelled or until a cluster fails; open claims are then given back."""
         self._loop = asyncio.get_running_loop()
         try:
             with Pulse(self._lease_s, self._renew):
@@ -88,7 +88,7 @@ class ClaimingWorker:
             await self._answers.end()
 
     async def _begin(self, group: asyncio.TaskGroup) -> None:
-        """The next clusters, if there are any soon: one's own, or else some that others leave."""
+        """Claim the next clusters, if any become ready soon: own ones, else some of others."""
         while len(self._open) >= self._claims_max:
             self._room.clear()
             await self._room.wait()
@@ -130,7 +130,7 @@ class ClaimingWorker:
         self._room.set()
 
     async def _leave(self, claim: Claim) -> None:
-        """Stop what still runs for members of `claim`: those claims have run out."""
+        """Stop earlier claims on members of `claim`: these have expired."""
         members = set(claim.agents)
         earlier = [opened for opened in self._open if not members.isdisjoint(opened.claim.agents)]
         if not earlier:
@@ -140,7 +140,7 @@ class ClaimingWorker:
         await asyncio.gather(*(self._open[opened] for opened in earlier), return_exceptions=True)
 
     async def _work(self, opened: _Open) -> None:
-        """The step that was claimed, and those that need no other claim."""
+        """Run the claimed step, and the following ones that need no new claim."""
         try:
             self._minds.take(opened.claim.minds)
             while await self._step(opened):
@@ -156,12 +156,12 @@ class ClaimingWorker:
                 ) from None
             raise
         except BaseException:
-            self._ending = True  # what else is cancelled now is so for this failure
+            self._ending = True  # later cancellations are due to this failure
             await self._end(opened)
             raise
 
     async def _step(self, opened: _Open) -> bool:
-        """Whether the worker goes on with the next one; its commit is then on the way."""
+        """Run one step; return whether to continue while its commit is in flight."""
         claim = opened.claim
         state = claim.slice.state(self._world.metric, self._world.perception_radius)
         outcome = await self._local.run(Dispatch(claim.step, claim.agents), state)
@@ -179,11 +179,11 @@ class ClaimingWorker:
         return continues
 
     async def _committed(self, opened: _Open) -> Claim:
-        """What the step it is at may be, when the step before is committed."""
+        """The claim of the current step, after the commit of the previous step."""
         found: Claim | bool = True
         if opened.commit is not None:
             found = await asyncio.shield(opened.commit)
-        if not found:  # somebody else has done it
+        if not found:  # another worker has committed it
             opened.lost = True
             raise asyncio.CancelledError
         if isinstance(found, Claim):
@@ -191,40 +191,40 @@ class ClaimingWorker:
         return opened.claim
 
     async def _end(self, opened: _Open) -> None:
-        """Give back what is not committed, as soon as the store knows what is."""
+        """Give back what is not committed, once the pending commit has completed."""
         if opened.commit is not None:
             await asyncio.wait([opened.commit], timeout=END_S)
         self._give_back(opened.claim)
 
     def _is_ours(self, opened: _Open) -> bool:
-        """Whether nobody but the cluster itself can have cancelled it."""
+        """Whether only the cluster itself can have been the cause of the cancellation."""
         return not self._ending and not opened.lost
 
     def _give_back(self, claim: Claim) -> None:
-        with suppress(StoreError):  # it runs out by itself
+        with suppress(StoreError):  # the claim expires anyway
             self._store.give_back(claim)
 
     def _renew(self) -> None:
-        """In the thread of the pulse."""
+        """Renew all claims, in the thread of the pulse."""
         for opened in list(self._open):
             claim, commit = opened.claim, opened.commit
             if commit is not None and not commit.done():
-                continue  # it tells soon
+                continue  # the commit's reply will show whether the claim is held
             try:
                 held = self._store.extend(claim, self._lease_s)
             except StoreError:
-                return  # whatever it is, the next claim or commit meets it, too
+                return  # the next claim or commit meets the same error
             if not held:
                 self._loop.call_soon_threadsafe(self._is_lost, opened, claim)
 
     def _is_lost(self, opened: _Open, claim: Claim) -> None:
-        """Unless the answer was late: its agents may be at their next step."""
+        """Drop the claim, unless the reply was late and its agents are at their next step."""
         if opened in self._open and opened.claim is claim:
             self._lose(opened)
 
     def _lose(self, opened: _Open) -> None:
-        """Drop what somebody else does."""
+        """Cancel work on a claim that was lost to another worker."""
         opened.lost = True
         self._open[opened].cancel()
-        for agent in opened.claim.agents:  # a plain one may go on in its thread, to no effect
+        for agent in opened.claim.agents:  # plain agents may continue in their threads, in vain
             self._agents[agent] = copy(self._agents[agent])

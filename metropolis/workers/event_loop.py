@@ -1,4 +1,4 @@
-"""Async code called from plain code, wherever that runs."""
+"""Calls from synchronous code into async code."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 def complete(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> T:
-    """What `coroutine` returns, run on `loop`, which is not running.
+    """Run `coroutine` on `loop`, which is not running, and return its result.
 
-    In a notebook another loop runs in this thread, and a thread has one at most: then in a thread
-    of its own.
+    If another loop runs in this thread, as in a notebook, it uses a separate thread, since a thread
+    has at most one running loop.
     """
     if asyncio._get_running_loop() is None:
         return loop.run_until_complete(coroutine)
@@ -24,7 +24,7 @@ def complete(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T])
 
 
 async def cancel_all() -> None:
-    """End all other tasks of the running loop."""
+    """Cancel all other tasks of the running loop."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
@@ -41,10 +41,10 @@ def loop_is_running() -> bool:
 
 
 def idles(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
-    """How often `loop` has had nothing to do, counted from the first call with it.
+    """Count how often `loop` was idle since the first call for it.
 
-    Between two counts every task that could go on has done so. Loops that are not asyncio's own,
-    such as uvloop's, are not counted: then the time.
+    Between two different counts every runnable task has run. Loops that are not asyncio's own, such
+    as uvloop's, are not counted: the time is returned instead.
     """
     own: Any = loop
     if not isinstance(loop, asyncio.SelectorEventLoop):
@@ -56,9 +56,9 @@ def idles(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
 
 
 class _CountedSelect:
-    """The `select` of a loop's selector, which counts how often nothing is `ready` before it.
+    """Wraps the `select` of a loop's selector; counts the calls at which `ready` is empty.
 
-    Its timeout does not tell: it is 0 also if nothing is ready but a timer is due.
+    The timeout is no indicator: it is also 0 if nothing is ready but a timer is due.
     """
 
     def __init__(self, select: Callable[[float | None], Any], ready: Sized) -> None:
@@ -71,5 +71,5 @@ class _CountedSelect:
         return self._select(timeout)
 
     def idles(self) -> float:
-        """So far."""
+        """The count so far."""
         return self._idles

@@ -1,4 +1,4 @@
-"""What holders of leases need: a pulse beside the event loop, and patience with a store."""
+"""Renewal of leases beside the event loop, and retries of store calls."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 PATIENCE_S = 60.0
-"""How long a store may be away; a server that reads its append-only file takes its time."""
+"""How long a store may be unavailable; a server that loads its append-only file needs time."""
 PAUSE_S = 0.1
 BEATS = 3
-"""So often within a lease it is renewed."""
+"""Renewals per lease."""
 
 
 class Pulse:
-    """Calls `beat` BEATS times per lease, in a thread: agents may keep the event loop busy."""
+    """Calls `beat` BEATS times per lease, in a thread, since agents may block the event loop."""
 
     def __init__(self, lease_s: float, beat: Callable[[], None]) -> None:
         self._every_s, self._beat = lease_s / BEATS, beat
@@ -44,7 +44,7 @@ class Pulse:
 async def retry_async(
     call: Callable[P, Awaitable[T]], *arguments: P.args, **options: P.kwargs
 ) -> T:
-    """The same as `retry`, for coroutines."""
+    """The coroutine version of `retry`."""
     deadline_s = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -56,7 +56,7 @@ async def retry_async(
 
 
 def retry(call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
-    """What `call` returns; while the store does not answer it is asked again, for PATIENCE_S."""
+    """Return what `call` returns; repeat it for PATIENCE_S while the store is unavailable."""
     deadline_s = time.monotonic() + PATIENCE_S
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Clusters in this process: `async` agents on the event loop, plain ones in threads."""
+"""Runs clusters in this process: `async` agents on the event loop, plain ones in threads."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _UNCHANGING = (str, int, float, bool, type(None))
 class LocalWorker:
     """Runs clusters of one world's agents.
 
-    They ask through `client`; `clock` tells when, `virtual` whether its time is that of
-    `VirtualInstances`, and `keep_text` whether their texts are kept. With `one_by_one` the members
-    of a cluster take their turns one after the other.
+    Requests go through `client`; `clock` gives their times, `virtual` says whether it is the clock
+    of `VirtualInstances`, and `keep_text` whether to keep texts. With `one_by_one` the members of a
+    cluster run sequentially.
     """
 
     def __init__(
@@ -59,10 +59,10 @@ class LocalWorker:
         self._free_threads = asyncio.Semaphore(min(len(agents), THREADS_MAX) or 1)
         self.turns = Turns() if turns is None else turns
         self.computing = 0
-        """Threads in which agents run and do not wait for an LLM; kept on the event loop."""
+        """Threads in which agents run without waiting for an LLM; updated on the event loop."""
 
     async def run(self, dispatch: Dispatch, state: State) -> Outcome:
-        """Let agents perceive `state`, proceed and act; nothing is committed."""
+        """Let agents perceive `state`, proceed and act; commits nothing."""
         loop = asyncio.get_running_loop()
         follow_tasks(loop)
         self.turns.follow_tasks(loop)
@@ -73,7 +73,7 @@ class LocalWorker:
                 for part in apart(state, self._reach, dispatch.step, names)
             ]
         )
-        if self._client.exhausted is not None:  # an agent may have gone on without its answer
+        if self._client.exhausted is not None:  # an agent may have continued without its answer
             raise self._client.exhausted
         writes: dict[str, Entity | None] = {}
         actions: dict[str, Any] = {}
@@ -92,7 +92,7 @@ class LocalWorker:
         )
 
     def close(self) -> None:
-        """End the threads; those that still compute are left to end by themselves."""
+        """End the threads; those that still compute end by themselves."""
         self._threads.shutdown()
 
     def _llm(self, name: str, step: Step, log: CallLog) -> LLM:
@@ -108,7 +108,7 @@ class LocalWorker:
         )
 
     async def _all(self, turns: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
-        """What `turns` return; when one fails, nothing of the others goes on."""
+        """Return the results of `turns`; if one fails, cancel the others."""
         if self._one_by_one or len(turns) == 1:
             try:
                 return [await turn for turn in turns]
@@ -125,7 +125,7 @@ class LocalWorker:
     async def _act(
         self, names: Sequence[str], step: Step, state: State
     ) -> tuple[Transaction, dict[str, Any], CallLog]:
-        """The step of one cluster: everybody decides, then all of it happens."""
+        """Run the step of one cluster: all agents decide, then the world resolves the actions."""
         loop = asyncio.get_running_loop()
         log = CallLog(self._clock, None if self._virtual else idles(loop))
         llms = {name: self._llm(name, step, log) for name in names}
@@ -156,7 +156,7 @@ class LocalWorker:
         return await self._call(self._agents[self._ids[name]].answer, question, llms[name])
 
     async def _call(self, method: Callable[[Any, Any], Any], asked: Any, llm: LLM) -> Any:
-        """What an agent's method returns, be it plain or async."""
+        """Return the result of an agent's method, plain or async."""
         agent: Agent = method.__self__  # type: ignore[attr-defined]
         turn = Turn(self.turns, agent.step, (agent.name,), method, agent, llm)
         if inspect.iscoroutinefunction(method):
@@ -192,7 +192,7 @@ class LocalWorker:
 def _in_thread(
     turn: Turn, method: Callable[[Any, Any], Any], asked: Any, llm: BlockingLLM
 ) -> tuple[Any, BaseException | None]:
-    """What `method` returns or raises; asyncio cannot hand on every error."""
+    """Return what `method` returns or raises; asyncio cannot pass on every error."""
     turn.thread = get_ident()
     try:
         return method(asked, llm), None
@@ -201,7 +201,7 @@ def _in_thread(
 
 
 def copied(action: Any) -> Any:
-    """`action` as it is now: agents may go on with the lists and mappings they have returned."""
+    """A snapshot of `action`: agents may change returned lists and mappings later."""
     if isinstance(action, _UNCHANGING):
         return action
     if isinstance(action, Mapping):

@@ -1,6 +1,6 @@
-"""Authors' own modules, sent along to processes that cannot import them.
+"""Ships authors' own modules to processes that cannot import them.
 
-What is installed is there already; what stands in a file beside no package is not.
+Installed modules are not shipped; uninstalled single files are.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _INSTALLED = {
 
 
 class Sources(MetaPathFinder, ExecutionLoader):
-    """Modules that are imported from their sources: name -> (source, file).
+    """Imports modules from their sources: name -> (source, file).
 
-    The files are those of the driver's machine; tracebacks name them.
+    The files are paths on the driver's machine, for tracebacks.
     """
 
     def __init__(self, modules: Mapping[str, tuple[str, str]]) -> None:
@@ -49,7 +49,7 @@ class Sources(MetaPathFinder, ExecutionLoader):
 
 
 def sources_of(kinds: Iterable[type]) -> dict[str, tuple[str, str]]:
-    """The modules of `kinds` that are not installed, and all loaded ones from their folders."""
+    """The uninstalled modules of `kinds`, and all loaded modules from their folders."""
     folders = {
         folder
         for kind in kinds
@@ -66,7 +66,7 @@ def sources_of(kinds: Iterable[type]) -> dict[str, tuple[str, str]]:
 
 
 def _folder_of(top: str) -> Path | None:
-    """Where the module or package `top` stands; None: it is installed, or nowhere."""
+    """The folder of the top-level module or package `top`; None: installed, or without a file."""
     module = sys.modules.get(top)
     file = None if module is None else _file_of(module)
     if file is None or top == "metropolis":

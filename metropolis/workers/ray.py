@@ -1,7 +1,7 @@
-"""Workers on Ray: long-lived actors that claim clusters from the store themselves.
+"""Workers on Ray: long-lived actors that claim clusters directly from the store.
 
-Ray places the actors, starts one again that has died, and ships the static part of the run once;
-no cluster passes through it. The claims of a dead actor run out, and are run again by others.
+Ray places the actors, restarts dead ones, and ships the static part of the run once; no cluster
+passes through it. The claims of a dead actor expire, and other actors run them again.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from metropolis.workers.watchdog import Watchdog, say
 from metropolis.workers.worker_spec import Job
 
 STOP_S = 5.0
-"""How long an actor may take to give back what it is at."""
+"""How long an actor may take to give back its open claims."""
 LOST_S = 1.0
-"""How long an actor whose process has died is left to Ray before it is asked again."""
+"""How long Ray has to restart a dead actor before the next request to it."""
 
 
 class RayCrew:
-    """Actors in the cluster at `address`, or in one of this machine's that ends with the run.
+    """Actors in the cluster at `address`, or in one on this machine that ends with the run.
 
-    As many as there are CPUs, unless `count` says otherwise.
+    The number of actors is `count`, by default the number of CPUs.
     """
 
     check_address = staticmethod(check_address)
@@ -46,7 +46,7 @@ class RayCrew:
     def __init__(
         self, job: Job, url: str, run: str, count: int | None, address: str | None
     ) -> None:
-        """`url` is the store's, as the actors reach it. Raises MetropolisError."""
+        """`url` is the store's, as reachable from the actors. Raises MetropolisError."""
         self._leave = None if ray.is_initialized() else join_ray(count, address)
         self._job, self._url, self._run = job, url, run
         self._count = count or max(1, int(ray.cluster_resources().get("CPU", 1)))
@@ -61,7 +61,7 @@ class RayCrew:
             "max_task_retries": -1,
             "num_cpus": 0,
             "scheduling_strategy": "SPREAD",
-            "concurrency_groups": {"watch": 1},  # which Ray's own types lack
+            "concurrency_groups": {"watch": 1},  # Ray's own types lack this option
         }
         remote = ray.remote(**options)(_Actor)
         actors = [remote.remote() for _ in range(self._count)]
@@ -69,8 +69,8 @@ class RayCrew:
         return [_follow(actor, *told, f"{self._name}:{n}") for n, actor in enumerate(actors)]
 
     def close(self) -> None:
-        """Account for what was bought there; end the cluster if it was begun here."""
-        with suppress(StoreError), RedisServer(self._url) as server:  # the account goes with it
+        """Add the actors' purchases to the client's; end the cluster if it was started here."""
+        with suppress(StoreError), RedisServer(self._url) as server:  # tolerate a missing account
             for bought in server.store(self._run).bought():
                 if bought.buyer.startswith(self._name):
                     self._job.client.has_bought(bought)
@@ -82,9 +82,9 @@ class _Actor:
     def __init__(self) -> None:
         self._stalls: SimpleQueue[str] = SimpleQueue()
 
-    @ray.method(concurrency_group="watch")  # in a thread of its own, whatever agents do
+    @ray.method(concurrency_group="watch")  # in a separate thread, so that agents cannot block it
     async def stall(self) -> str:
-        """The next sentence of the watchdog."""
+        """The next message of the watchdog."""
         return await asyncio.to_thread(self._stalls.get)
 
     async def run(
@@ -99,7 +99,7 @@ class _Actor:
         job: Job = ray.cloudpickle.loads(await shared[0])
         with await asyncio.to_thread(retry, RedisServer, url) as server:
             worker = job.worker(uuid.uuid4().hex, server.store(run), buyer)
-            # Or collections look through all that Ray imports, for 65 ms within the first second.
+            # Otherwise collections scan all that Ray imports, for 65 ms within the first second.
             gc.collect()
             gc.freeze()
             loop = asyncio.get_running_loop()
@@ -111,9 +111,9 @@ class _Actor:
 
 
 async def _follow(actor: Any, *told: Any) -> None:
-    """Until cancelled; Ray starts the actor again when its process has died.
+    """Run the actor until cancelled; Ray restarts it if its process has died.
 
-    A store that cannot be reached from there is waited for: the driver knows whether it is gone.
+    If the actor cannot reach the store, retry: the driver detects whether the store is gone.
     """
     watching = asyncio.ensure_future(_pass_on_stalls(actor))
     try:
@@ -141,7 +141,7 @@ async def _follow(actor: Any, *told: Any) -> None:
 
 
 async def _pass_on_stalls(actor: Any) -> None:
-    """Say what the actor's watchdog says, until cancelled."""
+    """Print the messages of the actor's watchdog, until cancelled."""
     while True:
         try:
             say(await actor.stall.remote())
@@ -150,14 +150,14 @@ async def _pass_on_stalls(actor: Any) -> None:
 
 
 def _pickled(job: Job) -> bytes:
-    """What is defined in no file of its own goes by value."""
+    """Pickle `job`; classes without an importable file are pickled by value."""
     for kind in {type(job.world), *map(type, job.agents)}:
         name = kind.__module__
         if name == "__main__" or find_spec(name) is None:
             ray.cloudpickle.register_pickle_by_value(sys.modules[name])
     try:
         pickled: bytes = ray.cloudpickle.dumps(job)
-    except Exception as error:  # whatever an author's object raises
+    except Exception as error:  # an author's object may raise anything
         raise MetropolisError(
             f"the world {job.world.name!r}, its agents and the llm cannot be sent to workers "
             f"({error}); they should hold plain data before the run begins"
@@ -166,7 +166,7 @@ def _pickled(job: Job) -> bytes:
 
 
 def _cause(error: RayTaskError) -> BaseException:
-    """What was raised in the actor."""
+    """The exception raised in the actor."""
     cause: BaseException = error if error.cause is None else error.cause
     return _not_importable(cause) if isinstance(cause, ImportError) else cause
 

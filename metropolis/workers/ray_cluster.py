@@ -1,7 +1,7 @@
-"""The Ray cluster of a run: one of this machine's own, or the user's.
+"""The Ray cluster of a run: one on this machine, or the user's.
 
-Whoever reaches a Ray runs code in it. Ours listens on loopback only, asks for a token that no file
-holds, and keeps its files in a private folder; all of it ends with the run.
+Any client that reaches a Ray cluster can run code in it. Ours listens on loopback only, requires a
+token that no file contains, and keeps its files in a private folder; all of it ends with the run.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ import metropolis
 from metropolis.types import MetropolisError
 
 LOOPBACK = {ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR: "0"}
-"""Ray's name for it: nodes on other machines cannot join."""
+"""Ray's variable that keeps nodes on other machines from joining."""
 TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 PROBE_S = 10.0
-"""How long the head of a cluster may take to answer."""
+"""How long the head of a cluster may take to respond."""
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
-"""What a gRPC client says first: HTTP/2's preface with empty SETTINGS."""
+"""The first bytes of a gRPC client: HTTP/2's preface with empty SETTINGS."""
 _FRAME_BYTES, _SETTINGS = 9, 4
 
 
 def join_ray(count: int | None, address: str | None) -> Callable[[], None]:
-    """Join the cluster at `address`, or begin one of `count` CPUs; returns how to leave it.
+    """Join the cluster at `address`, or start one of `count` CPUs; return a function to leave it.
 
-    Raises MetropolisError when that cannot be done.
+    Raises MetropolisError on failure.
     """
     if address in (None, "local"):
         return _begin(count)
@@ -55,7 +55,7 @@ def join_ray(count: int | None, address: str | None) -> Callable[[], None]:
 
 
 def check_address(address: str | None) -> None:
-    """Raise MetropolisError when no Ray lets us in at `address`; Ray itself tries for minutes."""
+    """Raise MetropolisError unless a Ray at `address` admits us; Ray itself retries for minutes."""
     if address in (None, "local") or ray.is_initialized():
         return
     host, port = _place(address)
@@ -80,7 +80,7 @@ def check_address(address: str | None) -> None:
 
 
 def _place(address: str) -> tuple[str, int]:
-    """Host and port of the head. Raises MetropolisError when `address` names none."""
+    """Host and port of the head. Raises MetropolisError if `address` is invalid."""
     try:
         host, port = services.extract_ip_port(
             services.canonicalize_bootstrap_address(address) or ""
@@ -96,10 +96,10 @@ def _place(address: str) -> tuple[str, int]:
 
 
 def _speaks_grpc(host: str, port: int) -> bool:
-    """Whether the server there does. Raises OSError when there is none."""
+    """Whether the server speaks gRPC. Raises OSError if there is no server."""
     with socket.create_connection((host, port), PROBE_S) as connection:
         if os.environ.get("RAY_USE_TLS", "0") not in ("0", "false"):
-            return True  # Ray has the certificates
+            return True  # Ray holds the certificates
         connection.sendall(_HELLO)
         said = b""
         while len(said) < _FRAME_BYTES:
@@ -132,14 +132,14 @@ def _begin(count: int | None) -> Callable[[], None]:
 
 
 def _init(**options: Any) -> None:
-    # Of a lost node it would tell on standard output.
+    # Ray would report a lost node on standard output.
     ray._private.worker.print_to_stdstream = _say  # type: ignore[assignment]
     try:
         with _importable():
             ray.init(
                 include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR, **options
             )
-    except Exception as error:  # Ray raises plain ones, too
+    except Exception as error:  # Ray raises plain exceptions, too
         raise _unusable(options["address"], error) from error
 
 
@@ -150,11 +150,11 @@ def _unusable(address: str, error: Exception) -> MetropolisError:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """With `variables` set, which the processes that Ray starts inherit."""
+    """Set `variables`, which the processes that Ray starts inherit."""
     before = {name: os.environ.get(name) for name in variables}
     is_cluster = ray_constants.ENABLE_RAY_CLUSTER
     os.environ.update(variables)
-    ray_constants.ENABLE_RAY_CLUSTER = False  # Ray has read the variable when it was imported
+    ray_constants.ENABLE_RAY_CLUSTER = False  # Ray read the variable at its import
     try:
         yield
     finally:
@@ -167,16 +167,16 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def _read_environment() -> None:
-    """Let Ray look again at what the environment says of tokens."""
+    """Make Ray read its token settings from the environment again."""
     Config.initialize("")
     AuthenticationTokenLoader.instance().reset_cache()
 
 
 @contextmanager
 def _importable() -> Iterator[None]:
-    """Workers of Ray import from the folder that it is begun in, whether we do or not.
+    """Keep Ray's workers from importing from the current folder if this process does not.
 
-    Where we do not, they shall not either: in a clone of metropolis there is no compiled part.
+    Ray's workers import from the folder it starts in; a clone of metropolis has no compiled part.
     """
     here = os.getcwd()
     if not {"", here}.isdisjoint(sys.path):
@@ -190,6 +190,6 @@ def _importable() -> Iterator[None]:
 
 
 def _say(told: Any, ignore_prefix: bool) -> None:  # noqa: ARG001
-    """What Ray has to tell; standard output belongs to the run."""
+    """Print Ray's message on standard error; standard output belongs to the run."""
     for line in "\n".join(told["lines"]).splitlines()[:1]:
         sys.stderr.write(f"metropolis: Ray says: {line}\n")

@@ -1,8 +1,8 @@
-"""Answers of language models, kept in a store until the step they belong to is committed.
+"""Answers of language models, kept in a store until the commit of their step.
 
-An agent goes on while its answer is on the way to the store, and with the next one when it is
-there. An answer that ends its step goes with the commit. So what a kill loses is what was in
-flight, from the model or to the store.
+An agent continues while its answer is being stored, but gets its next answer only once that is
+done. An answer that ends its step is stored by the commit. So a kill loses only what was in flight,
+from the model or to the store.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from metropolis.workers.leases import retry_async
 from metropolis.world.parts import Changes
 
 END_S = 1.0
-"""How long a worker that ends waits for answers on the way."""
+"""How long a worker that ends waits for answers in flight."""
 
 
 class StoredAnswers:
-    """Knows what has been answered in the steps that are at work here, by whomever it was asked.
+    """The answers known for the steps in progress here, from any worker.
 
-    With a `journal` every answer bought here is written there, too, and kept for good. `buyer` is
-    in whose name the store counts them.
+    With a `journal` every answer bought here is written there, too, permanently. The store counts
+    them as purchases of `buyer`.
     """
 
     def __init__(self, store: Store, journal: Answers | None = None, buyer: str = "") -> None:
@@ -37,20 +37,20 @@ class StoredAnswers:
         self._known: dict[AgentId, dict[Key, Completion]] = defaultdict(dict)
         self._at_work: Counter[AgentId] = Counter()
         self._fresh: dict[AgentId, dict[Key, Completion]] = {}
-        """Not sent yet: the step may end in this turn of the loop."""
+        """Not sent yet: the step may end in this iteration of the event loop."""
         self._on_the_way: dict[AgentId, asyncio.Task[Any]] = {}
 
     def take(self, agents: Iterable[AgentId], answers: Mapping[Key, Completion]) -> None:
-        """What a claim of `agents` has brought."""
+        """Add the answers that a claim of `agents` contains."""
         self._at_work.update(agents)
         for key, completion in answers.items():
             self._known[key.agent][key] = completion
 
     def forget(self, agents: Iterable[AgentId]) -> None:
-        """The end of what began with `take`."""
+        """Undo `take`."""
         for agent in agents:
             self._at_work[agent] -= 1
-            if not self._at_work[agent]:  # else another worker runs the same step
+            if not self._at_work[agent]:  # otherwise another worker runs the same step
                 del self._at_work[agent]
                 self._known.pop(agent, None)
 
@@ -60,11 +60,11 @@ class StoredAnswers:
         return known if known or self._journal is None else self._journal.get(key)
 
     def answers(self) -> Iterable[Completion]:
-        """All answers of the run that are known here."""
+        """All answers of the run known here."""
         return () if self._journal is None else self._journal.answers()
 
     def put(self, key: Key, completion: Completion) -> Awaitable[None] | None:
-        """Keep an answer; to be awaited before its agent sees it, unless None."""
+        """Keep an answer; unless None, await the result before the agent sees the answer."""
         if self._journal is not None:
             self._journal.put(key, completion)
         if self._is_on_the_way(key.agent):
@@ -79,7 +79,7 @@ class StoredAnswers:
         minds: Mapping[AgentId, Changes],
         lease_s: float | None,
     ) -> asyncio.Task[Claim | bool]:
-        """As the store's, with the answers that are kept nowhere yet."""
+        """The store's commit, including the answers not stored yet."""
         fresh: dict[Key, Completion] = {}
         before = []
         for agent in claim.agents:
@@ -88,7 +88,7 @@ class StoredAnswers:
                 before.append(self._on_the_way[agent])
         committing = self._commit(claim, outcome, minds, lease_s, fresh, before)
         task = asyncio.ensure_future(committing)
-        self._on_the_way |= dict.fromkeys(claim.agents, task)  # whoever goes on comes after it
+        self._on_the_way |= dict.fromkeys(claim.agents, task)  # later writes come after it
         return task
 
     async def _commit(
@@ -104,14 +104,14 @@ class StoredAnswers:
         said = claim, outcome, minds, fresh, self._buyer, lease_s
         committed = await retry_async(self.link.commit, *said)
         if not committed:
-            for key, completion in fresh.items():  # they are bought all the same
+            for key, completion in fresh.items():  # they are paid for in any case
                 await retry_async(self.link.keep_answer, key, completion, self._buyer)
         for sent in before:
             await sent
         return committed
 
     async def end(self) -> None:
-        """Let what is on the way arrive, if the store answers; then close the link."""
+        """Let pending answers arrive, if the store responds; then close the link."""
         if self._on_the_way:
             await asyncio.wait(self._on_the_way.values(), timeout=END_S)
         for sent in self._on_the_way.values():
@@ -146,7 +146,7 @@ class StoredAnswers:
             await retry_async(self.link.keep_answer, key, completion, self._buyer)
 
     def flush(self) -> None:
-        """Let what is written survive a power cut."""
+        """Flush the journal, so that it survives a power cut."""
         if self._journal is not None:
             self._journal.flush()
 

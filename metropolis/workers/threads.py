@@ -1,4 +1,4 @@
-"""Threads for plain agents: one that computes for ever does not keep the process alive."""
+"""Threads for plain agents; an endless computation does not keep the process alive."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class DaemonThreads(Executor):
-    """An executor without a bound of its own; idle threads are used again.
+    """An unbounded executor that reuses idle threads.
 
     `concurrent.futures.ThreadPoolExecutor` waits for its threads when the interpreter exits.
     """
@@ -21,7 +21,7 @@ class DaemonThreads(Executor):
         self._threads = 0
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
-        """See Executor; to be called in one thread."""
+        """See Executor; call it from one thread only."""
         future: Future[Any] = Future()
 
         def work() -> None:
@@ -29,7 +29,7 @@ class DaemonThreads(Executor):
                 return
             try:
                 future.set_result(function(*args, **options))
-            except BaseException as error:  # noqa: BLE001 -- raised where the result is awaited
+            except BaseException as error:  # raised at the await of the result
                 future.set_exception(error)
 
         self._work.put(work)
@@ -39,12 +39,12 @@ class DaemonThreads(Executor):
         return future
 
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
-        """Let the threads end when they have nothing left to do; none is waited for."""
+        """Let the threads end once they are idle; does not wait."""
         for _ in range(self._threads):
             self._work.put(None)
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
             work()
-            del work  # what it holds can be freed
+            del work  # free its references
             self._idle.release()

@@ -1,7 +1,7 @@
-"""Turns: the code of agents and worlds while it runs, in whose name, and what it raises.
+"""Turns: running code of agents and worlds, the agent they belong to, and their errors.
 
-Whatever a turn raises is an error of its agent, also what would end the interpreter. Which turns
-are open, and since when they have been silent, is what the watchdog looks at.
+Any exception in a turn is an error of its agent, even one that would end the interpreter. The
+watchdog observes which turns are open, and since when they have been silent.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ T = TypeVar("T")
 
 
 class Asking(Protocol):
-    """What an agent asks its model with: a `metropolis.llm.agent.LLM`."""
+    """An agent's interface to its model: a `metropolis.llm.agent.LLM`."""
 
     waiting: int
-    """Calls that are not answered."""
+    """Number of pending calls."""
     heard_wall_s: float
-    """When the last one was."""
+    """Time of the last answer."""
 
 
 class Turn:
@@ -53,15 +53,15 @@ class Turn:
         self.turns = turns
         self.task: asyncio.Task[Any] | None = None
         self.thread: int | None = None
-        """Of a plain agent: the identifier of its thread."""
+        """Thread identifier, for a plain agent."""
         self.outer: Turn | None = None
-        """The one that has asked."""
+        """The turn that called this one."""
         self.before: Turn | None = None
-        """The one that its task goes on with after it."""
+        """The turn that its task resumes afterwards."""
         self.inner = 0
-        """Turns it waits for."""
+        """Number of turns it waits for."""
         self.told_s = 0.0
-        """For how long it was silent when the watchdog told of it."""
+        """How long it had been silent at the watchdog's last report."""
 
     def __str__(self) -> str:
         name = getattr(self.code, "__qualname__", "its code")
@@ -95,7 +95,7 @@ class Turn:
             _current.reset(self._token)
 
     def silent_since_wall_s(self) -> float | None:
-        """When it began, or had an answer last; None: it waits for one, or for another turn."""
+        """Time of its start or last answer; None: it waits for an answer, or for another turn."""
         if self.inner:
             return None
         if self.llm is None:
@@ -103,15 +103,15 @@ class Turn:
         return None if self.llm.waiting else max(self.heard_wall_s, self.llm.heard_wall_s)
 
     def sentence(self, error: BaseException) -> str:
-        """What `error`, raised in this turn, is."""
+        """A description of `error`, raised in this turn."""
         return f"{self}: {sentence_of(error, self.owner)}"
 
     def _is_closed(self, error: BaseException) -> bool:
-        """Whether the coroutine is only closed, maybe by the garbage collector, and elsewhere."""
+        """Whether the coroutine was merely closed, e.g. by garbage collection, in another task."""
         return isinstance(error, GeneratorExit) and _current_task() is not self.task
 
     def _raise(self, error: BaseException) -> None:
-        """Say whose error it is, and raise what asyncio or the interpreter would end for."""
+        """Note the turn on `error`; wrap errors that would end asyncio or the interpreter."""
         if isinstance(error, asyncio.CancelledError):
             if self.task is not None and not self.task.cancelling():
                 raise AgentError(
@@ -131,18 +131,18 @@ class Turn:
 
 
 class Turns:
-    """Those of one process's workers."""
+    """The turns of the workers of one process."""
 
     def __init__(self) -> None:
         self.open: dict[Turn, None] = {}
         self._of: dict[asyncio.Task[Any], Turn] = {}
-        """Of each task the innermost turn."""
+        """The innermost turn of each task."""
 
     def __reduce__(self) -> tuple[type[Turns], tuple[()]]:
-        return Turns, ()  # another process has its own
+        return Turns, ()  # another process has separate turns
 
     def begin(self, turn: Turn) -> None:
-        """Its code runs from now on."""
+        """Open `turn`: its code runs now."""
         self.open[turn] = None
         if turn.task is not None:
             turn.before = self._of.get(turn.task)
@@ -158,13 +158,13 @@ class Turns:
                 self._of[turn.task] = turn.before
 
     def follow_tasks(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Know of tasks that turns begin whose they are."""
+        """Map tasks that turns create to these turns."""
         made = loop.get_task_factory()
         if not isinstance(made, _Factory):
             loop.set_task_factory(_Factory(self, made))
 
     def belongs(self, task: asyncio.Task[Any], turn: Turn) -> None:
-        """`turn` has begun `task`."""
+        """Note that `turn` created `task`."""
         self._of[task] = turn
         task.add_done_callback(self._forget)
 
@@ -173,14 +173,14 @@ class Turns:
         return None if task is None else self._of.get(task)
 
     def complete(self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> T:
-        """What `coroutine` returns, run on `loop`; nothing there ends the interpreter."""
+        """Return the result of `coroutine`, run on `loop`; it cannot end the interpreter."""
         try:
             return complete(loop, coroutine)
         except (SystemExit, KeyboardInterrupt) as error:
             if isinstance(error, KeyboardInterrupt) and is_ctrl_c():
                 raise
             raise self._error(error) from error
-        except RuntimeError as error:  # as asyncio says that something has called loop.stop
+        except RuntimeError as error:  # asyncio's error after loop.stop
             if f"{error}" != "Event loop stopped before Future completed." or explanation_of(error):
                 raise
             raise AgentError(
@@ -188,14 +188,14 @@ class Turns:
             ) from error
 
     def _error(self, error: BaseException) -> AgentError:
-        for task, turn in self._of.items():  # its callbacks have not been called yet
+        for task, turn in self._of.items():  # its done callbacks have not run yet
             if task.done() and not task.cancelled() and task.exception() is error:
                 return AgentError(turn.sentence(error))
         sentence = sentence_of(error, None)
         return AgentError(f"a callback of the event loop: {sentence}{self._under_way()}")
 
     def _under_way(self) -> str:
-        """The turns whose code may have done it."""
+        """A list of the open turns, any of which may be the cause."""
         names = [f"{turn}" for turn in self.open]
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         return f" (under way: {', '.join(names[:3])}{more})" if names else ""
@@ -205,7 +205,7 @@ class Turns:
 
 
 class _Factory:
-    """Makes tasks as before, and tells whose they are."""
+    """A task factory that records the turn each task belongs to."""
 
     def __init__(self, turns: Turns, before: Any) -> None:
         self._turns, self._before = turns, before or _task
@@ -237,7 +237,7 @@ def _current_task() -> asyncio.Task[Any] | None:
 
 
 class _CtrlC:
-    """A handler of SIGINT that remembers it: agents can raise KeyboardInterrupt, too."""
+    """A SIGINT handler that records the signal, since agents can raise KeyboardInterrupt, too."""
 
     pressed = False
 
@@ -254,7 +254,7 @@ def is_ctrl_c() -> bool:
 
 @contextmanager
 def noticing_ctrl_c() -> Iterator[None]:
-    """Tell the user's Ctrl-C from what agents raise, where Python's own handler is in place."""
+    """Distinguish the user's Ctrl-C from agents' exceptions, if Python's own handler is set."""
     handler, here = signal.getsignal(signal.SIGINT), threading.current_thread()
     if handler is not signal.default_int_handler or here is not threading.main_thread():
         yield

@@ -1,7 +1,7 @@
-"""Says which agent a run waits for, when it neither goes on nor waits for a model.
+"""Reports which agent a run waits for, if the run makes no progress and waits for no model.
 
-A thread looks at the open turns, so that it works while one of them blocks the event loop. Then
-only that one is to blame: the others cannot go on.
+A thread observes the open turns, so that it works even if a turn blocks the event loop. It then
+reports that turn only, since the others cannot proceed.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from metropolis.world.mistakes import Line, own_line
 STALL_S = 60.0
 LOOK_S = 1.0
 ENDING_S = 3.0
-"""How long a run that is asked to end may take before it is said what it waits for."""
+"""How long an interrupted run may take to end before the watchdog reports what it waits for."""
 
 
 def say(sentence: str) -> None:
-    """Tell the user."""
+    """Print `sentence` on standard error."""
     sys.stderr.write(f"metropolis: {sentence}\n")
 
 
 class Watchdog:
-    """Looks at `turns`, whose tasks run on `loop`, while it is entered.
+    """Observes `turns`, whose tasks run on `loop`, while entered.
 
-    A turn that is silent for `stall_s` seconds is passed to `said`, by default to the user, and
-    again after twice that time, four times and so on. 0: never.
+    Calls `said`, by default `say`, with each turn that is silent for `stall_s` seconds, and again
+    after twice that time, four times and so on. 0: never.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Watchdog:
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._loop_thread = threading.get_ident()
         self._alive_wall_s = self._awake_wall_s = time.monotonic()
-        """When the loop ran last, and since when it has not been blocked."""
+        """When the loop last ran, and since when it has not been blocked."""
         self._beats = True
         self._ending_wall_s: float | None = None
 
@@ -59,7 +59,7 @@ class Watchdog:
         self._ended.set()
 
     def ending(self) -> None:
-        """The run is asked to end: say soon what it waits for. For signal handlers, too."""
+        """The run was interrupted: soon report what it waits for. Safe in signal handlers."""
         self._ending_wall_s = time.monotonic()
 
     def _watch(self) -> None:
@@ -81,7 +81,7 @@ class Watchdog:
     def _look(self, now: float) -> None:
         stalled = []
         for turn, silent_s in self._silent(now):
-            if silent_s < turn.told_s:  # it has gone on
+            if silent_s < turn.told_s:  # it has made progress
                 turn.told_s = 0.0
             if self._stall_s and silent_s >= max(self._stall_s, 2 * turn.told_s):
                 stalled.append((silent_s, turn))
@@ -102,7 +102,7 @@ class Watchdog:
                 break
 
     def _silent(self, now: float) -> Iterator[tuple[Turn, float]]:
-        """Turns that wait for no model, and for how long they have done so."""
+        """Turns that wait for no model, and the duration of their silence."""
         if self._is_blocked(now):
             turn = self._turns.of(asyncio.current_task(self._loop))
             if turn is not None:
@@ -125,7 +125,7 @@ class Watchdog:
 
 
 def _awaited(turn: Turn) -> Iterator[Line]:
-    """Where the turn's task waits, the innermost line last."""
+    """The stack of the turn's task at its await, the innermost line last."""
     awaited: Any = None if turn.task is None else turn.task.get_coro()
     while awaited is not None:
         frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "gi_frame", None)
@@ -135,7 +135,7 @@ def _awaited(turn: Turn) -> Iterator[Line]:
 
 
 def _running(thread: int) -> Iterator[Line]:
-    """What a thread runs, the innermost line last."""
+    """The stack of a thread, the innermost line last."""
     frame = sys._current_frames().get(thread)
     lines = []
     while frame is not None:

@@ -1,4 +1,4 @@
-"""What a worker has to know of a run, wherever it works; the rest is in the store."""
+"""The description of a run for its workers, wherever they run; the rest is in the store."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from metropolis.world.base import Agent, World
 class Job:
     """The static part of a run.
 
-    `began_s` is when the run's clock showed 0, in seconds since 1970, and `lease_s` how long a
-    silent worker is believed to live. `stall_s` is what Watchdog takes.
+    `began_s` is the Unix time at which the run's clock was 0, and `lease_s` the seconds of silence
+    after which a worker counts as dead. `stall_s` is Watchdog's.
     """
 
     world: World
@@ -35,10 +35,10 @@ class Job:
     stall_s: float
 
     def worker(self, name: str, store: Store, buyer: str = "") -> ClaimingWorker:
-        """Works for the run; `name` is unique. Takes the agents over.
+        """Create a worker; `name` is unique. The worker owns the agents.
 
-        A client of its own buys in the name of `buyer`, whose earlier workers may have spent some
-        of its budget.
+        A client shipped to this process buys in the name of `buyer`, whose earlier workers may have
+        spent some of its budget.
         """
         answers = self.client.journal
         if not isinstance(answers, StoredAnswers):
@@ -57,7 +57,7 @@ class Job:
         return ClaimingWorker(name, store, self.world, self.agents, local, answers, self.lease_s)
 
     def shipped(self, share: int) -> Job:
-        """For one of `share` other processes. Raises MetropolisError as `Client.fresh` does."""
+        """A copy for one of `share` other processes. Raises MetropolisError; see `Client.fresh`."""
         return replace(self, client=self.client.fresh(share))
 
     def _now_s(self) -> float:
