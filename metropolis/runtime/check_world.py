@@ -256,7 +256,7 @@ class _Check:
         except Exception as error:  # noqa: BLE001 -- lockstep raised none: a finding
             apart = f"{type(error).__name__}: {error}, and in lockstep there is none"
         if apart is not None:
-            self._note(kind, f"{what} tells another story than lockstep: {apart}")
+            self._note(kind, f"{what} differs from lockstep: {apart}")
 
     def _resume(self, beginning: Beginning, expected: list[StepRecord]) -> None:
         """Stop half-way, save, restore into fresh agents, and continue."""
@@ -277,7 +277,7 @@ class _Check:
         if apart := difference(expected[half:], resumed.run(self._steps)):
             self._note(
                 "saving",
-                f"a run saved and resumed at step {half} tells another story: {apart}; an agent "
+                f"a run saved and resumed at step {half} differs from lockstep: {apart}; an agent "
                 "keeps something that is not saved",
             )
 

@@ -99,7 +99,7 @@ class Engine:
                     "task should catch its CancelledError"
                 )
             )
-        except BaseException as failure:  # kept, and raised in the awaiting caller
+        except BaseException as failure:  # noqa: BLE001 -- raised in the awaiting caller
             self.end(alone(failure))
         self._changed.set()
 

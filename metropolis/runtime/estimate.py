@@ -1,9 +1,9 @@
-"""What a run would take, from a rehearsal: the same world, its offline author the model.
+"""Estimates the cost of a run from a rehearsal: the same world with its offline author as model.
 
-The rehearsal asks what the run would ask, and costs nothing. It may be cut short; the steps it has
-not reached are then taken to be like those it has, which is rough where a day has busy and quiet
-hours. What it cannot know is how long a real model's answers are, and what follows from them: hence
-the bound, every answer as long as its `max_tokens` allows.
+The rehearsal makes the calls of the run, free of charge. It may stop early; the estimate then
+assumes that the remaining steps resemble the rehearsed ones, which is rough if a day has busy and
+quiet hours. The rehearsal cannot predict the length of a real model's answers, nor its
+consequences: hence the upper bound, with every answer as long as its `max_tokens`.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from metropolis.types import Step
 from metropolis.world.scenario import Scenario
 
 MODES = {"lockstep": "lockstep", "out_of_order": "versioned"}
-"""A live mode -> the replay's."""
+"""Live mode -> replay mode."""
 
 
 @dataclass(frozen=True)
 class Amount:
-    """Of one function, or of all together."""
+    """Calls, tokens and cost of one function, or in total."""
 
     calls: float
     prompt_tokens: float
     output_tokens: float
     output_tokens_max: float
-    """If every answer were as long as it may be."""
+    """If every answer has its maximum length."""
     cost: float | None
     cost_max: float | None
-    """None without prices."""
+    """None: no prices given."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A forecast of a run of `steps`, made from its first `rehearsed_steps`."""
+    """A forecast of a run of `steps`, based on its first `rehearsed_steps`."""
 
     world: str
     agents: int
     steps: Step
     span_s: float
-    """Simulated seconds the run covers."""
+    """Simulated seconds that the run covers."""
     rehearsed_steps: Step
     rehearsal_wall_s: float
     total: Amount
@@ -59,11 +59,11 @@ class Estimate:
     profile: str
     instances: int
     makespan_sim_s: Mapping[str, float]
-    """By live mode: how long such instances would take; simulated."""
+    """Simulated duration on these instances, by live mode."""
 
 
 class _Rehearsal(Scripted):
-    """The offline author; adds up what answers could be at most, by function."""
+    """The offline author; sums up the maximum length of the answers by function."""
 
     def __init__(self, scenario: Scenario) -> None:
         super().__init__(scenario.world.author)
@@ -85,15 +85,15 @@ def estimate_run(
     progress: Callable[[int], None] = lambda _: None,
     enough: Callable[[], bool] = lambda: False,
 ) -> Estimate:
-    """Rehearse `scenario` and scale up to `steps`; `progress` is told of each step rehearsed, and
-    the rehearsal ends when it is `enough`.
+    """Rehearse `scenario` and scale up to `steps`; calls `progress` after each rehearsed step, and
+    stops the rehearsal once `enough` returns True.
 
-    The world and the agents of `scenario` are used up. Raises MetropolisError when the rehearsal
-    fails, as the run would.
+    Consumes the world and the agents of `scenario`. Raises MetropolisError if the rehearsal fails,
+    as the run would.
     """
     loaded = load_profile(profile)
     author = _Rehearsal(scenario)
-    # latency, though only virtual, shows in the trace which calls of a step wait for each other
+    # the virtual latency lets the trace show which calls of a step depend on each other
     client = Client(VirtualInstances(author, loaded, instances), timeout_s=inf)
     simulation = Simulation(scenario.world, scenario.agents, client, mode="lockstep", seed=seed)
     began_wall_s = time.perf_counter()

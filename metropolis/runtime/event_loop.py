@@ -1,4 +1,4 @@
-"""The event loop of a run: watched, and collecting garbage as a run's objects need it."""
+"""The event loop of a run: with a watchdog, and garbage collection tuned for runs."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from metropolis.workers.turns import Turns, noticing_ctrl_c
 from metropolis.workers.watchdog import Watchdog
 
 COLLECTED = 50_000, 20, 100
-"""Thresholds of Python's garbage collector: a run makes many objects and few cycles, and looking
-for these as often as usual costs a fifth of its CPU time."""
+"""Thresholds of Python's garbage collector: a run creates many objects and few cycles, and
+collection at the default thresholds takes a fifth of its CPU time."""
 
 
 @contextmanager
 def event_loop(
     selector: BaseSelector | None, turns: Turns, stall_s: float
 ) -> Iterator[tuple[asyncio.AbstractEventLoop, Watchdog]]:
-    """A loop for `turns`, which a watchdog looks at; what still runs there at the end is cancelled.
+    """A loop for `turns`, observed by a watchdog; at the end it cancels the remaining tasks.
 
-    `stall_s` is what Watchdog takes.
+    `stall_s` is Watchdog's.
     """
     loop = asyncio.SelectorEventLoop(selector)
     collected = gc.get_threshold()

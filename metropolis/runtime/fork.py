@@ -1,9 +1,9 @@
 """What-if branches: a new run that begins in the middle of another.
 
-A branch of RUN at step S has RUN's first S steps as its past, and may differ from there on: by an
-edit of the world and of what agents have in mind, by the model, by the seed. Any step that RUN has
-passed will do. Where it has no checkpoint the steps since the one before are run again, from RUN's
-own answers only, and compared with its history. RUN is only read.
+A branch of RUN at step S shares RUN's first S steps, and may differ from there on: by an edit of
+the world and the agents' minds, by the model, by the seed. S is any step that RUN has passed. If
+RUN has no checkpoint of S, the steps since the previous checkpoint are run again, from RUN's own
+answers only, and compared with its history. RUN itself is only read.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ def fork(
     """Begin a branch in the new folder `out`; `Simulation(…, out=out, resume=True)` runs it.
 
     Args:
-        run: the folder of the run to leave: finished, interrupted or under way.
-        world, agents: what it is a run of, as at its beginning; they are not changed.
-        at: the first step of the branch's own.
-        edit: changes the `Moment` at that step.
-        replay_llm: reuse the run's answers beyond `at` while what is asked stays equal.
-        seed: of all randomness from there on, of sampling, too; None: as in the run.
-        options: as passed to the run's `World.reset`.
-        on_step: told of every step that is run again.
-        trust: sign what the branch takes over of run.json, though its signature is not this user's.
+            run: the folder of the run to fork: finished, interrupted or in progress.
+            world, agents: those of the run, in their initial state; they are not changed.
+            at: the first step that belongs to the branch.
+            edit: changes the `Moment` at that step.
+            replay_llm: reuse the run's answers beyond `at` for equal requests.
+            seed: of all randomness from there on, including sampling; None: the run's.
+            options: as passed to the run's `World.reset`.
+            on_step: called with every step that is run again.
+            trust: sign the copied parts of run.json even if their signature is not this user's.
 
-    Raises MetropolisError when the run has not come so far, when what it did cannot be done again
-    from its own answers, and when the edit leaves something that no world can begin with.
+    Raises MetropolisError if the run has not reached `at`, if its steps cannot be reproduced
+    from its own answers, or if the edited state is no valid start of a run.
     """
     origin, branch = RunDirectory(Path(run)), RunDirectory(Path(out))
     rerun = Rerun(origin, world, agents, options or {})
@@ -85,7 +85,7 @@ def fork(
         branch.checkpoints.add(replace(checkpoint, now_s=now_s, past=past))
         branch.lineage = (*lineage, new)
         known = trust or origin.distrust is None
-        branch.describe(world.name, about["seed"], about["about"], signed=known)  # now it is a run
+        branch.describe(world.name, about["seed"], about["about"], signed=known)  # now a run
     except BaseException:
         rmtree(branch.root)
         raise
@@ -94,7 +94,7 @@ def fork(
 def _copy_past(
     origin: RunDirectory, branch: RunDirectory, at: Step, seed: int
 ) -> tuple[Past, float]:
-    """Copy what happened below step `at`; what was copied, and what the run's clock showed then."""
+    """Copy the records below step `at`; return their marks, and the time of the run's clock."""
     history = HistoryWriter(branch.history, 0, branch.run)
     for line in islice(read_history(origin.history, origin.run), at):
         history.append_line(line.content, line.calls - history.calls)
@@ -109,7 +109,7 @@ def _copy_past(
 
 
 def _copy_answers(origin: RunDirectory, branch: RunDirectory, below: float) -> Mark:
-    """Where the branch's journal ends."""
+    """Copy the answers; return the end of the branch's journal."""
     with closing(Journal(branch.journal, branch.run)) as journal:
         newest = origin.checkpoints.newest(origin.recorded)
         past = newest.past if newest else None
@@ -131,7 +131,7 @@ def _check(origin: RunDirectory, at: Step) -> None:
     recorded = origin.recorded
     if not 0 <= at <= recorded:
         raise MetropolisError(
-            f"{origin.root}: its files tell of {recorded} steps; it can be forked at 0 to "
+            f"{origin.root}: it has {recorded} recorded steps; it can be forked at 0 to "
             f"{recorded}, not at {at}"
         )
 
@@ -139,14 +139,14 @@ def _check(origin: RunDirectory, at: Step) -> None:
 def _checkpoint(
     rerun: Rerun, agents: Sequence[Agent], at: Step, on_step: Callable[[StepRecord], object]
 ) -> Checkpoint:
-    """The checkpoint of step `at`, as the run passed it."""
+    """The state of the run at step `at`."""
     start = rerun.checkpoint(at)
     if start.step == at:
         return start
     try:
         for known, record in rerun.steps(start, at):
             if line_of(known) != line_of(record):
-                raise _OtherwiseError(f"step {record.step} happens otherwise than it did")
+                raise _OtherwiseError(f"step {record.step} differs from the recorded step")
             on_step(record)
     except Exception as error:
         if rerun.answers.missing is None and not isinstance(error, _OtherwiseError):
@@ -156,25 +156,25 @@ def _checkpoint(
 
 
 class _OtherwiseError(MetropolisError):
-    """A step happens otherwise than it did."""
+    """A repeated step differs from the recorded one."""
 
 
 def _why(rerun: Rerun, agents: Sequence[Agent], at: Step, error: Exception) -> str:
-    """Why a step cannot be forked, and which can."""
+    """Explain why the step cannot be forked, and which steps can."""
     origin, answers = rerun.origin, rerun.answers
     kept = ", ".join(map(str, origin.checkpoints.steps())) or "none"
     missing = answers.missing
     if missing is not None and not answers.asked_otherwise(missing):
         return (
             f"{origin.journal}: holds no answer to {agents[missing.agent].name!r} in step "
-            f"{missing.step}, {missing.function}, so step {at} cannot be come to again; step "
+            f"{missing.step}, {missing.function}, so step {at} cannot be reproduced; step "
             f"{missing.step} can be forked, and those with a checkpoint: {kept}"
         )
     if missing is not None:
         error = MetropolisError(
-            f"{agents[missing.agent].name!r} asks otherwise in step {missing.step} than it did"
+            f"{agents[missing.agent].name!r} makes a different request in step {missing.step}"
         )
     return (
-        f"{origin.root}: {error}, so step {at} cannot be come to again: the world or its agents "
+        f"{origin.root}: {error}, so step {at} cannot be reproduced: the world or its agents "
         f"have changed since; steps with a checkpoint can be forked: {kept}"
     )

@@ -1,4 +1,4 @@
-"""The history of a run: a line of JSON per step, the same in every mode, and its digest."""
+"""The history of a run: one JSON line per step, identical in every mode, and its digest."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HISTORY = Format(
     "whole checkpoint and its journal",
 )
 OTHERWISE = (
-    "the run has made steps again otherwise than it had recorded them: its world, agents or model "
+    "repeated steps of the run differ from the recorded ones: its world, agents or model "
     "have changed since, or its journal lacks answers"
 )
 _CALLS = b'"calls":'
@@ -38,9 +38,9 @@ _encoder = msgspec.json.Encoder(enc_hook=plain, order="sorted")
 
 
 def line_of(record: StepRecord) -> bytes:
-    """The canonical line of a step, without its end; actions that are nothing are left out.
+    """The canonical line of a step, without newline; it omits actions that are None.
 
-    Raises MetropolisError when something in it cannot be written as JSON.
+    Raises MetropolisError if a value is not representable in JSON.
     """
     content: dict[str, Any] = {
         "step": record.step,
@@ -59,7 +59,7 @@ def line_of(record: StepRecord) -> bytes:
 
 
 def record_of(line: bytes) -> StepRecord:
-    """The reverse of `line_of`; actions come back as JSON has them."""
+    """The inverse of `line_of`; actions have the types of JSON."""
     content = msgspec.json.decode(line)
     writes = {
         name: entity and entity_from_json(name, entity)
@@ -71,13 +71,13 @@ def record_of(line: bytes) -> StepRecord:
 
 @dataclass(frozen=True, slots=True)
 class HistoryLine:
-    """A step as the file has it."""
+    """A step in the file."""
 
     line: Line
     content: bytes
     """The canonical line."""
     calls: int
-    """Of the steps so far."""
+    """Total up to and including this step."""
 
 
 class _Body(msgspec.Struct):
@@ -92,14 +92,14 @@ _written = msgspec.json.Decoder(_Written).decode
 
 
 def bodies_written(content: bytes) -> Iterator[tuple[str, Position]]:
-    """Where a step's canonical line puts what it changes: much less work than `record_of`."""
+    """The positions that a step's canonical line changes; much cheaper than `record_of`."""
     for name, body in _written(content).writes.items():
         if body is not None:
             yield name, body.at
 
 
 def read_history(path: Path, run: str | None = None) -> Iterator[HistoryLine]:
-    """The steps in order, as `metropolis.durable.read_lines`."""
+    """The steps in order; see `metropolis.durable.read_lines`."""
     return map(_history_line, read_lines(path, HISTORY, run))
 
 
@@ -109,19 +109,19 @@ def _history_line(line: Line) -> HistoryLine:
 
 
 class HistoryWriter:
-    """Takes the steps in order; keeps the digest, and the lines in a file of `run` if there is one.
+    """Appends steps in order; updates the digest, and writes a file of `run` if `path` is given.
 
-    A file that exists is taken up after its first `keep` steps, the rest is cut off.
-    Raises MetropolisError when the steps to keep are damaged.
+    An existing file is truncated after its first `keep` steps and continued.
+    Raises MetropolisError if the steps to keep are damaged.
     """
 
     def __init__(self, path: Path | None = None, keep: Step = 0, run: str | None = None) -> None:
         self._digest, self._steps = hashlib.sha256(), keep
         self.calls = 0
-        """Of the steps so far."""
+        """Total of the steps so far."""
         self._before: tuple[Step, str] = 0, ""
         self.notes: list[str] = []
-        """Told here when the steps that were cut off do not come again as they were."""
+        """Extended if repeated steps differ from those that were cut off."""
         self._file = LineFile(path, HISTORY, run) if path else None
         if self._file is not None:
             self._file.cut(self._kept(self._file, keep))
@@ -145,11 +145,11 @@ class HistoryWriter:
         return None if last is None else last.line
 
     def append(self, record: StepRecord, calls: int = 0) -> None:
-        """The next step, which has made so many calls."""
+        """Append the next step; `calls` is its number of calls."""
         self.append_line(line_of(record), calls)
 
     def append_line(self, content: bytes, calls: int) -> None:
-        """The same with its canonical line."""
+        """Append the next step as its canonical line."""
         self._digest.update(content + b"\n")
         self.calls += calls
         self._steps += 1
@@ -165,7 +165,7 @@ class HistoryWriter:
         return self._digest.hexdigest()
 
     def sync(self) -> None:
-        """Let the lines survive a power cut."""
+        """Make the lines survive a power cut."""
         if self._file is not None:
             self._file.sync()
 

@@ -1,4 +1,4 @@
-"""The execution modes of a replay, as data: a rule, a bound on calls in flight, or a bound.
+"""The execution modes of a replay, as data: a rule, a limit of calls in flight, or a bound.
 
 `conservative` and `versioned` are the two rules of out-of-order execution.
 """
@@ -14,21 +14,21 @@ from metropolis.rules.rules import MakeRule, conservative, lockstep, versioned
 class Mode:
     """How agent-steps are ordered.
 
-    `rule` makes the rule from the world's radii; a mode without one follows the dependencies
-    mined from the trace (`oracle`) or is a bound computed from it.
+    `rule` makes the rule from the world's radii; a mode without a rule follows the dependencies
+    mined from the trace (`oracle`) or is a bound computed from them.
     """
 
     name: str
     rule: MakeRule | None = None
     outstanding_max: int = 0
-    """Calls in flight at most; 0: no bound."""
+    """Maximum number of calls in flight; 0: unlimited."""
     is_bound: bool = False
 
 
 MODES: dict[str, Mode] = {
     mode.name: mode
     for mode in (
-        # one call at a time, as GenAgent itself does (the paper's single-thread)
+        # one call at a time, as in GenAgent itself (the paper's single-thread)
         Mode("sequential", rule=lockstep, outstanding_max=1),
         # all agents of a step at once, then a barrier (the paper's parallel-sync)
         Mode("lockstep", rule=lockstep),
@@ -36,11 +36,11 @@ MODES: dict[str, Mode] = {
         Mode("conservative", rule=conservative),
         # out of order, with step-versioned state
         Mode("versioned", rule=versioned),
-        # out of order, waiting only for what the trace proves necessary
+        # out of order, waiting only for dependencies that the trace proves
         Mode("oracle"),
-        # the longest chain, on unlimited instances
+        # the longest dependency chain, on unlimited instances
         Mode("critical_path", is_bound=True),
-        # every call sent at once
+        # all calls sent at time 0
         Mode("no_dependency", is_bound=True),
     )
 }

@@ -1,7 +1,7 @@
-"""Who holds what, and whether it changed: finds state that is kept where it should not be.
+"""Finds mutable state outside entities and agents, and its changes.
 
-Attributes that begin with an underscore are passed over: they are an author's caches, which agents
-do not save either.
+Attributes that begin with an underscore are skipped: they are an author's caches, which agents do
+not save either.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from metropolis.world.base import Agent, World
 
 _ATOMS = (
     *(str, int, float, bool, bytes, type(None), type, ModuleType, FunctionType, MethodType),
-    World,  # watched by itself
+    World,  # watched separately
 )
 Held = tuple[str, Any]
 """(path, object), as in ("memory['friends']", [...])."""
 
 
 def digest(value: Any) -> int:
-    """A number that changes when anything within `value` does."""
+    """A number that changes whenever a part of `value` changes."""
     return _digest(value, {})
 
 
 def _digest(value: Any, met: dict[int, Any]) -> int:
-    """`met` are the values that were met before, by id: each is looked into once."""
+    """`met` contains the values visited so far, by id: each is visited once."""
     if isinstance(value, np.ndarray):
         return hash((value.shape, value.tobytes()))
     if isinstance(value, _ATOMS):
@@ -45,7 +45,7 @@ def _digest(value: Any, met: dict[int, Any]) -> int:
 
 
 def mutable_parts(owner: Any) -> dict[int, Held]:
-    """What can be changed within `owner`, by id, with the shortest path found to it."""
+    """The mutable objects within `owner`, by id, with the shortest path to each."""
     found: dict[int, Held] = {}
     edge: list[Held] = [("", owner)]
     while edge:
@@ -81,7 +81,7 @@ def _parts(value: Any) -> Iterator[Held]:
 
 
 class Watch:
-    """What must not change while a world runs: the world, module globals, what agents share."""
+    """Watches what must not change during a run: the world, module globals, and shared objects."""
 
     def __init__(self, world: World, agents: Mapping[str, Agent]) -> None:
         self._world, self._agents = world, agents
@@ -91,7 +91,7 @@ class Watch:
         self._known = self._digests()
 
     def changes(self) -> Iterator[str]:
-        """What has changed since it was asked last, in words."""
+        """Describe the changes since the previous call."""
         now = self._digests()
         for what, (value, before) in self._known.items():
             if what in now and now[what][0] is value and now[what][1] != before:

@@ -1,4 +1,4 @@
-"""The pictures of a replay, after AI Metropolis' Figures 1, 4 and 5."""
+"""The figures of a replay, after AI Metropolis' Figures 1, 4 and 5."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SNIPPET_SIM_S = 180.0
-"""Length of the stretch the Gantt figure shows."""
+"""Duration of the excerpt in the Gantt figure."""
 FORMATS = ("png", "svg")
 
 
 def prepare_figures(directory: Path) -> None:
-    """Make sure, before any long work, that figures can be drawn and written to `directory`."""
+    """Check, before any long work, that figures can be drawn and written to `directory`."""
     try:
         import_module("matplotlib.figure")
     except ImportError:
@@ -43,7 +43,7 @@ def _new_figure(width_in: float, height_in: float) -> Figure:
 
 
 def _colours(trace: Trace) -> dict[int, Any]:
-    """A colour for every function that has one, by name: equal in every figure of a trace."""
+    """A colour for each function, assigned by name, the same in every figure; limited in number."""
     import matplotlib
 
     by_name = sorted(range(len(trace.calls.functions)), key=trace.calls.functions.__getitem__)
@@ -51,10 +51,10 @@ def _colours(trace: Trace) -> dict[int, Any]:
 
 
 def gantt(trace: Trace, results: Sequence[ReplayResult]) -> Figure:
-    """Every agent's stream of calls in a stretch of each result, coloured by function (Fig. 1).
+    """Every agent's calls in an excerpt of each result, coloured by function (Fig. 1).
 
-    Lockstep's dashed lines are the ends of its steps. Every panel shows as much virtual time, from
-    the middle of its run by calls.
+    Dashed lines mark the ends of lockstep's steps. All panels span the same virtual time, centred
+    on the median call.
     """
     from matplotlib.patches import Patch
     from matplotlib.ticker import MaxNLocator
@@ -159,7 +159,7 @@ def completion_times(results: Sequence[ReplayResult]) -> Figure:
 def write_figures(
     directory: Path, trace: Trace, windows: Sequence[tuple[Trace, Sequence[ReplayResult]]]
 ) -> list[Path]:
-    """Draw every figure the results allow, as PNG and SVG; returns the files written."""
+    """Draw every figure the results allow, as PNG and SVG; return the written files."""
     results = [result for _, of_window in windows for result in of_window]
     figures = {
         "calls_per_hour": calls_per_hour(trace),

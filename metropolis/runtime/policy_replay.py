@@ -1,7 +1,7 @@
-"""A replay whose calls any policy orders and any dispatcher places, in virtual time.
+"""A replay in virtual time with any policy and any dispatcher.
 
-What `_core.Replay` does for an order by step and the least used instance, in Python. To a policy an
-agent-step is a program.
+The Python counterpart of `_core.Replay`, which knows order by step and the least used instance
+only. For a policy each agent-step is a program.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class _Cluster:
     step: int
     agents: Sequence[int]
     running: int
-    """Agents that are not through with the step."""
+    """Agents that have not finished the step."""
 
 
 class PolicyReplay:
-    """One run: pumps the controller's commands through the engines, see cpp's replay.hpp."""
+    """One run: passes the controller's commands to the engines, see cpp's replay.hpp."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class PolicyReplay:
         self._engines = engines
         self._outstanding, self._outstanding_max = 0, outstanding_max
         self._offered: list[int] = []
-        """What can be sent; what can at the same instant goes by step, agent and number."""
+        """A heap of calls to send; simultaneous ones are ordered by step, agent and number."""
         self._calls = calls = trace.calls
         self._offsets = trace.call_offsets().tolist()
         parents, bounds = calls.parents.tolist(), calls.parent_offsets.tolist()
@@ -65,7 +65,7 @@ class PolicyReplay:
         self.dispatched_sim_s, self.committed_sim_s = np.full((2, rows), np.nan)
 
     def run(self) -> None:
-        """Until all agents have committed their last step."""
+        """Run until all agents have committed their last step."""
         left = self._trace.steps * self._trace.agents
         self._dispatch(self._asked(self._controller.start))
         while left:
@@ -75,7 +75,7 @@ class PolicyReplay:
                 self._leap()
 
     def _leap(self) -> None:
-        """Go to the next event of the engines."""
+        """Advance to the next event of the engines."""
         while self._offered and self._outstanding < (self._outstanding_max or inf):
             self._send(heapq.heappop(self._offered))
         self._engines.dispatch(self.now_sim_s)
@@ -109,9 +109,9 @@ class PolicyReplay:
                     self._finish(cluster)
 
     def _commit(self, cluster: _Cluster) -> int:
-        """Returns how many agents are a step further."""
+        """Commit the cluster; return its number of agents."""
         step, agents = cluster.step, list(cluster.agents)
-        after = min(step + 1, self._trace.steps - 1)  # the last step ends where it began
+        after = min(step + 1, self._trace.steps - 1)  # agents stay in place in the last step
         moved = self._trace.positions[after, agents].tolist()
         self.committed_sim_s[[step * self._trace.agents + agent for agent in agents]] = (
             self.now_sim_s
@@ -122,7 +122,7 @@ class PolicyReplay:
         return len(agents)
 
     def _offer(self, call: int) -> None:
-        """Send the call next, if its agent has come to its step and its parents are answered."""
+        """Queue the call if its agent has reached its step and its parents are completed."""
         row = int(self._calls.step[call]) * self._trace.agents + int(self._calls.agent[call])
         if not self._open_parents[call] and not isnan(self.dispatched_sim_s[row]):
             heapq.heappush(self._offered, call)

@@ -1,4 +1,4 @@
-"""Trial runs of a world under schedules chosen at random, for `check_world`."""
+"""Runs of a world under random schedules, for `check_world`."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from metropolis.world.scenario import Scenario
 from metropolis.world.state import State
 
 PAUSES = (0, 0, 0, 1, 2, 5, 20, 80)
-"""Turns of the event loop that somebody waits: most are quick, some very late."""
+"""Iterations of the event loop to wait: mostly few, sometimes very many."""
 
 
 class TrialWorker(LocalWorker):
-    """Lets clusters and their members wait, and come in another order, as `draw` has it.
+    """Delays clusters and their members, and reorders them, at random.
 
-    `around` is told of every call of the author's code: before it (True) and after it (False).
+    Calls `around` before (True) and after (False) every call of the author's code.
     """
 
     pauses: Random | None = None
@@ -77,7 +77,7 @@ class TrialWorker(LocalWorker):
 
 @dataclass(frozen=True)
 class Beginning:
-    """Where a trial begins: at step 0, or where another left off."""
+    """The start of a trial: step 0, or the end of another trial."""
 
     step: Step
     entities: Sequence[Entity]
@@ -98,14 +98,14 @@ class Trial:
         client: Client | None = None,
         one_by_one: bool = False,
     ) -> None:
-        """`world` stands in for the scenario's, to watch it; `client` for its author."""
+        """`world` replaces the scenario's, to watch it; `client` replaces its author."""
         self.scenario, self.beginning, self._rule, self._seed = scenario, beginning, rule, seed
         self._world = scenario.world if world is None else world
         self.state = State(
             self._world.metric, self._world.perception_radius, beginning.entities, beginning.step
         )
         self.state.restore_events(beginning.events)
-        self._client = client or Client(Scripted(self._world.author))  # nothing to close
+        self._client = client or Client(Scripted(self._world.author))  # needs no closing
         self.worker = TrialWorker(
             self._world,
             scenario.agents,
@@ -115,13 +115,13 @@ class Trial:
         )
 
     def run(self, steps: Step, on_commit: Callable[[Step], None] | None = None) -> list[StepRecord]:
-        """The records of the steps below `steps`; `on_commit` is told the step of each commit."""
+        """The records of the steps below `steps`; `on_commit` receives each commit's step."""
         return list(self.records(steps, on_commit))
 
     def records(
         self, steps: Step, on_commit: Callable[[Step], None] | None = None
     ) -> Generator[StepRecord, None, None]:
-        """The same one by one, each as soon as the floor has passed its step."""
+        """Yield the same records, each once the floor has passed its step."""
         use(self.scenario.agents)
         loop = asyncio.new_event_loop()
         self.scenario.world.seal()
@@ -172,7 +172,7 @@ class Trial:
 
 
 class WatchedWorld(World):
-    """`world`, telling `around` of every call of its code, and `seen` of every observation."""
+    """Wraps `world`; calls `around` around each call of its code, `seen` on each observation."""
 
     def __init__(
         self,
@@ -210,7 +210,7 @@ class WatchedWorld(World):
 
 
 def difference(expected: Sequence[StepRecord], found: Sequence[StepRecord]) -> str | None:
-    """The first thing in which two histories differ, in words; None if they are equal."""
+    """Describe the first difference of two histories; None: they are equal."""
     for left, right in zip(expected, found, strict=True):
         if (differing := first_difference(left, right)) is not None:
             return f"step {left.step}, {differing.what}"
@@ -218,6 +218,6 @@ def difference(expected: Sequence[StepRecord], found: Sequence[StepRecord]) -> s
 
 
 def checked_beginning(scenario: Scenario, seed: int, options: Mapping[str, Any]) -> Beginning:
-    """Step 0. Raises MetropolisError when it does not fit the agents or the metric."""
+    """Step 0. Raises MetropolisError if it does not match the agents or the metric."""
     names = [agent.name for agent in scenario.agents]
     return Beginning(0, begin(scenario.world, names, seed, options))

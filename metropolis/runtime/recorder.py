@@ -1,6 +1,6 @@
-"""What a run leaves behind, in the order of steps: history, positions and calls.
+"""The records of a run, in the order of steps: history, positions and calls.
 
-Clusters commit out of order; a step is recorded when the floor has passed it.
+Clusters commit out of order; a step is recorded once the floor has passed it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Pending:
 
 
 class Recorder:
-    """Collects commits, and gives the steps back in order."""
+    """Collects commits, and yields complete steps in order."""
 
     def __init__(
         self,
@@ -47,21 +47,21 @@ class Recorder:
         *,
         keep: bool = True,
     ) -> None:
-        """`positions` is (agents, 2) at the beginning of `step`; `keep`: in memory, too."""
+        """`positions` is (agents, 2) at the beginning of `step`; `keep`: keep parts in memory."""
         self.history = history
         self.calls_file = calls
         self._names = names
         self._ids = {name: i for i, name in enumerate(names)}
         self._at = positions.copy()
         self.next_step = step
-        """The first step that is not recorded yet."""
+        """The first step not recorded yet."""
         self._pending: dict[Step, _Pending] = defaultdict(_Pending)
         self._keep = keep
         self.parts: list[StepParts] = []
-        """Of the steps so far, if they are kept."""
+        """The parts of the steps so far, if kept."""
 
     def commit(self, outcome: Outcome) -> None:
-        """A cluster's step."""
+        """Add the outcome of a cluster."""
         pending = self._pending[outcome.step]
         pending.actions |= outcome.actions
         pending.writes |= outcome.writes
@@ -70,7 +70,7 @@ class Recorder:
             pending.calls += [(outcome.step, agent, call) for call in calls]
 
     def advance(self, floor: Step) -> Iterator[StepRecord]:
-        """The steps that everybody has committed now, recorded one by one."""
+        """Record and yield the steps that all agents have committed, one by one."""
         while self.next_step < floor:
             pending = self._pending.pop(self.next_step)
             record = StepRecord(
@@ -85,7 +85,7 @@ class Recorder:
 
     def _record(self, record: StepRecord, calls: Sequence[Call]) -> None:
         self.calls_file.append(calls)
-        self.history.append(record, len(calls))  # last: what the history tells of can be forked
+        self.history.append(record, len(calls))  # last: every step in the history can be forked
         if self._keep:
             self.parts.append((self._at.copy(), list(calls)))
         for name, entity in record.writes.items():
@@ -93,9 +93,9 @@ class Recorder:
                 self._at[self._ids[name]] = entity.position
 
     def sync(self, seed: int, journal: Journal | None) -> Past:
-        """Let what is recorded survive a power cut; what it is, for a checkpoint.
+        """Make the records survive a power cut; return their marks, for a checkpoint.
 
-        `seed` is that of all randomness, `journal` the run's own and on disk already.
+        `seed` is the seed of all randomness; `journal` is the run's own, already on disk.
         """
         self.history.sync()
         self.calls_file.sync()
@@ -103,7 +103,7 @@ class Recorder:
         return Past(seed, self.history.sha256, self.calls_file.mark, answers)
 
     def trace(self, meta: TraceMeta, files: RunDirectory | None, beginning: Float32) -> RunTrace:
-        """The trace so far; its steps are read from the run's `files`, if there are any.
+        """The trace so far; its steps are read from the run's `files`, if given.
 
         `beginning` is (agents, 2), at step 0.
         """

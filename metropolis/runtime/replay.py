@@ -35,14 +35,14 @@ Progress = Callable[[int], None]
 
 _AGENT_STEPS_PER_SLICE = 20_000
 _SETTING = ("hours", "agents", "instances", "policy", "dispatcher", "metric", "profile")
-"""What two results that are compared have in common."""
+"""The fields in which two comparable results agree."""
 _NATIVE = ("step", "fcfs")
-"""Orders that the C++ replay knows."""
+"""The policies of the C++ replay."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a replay is run with, beside the trace and the mode."""
+    """The parameters of a replay, beside the trace and the mode."""
 
     metric: Metric
     perception_radius: float
@@ -52,7 +52,7 @@ class Setting:
     instances: int = 1
     policy: str = "step"
     dispatcher: str | None = None
-    """None: the least used instance, for every call as it comes."""
+    """None: each call goes at once to the least used instance."""
     prefix_reuse: bool = False
     hours: str = "all"
     joint_radius: float | None = None
@@ -65,9 +65,9 @@ class Setting:
 
     @classmethod
     def of(cls, meta: TraceMeta, profile: str, *, metric: str | None = None) -> Setting:
-        """What a trace says, on `profile`; another metric may be named, the rest be replaced.
+        """The setting of a trace on `profile`; `metric` overrides the trace's.
 
-        Raises MetropolisError for a profile or a metric that there is not.
+        Raises MetropolisError if the profile or the metric is unknown.
         """
         return cls(
             metric=metric_named(metric or meta.metric, meta.map, meta.max_velocity, meta.graph),
@@ -81,7 +81,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """What a replay measured. `sim_s` is virtual time; the arrays are indexed like the trace."""
+    """Measurements of a replay. `sim_s` is virtual time; the arrays are indexed like the trace."""
 
     mode: str
     rule: str | None
@@ -99,7 +99,7 @@ class ReplayResult:
     achieved_parallelism: float
     """Mean number of outstanding calls."""
     utilisation: float | None
-    """Mean share of the makespan in which an instance computed; None for `critical_path`."""
+    """Mean busy share of the instances over the makespan; None for `critical_path`."""
     preemptions: int
     controller_us_per_agent_step: float | None
     wall_s: float
@@ -160,10 +160,10 @@ def replay(
 
 
 def plug_ins(policy: str, dispatcher: str | None, fleet: Fleet) -> tuple[Policy, Dispatcher]:
-    """What orders and places the calls of a replay, by name; None: the least used instance.
+    """The policy and dispatcher of a replay, by name; None: the least used instance.
 
-    Raises MetropolisError when there is no such thing, or it wants to know more of a call than a
-    replay does.
+    Raises MetropolisError if a name is unknown, or the policy needs properties of a call that
+    replays lack.
     """
     make = named(POLICIES, policy)
     probed: Policy = make()
@@ -177,7 +177,7 @@ def plug_ins(policy: str, dispatcher: str | None, fleet: Fleet) -> tuple[Policy,
 
 
 def _check_calls_fit(trace: Trace, setting: Setting) -> None:
-    """Refuse a trace with a call that no instance could ever hold."""
+    """Raise MetropolisError if a call does not fit into an empty instance."""
     calls = trace.calls
     if not len(calls):
         return
@@ -339,7 +339,7 @@ def _bound(
     utilisation: float | None,
     preemptions: int,
 ) -> dict[str, Any]:
-    """What is measured of a bound, which has no controller and commits nothing."""
+    """The measurements of a bound, which has no controller and commits nothing."""
     return {
         "makespan_sim_s": makespan_sim_s,
         "utilisation": utilisation,
@@ -353,7 +353,7 @@ def _bound(
 
 
 def ratio(results: Sequence[ReplayResult], result: ReplayResult, reference: str) -> float | None:
-    """How many times faster than the `reference` mode under the same setting; None: not run."""
+    """Speedup over the `reference` mode under the same setting; None: that mode was not run."""
     for other in results:
         same = all(
             getattr(other, field) == getattr(result, field)

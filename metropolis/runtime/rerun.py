@@ -1,4 +1,4 @@
-"""Steps of a run once more, in lockstep and from its own answers: no call reaches a model."""
+"""Repeats steps of a run, in lockstep and from its own answers: no call reaches a model."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from metropolis.world.scenario import Scenario
 
 
 class Recorded(Replay):
-    """Answers from the journal of `origin`; remembers the first request that has none.
+    """Answers from the journal of `origin`; remembers the first request without an answer.
 
-    A call that failed in the run fails again, and is not missed.
+    A call that failed in the run fails again, and does not count as missing.
     """
 
     def __init__(self, origin: RunDirectory) -> None:
         super().__init__(origin.journal)
         self.missing: Request | None = None
         self.answered = 0
-        """Calls of the recorded steps that were answered."""
+        """Number of successful calls in the recorded steps."""
         self._failed = set()
         calls = 0
         for line in read_history(origin.history, origin.run):
@@ -54,22 +54,22 @@ class Recorded(Replay):
         """See Replay."""
         try:
             return await super().complete(request)
-        except LLMError:  # agents may handle it, as they may have done in the run
+        except LLMError:  # agents may handle it, as in the run
             if (request.step, request.agent, request.function) not in self._failed:
                 self.missing = self.missing or request
             raise
 
     def asked_otherwise(self, request: Request) -> bool:
-        """Whether an answer to something else is known in the place of `request`."""
+        """Whether the journal contains another answer of the agent for this step and function."""
         place = request.agent, request.step, request.function
         return any((key.agent, key.step, key.function) == place for key in self._answers)
 
 
 class Rerun:
-    """The run in `origin`, of `world` and `agents` as they were at its beginning.
+    """The run in `origin`, with `world` and `agents` in their initial state.
 
-    The agents are copied. Raises MetropolisError when the folder holds no run of that world, or
-    when they have lived in a run.
+    The agents are copied. Raises MetropolisError if the folder contains no run of that world, or
+    if the agents have been used in a run.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Rerun:
         self.answers = Recorded(origin)
 
     def checkpoint(self, at_most: Step) -> Checkpoint:
-        """The newest up to step `at_most`, or else the beginning of the run."""
+        """The newest checkpoint up to step `at_most`, or else the beginning of the run."""
         known = self.origin.checkpoints.newest(at_most)
         if known is not None:
             self.origin.check_past(known)
@@ -107,9 +107,9 @@ class Rerun:
         )
 
     def steps(self, start: Checkpoint, end: Step) -> Iterator[tuple[StepRecord, StepRecord]]:
-        """Each step from `start` on and below `end`: as the run has it, and as it is now."""
+        """Yield for each step from `start` to below `end` the recorded and the repeated record."""
         names = [agent.name for agent in self._agents]
-        begin(self._world, names, self.seed, self._options)  # it may set the world's attributes
+        begin(self._world, names, self.seed, self._options)  # reset may set the world's attributes
         agents = deepcopy(list(self._agents))
         for agent in agents:
             restore(agent, start.agents[agent.name])
@@ -126,6 +126,6 @@ class Rerun:
             yield from zip(known, steps, strict=True)
 
     def stands(self, step: Step) -> Checkpoint:
-        """Where the steps that were run last have led to, `step`."""
+        """The state at `step`, after the steps that were run last."""
         minds = {agent.name: save(agent) for agent in self._trial.scenario.agents}
         return Checkpoint(step, *self._trial.state.at(step), minds, 0.0, None)

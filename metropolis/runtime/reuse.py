@@ -1,7 +1,7 @@
-"""What a run has changed cannot begin another one.
+"""Keeps agents and worlds that a run has changed out of other runs.
 
-A run changes its agents, so an agent lives in one run only. A world begins anew with its `reset`
-and can be used again, unless a run or another `reset` has changed its attributes.
+A run changes its agents, so an agent belongs to one run only. A world is initialized by its `reset`
+and can be reused, unless a run or another `reset` has changed its attributes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from metropolis.world.base import Agent, World
 
 
 def check_unused(agents: Iterable[Agent]) -> None:
-    """Raise MetropolisError when one of `agents` has lived in a run."""
+    """Raise MetropolisError if one of `agents` has been used in a run."""
     for agent in agents:
         if agent._has_lived:
             raise MetropolisError(
@@ -24,7 +24,7 @@ def check_unused(agents: Iterable[Agent]) -> None:
 
 
 def use(agents: Collection[Agent]) -> None:
-    """From now on they belong to a run. Raises MetropolisError as `check_unused`."""
+    """Mark `agents` as used in a run. Raises MetropolisError, see `check_unused`."""
     check_unused(agents)
     for agent in agents:
         agent._has_lived = True
@@ -33,7 +33,7 @@ def use(agents: Collection[Agent]) -> None:
 class Used:
     """The world and the agents of one simulation.
 
-    Raises MetropolisError when an earlier run has changed them. Attributes that begin with an
+    Raises MetropolisError if an earlier run has changed them. Attributes that begin with an
     underscore are caches.
     """
 
@@ -48,13 +48,13 @@ class Used:
         self._has_agents = False
 
     def take_agents(self) -> None:
-        """From now on they belong to the simulation, which may change them."""
+        """Assign the agents to the simulation, which may change them."""
         if not self._has_agents:
             use(self._agents)
             self._has_agents = True
 
     def begin(self) -> None:
-        """The run begins. Raises MetropolisError when something else has used them since."""
+        """Start the run. Raises MetropolisError if the world was changed meanwhile."""
         self.take_agents()
         if (changed := self._difference()) is not None:
             raise MetropolisError(
@@ -63,7 +63,7 @@ class Used:
             )
 
     def end(self) -> None:
-        """Remember what the run has changed."""
+        """Record what the run has changed."""
         if (changed := self._difference()) is not None:
             object.__setattr__(self._world, "_changed", changed)
 
@@ -77,5 +77,5 @@ def _digests(world: World) -> dict[str, int]:
     return {
         name: digest(value)
         for name, value in vars(world).items()
-        if name[:1] != "_" and name != "author"  # stands in for a model, which may remember
+        if name[:1] != "_" and name != "author"  # replaces a model, which may have state
     }

@@ -1,11 +1,11 @@
-"""The folder of a run: what it was told, what happened, and what it needs to go on.
+"""The folder of a run: its parameters, its records, and the state needed to resume it.
 
-run.json         what it is a run of, and what whoever began it wants to find again
+run.json         the world of the run, and data of its creator for resuming it
 history.jsonl    a line per step (`metropolis.runtime.history`)
 calls.jsonl      a line per LLM call, in the order of steps
-journal.jsonl    every answer paid for, in the order they came (`metropolis.llm.journal`)
+journal.jsonl    every answer paid for, in order of arrival (`metropolis.llm.journal`)
 checkpoints/     the whole simulation between two steps (`metropolis.runtime.checkpoint`)
-store.json       where else the run is kept (`metropolis.runtime.stored`)
+store.json       the location of the run's store (`metropolis.runtime.stored`)
 trace.parquet    written at the end: for `metropolis replay`
 """
 
@@ -48,18 +48,18 @@ VERSION = 2
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a branch has left another run, and how it differs from there on."""
+    """Where a branch forked another run, and how it differs from there on."""
 
     run: str
-    """Its folder."""
+    """The folder of the forked run."""
     step: Step
     seed: int
-    """Of all randomness in the branch."""
+    """Seed of all randomness in the branch."""
     replay_llm: bool
-    """Whether answers of the other run are reused in the branch."""
+    """Whether the branch reuses answers of the forked run."""
     edit: str | None
     edited: tuple[str, ...]
-    """Whose mind, body or state the edit has changed, by name."""
+    """Names whose mind, body or state the edit changed."""
 
 
 _FIELDS: dict[str, Any] = {
@@ -69,11 +69,11 @@ _FIELDS: dict[str, Any] = {
     "lineage": tuple[Origin, ...],
     "about": dict[str, Any],
 }
-"""Of run.json, and their types."""
+"""The fields of run.json, and their types."""
 
 
 class TakenError(MetropolisError):
-    """The folder of another run, or of something else."""
+    """The folder contains another run, or something else."""
 
 
 class RunDirectory:
@@ -88,24 +88,24 @@ class RunDirectory:
         self.trace = root / IN_RUN
         self._run = root / "run.json"
         self.lineage: tuple[Origin, ...] = ()
-        """Of a branch: the run it has left, after those that one has; known when it was read."""
+        """Of a branch: the forked runs, the direct one last; set by `read`."""
         self.notes: list[str] = []
-        """Sentences on what was damaged, and how it was made good."""
+        """Messages on damage and its repair."""
         self.distrust: str | None = None
-        """Why it is not known that this user has written run.json; None: they have, or nothing was
-        read."""
+        """The reason not to trust that this user wrote run.json; None: they did, or it was not read
+        yet."""
 
     @property
     def run(self) -> str | None:
-        """What the run's files call it, and no other run; None: not made or read yet."""
+        """The unique id in the run's files; None: neither created nor read yet."""
         return self.checkpoints.run
 
     def open(
         self, resume: bool, world: str, seed: int, about: Mapping[str, Any]
     ) -> Checkpoint | None:
-        """Begin a run here, or go on with one; the checkpoint to go on from, if there is one yet.
+        """Begin or resume a run here; return the checkpoint to resume from, if there is one.
 
-        Raises MetropolisError when the folder holds another run, or none.
+        Raises MetropolisError if the folder contains another run, or none.
         """
         mine = {"format": FORMAT, "version": VERSION, "world": world, "seed": seed}
         if resume:
@@ -120,13 +120,13 @@ class RunDirectory:
         return None
 
     def _latest(self) -> Checkpoint | None:
-        """The newest checkpoint that is whole, as are the files below it; None: go on at step 0.
+        """The newest intact checkpoint with intact files below it; None: resume from step 0.
 
-        Raises MetropolisError when that is before a branch begins, or the run has another seed.
+        Raises MetropolisError if it precedes the start of a branch, or has another seed.
         """
         steps = self.checkpoints.steps()
         reached = self._reached(steps)
-        notes: dict[Path | None, str] = {}  # one damaged file spoils many checkpoints
+        notes: dict[Path | None, str] = {}  # one damaged file invalidates many checkpoints
         found = None
         begins = self.lineage[-1].step if self.lineage else 0
         for step in reversed([step for step in steps if step >= begins]):
@@ -140,11 +140,11 @@ class RunDirectory:
         if found is None:
             self.check_beginning("".join(f" ({note})" for note in [*notes.values()][-1:]))
         where = f"checkpoint of step {found.step}" if found else "beginning"
-        self.notes += [f"{note}; the run now goes on from its {where}" for note in notes.values()]
+        self.notes += [f"{note}; the run now continues from its {where}" for note in notes.values()]
         return found
 
     def check_beginning(self, why: str = "") -> None:
-        """Raises DamagedError when this is a branch: it cannot begin at step 0."""
+        """Raise DamagedError if this is a branch, which cannot begin at step 0."""
         for branch in self.lineage[-1:]:
             raise DamagedError(
                 f"{self.root}: is a branch without a whole checkpoint{why}; fork {branch.run} at "
@@ -152,12 +152,12 @@ class RunDirectory:
             )
 
     def check_past(self, checkpoint: Checkpoint) -> None:
-        """Raises MetropolisError when the run's files are not those of the checkpoint."""
+        """Raise MetropolisError if the run's files do not match the checkpoint."""
         self._check_past(checkpoint, *self._reached([checkpoint.step]))
 
     def _reached(self, steps: Sequence[Step]) -> tuple[dict[Step, tuple[str, int]], str]:
-        """The history's digest and calls at each of `steps`, as far as it is whole; then, why it
-        goes no further.
+        """The history's digest and number of calls at each of `steps`, as far as it is intact, and
+        the reason why it ends there.
         """
         digest, step = hashlib.sha256(), 0
         reached = {0: (digest.hexdigest(), 0)}
@@ -173,11 +173,11 @@ class RunDirectory:
     def _check_past(
         self, checkpoint: Checkpoint, reached: Mapping[Step, tuple[str, int]], damage: str
     ) -> None:
-        """`reached` and `damage` are what `_reached` returned."""
+        """`reached` and `damage` are the results of `_reached`."""
         past = checkpoint.past
         path = self.checkpoints.path(checkpoint.step)
         if past is None:
-            raise CHECKPOINT.damaged(path, 1, "it tells of no files")
+            raise CHECKPOINT.damaged(path, 1, "it describes no files")
         seed = self.lineage[-1].seed if self.lineage else self._seed
         if past.seed != seed:
             raise MetropolisError(
@@ -197,7 +197,7 @@ class RunDirectory:
 
     def _differ(self, path: Path, told: str) -> DamagedError:
         return DamagedError(
-            f"{path}: does not agree with {self.checkpoints.folder}, which tells of other {told}; "
+            f"{path}: does not agree with {self.checkpoints.folder}, which records other {told}; "
             f"{HISTORY.repair}",
             path,
         )
@@ -208,7 +208,7 @@ class RunDirectory:
         )
 
     def open_journal(self, checkpoint: Checkpoint | None) -> Journal:
-        """The run's journal, to go on from `checkpoint`; see `Journal`."""
+        """The run's journal, continued from `checkpoint`; see `Journal`."""
         past = checkpoint.past if checkpoint else None
         return Journal(
             self.journal,
@@ -218,13 +218,13 @@ class RunDirectory:
         )
 
     def open_records(self, step: Step) -> tuple[HistoryWriter, CallsFile]:
-        """The files of what happened, to go on at `step`."""
+        """The history and calls files, continued at `step`."""
         history = HistoryWriter(self.history, step, self.run)
         history.notes = self.notes
         return history, CallsFile(self.calls, history.calls, self.run)
 
     def make(self) -> None:
-        """Make it. Raises TakenError when something is in it, MetropolisError when it cannot be."""
+        """Create it. Raises TakenError if it is not empty, MetropolisError if that fails."""
         if self.root.exists() and (not self.root.is_dir() or any(self.root.iterdir())):
             raise TakenError(
                 f"{self.root}: exists already; resume the run in it, or choose another folder"
@@ -243,28 +243,28 @@ class RunDirectory:
     def describe(
         self, world: str, seed: int, about: Mapping[str, Any], *, signed: bool = True
     ) -> None:
-        """Write down what this is a run of, whole or not at all.
+        """Write run.json, atomically.
 
-        It is `signed` unless it may repeat what this user does not know.
+        It is `signed` unless it may repeat contents that this user has not vouched for.
         """
         self.checkpoints.run = self.run or secrets.token_hex(8)
         content: dict[str, Any] = {"format": FORMAT, "version": VERSION, "world": world}
         content |= {"seed": seed, "lineage": [asdict(origin) for origin in self.lineage]}
         content |= {"run": self.run, "about": about}
-        content = json.loads(json.dumps(content))  # as it will be read
+        content = json.loads(json.dumps(content))  # normalize to the types that reading returns
         if signed:
             content["signature"] = sign(self._run.name, content)
         write_object(self._run, content)
 
     def write_trace(self, trace: RunTrace) -> None:
-        """Keep the trace of the whole run."""
+        """Write the trace of the whole run."""
         write_pieces(trace.pieces(), self.trace)
         self.trace.chmod(0o600)
 
     def read(self) -> dict[str, Any]:
-        """What the run is of; MetropolisError when there is no run here, or it is damaged.
+        """Read run.json; raises MetropolisError if there is no run here, or it is damaged.
 
-        Damage is found before `distrust` is: nobody can trust it.
+        Damage is detected before `distrust` is set: trust cannot help there.
         """
         if not self._run.exists():
             raise MetropolisError(f"{self.root}: holds no run; give the folder of one")
@@ -272,12 +272,12 @@ class RunDirectory:
         if (found.get("format"), found.get("version")) != (FORMAT, VERSION):
             raise MetropolisError(
                 f"{self._run}: is of another format or version; this release reads {FORMAT}, "
-                f"version {VERSION}: run the world anew"
+                f"version {VERSION}: run the world again"
             )
         for name, kind in _FIELDS.items():
             try:
                 msgspec.convert(found.get(name), kind)
-            except ValueError as error:  # no such value, or a text that is none
+            except ValueError as error:  # missing, or of a wrong form
                 raise MetropolisError(f"{self._run}: {name}: {error}") from None
         self._seed, self.checkpoints.run = found["seed"], found["run"]
         self.lineage = msgspec.convert(found["lineage"], _FIELDS["lineage"])
@@ -287,7 +287,7 @@ class RunDirectory:
 
     @property
     def recorded(self) -> Step:
-        """How many steps the history tells of. Raises MetropolisError when it is damaged."""
+        """Number of steps in the history. Raises MetropolisError if it is damaged."""
         steps = sum(1 for _ in read_history(self.history, self.run))
         newest = max(self.checkpoints.steps(), default=0)
         if steps < newest:
@@ -296,7 +296,7 @@ class RunDirectory:
 
     @property
     def whole(self) -> Step:
-        """How many steps the history tells of before it ends or is damaged."""
+        """Number of intact steps in the history."""
         steps = count()
         with suppress(DamagedError):
             for _ in read_history(self.history, self.run):
@@ -304,16 +304,16 @@ class RunDirectory:
         return next(steps)
 
     def records(self, steps: Step) -> Iterator[StepRecord]:
-        """The first `steps` steps, or as many as the history tells of."""
+        """The first `steps` steps, or as many as the history contains."""
         for line in islice(read_history(self.history, self.run), steps):
             yield record_of(line.content)
 
     def steps_from(
         self, first: Step, beginning: Float32, names: Sequence[str]
     ) -> Iterator[StepParts]:
-        """What a trace tells of the steps from `first` on; `beginning` is (agents, 2), at step 0.
+        """The parts of a trace for the steps from `first`; `beginning` is (agents, 2), at step 0.
 
-        Nothing of the steps before is kept.
+        Earlier steps are not kept in memory.
         """
         ids = {name: i for i, name in enumerate(names)}
         at = beginning.copy()

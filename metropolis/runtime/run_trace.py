@@ -1,6 +1,6 @@
-"""The trace of a run: built in memory, or from the run's files piece by piece.
+"""The trace of a run: built in memory, or from the run's files in pieces.
 
-A piece is some steps as a trace of their own; calls wait only for calls of their own step.
+A piece is the trace of a range of steps; calls depend only on calls of the same step.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from metropolis.types import AgentId, Step
 from metropolis.world.base import World
 
 PIECE_ROWS = 50_000
-"""Agent-steps of a piece, at least one step."""
+"""Agent-steps per piece; a piece has at least one step."""
 PIECE_CALLS = 4_000
 StepParts = tuple[Float32, list[Call]]
-"""Where agents stand when a step begins, (agents, 2), and the step's calls."""
+"""Positions at the beginning of a step, (agents, 2), and the step's calls."""
 StepsFrom = Callable[[Step], Iterator[StepParts]]
-"""The parts of the steps from one on."""
+"""Yields the parts of all steps from the given one on."""
 
 
 @dataclass(frozen=True)
 class RunTrace:
-    """The trace of a run of `steps` steps with `calls` calls, failed ones included."""
+    """The trace of a run with `steps` steps and `calls` calls, including failed ones."""
 
     meta: TraceMeta
     steps: Step
@@ -38,7 +38,7 @@ class RunTrace:
     steps_from: StepsFrom
 
     def pieces(self) -> Iterator[Trace]:
-        """All steps, in order."""
+        """The trace of all steps in pieces, in order."""
         parts: list[StepParts] = []
         calls = 0
         for part in self.steps_from(0):
@@ -55,9 +55,9 @@ class RunTrace:
         return trace_of(self.meta, list(self.steps_from(0)))
 
     def last(self, rows_max: int, calls_max: int) -> tuple[Step, Trace]:
-        """The last steps that have so many agent-steps and calls; the first of them.
+        """The last steps within both limits, after the first of these steps.
 
-        At least one step, and all of them if they fit.
+        At least one step; all steps if they fit.
         """
         first = max(0, self.steps - max(1, rows_max // len(self.meta.agents)))
         if self.calls > calls_max:
@@ -71,10 +71,9 @@ class RunTrace:
 
 
 def trace_of(meta: TraceMeta, parts: Sequence[StepParts], first_step: Step = 0) -> Trace:
-    """The trace of some steps in a row, to be replayed under any mode and on any hardware.
+    """The trace of consecutive steps, for replays in any mode and on any hardware.
 
-    `meta` is that of step 0. Calls that failed are left out: those that waited for them wait for
-    what these waited for.
+    `meta` is that of step 0. Failed calls are omitted: their dependents inherit their dependencies.
     """
     calls = [(step, *call[1:]) for step, (_, of) in enumerate(parts) for call in of]
     functions = sorted({call.function for _, _, call in calls})
@@ -99,7 +98,7 @@ def trace_of(meta: TraceMeta, parts: Sequence[StepParts], first_step: Step = 0) 
         functions=tuple(functions),
         model=column([models.index(call.model) for _, _, call in calls]),
         models=tuple(models),
-        # an empty answer took an iteration, too
+        # even an empty answer takes an iteration
         prompt_tokens=column([max(1, call.prompt_tokens) for _, _, call in calls]),
         output_tokens=column([max(1, call.output_tokens) for _, _, call in calls]),
         prefix_id=np.full(count, -1, np.int64),
@@ -118,8 +117,8 @@ def trace_of(meta: TraceMeta, parts: Sequence[StepParts], first_step: Step = 0) 
 
 
 def trace_meta(world: World, names: Sequence[str], calls_origin: str = "recorded") -> TraceMeta:
-    """What a trace tells of a world."""
-    joint = world.joint_radius  # a negative one couples nobody whom 0 does not
+    """The metadata of the trace of a world."""
+    joint = world.joint_radius  # negative and 0 couple the same agents
     return TraceMeta(
         name=world.name,
         agents=tuple(names),

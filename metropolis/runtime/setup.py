@@ -1,4 +1,4 @@
-"""Where a run begins: what is looked at before anything is written down or paid for."""
+"""The start of a run: checks before anything is written or paid for."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ LIVE_RULES = ("versioned", "conservative")
 
 
 RADIUS_MAX = 1e14
-"""Of those that are finite: the core takes 1e15, and rules add velocities."""
+"""Maximum of finite radii: the core accepts 1e15, and rules add velocities."""
 VELOCITY_MAX = 1e9
-"""As of the core."""
+"""The core's limit."""
 
 
 def begin(
     world: World, names: Sequence[str], seed: int, options: Mapping[str, Any]
 ) -> list[Entity]:
-    """Step 0. Raises MetropolisError when it does not fit the agents `names` or the metric."""
+    """Step 0. Raises MetropolisError if it does not match the agents `names` or the metric."""
     entities = reset(world, seed, options)
     check_entities(world, entities, names)
     return entities
 
 
 def reset(world: World, seed: int, options: Mapping[str, Any]) -> list[Entity]:
-    """What `World.reset` returns. Raises MetropolisError when it is no list of entities."""
+    """The result of `World.reset`. Raises MetropolisError unless it is a list of entities."""
     called = f"{type(world).__name__}.reset"
     try:
         returned: Any = world.reset(seed=seed, options=options)
@@ -84,7 +84,7 @@ def _check_fields(called: str, entity: Any) -> None:
 
 
 def check_entities(world: World, entities: Sequence[Entity], names: Sequence[str]) -> None:
-    """Raise MetropolisError when a run of the agents `names` cannot begin with them."""
+    """Raise MetropolisError unless a run of the agents `names` can begin with `entities`."""
     bodies(entities, names)
     for entity in entities:
         if flaw := world.metric.flaw(entity.position):
@@ -94,7 +94,7 @@ def check_entities(world: World, entities: Sequence[Entity], names: Sequence[str
 
 
 def bodies(entities: Sequence[Entity], names: Sequence[str]) -> list[Position]:
-    """Where the agents stand. Raises MetropolisError when bodies and agents do not match."""
+    """The agents' positions. Raises MetropolisError if bodies and agents do not match."""
     if not names:
         raise MetropolisError("there are no agents; a run needs at least one")
     found = {entity.name: entity.position for entity in entities if entity.kind == AGENT}
@@ -108,12 +108,12 @@ def bodies(entities: Sequence[Entity], names: Sequence[str]) -> list[Position]:
 
 
 def checked_reach(world: World) -> Reach:
-    """The world's bounds. Raises MetropolisError when they are no distances."""
+    """The world's bounds. Raises MetropolisError if they are invalid."""
     for name in ("perception_radius", "max_velocity", "joint_radius"):
         value: Any = getattr(world, name, None)
         if name == "joint_radius" and value is None:
             continue
-        least = -inf if name == "joint_radius" else 0  # negative: nobody acts together
+        least = -inf if name == "joint_radius" else 0  # negative: no joint actions
         is_number: bool = isinstance(value, Real)
         if not is_number or not value >= least:
             raise MetropolisError(
@@ -128,19 +128,19 @@ def checked_reach(world: World) -> Reach:
 
 
 def check_steps(steps: Step, first_step: Step) -> None:
-    """Raise MetropolisError unless a run that stands at `first_step` can end at `steps`."""
+    """Raise MetropolisError unless a run at `first_step` can end at `steps`."""
     if not isinstance(steps, int) or isinstance(steps, bool):
         raise MetropolisError(f"steps is {steps!r}; it should be a whole number")
     if steps < first_step:
         raise MetropolisError(
-            f"the run has come to step {first_step} already; it cannot end at {steps}"
+            f"the run has already reached step {first_step}; it cannot end at {steps}"
         )
 
 
 def rule_of(mode: str, rule: str, reach: Reach) -> Rule:
-    """The controller's rule; the check of the joint radius holds for every mode.
+    """The controller's rule; every mode validates the joint radius.
 
-    Raises MetropolisError when there is no such mode or rule.
+    Raises MetropolisError if the mode or rule is unknown.
     """
     check_name("mode", mode, LIVE_MODES)
     check_name("rule", rule, LIVE_RULES)

@@ -1,9 +1,9 @@
-"""Signatures of what a run's folder names: run.json and store.json.
+"""Signatures of files in a run's folder: run.json and store.json.
 
-What these name is run as code, or connected to with the user's keys and passwords. The signature is
-an HMAC-SHA256 with a random key of this user, made at the first use, readable by them alone. It
-tells a folder that this user has written from all others, on every machine that shares their
-configuration folder. It does not cover what files hold that run.json names.
+Their contents name code to run, or servers to connect to with the user's keys and passwords. The
+signature is an HMAC-SHA256 with a random key of this user, created on first use, readable by this
+user alone. It distinguishes this user's folders from all others, on every machine that shares the
+user's configuration folder. It does not cover the contents of files that run.json names.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _NAME_CHARACTERS = 8
 
 
 class _NoKeyError(Exception):
-    """This user has no key, for the reason it tells."""
+    """This user has no key; the message gives the reason."""
 
 
 def sign(kind: str, content: Mapping[str, Any]) -> str | None:
-    """The signature of a file of that kind, whose `content` is JSON; None: the user has no key."""
+    """The signature of the JSON `content` of a file of type `kind`; None: the user has no key."""
     try:
         key = _make_key()
     except _NoKeyError:
@@ -38,7 +38,7 @@ def sign(kind: str, content: Mapping[str, Any]) -> str | None:
 
 
 def flaw(kind: str, content: Mapping[str, Any], signature: object) -> str | None:
-    """Why this user has not written `content`, or does not know; None: they have."""
+    """The reason not to trust that this user wrote `content`; None: the signature is valid."""
     if signature is None:
         hindrance = _hindrance()
         return "is not signed" + (f" (this user cannot sign: {hindrance})" if hindrance else "")
@@ -60,7 +60,7 @@ def flaw(kind: str, content: Mapping[str, Any], signature: object) -> str | None
 
 
 def _signature(key: bytes, kind: str, content: Mapping[str, Any]) -> str:
-    """The name of the key, which is no secret, and the code of kind and content."""
+    """The key's public name, and the authentication code of kind and content."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     code = hmac.digest(key, f"metropolis {kind} 1\n{text}".encode(), sha256)
     return f"{hmac.digest(key, b'name', sha256).hex()[:_NAME_CHARACTERS]}:{code.hex()}"
@@ -97,12 +97,12 @@ def _read_key() -> bytes:
 
 
 def _at_once(path: str, flags: int) -> int:
-    """A pipe without a writer is not waited for."""
+    """Open without blocking on a pipe that has no writer."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _hindrance() -> str | None:
-    """Why this user can make no signature; None: they can. Makes nothing."""
+    """The reason why this user cannot sign; None: they can. Creates nothing."""
     try:
         path = _key_file()
         if os.path.lexists(path):
@@ -117,7 +117,7 @@ def _hindrance() -> str | None:
 
 
 def _make_key() -> bytes:
-    """The key; one is made if there is none. Of several processes at once all get the same."""
+    """Return the key, creating it if necessary; concurrent processes get the same one."""
     path = _key_file()
     if os.path.lexists(path):
         return _read_key()

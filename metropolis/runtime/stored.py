@@ -1,4 +1,4 @@
-"""A run that is kept in a store: where it is, what it begins with, and how it is taken up again."""
+"""A run that is kept in a store: its location, its initial contents, and how to resume it."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _WAY_BACK = (
     "put back the file as the run has written it, or go on from the last checkpoint with --store "
     'memory, in Python with store="memory"'
 )
-"""From a damaged store.json."""
+"""Ways to recover from a damaged store.json."""
 
 
 class StoredRun:
-    """The run of that name in the store at `address`; `directory` holds its files."""
+    """The run `name` in the store at `address`; `directory` contains its files."""
 
     def __init__(self, address: str, directory: RunDirectory | None, name: str) -> None:
         self.address, self.name, self._directory = address, name, directory
@@ -40,24 +40,24 @@ class StoredRun:
         self.store: Store = self._server.store(name)
 
     def info(self) -> RunInfo | None:
-        """None: it has not begun."""
+        """The run's info; None: it has not begun."""
         return self.store.info() if self.name in self._server.runs() else None
 
     @property
     def url(self) -> str | None:
-        """How other processes reach the store; None: not at all."""
+        """The store's URL for other processes; None: they cannot reach it."""
         return getattr(self._server, "url", None)
 
     @property
     def began_s(self) -> float:
-        """When the run's clock showed 0, in seconds since 1970."""
+        """Unix time at which the run's clock was 0."""
         return float(self.store.info().options["began_s"])
 
     def checkpoint(self) -> Checkpoint | None:
-        """Where the recorder goes on: everything below is in the folder's files for good.
+        """The state from which the recorder continues; the folder's files hold all earlier steps.
 
-        None when the run has not begun. Raises MetropolisError when the files do not reach so far;
-        then the store is closed.
+        None if the run has not begun. Raises MetropolisError, and closes the store, if the files
+        end before that.
         """
         try:
             return self._released()
@@ -69,12 +69,12 @@ class StoredRun:
         if self.info() is None:
             return None
         if self._directory is None:
-            raise MetropolisError("a run in a store goes on in its folder; name it with out")
+            raise MetropolisError("a run in a store is resumed in its folder; name it with out")
         step = self.store.inspect().released
         entities, events = self.store.world(step)
         if (recorded := self._directory.whole) < step:
             raise StoreError(
-                f"{self._directory.history}: tells of {recorded} whole steps, but the store has "
+                f"{self._directory.history}: contains {recorded} whole steps, but the store has "
                 f"dropped those below {step} already; resume from the last checkpoint, in another "
                 "store or with store memory"
             )
@@ -89,9 +89,9 @@ class StoredRun:
         last_step: Step,
         now_s: float,
     ) -> None:
-        """Put the run into the store, unless it is there; all are at the first step of `state`.
+        """Put the run into the store, unless it is there; all agents are at `state`'s first step.
 
-        `now_s` is what the run's clock shows.
+        `now_s` is the time of the run's clock.
         """
         if self.info() is not None:
             return
@@ -111,17 +111,17 @@ class StoredRun:
         self.store.begin(info, entities, minds, events)
 
     def close(self) -> None:
-        """End the connections, and a server of our own."""
+        """Close the connections, and stop an embedded server."""
         self._server.close()
 
 
 def stored_run(
     address: str | None, directory: RunDirectory | None, resume: bool, virtual: bool, trust: bool
 ) -> StoredRun | None:
-    """The run in the store that `address` names; None: it is kept in this process's memory only.
+    """The run in the store at `address`; None: it is kept in this process's memory only.
 
-    Without an address a resumed run is looked for where it was before; in another store it begins
-    at its last checkpoint, unless it is there. Raises MetropolisError on virtual time, which ends
+    Without an address a resumed run uses its previous store; in another store it begins at its
+    last checkpoint, unless it is there already. Raises MetropolisError on virtual time, which ends
     with its process, and on a store that this user has not named, unless they `trust` it.
     """
     known = _Place(MEMORY, "")
@@ -154,10 +154,10 @@ def stored_run(
 
 
 def kept_address(address: str, run: Path) -> str:
-    """`address` as the files of the run in folder `run` keep it: without a password.
+    """`address` as stored in the files of the run in folder `run`: without a password.
 
-    Of the folder of an embedded store this is the path from `run`, so that they are moved and
-    copied together; of one that lies elsewhere it is the whole path.
+    The folder of an embedded store becomes relative to `run` if it lies within, so that both can be
+    moved and copied together; otherwise it becomes absolute.
     """
     kind, _, folder = address.partition(":")
     if kind != "embedded" or not folder:
@@ -167,7 +167,7 @@ def kept_address(address: str, run: Path) -> str:
 
 
 def whole_address(kept: str, run: Path) -> str:
-    """The address that `kept_address` returned `kept` for, where `run` is now."""
+    """The inverse of `kept_address`, for the current location of `run`."""
     kind, _, folder = kept.partition(":")
     return f"embedded:{run.resolve() / folder}" if kind == "embedded" and folder else kept
 
@@ -176,13 +176,13 @@ def whole_address(kept: str, run: Path) -> str:
 class _Place:
     address: str
     run: str
-    """What the store calls it."""
+    """The name of the run in the store."""
 
 
 def read_place(directory: RunDirectory) -> tuple[_Place, str | None]:
-    """Where the run in `directory` is kept, and why this user may not have written that.
+    """The location of the store of the run in `directory`, and the reason to distrust it, if any.
 
-    Raises MetropolisError when the file that tells it does not.
+    Raises MetropolisError if the file is damaged.
     """
     file = _file(directory)
     if not file.exists():
@@ -193,7 +193,7 @@ def read_place(directory: RunDirectory) -> tuple[_Place, str | None]:
         found = flaw(file.name, _signed(directory, place), known.get("signature"))
     except ValueError as error:
         raise MetropolisError(
-            f"{file}: should tell the address of a store and the name of a run there ({error})"
+            f"{file}: should contain the address of a store and the name of a run there ({error})"
         ) from error
     place = replace(place, address=whole_address(place.address, directory.root))
     return place, found and f"{file}: {found}"
@@ -205,7 +205,7 @@ def _write_place(directory: RunDirectory, place: _Place) -> None:
 
 
 def _signed(directory: RunDirectory, place: _Place) -> dict[str, str | None]:
-    """The store of one run is not that of another."""
+    """The signed content; includes the run's id, so that it is not valid for another run."""
     return {**asdict(place), "of": directory.run}
 
 

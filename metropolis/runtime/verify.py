@@ -1,7 +1,7 @@
-"""`verify`: whether a run's history is the one that lockstep makes of the same answers.
+"""`verify`: checks that a run's history equals lockstep's for the same answers.
 
-The run is executed again in lockstep, with its journal in the place of the model: nothing is
-bought. Of a long run only some steps are, each part from a checkpoint drawn by a seed.
+The run is repeated in lockstep, with its journal in place of the model: no call is paid for. Of a
+long run only some parts are repeated, each from a checkpoint drawn by a seed.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from metropolis.world.mistakes import explanation_of
 from metropolis.world.record import StepRecord
 
 AGENT_STEPS_MAX = 250_000
-"""A longer run is verified in parts unless told otherwise: some 40 s of CPU for SmallVille."""
+"""Longer runs are verified in parts by default: some 40 s of CPU for SmallVille."""
 PARTS_MAX = 4
 
 
 @dataclass(frozen=True)
 class Deviation:
-    """Where the run and lockstep part."""
+    """The first difference between the run and lockstep."""
 
     step: Step
     agent: str | None
-    """Or the thing that differs; None: it is not one's alone."""
+    """Or the thing that differs; None: not attributable to a single one."""
     what: str
 
 
 @dataclass(frozen=True)
 class Verified:
-    """What has been compared; the run is verified as far as `parts` reach without a deviation."""
+    """The result: without a deviation the run is verified in `parts`."""
 
     steps: Step
-    """Of the run."""
+    """Number of steps of the run."""
     first: Step
-    """The first that is the run's own: a branch's past is the run's that it has left."""
+    """The run's first own step: a branch shares earlier steps with the run it forked."""
     parts: tuple[tuple[Step, Step], ...]
-    """Steps that are equal: from the first to below the second."""
+    """Ranges of equal steps, the end excluded."""
     deviation: Deviation | None = None
 
     @property
     def whole(self) -> bool:
-        """Whether every step of the run's own is equal."""
+        """Whether every own step of the run is equal."""
         return self.deviation is None and self.parts == ((self.first, self.steps),)
 
     def __str__(self) -> str:
@@ -86,20 +86,20 @@ def verify(
     on_step: Callable[[StepRecord], object] = lambda _: None,
     enough: Callable[[], bool] = lambda: False,
 ) -> Verified:
-    """Compare the history of the run in the folder `run` with lockstep's; it is only read.
+    """Compare the history of the run in the folder `run` with lockstep's; the folder is only read.
 
     Args:
-        world, agents: what it is a run of, as at its beginning; they are not changed.
-        steps: how many to run again at most; a longer run is verified in up to PARTS_MAX parts
-            from checkpoints. None: as many as make AGENT_STEPS_MAX.
+        world, agents: those of the run, in their initial state; they are not changed.
+        steps: maximum number of steps to repeat; a longer run is verified in up to PARTS_MAX parts
+            from checkpoints. None: AGENT_STEPS_MAX agent-steps.
         seed: of the choice of checkpoints.
         options: as passed to the run's `World.reset`.
-        on_step: told of every step that is equal.
-        enough: whether to stop early.
+        on_step: called with every equal step.
+        enough: called after every step; returns whether to stop early.
 
-    An answer that the journal lacks is a deviation, and is not bought. Raises MetropolisError when
-    there is no run, when `agents` have lived in one, or when it bought all its answers where no
-    journal is kept. Errors of neither the world nor the agents are raised as they are.
+    An answer missing from the journal is a deviation, and is not bought. Raises MetropolisError
+    if there is no run, if `agents` have been used in a run, or if all its answers were bought
+    where no journal is kept. Errors not caused by the world or the agents are passed on.
     """
     if steps is not None and (not isinstance(steps, int) or steps < 1):
         raise MetropolisError(f"steps is {steps!r}; it should be a whole number, at least 1")
@@ -108,7 +108,7 @@ def verify(
     if rerun.answers.answered and not len(rerun.answers):
         raise MetropolisError(
             f"{run}: cannot be verified: its journal holds none of its {rerun.answers.answered:,} "
-            "answers, as when workers on Ray have bought them; to run it again would buy them anew"
+            "answers, as when workers on Ray have bought them; a rerun would buy them again"
         )
     if steps is None:
         steps = AGENT_STEPS_MAX // len(agents) or 1
@@ -121,7 +121,7 @@ def verify(
 
 
 def _parts(rerun: Rerun, run: Verified, steps: Step, seed: int) -> list[tuple[Step, Step]]:
-    """Which steps to run again."""
+    """The ranges of steps to repeat."""
     if run.steps - run.first <= steps:
         return [(run.first, run.steps)]
     kept = {step for step in rerun.origin.checkpoints.steps() if run.first <= step < run.steps}
@@ -141,7 +141,7 @@ def _part(
     on_step: Callable[[StepRecord], object],
     enough: Callable[[], bool],
 ) -> Verified:
-    """`before`, and what `first` to `end` have shown."""
+    """Extend `before` by the results of the steps from `first` to below `end`."""
     step = first
     deviation = None
     start = rerun.checkpoint(first)
@@ -157,7 +157,7 @@ def _part(
             on_step(record)
             step += 1
     except Exception as error:
-        sentence = explanation_of(error)  # what agents and worlds raise has one
+        sentence = explanation_of(error)  # errors of agents and worlds have an explanation
         if sentence is None and not isinstance(error, (AgentError, CausalityError, LLMError)):
             raise
         deviation = Deviation(step, None, sentence or f"{error}")
@@ -165,7 +165,7 @@ def _part(
     if missing is not None and (deviation is None or missing.step <= deviation.step):
         agent = agents[missing.agent].name
         if rerun.answers.asked_otherwise(missing):
-            what = f"asks something else for {missing.function} than it did"
+            what = f"makes another request for {missing.function} than it did"
         else:
             what = f"the journal holds no answer to its call of {missing.function}"
         deviation = Deviation(missing.step, agent, what)

@@ -1,4 +1,4 @@
-"""Who runs the clusters of a run in a store: workers in this process, or on Ray."""
+"""The workers of a run in a store: in this process, or on Ray."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ FORMS = "a number, ray, or ray:NUMBER"
 
 
 class Crew(Protocol):
-    """Some workers."""
+    """A group of workers."""
 
     def start(self) -> Sequence[Coroutine[Any, Any, None]]:
-        """Each runs until it is cancelled, and raises what a cluster raised."""
+        """Coroutines that run until cancelled, and raise the errors of their clusters."""
 
     def close(self) -> None:
-        """After they have ended."""
+        """Release resources; call it after the coroutines have ended."""
 
 
 class LocalCrew:
-    """Workers on one event loop, each with agents of its own; the first has the job's."""
+    """Workers on one event loop, each with separate agents; the first uses the job's."""
 
     def __init__(self, job: Job, stored: StoredRun, count: int) -> None:
         self._job, self._store, self._count = job, stored.store, count
@@ -46,7 +46,7 @@ class LocalCrew:
 
 
 def check_workers(workers: int | str, *, stored: bool, ray_address: str | None = None) -> None:
-    """Raise MetropolisError when there can be no such workers of a run, `stored` or in memory."""
+    """Raise MetropolisError if `workers` is invalid for a run, `stored` or in memory."""
     on_ray, _ = _counted(workers)
     if on_ray and not stored:
         raise MetropolisError("workers on Ray need a store; name embedded or a redis://… URL")
@@ -55,7 +55,7 @@ def check_workers(workers: int | str, *, stored: bool, ray_address: str | None =
 
 
 def _counted(workers: int | str) -> tuple[bool, int | None]:
-    """Whether they are on Ray, and how many, if that was said."""
+    """Whether the workers are on Ray, and their number, if specified."""
     kind, _, number = str(workers).rpartition("ray")
     on_ray = "ray" in str(workers)
     number = number.removeprefix(":") if on_ray else number
@@ -65,7 +65,7 @@ def _counted(workers: int | str) -> tuple[bool, int | None]:
 
 
 def crew_of(workers: int | str, ray_address: str | None, job: Job, stored: StoredRun) -> Crew:
-    """Who `workers` names. Raises MetropolisError when they cannot be had."""
+    """The crew that `workers` specifies. Raises MetropolisError if it is unavailable."""
     on_ray, count = _counted(workers)
     if not on_ray:
         return LocalCrew(job, stored, count or 1)

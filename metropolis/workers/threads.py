@@ -29,7 +29,7 @@ class DaemonThreads(Executor):
                 return
             try:
                 future.set_result(function(*args, **options))
-            except BaseException as error:  # raised at the await of the result
+            except BaseException as error:  # noqa: BLE001 -- raised at the await
                 future.set_exception(error)
 
         self._work.put(work)

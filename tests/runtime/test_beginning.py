@@ -240,7 +240,7 @@ def test_resuming_to_fewer_steps_leaves_the_run_as_it_was(tmp_path: Path) -> Non
     Simulation(world, walkers(world), out=tmp_path, about={"steps": 5}).run(5)
     before = (tmp_path / "run.json").read_bytes()
     run = Simulation(world, walkers(world), out=tmp_path, resume=True, about={"steps": 3})
-    with pytest.raises(MetropolisError, match="come to step 5 already; it cannot end at 3"):
+    with pytest.raises(MetropolisError, match="already reached step 5; it cannot end at 3"):
         run.run(3)
     assert (tmp_path / "run.json").read_bytes() == before
     assert run.run(7).steps == 7

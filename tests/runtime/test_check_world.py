@@ -61,7 +61,7 @@ def test_a_schedule_that_breaks_a_world_is_found() -> None:
 
     (finding,) = findings(lambda: yard(KnowsWhoIsAhead), seeds=[0])
     assert re.fullmatch(
-        r"seed 0, out of order \(versioned, schedule \d\) tells another story than lockstep: "
+        r"seed 0, out of order \(versioned, schedule \d\) differs from lockstep: "
         r"step \d+, the (action of|entity) .* is .* instead of .*",
         finding.sentence,
     )

@@ -166,7 +166,7 @@ def test_an_earlier_checkpoint_stands_in_for_a_damaged_one(runs: Runs, tmp_path:
     assert 0 < run.first_step < STEPS
     (note,) = run.notes
     assert f"{file}, line 1: is damaged (its checksum does not fit)" in note
-    assert note.endswith(f"; the run now goes on from its checkpoint of step {run.first_step}")
+    assert note.endswith(f"; the run now continues from its checkpoint of step {run.first_step}")
     assert run.run(STEPS).history_sha256 == runs.whole.history_sha256
     assert run.notes == [note]
     assert not simulation(it, resume=True).notes
@@ -186,9 +186,9 @@ def relived(folder: Path, source: Path, tmp_path: Path) -> Path:
     [
         ("history.jsonl damaged", "line 3: is damaged"),
         ("history.jsonl short", "line 3: is damaged (it ends here"),
-        ("history.jsonl other", "which tells of other histories; resume the run"),
+        ("history.jsonl other", "which records other histories; resume the run"),
         ("calls.jsonl damaged", "line 3: is damaged"),
-        ("calls.jsonl other", "which tells of other calls; resume the run"),
+        ("calls.jsonl other", "which records other calls; resume the run"),
         ("calls.jsonl short", "it ends after 1 of "),
     ],
 )
@@ -212,7 +212,7 @@ def test_a_file_that_spoils_many_checkpoints_is_told_once(
     (note,) = run.notes
     assert note.startswith(f"{it / name}")
     assert why in note
-    assert note.count("the run now goes on from its") == 1
+    assert note.count("the run now continues from its") == 1
     assert run.run(STEPS).history_sha256 == runs.whole.history_sha256
 
 

@@ -314,15 +314,15 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
         with pytest.raises(MetropolisError, match=sentence):
             town.fork(**how)
 
-    refused("tell of 20 steps; it can be forked at 0 to 20, not at 21", at=21)
+    refused("has 20 recorded steps; it can be forked at 0 to 20, not at 21", at=21)
     refused("not at -1", at=-1)
     refused("holds no run", run=tmp_path / "nothing")
     refused("exists already", out=tmp_path / "origin")
     changed = Town(SEED, walkers=3, radius=0.5)
-    refused("'w00' asks otherwise in step 0 than it did, so step 5 .*: 20$", changed)
+    refused("'w00' makes a different request in step 0, so step 5 .*: 20$", changed)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Meadow, "step_from", lambda _world, position, _move: position)
-        refused("step 0 happens otherwise than it did, so step 5 .*: 20$")
+        refused("step 0 differs from the recorded step, so step 5 .*: 20$")
     town.fork(tmp_path / "origin", tmp_path / "first", at=10)
     refused(r"begins at step 10; fork the run it has left, .*origin, at 5", run=tmp_path / "first")
     forge(tmp_path / "first" / "run.json", lambda run: run["lineage"][0].update(step="ten"))

@@ -105,7 +105,7 @@ def test_what_an_agent_asks_is_compared(tmp_path: Path) -> None:
     found = verify(tmp_path / "run", world, [Moody(name) for name in world.names])
     assert found.deviation is not None
     assert (found.deviation.step, found.parts) == (3, ((0, 3),))
-    assert "asks something else for muse than it did" in str(found)
+    assert "makes another request for muse than it did" in str(found)
 
 
 def test_an_answer_that_the_journal_lacks_is_told_and_not_bought(tmp_path: Path) -> None:

@@ -230,7 +230,7 @@ PLANTED: dict[str, tuple[type[Yard], Callable[[], list[Agent]], str, str]] = {
         DependsOnOrder,
         each(Walker),
         "order",
-        "seed 0, lockstep with the members of clusters in another order tells another story than "
+        "seed 0, lockstep with the members of clusters in another order differs from "
         r"lockstep: step \d+, the entity '\w+'\['state'\]\['apples'\] is \d instead of \d",
     ),
     "shares a dict": (
@@ -264,7 +264,7 @@ PLANTED: dict[str, tuple[type[Yard], Callable[[], list[Agent]], str, str]] = {
         HidesACache,
         each(Walker),
         "repetition",
-        "seed 0, a second lockstep run tells another story than lockstep: step .*",
+        "seed 0, a second lockstep run differs from lockstep: step .*",
     ),
     "draws in an agent": (
         Yard,
@@ -276,7 +276,7 @@ PLANTED: dict[str, tuple[type[Yard], Callable[[], list[Agent]], str, str]] = {
         Yard,
         each(Unrepeatable),
         "repetition",
-        r"seed 0, a second lockstep run tells another story than lockstep: step \d, the action of "
+        r"seed 0, a second lockstep run differs from lockstep: step \d, the action of "
         r"'\w+'.* is .* instead of .*",
     ),
     "is not reset": (
@@ -326,8 +326,8 @@ PLANTED: dict[str, tuple[type[Yard], Callable[[], list[Agent]], str, str]] = {
         Yard,
         each(Forgetful),
         "saving",
-        r"seed 0, a run saved and resumed at step 15 tells another story: step \d+, the action of "
-        ".*; an agent keeps something that is not saved",
+        r"seed 0, a run saved and resumed at step 15 differs from lockstep: step \d+, the action "
+        "of .*; an agent keeps something that is not saved",
     ),
     "cannot be saved": (
         Yard,
