@@ -1,1 +1,1 @@
-"""The store: a run's graph, world and minds, where many processes can work on them."""
+"""The store: a run's graph, world and minds, accessible to many processes."""

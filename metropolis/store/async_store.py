@@ -1,4 +1,4 @@
-"""A store from an event loop."""
+"""Access to a store from an event loop."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class Link:
-    """What workers and controllers ask of a store all the time, for coroutines of one event loop.
+    """The frequent calls of workers and controllers, for coroutines of one event loop.
 
-    See Store. These ask in threads; a store that can do better overrides them.
+    See Store. These run in threads; a store with native async access overrides them.
     """
 
     def __init__(self, store: Store) -> None:
@@ -67,4 +67,4 @@ class Link:
         await asyncio.to_thread(self._store.dispatch, fence, clusters, edges, floor, ahead)
 
     async def close(self) -> None:
-        """End the connections; they begin anew when something is asked."""
+        """Close the connections; the next call reopens them."""

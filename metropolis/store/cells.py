@@ -1,8 +1,8 @@
-"""Where in space a value lies, so that a cluster is given its surroundings and not the world.
+"""Spatial cells of values, so that a claim contains a cluster's surroundings, not the world.
 
-Cells are squares of the plane, wide enough that few are read at a time, or nodes of a graph.
-Whoever commits knows where everything stands, so the cells around an agent are computed there, and
-a store needs no geometry.
+Cells are squares of the plane, large enough that few are read at a time, or nodes of a graph. The
+committer knows all positions, so it computes the cells around an agent, and a store needs no
+geometry.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from metropolis.rules.metrics import Hops
 from metropolis.store.base import RunInfo
 from metropolis.types import Position
 
-_ROUNDING = 1e-6  # more than coordinates of a thousand million are apart
+_ROUNDING = 1e-6  # above the spacing of coordinates near 1e9
 
 
 class Cells:
-    """The cells of one run, as texts."""
+    """The cells of one run, as strings."""
 
     def __init__(self, info: RunInfo) -> None:
         self._graph = None if info.graph is None else Hops(info.graph)
@@ -27,10 +27,10 @@ class Cells:
         self.around_text = lru_cache(maxsize=65_536)(
             lambda at, far=0.0: " ".join(self.around(at, far))
         )
-        """The same as `around`, parted by spaces."""
+        """The result of `around`, separated by spaces."""
 
     def of(self, position: Position) -> str:
-        """The cell in which `position` lies."""
+        """The cell that contains `position`."""
         if isinf(self._radius):
             return "0"
         if self._graph is not None:
@@ -38,9 +38,9 @@ class Cells:
         return f"{floor(position[0] / self._side)},{floor(position[1] / self._side)}"
 
     def around(self, position: Position, far: float = 0.0) -> list[str]:
-        """All cells in which something can lie within `far` and the run's radius of `position`.
+        """All cells that may contain something within `far` plus the run's radius of `position`.
 
-        In the plane no metric falls below Chebyshev's distance, so its square holds them all.
+        In the plane every metric is at least Chebyshev's distance, so its square contains them all.
         """
         if isinf(self._radius):
             return ["0"]

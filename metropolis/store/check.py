@@ -1,6 +1,6 @@
-"""Whether a store keeps its promises: `check_store(server)`, for its author.
+"""A conformance test for authors of stores: `check_store(server)`.
 
-Each check has a run of its own: four agents on a line, ten apart, who see two far.
+Each check uses a separate run: four agents on a line, ten apart, with a perception radius of two.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from metropolis.world.parts import parts_of
 
 
 def check_store(server: Server) -> None:
-    """Try `server` out; raises MetropolisError on the first broken promise.
+    """Test `server`; raises MetropolisError on the first violation.
 
-    Its runs are named `check-…` and are removed, save the one that went wrong.
+    Its runs are named `check-…` and are removed, except a failed one.
     """
     for check in CHECKS:
         name = f"check-{uuid.uuid4().hex}"
@@ -332,7 +332,7 @@ def _check_inspection(run: CheckedRun) -> None:
 
 
 def _check_memory(run: CheckedRun) -> None:
-    """Not until queues and dictionaries have come to their size."""
+    """Measured after queues and dictionaries have reached their size."""
     sizes = []
     for step in range(48):
         run.step(0, 1, 2, 3)

@@ -1,4 +1,4 @@
-"""A run on which the promises of stores are checked, with a worker's and a controller's wishes."""
+"""A run for conformance tests of stores, with the calls of a worker and a controller."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEASE_S = 600.0
 
 @dataclass
 class CheckedRun:
-    """A run of a check, and the lease on it."""
+    """The run of a check, and its lease."""
 
     store: Store
     fence: int
@@ -42,18 +42,18 @@ class CheckedRun:
         self.require(False, f"{what}; it should raise {kind.__name__}")
 
     def dispatch(self, *clusters: tuple[Step, tuple[AgentId, ...]]) -> None:
-        """Without edges."""
+        """Dispatch clusters, without edges."""
         self.store.dispatch(self.fence, [Dispatch(*cluster) for cluster in clusters], {}, 0)
 
     def claim(self, worker: str = "first", lease_s: float = LEASE_S, **options: Any) -> Claim:
-        """One has to be there."""
+        """Claim a cluster; one must be ready."""
         claim = self.store.claim(worker, lease_s, **options)
         if claim is None:
             raise MetropolisError(f"{type(self.store).__name__} hands out no cluster that is ready")
         return claim
 
     def step(self, *agents: AgentId) -> None:
-        """The next step of one after the other, dispatched, claimed and committed."""
+        """Run the next step of each agent: dispatch, claim and commit it."""
         for agent in agents:
             self.dispatch((self.store.nodes().steps[agent], (agent,)))
             self.require(self.commit(self.claim()), "refuses a commit that is due")
@@ -61,13 +61,13 @@ class CheckedRun:
     def commit(
         self, claim: Claim, answers: PaidAnswers = NO_ANSWERS, lease_s: float | None = None
     ) -> bool:
-        """What `outcome_of` says."""
+        """Commit `outcome_of(claim)`."""
         minds = {agent: parts_of(mind) for agent, mind in mind_of(claim).items()}
         outcome = self.outcome_of(claim)
         return bool(self.store.commit(claim, outcome, minds, answers, lease_s=lease_s))
 
     def outcome_of(self, claim: Claim) -> Outcome:
-        """Every member takes a step up, leaves a letter, takes its last one away, and sings."""
+        """Every member moves up, leaves a letter, removes its previous one, and sings."""
         writes: dict[str, Entity | None] = {}
         for agent in claim.agents:
             name = AGENTS[agent]
@@ -87,5 +87,5 @@ class CheckedRun:
 
 
 def mind_of(claim: Claim) -> dict[AgentId, Any]:
-    """What the members remember after their step."""
+    """The members' minds after their step."""
     return {agent: {"by": claim.worker, "step": claim.step + 1} for agent in claim.agents}

@@ -1,4 +1,4 @@
-"""What a worker is given: a cluster, what it may read, and how far it can go on by itself."""
+"""Claims: a cluster, the state it may read, and how far its worker can continue by itself."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from metropolis.world.state import State
 
 @dataclass(frozen=True, slots=True)
 class Lookahead:
-    """An agent that runs alone and can go on alone: see Controller.clear_until."""
+    """For an agent that runs alone and can continue alone: see Controller.clear_until."""
 
     until: Step
     position: Position
-    """Where it stands."""
+    """The agent's position."""
     far: float
-    """How far it may come from there."""
+    """The maximum distance from there."""
 
 
 NOWHERE: Mapping[AgentId, Lookahead] = MappingProxyType({})
@@ -30,20 +30,20 @@ NOWHERE: Mapping[AgentId, Lookahead] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class StateSnapshot:
-    """The part of a world that a cluster may read; there may be more in it."""
+    """The part of a world that a cluster may read; may contain more."""
 
     step: Step
     versions: Sequence[tuple[Step, Entity]]
-    """What the step sees, with the step since which it is so."""
+    """What the step sees, with the first step of each version."""
     events: Sequence[Event]
-    """What the step perceives, by source, and of one source as it emitted them."""
+    """What the step perceives, by source, then in order of emission."""
     later_versions: Sequence[tuple[Step, str, Entity | None]] = ()
-    """What later steps see, for who goes on behind others; None: it is gone."""
+    """What later steps see, if the agent continues behind others; None: the entity is gone."""
     later_events: Sequence[Event] = ()
     """What later steps perceive, in the same order."""
 
     def state(self, metric: Metric, radius: float) -> State:
-        """A State that answers the members of the cluster as the whole world's would."""
+        """A State that gives the members of the cluster the same results as the whole world's."""
         state = State(metric, radius, (), self.step)
         by_step: dict[Step, dict[str, Entity | None]] = {}
         for since, entity in self.versions:
@@ -54,7 +54,7 @@ class StateSnapshot:
         return state
 
     def after(self, outcome: Outcome) -> StateSnapshot:
-        """What the next step sees here."""
+        """The snapshot of the next step."""
         following = self.step + 1
         seen = {entity.name: (since, entity) for since, entity in self.versions}
         writes = {name: entity for since, name, entity in self.later_versions if since == following}
@@ -74,31 +74,31 @@ class StateSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A cluster that a worker has to run and commit before its lease runs out."""
+    """A cluster that a worker must run and commit before the lease expires."""
 
     id: str
     number: int
-    """Tells this claim from an earlier or later one of the same cluster; those that were claimed
+    """Distinguishes this claim from earlier and later ones of the same cluster; clusters claimed
     together share it."""
     worker: str
     step: Step
     agents: tuple[AgentId, ...]
     slice: StateSnapshot
     minds: Mapping[AgentId, Parts]
-    """Of the members whose mind this worker cannot have: it did not commit their last step. In the
-    parts of metropolis.world.parts."""
+    """Minds of members whose last step this worker did not commit, in the parts of
+    metropolis.world.parts."""
     answers: PaidAnswers
-    """What language models have answered the members in this step before."""
+    """Earlier answers of language models to the members in this step."""
     until: Step = 0
-    """As far as an agent alone can go on without asking anybody, in what `slice` shows."""
+    """The step up to which a single agent can continue without a new claim, using `slice`."""
 
     @property
     def continues(self) -> bool:
-        """Whether its worker need not ask before the next step."""
+        """Whether the worker can run the next step without a new claim."""
         return self.step + 1 < self.until
 
     def following(self, outcome: Outcome) -> Claim:
-        """Of the next step, after a commit that goes on."""
+        """The claim of the next step, after a commit that continues."""
         step = self.step + 1
         return replace(
             self,
@@ -111,5 +111,5 @@ class Claim:
 
 
 def cluster_id(cluster: Dispatch | Claim | Outcome) -> str:
-    """What tells it from all other clusters in the queue: an agent runs a step once."""
+    """A unique id of the cluster in the queue: an agent runs a step once."""
     return f"{cluster.step}:{cluster.agents[0]}"

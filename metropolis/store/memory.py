@@ -1,4 +1,4 @@
-"""The store in this process's memory: the twin of the one in Redis, act for act."""
+"""The store in this process's memory: the twin of the Redis store, with the same operations."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class MemoryServer(Server):
 
     def __init__(self) -> None:
         self.changed = Condition()
-        """Guards everything; notified when there may be something to claim or to acknowledge."""
+        """Guards all state; notified when there may be new clusters or acknowledgements."""
         self.contents: dict[str, Contents] = {}
 
     def store(self, run: str) -> Store:

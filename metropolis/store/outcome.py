@@ -1,4 +1,4 @@
-"""What a cluster did in its step, and that as JSON."""
+"""The outcome of a cluster's step, and its JSON."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from metropolis.world.encoding import (
 from metropolis.world.entities import Entity, Event
 
 PaidAnswers = Mapping[Key, Completion]
-"""What language models have answered in a step."""
+"""Answers of language models in a step."""
 NO_ANSWERS: PaidAnswers = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a cluster did in its step, before it is committed."""
+    """The effects of a cluster's step, before the commit."""
 
     step: Step
     agents: tuple[AgentId, ...]
@@ -49,12 +49,12 @@ class _Line(msgspec.Struct, omit_defaults=True):
 
 
 _encoder = msgspec.json.Encoder()
-_actions = msgspec.json.Encoder(enc_hook=plain, order="deterministic")  # sets among them
+_actions = msgspec.json.Encoder(enc_hook=plain, order="deterministic")  # may contain sets
 _decoder = msgspec.json.Decoder(_Line)
 
 
 def outcome_to_json(outcome: Outcome) -> bytes:
-    """One line. Raises MetropolisError, TypeError or ValueError on what JSON cannot hold."""
+    """One line. Raises MetropolisError, TypeError or ValueError if JSON cannot represent it."""
     return _encoder.encode(
         _Line(
             outcome.step,
@@ -68,7 +68,7 @@ def outcome_to_json(outcome: Outcome) -> bytes:
 
 
 def outcome_from_json(line: bytes) -> Outcome:
-    """The reverse; actions come back as JSON has them."""
+    """The inverse; actions have the types of JSON."""
     read = _decoder.decode(line)
     return Outcome(
         read.step,

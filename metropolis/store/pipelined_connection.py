@@ -1,7 +1,7 @@
 """One connection to Redis for the coroutines of an event loop.
 
-Whatever is asked before the loop turns goes out together, and replies come in the order of the
-commands: many calls cost one trip, and one write of the server's append-only file.
+Commands of one iteration of the loop are sent together, and replies arrive in the order of the
+commands: many calls cost one round trip, and one write of the server's append-only file.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from redis.asyncio import ConnectionPool
 from metropolis.store.connect import TIMEOUT_S, access
 
 _WATCH_S = 1.0
-"""How often the server's silence is looked at."""
+"""Interval of checks for a silent server."""
 CLOSE_S = 1.0
 Reply = asyncio.Future[Any]
 
 
 class PipelinedConnection:
-    """Opens with the first command; after a failure with the next one."""
+    """Connects on the first command; after a failure, reconnects on the next one."""
 
     def __init__(self, url: str) -> None:
         self._pool: Any = ConnectionPool.from_url(url, socket_timeout=None, **access(url))
@@ -34,7 +34,7 @@ class PipelinedConnection:
         self._serving: asyncio.Task[None] | None = None
 
     async def ask(self, *command: Any) -> Any:
-        """The reply to `command`; raises what redis-py does."""
+        """Return the reply to `command`; raises redis-py's exceptions."""
         loop = asyncio.get_running_loop()
         reply: Reply = loop.create_future()
         self._asked.append((command, reply))
@@ -44,7 +44,7 @@ class PipelinedConnection:
         return await reply
 
     async def close(self) -> None:
-        """End the connection, after what has been asked."""
+        """Close the connection, after the pending commands."""
         if self._serving is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_S):
@@ -55,7 +55,7 @@ class PipelinedConnection:
             await asyncio.gather(self._serving, return_exceptions=True)
 
     async def _serve(self) -> None:
-        """Until the connection ends; then all fail that wait for a reply."""
+        """Run until the connection ends; then fail all pending replies."""
         connection = self._pool.make_connection()
         failure: Exception = redis.ConnectionError("the connection was closed")
         parts: list[asyncio.Task[None]] = []
@@ -102,7 +102,7 @@ class PipelinedConnection:
                 asked.set_result(reply)
 
     async def _watch(self) -> None:
-        """Raises TimeoutError when a reply does not come."""
+        """Raise TimeoutError if a reply is overdue."""
         oldest, silent_s = None, 0.0
         while True:
             await asyncio.sleep(_WATCH_S)
@@ -110,4 +110,4 @@ class PipelinedConnection:
             silent_s = silent_s + _WATCH_S if first is oldest is not None else 0.0
             oldest = first
             if silent_s > TIMEOUT_S:
-                raise redis.TimeoutError(f"the server has said nothing for {TIMEOUT_S:g} s")
+                raise redis.TimeoutError(f"the server has been silent for {TIMEOUT_S:g} s")

@@ -1,4 +1,4 @@
-"""How a run in Redis stands, for people; while it goes on."""
+"""A human-readable snapshot of a run in Redis, even while it is in progress."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from metropolis.types import AgentId, Step
 
 
 def inspection_of(client: Client, prefix: str, info: RunInfo) -> Inspection:
-    """The keys are those of redis.py; all but the memory is of one moment."""
+    """The keys are those of redis.py; all but the memory size is read atomically."""
     names = "state", "nodes", "blocked", "clusters", "claims", "counts"
     with client.pipeline(transaction=True) as asked:
         for name in names:

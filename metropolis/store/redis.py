@@ -5,39 +5,39 @@ All keys of a run begin with `metropolis:{RUN}:`; the braces keep them together 
     info            JSON: RunInfo
     state           hash: fence, holder, until_ms (the controller's lease); floor, released,
                     newest (the greatest step of any agent), kept_step, mark (of its beginning)
-    counts          hash: what has happened how often
-    nodes           hash: agent -> step, place as JSON, the cells it may read parted by spaces; a
-                    line each
-    mind:AGENT      hash: name -> JSON: a part of its mind as it begins its step
-    homes           hash: agent -> "number worker" of the claim that committed it last; not while
-                    it is claimed, but by one that goes on
-    ahead           hash: agent -> "until cell cell …": the step up to which it can go on alone, and
-                    the cells it may read until then
-    kept:AGENT      hash: its mind, as mind:AGENT, as it began kept_step
-    memo:AGENT      hash: buyer and JSON: Key -> JSON: Completion; answers for the step it is at
-    bought          hash: "calls BUYER FUNCTION", and so prompt_tokens and output_tokens -> sum
-    blocked         hash: agent -> the agent it is blocked by
-    clusters        hash: id ("step:first agent") -> "step agent agent …", of what is dispatched
+    counts          hash: event -> number of occurrences
+    nodes           hash: agent -> step, position as JSON, the cells it may read separated by
+                    spaces; one line each
+    mind:AGENT      hash: name -> JSON: a part of its mind at the beginning of its step
+    homes           hash: agent -> "number worker" of the claim that committed it last; absent
+                    while it is claimed, except by a worker that continues
+    ahead           hash: agent -> "until cell cell …": the step up to which it can continue alone,
+                    and the cells it may read until then
+    kept:AGENT      hash: its mind, as mind:AGENT, at the beginning of kept_step
+    memo:AGENT      hash: buyer and JSON: Key -> JSON: Completion; answers for its current step
+    bought          hash: "calls BUYER FUNCTION", likewise prompt_tokens, output_tokens -> sum
+    blocked         hash: agent -> the agent that blocks it
+    clusters        hash: id ("step:first agent") -> "step agent agent …", if dispatched
     busy            hash: agent -> id of the cluster it is dispatched in
     ready           sorted set: id by step
-    tokens          list: one for every ready cluster that no worker ran last, for who waits
-    asking          hash: worker -> "until (ms) number lease (ms) most", of its call that waits
-    inbox:WORKER    list: what was dispatched meanwhile and is claimed for that call, described as
+    tokens          list: one for every ready cluster that no worker ran last, to wake waiters
+    asking          hash: worker -> "until (ms) number lease (ms) most", of its waiting call
+    inbox:WORKER    list: clusters dispatched meanwhile and claimed for that call, described as
                     in claiming.lua
     claims          hash: id -> "number worker"
     lasts           hash: worker -> "number id id …" of its last call
-    leases          sorted set: id by the time (ms) at which the claim runs out
+    leases          sorted set: id by the time (ms) at which the claim expires
     acks            stream: outcome -> JSON: Outcome; continues -> 1: the next step is dispatched
     acked           sorted set: entry of acks by step
-    sinces          hash: entity -> "since@cell since@cell …": since when each version is seen, and
-                    where it lies; no cell: it is gone
+    sinces          hash: entity -> "since@cell since@cell …": the first step of each version,
+                    and its cell; no cell: it is gone
     bodies          hash: "since entity" -> JSON: the entity; empty: it is gone
-    cell:CELL       set: the entities of which a version lies there
-    stale           sorted set: entity by the step below which something of it can be dropped
+    cell:CELL       set: the entities with a version in the cell
+    stale           sorted set: entity by the step below which a part of it can be dropped
     events:STEP     hash: cell -> lines of JSON: what STEP perceives there
 
-Agents are ids, times are the server's. Every change is one script in lua/, and each may be sent
-again when its reply was lost: redis-py does so after a timeout.
+Agents are ids, times are the server's. Every change is one script in lua/, and each call may be
+resent after a lost reply: redis-py resends after a timeout.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ T = TypeVar("T")
 
 
 def prefix_of(run: str) -> str:
-    """What the keys of a run begin with. Raises StoreError on a name that would not tell."""
+    """The prefix of the run's keys. Raises StoreError on a name that would be ambiguous."""
     if not run or set(run) & set("{}\n"):
         raise StoreError(f"{run!r} is no name of a run; it should be a text without braces")
     return f"metropolis:{{{run}}}:"
@@ -109,7 +109,7 @@ class RedisStore(Store):
 
     @contextmanager
     def speaking(self) -> Iterator[None]:
-        """Turn what the server refuses into StoreErrors."""
+        """Convert the server's errors to StoreErrors."""
         where = shown(self.url)
         with speaking(self.url):
             try:
@@ -205,7 +205,7 @@ class RedisStore(Store):
         self._do(commands.dispatch(fence, clusters, edges, floor, self.reaches(ahead)))
 
     def reaches(self, ahead: Mapping[AgentId, Lookahead]) -> dict[AgentId, str]:
-        """As the scripts keep it."""
+        """Encode lookahead as the scripts expect it."""
         return {
             agent: f"{one.until} {self._run()[1].around_text(one.position, one.far)}"
             for agent, one in ahead.items()
@@ -303,7 +303,7 @@ class RedisStore(Store):
         return self._do(commands.commit(claim, written, answers, buyer, lease_s))
 
     def written(self, claim: Claim, outcome: Outcome, minds: Mapping[AgentId, Changes]) -> Written:
-        """What a commit writes."""
+        """The writes of a commit."""
         info, cells = self._run()
         return written_by(cells, info, claim, outcome, minds)
 

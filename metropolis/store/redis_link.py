@@ -1,4 +1,4 @@
-"""The store in Redis from an event loop: nothing waits in a thread, and calls share trips."""
+"""The Redis store for an event loop: no threads, and calls share round trips."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MOST = 1000
-"""Acknowledgements at a time."""
+"""Maximum number of acknowledgements per read."""
 
 
 class RedisLink(Link):

@@ -1,4 +1,4 @@
-"""What the store in memory keeps of a run, and the acts on it: as the scripts in lua/ are."""
+"""The state of a run in the memory store, and its operations: counterparts of the Lua scripts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from metropolis.types import AgentId, Dispatch, Step
 from metropolis.world.parts import applied
 
 CANDIDATES = 32
-"""Of so many clusters, the lowest, one is chosen; as in claim.lua."""
+"""Number of lowest clusters among which to choose; as in claim.lua."""
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class Lease:
 
 @dataclass
 class Contents:
-    """A run; what each part is for stands in redis.py's key schema."""
+    """A run; redis.py's key schema documents the fields."""
 
     info: bytes
     cells: Cells
@@ -61,7 +61,7 @@ class Contents:
     counts: Counter[str] = field(default_factory=Counter)
 
     def dispatch(self, clusters: Sequence[Dispatch]) -> None:
-        """Those that are neither dispatched nor committed yet."""
+        """Queue the clusters that are neither dispatched nor committed yet."""
         for cluster in self._fresh(clusters):
             name = cluster_id(cluster)
             for old in {self.busy.get(agent) for agent in cluster.agents} | {name}:
@@ -84,7 +84,7 @@ class Contents:
         return found
 
     def withdraw(self, name: str) -> None:
-        """Take a cluster out of the queues."""
+        """Remove a cluster from the queues."""
         cluster = self.clusters.pop(name, None)
         self.ready.discard(name)
         claimed = self.leases.pop(name, None) is not None
@@ -94,19 +94,19 @@ class Contents:
                 self.homes.pop(agent, None)
 
     def unclaim(self, name: str) -> None:
-        """Let others have what was claimed; its worker may have changed the minds it was at."""
+        """Make a claimed cluster ready again; its worker may have changed the minds."""
         del self.leases[name]
         self.homes.pop(self.clusters[name].agents[0], None)
         self.ready.add(name)
 
     def expire(self, now_s: float) -> None:
-        """Claims whose lease has run out are ready again."""
+        """Make the clusters of expired claims ready again."""
         for name in [name for name, lease in self.leases.items() if lease.until_s <= now_s]:
             self.unclaim(name)
             self.counts["expired"] += 1
 
     def chosen(self, worker: str, affinity: Step, most: int, own: bool) -> list[str]:
-        """The clusters for `worker`, as many as there are."""
+        """At most `most` clusters for `worker`."""
 
         def is_foreign(name: str) -> bool:
             _, home = self.homes.get(self.clusters[name].agents[0], (0, None))
@@ -129,7 +129,7 @@ class Contents:
         return nsmallest(most, lowest, cost)
 
     def take(self, names: Sequence[str], worker: str, until_s: float) -> int:
-        """Leases of ready clusters; returns their number."""
+        """Create leases of ready clusters; return their number."""
         self.claimed += 1
         for name in names:
             self.ready.remove(name)
@@ -138,14 +138,14 @@ class Contents:
         return self.claimed
 
     def holds(self, name: str, number: int) -> bool:
-        """Whether the claim is still that one's."""
+        """Whether claim `number` still holds the cluster."""
         lease = self.leases.get(name)
         return lease is not None and lease.number == number
 
     def write(
         self, name: str, number: int, worker: str, written: Written, lease_until_s: float | None
     ) -> None:
-        """A commit; a worker that goes on holds the next step until then."""
+        """Apply a commit; a worker that continues holds the next step until `lease_until_s`."""
         step, agents = self.clusters[name].step, self.clusters[name].agents
         self.withdraw(name)
         for node in written.nodes:
@@ -155,7 +155,7 @@ class Contents:
             if step + 1 == self.kept_step:
                 self.kept[node.agent] = self.minds[node.agent]
         continues = len(agents) == 1 and self.clear_until(agents[0]) > step + 1
-        if continues or lease_until_s is None:  # else the worker changes a mind that is not its
+        if continues or lease_until_s is None:  # otherwise it changes the mind by mistake
             self.homes |= dict.fromkeys(agents, (number, worker))
         self.versions.commit(step + 1, written.writes, written.events)
         self.acknowledged += 1
@@ -173,18 +173,18 @@ class Contents:
                 self.counts["claims"] += 1
 
     def clear_until(self, agent: AgentId) -> Step:
-        """The step up to which the agent can go on alone; 0: nobody has told one."""
+        """The step up to which the agent can continue alone; 0: none is known."""
         return self.ahead[agent].until if agent in self.ahead else 0
 
     def release(self, below: Step) -> None:
-        """Drop what only steps below `below` need."""
+        """Drop data that only steps below `below` need."""
         if below > self.released:
             self.versions.release(self.released, below)
             self.acks = {number: ack for number, ack in self.acks.items() if ack[0] >= below}
             self.released = below
 
     def queues(self, now_s: float) -> tuple[list[Queued], list[Queued]]:
-        """What is ready and what is claimed, the lowest step first."""
+        """The ready and the claimed clusters, the lowest step first."""
         ready = [
             Queued(self.clusters[name].step, self.clusters[name].agents) for name in self.ready
         ]
@@ -196,7 +196,7 @@ class Contents:
         return sorted(ready, key=by_step), sorted(claimed, key=by_step)
 
     def size_bytes(self) -> int:
-        """Of the values kept."""
+        """Total size of the stored values."""
         kept = [node.place for node in self.nodes.values()]
         for minds in (self.minds, self.kept):
             kept += [body for mind in minds.values() for body in mind.values()]
@@ -206,5 +206,5 @@ class Contents:
 
 
 def by_step(queued: Queued) -> tuple[Step, tuple[AgentId, ...]]:
-    """Lowest step first."""
+    """Sort key: lowest step first."""
     return queued.step, queued.agents

@@ -1,5 +1,5 @@
-"""The scripts of the store in Redis, each one atomic act: common.lua, then a file of its own; what
-hands clusters to workers has claiming.lua before it.
+"""The scripts of the Redis store, each atomic: common.lua, then its own file; scripts that give
+clusters to workers include claiming.lua before it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _CLAIMING = "claim", "dispatch", "commit"
 def script(name: str) -> tuple[bytes, str]:
     """The text of a script, and its SHA-1, by which the server knows it.
 
-    A script begins with its flags. With flags, even none, Redis refuses the whole script, and not
-    its second half, when memory is full.
+    A script begins with its flags. With flags, even an empty list, Redis rejects the whole script
+    if memory is full, not only its second half.
     """
     folder = files("metropolis.store") / "lua"
     parts = ["common", *(["claiming"] if name in _CLAIMING else []), name]
@@ -32,7 +32,7 @@ def script(name: str) -> tuple[bytes, str]:
 
 
 def call(client: Client, name: str, prefix: str, *arguments: Any) -> Any:
-    """Run a script; its text is sent only when the server does not know it."""
+    """Run a script; its text is sent only if the server does not know it."""
     text, digest = script(name)
     try:
         return client.execute_command("EVALSHA", digest, 1, prefix, *arguments)

@@ -2,11 +2,11 @@
 
     python seals.py SOCKETS FOLDER SERVER ARGUMENT...
 
-starts the server and ends it when standard input is closed, then removes the folder SOCKETS. With
-a FOLDER it seals what the server writes there: every SEAL_S once a byte has come on standard input,
-and as a whole when the server has ended, in whatever way. The seal tells of each file how many
-bytes it has and their CRC-32. Only the standard library is used, so that the process starts at
-once and stays small.
+starts the server, ends it when standard input is closed, then removes the folder SOCKETS. If FOLDER
+is given it seals the server's files there: every SEAL_S once a byte has arrived on standard input,
+and completely once the server has ended, for whatever reason. The seal contains the size of each
+file in bytes and its CRC-32. Only the standard library is used, so that the process starts fast
+and stays small.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 from zlib import crc32
 
 SEAL_S = 0.25
-"""What was written in so short a time before a power cut is not sealed."""
+"""Data written this shortly before a power cut is not sealed."""
 SEAL = "seal.json"
 SEAL_BYTES_MAX = 1 << 20
 LOGS = "appendonlydir"
@@ -36,25 +36,25 @@ _FORM = re.compile(rb'\{"crc32":(\d+),"is":(\{.*\})\}\n', re.DOTALL)
 
 @dataclass
 class _File:
-    """How far a file was read."""
+    """The part of a file read so far."""
 
     inode: int
     size_bytes: int = 0
     crc32: int = 0
 
     def read(self, path: Path) -> None:
-        """What was added since; from its beginning if there is another file now, or less of it."""
+        """Read what was added; start over if the file was replaced or truncated."""
         with path.open("rb") as file:
             about = os.fstat(file.fileno())
             if about.st_ino != self.inode or about.st_size < self.size_bytes:
                 self.inode, self.size_bytes, self.crc32 = about.st_ino, 0, 0
             if about.st_size == self.size_bytes:
                 return
-            os.fsync(file.fileno())  # what a seal tells of survives whatever the seal survives
+            os.fsync(file.fileno())  # sealed data is at least as durable as the seal
         self.read_to(path, about.st_size)
 
     def read_to(self, path: Path, end_bytes: int) -> None:
-        """What lies before `end_bytes`, or less where the file is shorter."""
+        """Read up to `end_bytes`, or to the end of a shorter file."""
         with path.open("rb") as file:
             file.seek(self.size_bytes)
             while block := file.read(min(_BLOCK_BYTES, end_bytes - self.size_bytes)):
@@ -63,7 +63,7 @@ class _File:
 
 
 class Seals:
-    """What is written in a store's folder, sealed."""
+    """Seals the files in a store's folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -71,11 +71,11 @@ class Seals:
         self._written: object = None
 
     def write(self, *, closed: bool) -> None:
-        """Seal what is there; `closed`: nothing will be added. Raises OSError."""
+        """Seal the current files; `closed`: nothing will be added. Raises OSError."""
         found = {}
         for path in _logs(self._folder):
             found[path.name] = file = self._files.get(path.name, _File(0))
-            with suppress(FileNotFoundError):  # the server has replaced it
+            with suppress(FileNotFoundError):  # the server has replaced the file
                 file.read(path)
         self._files = found
         files = {name: (file.size_bytes, file.crc32) for name, file in found.items()}
@@ -85,7 +85,7 @@ class Seals:
 
 
 def opened(folder: Path) -> str | None:
-    """Why the files of the folder are not those that were sealed, or None: then the seal is open.
+    """The reason why the folder's files do not match the seal; None: they do, and it is reopened.
 
     Raises OSError.
     """
@@ -108,7 +108,7 @@ def opened(folder: Path) -> str | None:
         if name not in there:
             if closed:
                 return f"{path}: is missing"
-            continue  # the server has written it anew since, as a whole
+            continue  # the server has rewritten it completely since
         if name == _MANIFEST and not closed:
             continue
         found = _File(0)
@@ -126,7 +126,7 @@ def opened(folder: Path) -> str | None:
 
 
 def _told(content: bytes) -> tuple[bool, dict[str, tuple[int, int]]]:
-    """Whether the seal is closed, and of each file its bytes and their CRC-32."""
+    """Whether the seal is closed, and the size and CRC-32 of each file."""
     told = json.loads(content)
     files = {name: (int(size), int(checksum)) for name, (size, checksum) in told["files"].items()}
     return bool(told["closed"]), files
@@ -163,12 +163,12 @@ def _watch(sockets: Path, folder: Path | None, command: list[str]) -> None:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        close_fds=False,  # it holds the folder's lock
+        close_fds=False,  # the server holds the folder's lock
     )
-    os.close(held)  # read to its end when the server has ended
+    os.close(held)  # reaches its end when the server has ended
     seals = None if folder is None else Seals(folder)
     try:
-        with suppress(BrokenPipeError):  # the owner has been killed: standard input is closed, too
+        with suppress(BrokenPipeError):  # the owner was killed: standard input is closed, too
             os.write(1, b"%d\n" % server.pid)
         _wait(server, ended, seals)
     finally:
@@ -181,7 +181,7 @@ def _watch(sockets: Path, folder: Path | None, command: list[str]) -> None:
 
 
 def _wait(server: subprocess.Popen[bytes], ended: int, seals: Seals | None) -> None:
-    """Until the server has ended, or standard input is closed."""
+    """Wait until the server ends or standard input is closed."""
     has_loaded = False
     while server.poll() is None:
         ready, _, _ = select.select([0, ended], [], [], SEAL_S)
@@ -193,7 +193,7 @@ def _wait(server: subprocess.Popen[bytes], ended: int, seals: Seals | None) -> N
             with suppress(subprocess.TimeoutExpired):
                 server.wait(SEAL_S)
         elif seals is not None and has_loaded:
-            with suppress(OSError):  # the disk is full, perhaps; the seal before stands
+            with suppress(OSError):  # e.g. a full disk; the previous seal remains
                 seals.write(closed=False)
 
 

@@ -1,4 +1,4 @@
-"""A server with runs in it, by its address."""
+"""A Redis server with runs, by its address."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from metropolis.store.redis import RedisStore, prefix_of
 
 
 class RedisServer(Server):
-    """Runs in Redis or Valkey. Raises StoreError when it cannot keep them (`connect`)."""
+    """Runs in Redis or Valkey. Raises StoreError if the server is unsuitable (`connect`)."""
 
     def __init__(self, url: str) -> None:
         self.url = url

@@ -1,4 +1,4 @@
-"""The versions of a world, by cell, as the store in memory keeps them; as common.lua does."""
+"""The versions of a world by cell, for the memory store; the counterpart of common.lua."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from metropolis.types import Step
 
 
 class Versions:
-    """Every entity's versions that somebody may still read, and the events."""
+    """All versions of entities that a step may still read, and the events."""
 
     def __init__(self) -> None:
         self._versions: dict[str, list[tuple[Step, Write]]] = {}
         self._cells: dict[str, dict[str, int]] = defaultdict(dict)
         self._stale: dict[str, Step] = {}
-        """Entity -> the step below which something of it can be dropped."""
+        """Entity -> the step below which a part of it can be dropped."""
         self._events: dict[Step, dict[str, list[bytes]]] = {}
 
     def commit(self, since: Step, writes: Iterable[Write], events: Iterable[Said]) -> None:
-        """What steps from `since` on see, and what `since` perceives."""
+        """Add what steps from `since` on see, and what `since` perceives."""
         for write in writes:
             versions = self._versions.setdefault(write.name, [])
             versions.append((since, write))
@@ -33,9 +33,9 @@ class Versions:
             self._events.setdefault(since, {}).setdefault(said.cell, []).append(said.line)
 
     def around(self, cells: Iterable[str], step: Step, last: Step) -> list[tuple[Step, str, bytes]]:
-        """(since, name, body) of whatever the steps from `step` to `last` may see in `cells`.
+        """(since, name, body) of all that the steps from `step` to `last` may see in `cells`.
 
-        Of some more, too. An empty body: it is gone.
+        May contain more. An empty body: the entity is gone.
         """
         names = {name for cell in cells for name in self._cells.get(cell, ())}
         later = [
@@ -47,7 +47,7 @@ class Versions:
         return self._seen(names, step) + later
 
     def everything(self, step: Step) -> list[tuple[Step, str, bytes]]:
-        """(since, name, body) of all that `step` sees, by name."""
+        """(since, name, body) of everything that `step` sees, by name."""
         return self._seen(sorted(self._versions), step)
 
     def _seen(self, names: Iterable[str], step: Step) -> list[tuple[Step, str, bytes]]:
@@ -61,7 +61,7 @@ class Versions:
         return seen
 
     def events(self, step: Step, last: Step, cells: Sequence[str] | None = None) -> list[bytes]:
-        """The lines of what `step` to `last` perceive in `cells`; None: everywhere."""
+        """The lines that `step` to `last` perceive in `cells`; None: everywhere."""
         return [
             line
             for by_cell in (self._events.get(each, {}) for each in range(step, last + 1))
@@ -70,7 +70,7 @@ class Versions:
         ]
 
     def release(self, before: Step, below: Step) -> None:
-        """Drop what only steps below `below` need; `before`: as this was called last."""
+        """Drop what only steps below `below` need; `before`: `below` of the previous call."""
         for name in [name for name, since in self._stale.items() if since <= below]:
             self._release(name, below)
         for step in range(before, below):
@@ -97,7 +97,7 @@ class Versions:
             del self._cells[write.cell]
 
     def size_bytes(self) -> int:
-        """Of what is kept."""
+        """Total size of the stored names, bodies and lines."""
         return sum(
             len(name) + len(write.body)
             for name, versions in self._versions.items()

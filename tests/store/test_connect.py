@@ -196,7 +196,7 @@ def test_a_store_does_not_write_elsewhere(tmp_path: Path, name: str, way: str) -
 
 def test_an_address_without_an_end(tmp_path: Path) -> None:
     (tmp_path / "address").symlink_to("/dev/zero")
-    with pytest.raises(StoreError, match="address: is not a regular file that can be read"):
+    with pytest.raises(StoreError, match="address: is not a readable regular file"):
         open_server(f"embedded:{tmp_path}", attach=True)
 
 

@@ -1,5 +1,5 @@
--- Keep an answer while its agent is at its step, and add it to what was bought, unless it is kept
--- already: its reply was lost. ARGV: agent, step, "buyer key", completion, what was bought.
+-- Keep an answer while its agent is at its step, and add it to the purchases, unless it is kept
+-- already (resent after a lost reply). ARGV: agent, step, "buyer key", completion, purchases.
 
 local agent, step, bought, completion = take(), take(), take(), take()
 local node = call('HGET', run .. 'nodes', agent)

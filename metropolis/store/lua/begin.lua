@@ -1,5 +1,5 @@
--- A new run. ARGV: mark, info, step, nodes, versions, events. Returns 0 when it exists, unless it
--- was begun with this mark: the call is sent again when its reply was lost.
+-- Begin a run. ARGV: mark, info, step, nodes, versions, events. Returns 0 if the run exists, unless
+-- it was begun with the same mark: the call is resent after a lost reply.
 
 local mark = take()
 if call('EXISTS', run .. 'info') == 1 then

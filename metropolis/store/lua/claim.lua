@@ -1,9 +1,9 @@
--- The ready clusters of the lowest steps. ARGV: number, worker, lease in ms, affinity in steps, how
--- many at most, 1 if none that another worker ran last, how many ms the worker waits. Returns what
--- `described` does; when nothing is ready, the ms until the next claim runs out (-1: none will), and
--- then the worker has asked: what is dispatched that it ran last is claimed for it and put into its
--- inbox. The number that the worker has used last gets the clusters it has got before: its reply was
--- lost.
+-- Claim the ready clusters of the lowest steps. ARGV: number, worker, lease in ms, affinity in
+-- steps, maximum number of clusters, 1 to exclude clusters that another worker ran last, ms that
+-- the worker waits. Returns the result of `described`; if nothing is ready, the ms until the next
+-- claim expires (-1: there is none), and registers the worker in `asking`: a dispatch then claims
+-- for it clusters that it ran last, and puts them into its inbox. A repeated number returns the
+-- same clusters: the reply was lost.
 
 local refused = refusal()
 if refused then
@@ -22,8 +22,8 @@ if expired[1] then
   count('expired', #expired)
 end
 
--- The id holds the step and the first member, whose last worker is the cluster's home. Of equals
--- the first count, which are of the lowest steps.
+-- An id contains the step and the first member, whose last worker is the cluster's home. Ties go to
+-- the earlier candidate, which has the lower step.
 local function choose()
   local candidates = call('ZRANGE', run .. 'ready', 0, own and -1 or math.max(32, most) - 1)
   local firsts, costs, order = {}, {}, {}
@@ -65,7 +65,7 @@ if last[1] == number then
   end
 else
   local found = call('LRANGE', inbox, 0, -1)
-  if found[1] then -- for an earlier call, which did not wait so long
+  if found[1] then -- for an earlier call, which stopped waiting
     call('DEL', inbox)
     return found
   end

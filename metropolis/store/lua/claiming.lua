@@ -1,6 +1,6 @@
--- Before the scripts that hand clusters to workers.
+-- Included before the scripts that give clusters to workers.
 
--- Append a number and so many values.
+-- Append the number of values, then the values.
 local function append(found, values)
   found[#found + 1] = #values
   for _, value in ipairs(values) do
@@ -8,8 +8,8 @@ local function append(found, values)
   end
 end
 
--- A cluster and all it needs, appended to `found`: id, text, lookahead (0: none); versions, events,
--- minds (agent, parts of each), answers, each after its number.
+-- Append a cluster and its data to `found`: id, text, lookahead (0: none); versions, events, minds
+-- (agent, parts of each), answers, each preceded by its number.
 local function describe(found, worker, id, text)
   local members = words(text)
   local step = table.remove(members, 1)
@@ -47,7 +47,7 @@ local function describe(found, worker, id, text)
     end
   end
   local last = tonumber(step)
-  if until_step > 0 then -- what others have done who are ahead
+  if until_step > 0 then -- the effects of agents that are ahead
     last = math.min(until_step - 1, tonumber(state('newest')))
   end
   for later = tonumber(step), last do
@@ -77,8 +77,8 @@ local function describe(found, worker, id, text)
   append(found, answers)
 end
 
--- What a worker that has claimed the clusters `ids` with its call `number` is told: the number, how
--- many they are, and each of them.
+-- The reply to a worker that has claimed the clusters `ids` with its call `number`: the number, the
+-- number of clusters, and each of them.
 local function described(number, worker, ids)
   local found = { number, #ids }
   for i, text in ipairs(get_all(run .. 'clusters', ids)) do
@@ -90,7 +90,7 @@ local function described(number, worker, ids)
   return found
 end
 
--- Let `worker` have the clusters `ids`, which are ready, for `lease` ms.
+-- Let `worker` claim the ready clusters `ids` for `lease` ms.
 local function claim_all(number, worker, lease, ids, now)
   local claims, leases = {}, {}
   for i, id in ipairs(ids) do

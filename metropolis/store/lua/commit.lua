@@ -1,7 +1,7 @@
--- A cluster's step, all of it or nothing. ARGV: id, text, "number worker", lease in ms of the next
--- step if the worker goes on (-1: it does not), the lookahead it knows of, acknowledgement, nodes,
--- versions, events, what was bought. Returns 1 when it is committed by this claim, else 0; for a
--- worker that goes on and can go further than it knows, the next step as `described` does.
+-- Commit a cluster's step, all or nothing. ARGV: id, text, "number worker", lease in ms of the next
+-- step if the worker continues (-1: it does not), the lookahead it knows, acknowledgement, nodes,
+-- versions, events, purchases. Returns 1 if this claim has committed it, else 0; for a worker that
+-- continues and can go further than it knows, the next step in the format of `described`.
 
 local about = call('HMGET', run .. 'state', 'fence', 'newest', 'kept_step')
 local refused = refusal(nil, about[1])
@@ -17,7 +17,7 @@ for _, home in ipairs(get_all(run .. 'homes', members)) do
   mine = mine and home == claim
 end
 for _, node in ipairs(get_all(run .. 'nodes', members)) do
-  mine = mine and tonumber(step_of(node)) > tonumber(step) -- who goes on keeps its claim's number
+  mine = mine and tonumber(step_of(node)) > tonumber(step) -- a continuing worker keeps its number
   due = due and step_of(node) == step
 end
 if mine then
@@ -37,7 +37,7 @@ write_versions(following)
 write_events(following)
 local until_step = members[2] and 0 or lookahead_of(members[1])
 local continues = until_step > tonumber(following)
-if continues or lease < 0 then -- else its worker is in error, and changes a mind that is not its
+if continues or lease < 0 then -- else the worker changes the mind by mistake
   local homes = {}
   for i, agent in ipairs(members) do
     homes[2 * i - 1], homes[2 * i] = agent, claim

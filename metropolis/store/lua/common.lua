@@ -1,6 +1,6 @@
--- Before every script. KEYS[1] is the prefix of the run's keys, whose schema stands in redis.py;
--- the arguments are taken one after the other. A script checks everything before it writes, and
--- calls Redis as seldom as it can: a call costs about a microsecond, with every one of a run's steps.
+-- Included before every script. KEYS[1] is the prefix of the run's keys, see redis.py's schema; the
+-- arguments are consumed in order. A script checks everything before it writes, and makes as few
+-- Redis calls as possible: a call costs about a microsecond, in each of a run's steps.
 
 local run = KEYS[1]
 local taken = 0
@@ -28,15 +28,15 @@ local function count(what, by)
   call('HINCRBY', run .. 'counts', what, by or 1)
 end
 
--- Number, then a sum and what it grows by.
+-- ARGV: number, then a sum's name and its increment.
 local function count_bought()
   for _ = 1, take_number() do
     call('HINCRBY', run .. 'bought', take(), take())
   end
 end
 
--- Why the script must not go on: no run, or another controller's; `fence` is optional, `current` is
--- given by who has read it.
+-- The error of a missing run, or of another controller's fence; `fence` is optional, `current` is
+-- given if the caller has read it.
 local function refusal(fence, current)
   current = current or state('fence')
   if not current then
@@ -55,7 +55,7 @@ local function words(text)
   return found
 end
 
--- A command with any number of arguments: `unpack` has a limit. They go out `width` by `width`.
+-- A command with any number of arguments, in chunks of whole `width`s: `unpack` has a limit.
 local function all(command, key, arguments, width)
   local most = 4000 - 4000 % (width or 1)
   for first = 1, #arguments, most do
@@ -87,7 +87,7 @@ local function first_of(id)
   return string.match(id, ':(%d+)$')
 end
 
--- Up to which step an agent can go on alone, as a number, and the cells it may read until then.
+-- The step up to which an agent can continue alone, a number, and the cells it may read until then.
 local function lookahead_of(agent)
   local until_step, cells = string.match(call('HGET', run .. 'ahead', agent) or '', '^(%d+) (.*)$')
   return tonumber(until_step or 0), cells
@@ -97,13 +97,13 @@ local function worker_of(home)
   return home and string.match(home, '^%d+ (.*)$')
 end
 
--- A ready cluster that is nobody's, and a token for who waits for one.
+-- Make a cluster without a home ready, and add a token to wake a waiter.
 local function make_ready(id)
   call('ZADD', run .. 'ready', step_of(id), id)
   call('RPUSH', run .. 'tokens', 1)
 end
 
--- Let others have what was claimed; its worker may have changed the minds it was at.
+-- Make a claimed cluster ready again; its worker may have changed the minds.
 local function unclaim(id)
   call('HDEL', run .. 'claims', id)
   call('ZREM', run .. 'leases', id)
@@ -111,7 +111,7 @@ local function unclaim(id)
   make_ready(id)
 end
 
--- Take a cluster out of the queues; `members` are those it was dispatched with.
+-- Remove a cluster from the queues; `members` are those it was dispatched with.
 local function withdraw(id, members)
   all('HDEL', run .. 'busy', members)
   call('HDEL', run .. 'clusters', id)
@@ -123,8 +123,8 @@ local function withdraw(id, members)
   end
 end
 
--- Agents and what they are about to read and to be: number, then agent, place, around, number of
--- changed parts of its mind, name, part, ..., number of parts that are gone, name, ...
+-- The agents' next nodes and minds: number, then agent, position, cells, number of changed parts of
+-- its mind, name, part, ..., number of removed parts, name, ...
 local function write_nodes(step, kept)
   local nodes, memos = {}, {}
   for _ = 1, take_number() do
@@ -151,7 +151,7 @@ local function write_nodes(step, kept)
   end
 end
 
--- Versions seen from step `since` on: number, then name, cell, body ('' when it is gone).
+-- Versions seen from step `since` on: number, then name, cell, body ('': the entity is gone).
 local function write_versions(since)
   local names, cells, bodies, lists, stale = {}, {}, {}, {}, {}
   for i = 1, take_number() do

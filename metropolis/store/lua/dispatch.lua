@@ -1,6 +1,6 @@
--- Let clusters be claimed, and claim those whose last worker has asked for more. ARGV: fence, floor;
+-- Queue clusters, and claim those whose last worker is waiting for it. ARGV: fence, floor;
 -- number, then id, text; number, then agent, "until cell cell ..." of its lookahead; number, then
--- agent, blocker ('' when there is none).
+-- agent, blocker ('': none).
 
 local refused = refusal(take())
 if refused then

@@ -1,5 +1,5 @@
 -- Extend a claim or give it back. ARGV: id, "number worker", lease in ms (-1: give it back).
--- Returns 0 when the claim is lost.
+-- Returns 0 if the claim is lost.
 
 local refused = refusal()
 if refused then

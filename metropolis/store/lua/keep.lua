@@ -1,4 +1,4 @@
--- Keep the minds of a step nobody has come to. ARGV: fence, step. Returns 0 when somebody has.
+-- Keep the minds at a step that no agent has reached. ARGV: fence, step. Returns 0 if one has.
 
 local refused = refusal(take())
 if refused then

@@ -3,7 +3,7 @@
 
 local what, who = take(), take()
 if what == 'release' and state('until_ms') == '0' and tonumber(state('fence')) == who + 1 then
-  return 0 -- it was, and the reply was lost
+  return 0 -- already released, and the reply was lost
 end
 local refused = refusal(what ~= 'take' and who or nil)
 if refused then

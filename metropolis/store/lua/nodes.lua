@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- The last acknowledgement, and where everybody stands. ARGV: 1 if only the former is asked for.
+-- The last acknowledgement, and the nodes of all agents. ARGV: 1 to return only the former.
 
 local refused = refusal()
 if refused then

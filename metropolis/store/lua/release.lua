@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Drop what only steps below a step need: it frees memory, so it may run when there is none.
+-- Drop data that only steps below a step need; allowed if memory is full, since it frees memory.
 -- ARGV: fence, step.
 
 local refused = refusal(take())

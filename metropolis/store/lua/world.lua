@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- All that a step sees and perceives. ARGV: step. Returns versions and events.
+-- Everything that a step sees and perceives. ARGV: step. Returns versions and events.
 
 local refused = refusal()
 if refused then
