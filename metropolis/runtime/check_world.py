@@ -100,7 +100,7 @@ def _maker(
     if not isinstance(world, World):
         if not callable(world):
             raise MetropolisError(
-                f"the world is {world!r}; it should be one, a name, or what makes a scenario"
+                f"the world is {world!r}; it should be a World, a name, or a scenario function"
             )
         return partial(_made, world)
     if agents is None or isinstance(agents, int):

@@ -126,7 +126,7 @@ def _check(origin: RunDirectory, at: Step) -> None:
     if lineage and at < lineage[-1].step:
         raise MetropolisError(
             f"{origin.root}: is a branch that begins at step {lineage[-1].step}; fork the run it "
-            f"has left, {lineage[-1].run}, at {at}"
+            f"forked, {lineage[-1].run}, at {at}"
         )
     recorded = origin.recorded
     if not 0 <= at <= recorded:

@@ -181,7 +181,7 @@ class RunDirectory:
         seed = self.lineage[-1].seed if self.lineage else self._seed
         if past.seed != seed:
             raise MetropolisError(
-                f"{path}: goes on with seed {past.seed}, but {self._run} names seed {seed}; put "
+                f"{path}: continues with seed {past.seed}, but {self._run} has seed {seed}; put "
                 "back the file as the run has written it"
             )
         if checkpoint.step not in reached:

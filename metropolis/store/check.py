@@ -71,7 +71,7 @@ def _check_fencing(run: CheckedRun) -> None:
 
 
 def _check_order(run: CheckedRun) -> None:
-    run.require(run.store.claim("first", 1, 0.01) is None, "hands out what nobody dispatched")
+    run.require(run.store.claim("first", 1, 0.01) is None, "hands out undispatched clusters")
     run.step(0, 1, 1)
     run.dispatch((2, (1,)), (1, (0,)), (0, (2, 3)))
     run.dispatch((0, (2, 3)), (1, (0,)))
@@ -170,13 +170,13 @@ def _check_commits(run: CheckedRun) -> None:
     run.dispatch((0, (0, 1)))
     lost = run.claim("first", 0)
     held = run.claim("other")
-    run.require(held.number != lost.number, "does not tell claims apart")
+    run.require(held.number != lost.number, "does not distinguish claims")
     run.require(not run.store.extend(lost, LEASE_S), "extends a claim that is lost")
     run.require(run.store.extend(held, LEASE_S), "does not extend a claim")
     run.store.give_back(lost)
     run.require(not run.commit(lost), "accepts the commit of a claim that others have now")
     run.require(run.commit(held), "refuses a commit that is due")
-    run.require(run.commit(held), "denies a commit when it is asked again")
+    run.require(run.commit(held), "denies a repeated commit")
     run.require(not run.commit(lost), "accepts a second commit of a step")
     run.dispatch((1, (0,)))
     late = run.claim("first", 0)
@@ -184,7 +184,7 @@ def _check_commits(run: CheckedRun) -> None:
     run.dispatch((1, (0, 1)))
     run.require(not run.commit(late), "accepts a commit of what another controller took back")
     run.claim("other", 0)
-    run.require(run.commit(run.claim("first", 0)), "refuses a late commit that nobody else makes")
+    run.require(run.commit(run.claim("first", 0)), "refuses a late commit of an unclaimed cluster")
     nodes = run.store.nodes()
     run.require(list(nodes.steps) == [2, 2, 0, 0], f"has agents at steps {nodes.steps}")
     run.require(list(nodes.positions)[:3] == [(0, 1), (10, 1), (20, 0)], "misplaces agents")
@@ -199,28 +199,28 @@ def _check_lookahead(run: CheckedRun) -> None:
     run.store.dispatch(run.fence, [Dispatch(0, (0,)), Dispatch(0, (2, 3))], {}, 0, ahead)
     run.store.dispatch(run.fence, [], {}, 0, {0: Lookahead(2, (0, 0), 10.0)})
     claim, other = run.claim(), run.claim()
-    run.require((claim.until, other.until) == (3, 0), "does not tell how far an agent can go on")
+    run.require((claim.until, other.until) == (3, 0), "does not tell how far an agent may go")
     seen = {entity.name for _, entity in claim.slice.versions}
     run.require({"bob", "cem"} <= seen, "does not show what lies where an agent may come")
     following = claim.following(run.outcome_of(claim))
-    run.require(run.commit(claim, lease_s=LEASE_S), "refuses a commit that goes on")
-    run.require(run.commit(claim, lease_s=LEASE_S), "denies a commit that goes on when asked again")
-    run.require(run.store.claim("other", LEASE_S) is None, "gives away what its worker goes on at")
-    run.require(run.store.extend(following, LEASE_S), "does not extend what a worker goes on at")
+    run.require(run.commit(claim, lease_s=LEASE_S), "refuses a commit that continues")
+    run.require(run.commit(claim, lease_s=LEASE_S), "denies a repeated commit that continues")
+    run.require(run.store.claim("other", LEASE_S) is None, "hands out a step of a lookahead")
+    run.require(run.store.extend(following, LEASE_S), "does not extend a following claim")
     run.store.give_back(following)
     again = run.claim()
     run.require((again.step, again.until) == (1, 3), "loses what a worker gave back")
     same = _shown(again.slice) == _shown(following.slice)
-    run.require(same, "does not show what those who are ahead have done, step by step")
+    run.require(same, "does not show the effects of agents that are ahead, by step")
     run.require(set(again.minds) == {0}, "does not send a mind that a worker may have changed")
     run.require(not run.commit(following), "accepts the commit of what was given back")
     run.require(run.commit(again), "refuses a commit that is due")
     last = run.claim("other")
     run.require((last.step, last.agents) == (2, (0,)), "does not dispatch what lookahead allows")
-    run.require(last.until == 0, "tells more than its lookahead")
+    run.require(last.until == 0, "returns more than its lookahead")
     seen_before = again.slice.after(run.outcome_of(again)).versions
     same = all(version in seen_before for version in last.slice.versions)
-    run.require(same, "does not show what those who are ahead have done, step by step")
+    run.require(same, "does not show the effects of agents that are ahead, by step")
     run.require(run.commit(last), "refuses a commit that is due")
     run.require(run.store.claim("first", LEASE_S) is None, "dispatches more than lookahead allows")
 
@@ -233,7 +233,7 @@ def _shown(what: StateSnapshot) -> tuple[object, ...]:
 
 def _check_acknowledgements(run: CheckedRun) -> None:
     store = run.store
-    run.require(store.acknowledgements("0", 0.01) == [], "acknowledges what nobody did")
+    run.require(store.acknowledgements("0", 0.01) == [], "acknowledges without a commit")
     run.step(0, 1, 0)
     every = store.acknowledgements("0", LEASE_S)
     done = [(a.outcome.step, a.outcome.agents) for a in every]
@@ -253,7 +253,7 @@ def _check_acknowledgements(run: CheckedRun) -> None:
     run.require(store.acknowledgements("0", 0) == [third], "keeps acknowledgements it should drop")
     run.refuses(
         StoreError,
-        "does not tell that it has lost commits",
+        "does not report that it has lost commits",
         lambda: store.acknowledgements(f"9{third.id}", 0),
     )
 

@@ -233,7 +233,7 @@ def test_another_seed_than_that_of_the_checkpoints(runs: Runs, tmp_path: Path, o
 
     forge(it / "run.json", another)
     newest = it / "checkpoints" / f"{max(steps_of(it))}.json"
-    sentence = rf"{newest}: goes on with seed {SEED}, but {it}/run.json names seed {SEED + 1}; put"
+    sentence = rf"{newest}: continues with seed {SEED}, but {it}/run.json has seed {SEED + 1}; put"
     with pytest.raises(MetropolisError, match=sentence):
         simulation(it, words=sold, resume=True, seed=SEED + 1, trust=True).run(STEPS)
     with pytest.raises(MetropolisError, match=r"names seed 4; put back the file as"):

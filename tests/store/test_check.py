@@ -60,7 +60,7 @@ class AsksNobody(MemoryStore):
     ("broken", "sentence"),
     [
         (CommitsTwice, "accepts the commit of a claim that others have now"),
-        (StopsShort, "does not tell how far an agent can go on"),
+        (StopsShort, "does not tell how far an agent may go"),
         (NeverForgets, "keeps acknowledgements it should drop"),
         (ObeysAnybody, "obeys a controller that has lost its lease"),
         (ForgetsMinds, "forgets a mind that is claimed"),
