@@ -1,4 +1,4 @@
-"""Compares two histories: the steps that differ, and the agents that differ from each step on."""
+"""Compares two histories: the steps that differ, and the step since which each agent differs."""
 
 from __future__ import annotations
 

@@ -125,13 +125,13 @@ def _check(origin: RunDirectory, at: Step) -> None:
     lineage = origin.lineage
     if lineage and at < lineage[-1].step:
         raise MetropolisError(
-            f"{origin.root}: is a branch that begins at step {lineage[-1].step}; fork the run it "
-            f"forked, {lineage[-1].run}, at {at}"
+            f"{origin.root}: is a branch that begins at step {lineage[-1].step}; fork the "
+            f"original run, {lineage[-1].run}, at {at}"
         )
     recorded = origin.recorded
     if not 0 <= at <= recorded:
         raise MetropolisError(
-            f"{origin.root}: it has {recorded} recorded steps; it can be forked at 0 to "
+            f"{origin.root}: has {recorded} recorded steps; it can be forked at 0 to "
             f"{recorded}, not at {at}"
         )
 

@@ -15,7 +15,7 @@ class Mode:
     """How agent-steps are ordered.
 
     `rule` makes the rule from the world's radii; a mode without a rule follows the dependencies
-    mined from the trace (`oracle`) or is a bound computed from them.
+    mined from the trace (`oracle`) or is a bound computed from the trace.
     """
 
     name: str

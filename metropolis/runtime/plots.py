@@ -53,8 +53,8 @@ def _colours(trace: Trace) -> dict[int, Any]:
 def gantt(trace: Trace, results: Sequence[ReplayResult]) -> Figure:
     """Every agent's calls in an excerpt of each result, coloured by function (Fig. 1).
 
-    Dashed lines mark the ends of lockstep's steps. All panels span the same virtual time, centred
-    on the median call.
+    Dashed lines mark the ends of lockstep's steps. All panels span the same virtual time, starting
+    at the median call, or earlier if the run ends before.
     """
     from matplotlib.patches import Patch
     from matplotlib.ticker import MaxNLocator

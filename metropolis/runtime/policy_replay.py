@@ -1,7 +1,7 @@
 """A replay in virtual time with any policy and any dispatcher.
 
-The Python counterpart of `_core.Replay`, which knows order by step and the least used instance
-only. For a policy each agent-step is a program.
+The Python counterpart of `_core.Replay`, which orders by step and uses the least used instance.
+For a policy each agent-step is a program.
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ class Simulation:
         check_steps(steps, self.first_step)
         self._ran = True
         self._used.begin()
-        if self._directory is not None:  # the folder is locked: the journal is exclusively ours
+        if self._directory is not None:  # the journal's lock excludes others
             self._directory.describe(self.world.name, self.seed, self._about)
         self._started_wall_s, self._started_s = time.perf_counter(), self._clock_s()
         selector = IdleSelector(self._leap) if self._virtual else None

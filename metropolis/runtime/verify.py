@@ -146,7 +146,7 @@ def _part(
     deviation = None
     start = rerun.checkpoint(first)
     if start.step != first:
-        raise MetropolisError(f"{rerun.origin.checkpoints.folder}: has lost that of step {first}")
+        raise MetropolisError(f"{rerun.origin.checkpoints.folder}: step {first} is missing")
     try:
         for known, record in rerun.steps(start, end):
             if found := first_difference(known, record):

@@ -1,6 +1,6 @@
 """Ships authors' own modules to processes that cannot import them.
 
-Installed modules are not shipped; uninstalled single files are.
+Installed modules exist there already; modules in files outside a package do not.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class RayCrew:
 
     def close(self) -> None:
         """Add the actors' purchases to the client's; end the cluster if it was started here."""
-        with suppress(StoreError), RedisServer(self._url) as server:  # tolerate a missing account
+        with suppress(StoreError), RedisServer(self._url) as server:  # gone with the store
             for bought in server.store(self._run).bought():
                 if bought.buyer.startswith(self._name):
                     self._job.client.has_bought(bought)

@@ -236,7 +236,7 @@ def test_another_seed_than_that_of_the_checkpoints(runs: Runs, tmp_path: Path, o
     sentence = rf"{newest}: continues with seed {SEED}, but {it}/run.json has seed {SEED + 1}; put"
     with pytest.raises(MetropolisError, match=sentence):
         simulation(it, words=sold, resume=True, seed=SEED + 1, trust=True).run(STEPS)
-    with pytest.raises(MetropolisError, match=r"names seed 4; put back the file as"):
+    with pytest.raises(MetropolisError, match=r"has seed 4; put back the file as"):
         fork(it, tmp_path / "branch", 8)
     assert not bought
 

@@ -324,7 +324,7 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
         patched.setattr(Meadow, "step_from", lambda _world, position, _move: position)
         refused("step 0 differs from the recorded step, so step 5 .*: 20$")
     town.fork(tmp_path / "origin", tmp_path / "first", at=10)
-    refused(r"begins at step 10; fork the run it has left, .*origin, at 5", run=tmp_path / "first")
+    refused(r"begins at step 10; fork the original run, .*origin, at 5", run=tmp_path / "first")
     forge(tmp_path / "first" / "run.json", lambda run: run["lineage"][0].update(step="ten"))
     refused(r"run.json: lineage: .* `\$\[0\].step`", run=tmp_path / "first")
     (tmp_path / "origin" / "journal.jsonl").unlink()
