@@ -1,13 +1,13 @@
-"""Who goes next, and to which engine: a policy's queue before a dispatcher, with no I/O.
+"""Selects the next request and its engine: a policy's queue before a dispatcher, without I/O.
 
 1. An engine has at most `at_once` requests; one at its bound, or lost, is closed to the dispatcher.
-2. The first in the policy's order goes where the dispatcher places it, or all wait; only requests
-   for one certain engine wait for it aside.
-3. Every request placed comes back once: answered, withdrawn, or put back.
-4. A policy that preempts has the last of those that `yields` holds and that can leave put back, one
-   at a time, while the first that waits ranks before it and no engine is open.
-5. A request fails, and does not hang, when the policy or dispatcher cannot rank or place it. What
-   they raise when they are told of something goes to `on_fault` and fails no request.
+2. The first request in the policy's order goes where the dispatcher places it, otherwise all wait;
+   only requests pinned to one engine wait for it aside.
+3. Every placed request ends exactly once: answered, cancelled, or requeued.
+4. A preempting policy requeues the lowest-ranked request in `yields` that can leave, one at a time,
+   while the first waiting request ranks before it and no engine is open.
+5. A request fails instead of hanging when the policy or dispatcher cannot rank or place it. An
+   error in one of their notification methods goes to `on_fault` and fails no request.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from metropolis.policy.queue import RequestQueue
 from metropolis.types import MetropolisError
 
 HOLD_S = 10.0
-"""How long a dispatcher may hold requests back while no engine is at work."""
+"""Maximum time for which a dispatcher may hold requests back while all engines are idle."""
 GONE_MAX = 1000
-"""So many the queue may hold for whom nobody waits any more, beside as many as do."""
+"""Maximum number of cancelled requests in the queue in excess of the waiting ones."""
 
 
 class QueueFullError(MetropolisError):
-    """Too many wait already."""
+    """The queue is full."""
 
 
 class ClosedError(MetropolisError):
-    """The only engine that may take a request does not answer."""
+    """The engine to which a request is pinned does not answer."""
 
 
 class Yielding(NamedTuple):
-    """A request at an engine that may be put back."""
+    """A running request that may be preempted."""
 
     request: QueuedRequest
     instance: int
     can_leave: Callable[[], bool]
-    """Now."""
+    """Returns whether it can be preempted now."""
     leave: Callable[[], None]
-    """Makes it so."""
+    """Preempts it."""
 
 
 class Admission:
-    """All engines are closed until they are opened."""
+    """The queue of all engines; each is closed until `open` is called."""
 
     def __init__(
         self,
@@ -67,37 +67,37 @@ class Admission:
         self._dispatcher, self._at_once, self._queue_limit = dispatcher, at_once, queue_limit
         self._queue = RequestQueue(policy)
         self._waiting: dict[int, asyncio.Future[int]] = {}
-        """By the id of a request; the queue still holds some for whom nobody waits any more."""
+        """By request id; the queue may also hold cancelled requests, which are absent here."""
         self.yields: dict[int, Yielding] = {}
-        """By the id of the request."""
+        """By request id."""
         self._leaving: int | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._held_since_s: float | None = None
-        """Since when the dispatcher has held requests back though no engine is at work."""
+        """When the dispatcher began to hold requests back although all engines are idle."""
         self.at_work = [0] * dispatcher.fleet.instances
         self.is_up = [False] * dispatcher.fleet.instances
         self._only: dict[int, int] = {}
-        """The engine of requests that are for one certain engine, by their ids."""
+        """The engine of each pinned request, by request id."""
         self._aside: list[dict[int, QueuedRequest]] = [{} for _ in self.is_up]
-        """Those of them that wait for room there."""
+        """Pinned requests that wait for room at their engine, by engine and request id."""
         self._freed: set[int] = set()
-        """Where there may be room for those."""
+        """Engines that may have room for those."""
         dispatcher.closed = set(range(dispatcher.fleet.instances))
         self.on_fault: Callable[[PluginError], None] = _raise
-        """Is given what a plug-in raises that concerns no request alone."""
+        """Receives the errors of plug-ins that concern no single request."""
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Number of waiting requests."""
         return len(self._waiting)
 
     async def place(
         self, request: QueuedRequest, *, anew: bool = False, only: int | None = None
     ) -> int:
-        """The engine that takes `request`, as soon as one does: any, or `only` that.
+        """Wait for capacity and return the engine for `request`: any, or `only` that one.
 
-        Raises ClosedError when that one does not answer.
-        Raises QueueFullError when as many wait as may, unless it has been placed before, and
-        PluginError.
+        `anew` marks a request that was placed before and is exempt from the queue's limit.
+        Raises ClosedError when the `only` engine does not answer, QueueFullError when the queue is
+        full, and PluginError.
         """
         if len(self._waiting) >= self._queue_limit and not anew:
             raise QueueFullError(f"{len(self._waiting)} requests wait already; try again later")
@@ -113,7 +113,7 @@ class Admission:
             return await turn
         except BaseException:
             if turn.done() and not turn.cancelled() and turn.exception() is None:
-                self.cancel_placed(request, turn.result())  # it was placed a moment ago
+                self.cancel_placed(request, turn.result())  # placed just before the cancellation
             else:
                 self._waiting.pop(request.id, None)
                 self._tell(self.policy.cancelled, request)
@@ -126,14 +126,14 @@ class Admission:
                 self._aside[only].pop(request.id, None)
 
     def answered(self, execution: Execution) -> None:
-        """A request placed has been answered."""
+        """Record that a placed request was answered."""
         self._tell(self.policy.completed, execution)
         self._leave(execution.request, execution.instance)
         self._tell(self._dispatcher.completed, execution)
         self.pump()
 
     def requeue(self, request: QueuedRequest, instance: int) -> None:
-        """A request placed on `instance` is there no more; it is to be placed anew."""
+        """Record that `request` left `instance` and will be placed again."""
         now_s = self.clock()
         self._tell(self.policy.preempted, request, now_s)
         self._leave(request, instance)
@@ -141,24 +141,24 @@ class Admission:
         self.pump()
 
     def function_ended(self, function: str) -> None:
-        """No request for `function` has come for long."""
+        """Record that `function` expired: no request for it has arrived for long."""
         self._tell(self.policy.function_ended, function)
         self._tell(self._dispatcher.function_ended, function)
 
     def program_ended(self, program: str) -> None:
-        """Nothing more will come of `program`."""
+        """Record that `program` has ended."""
         self._tell(self.policy.program_ended, program)
         self._tell(self._dispatcher.program_ended, program)
 
     def cancel_placed(self, request: QueuedRequest, instance: int) -> None:
-        """A request placed on `instance` is there no more; nobody waits for it."""
+        """Record that `request` left `instance` and was cancelled."""
         self._tell(self.policy.cancelled, request)
         self._leave(request, instance)
         self._tell(self._dispatcher.cancelled, request, instance, self.clock())
         self.pump()
 
     def open(self, instance: int, is_up: bool) -> None:
-        """An engine answers, or does not."""
+        """Set whether an engine answers."""
         self.is_up[instance] = is_up
         self._look_at(instance)
         if not is_up and self._only:
@@ -169,30 +169,30 @@ class Admission:
 
     @property
     def capacity_tokens(self) -> int:
-        """KV cache of one engine, as the dispatcher is told."""
+        """KV cache size of one engine that the dispatcher uses."""
         return self._dispatcher.fleet.capacity_tokens
 
     def learn_capacity(self, tokens: int) -> None:
-        """The dispatcher is told the size of the engines' KV cache, when it is another."""
+        """Pass a changed KV cache size to the dispatcher."""
         if tokens != self.capacity_tokens:
             self._dispatcher.fleet = replace(self._dispatcher.fleet, capacity_tokens=tokens)
 
     def lost(self, instance: int) -> None:
-        """An engine that does not answer may have lost what it had in memory."""
+        """Record that an engine does not answer and may have lost its memory."""
         self._tell(self._dispatcher.lost, instance)
 
     def preempted(self, instance: int) -> None:
-        """An engine has put requests back for want of memory."""
+        """Record that an engine preempted requests for lack of memory."""
         self._tell(self._dispatcher.preempted, instance, self.clock())
 
     def pump(self) -> None:
-        """Place as many as can be."""
+        """Place as many waiting requests as possible."""
         now_s = self.clock()
         try:
             call(self.policy.passed, now_s)
             self._place_all(now_s)
             self._expect(now_s)
-        except PluginError as error:  # none would be placed later, either
+        except PluginError as error:  # later attempts would fail, too
             self._fail(error, [*self._waiting])
             self.on_fault(error)
 
@@ -225,7 +225,7 @@ class Admission:
             self._tell(self.policy.started, request, now_s)
 
     def _placed(self, request: QueuedRequest, only: int | None, now_s: float) -> int | None:
-        """Where the dispatcher places it: for one certain engine all others are closed."""
+        """Ask the dispatcher for an engine; for a pinned request, all others are closed."""
         if only is None:
             return placed_by(self._dispatcher, request, now_s)
         closed = self._dispatcher.closed
@@ -239,7 +239,7 @@ class Admission:
             self._dispatcher.closed = closed
 
     def _take_up(self) -> None:
-        """What waits aside for an engine that may have room now is tried again."""
+        """Return requests that wait aside to the queue if their engine may have room."""
         while self._freed:
             instance = self._freed.pop()
             aside, self._aside[instance] = self._aside[instance], {}
@@ -254,7 +254,7 @@ class Admission:
         self._queue.keep(self._waiting)
 
     def _first(self) -> QueuedRequest | None:
-        """Who goes next, of those for whom somebody waits."""
+        """Return the next waiting request; drop cancelled ones before it."""
         while self._queue:
             request = self._queue.first()
             turn = self._waiting.get(request.id)
@@ -290,7 +290,7 @@ class Admission:
             raise
 
     def _expect(self, now_s: float) -> None:
-        """Look again when ranks change by the passing of time."""
+        """Schedule `pump` for the time at which ranks change next."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -299,7 +299,7 @@ class Admission:
             self._timer = loop.call_later(max(0.0, due_s - now_s), self.pump)
 
     def _leave(self, request: QueuedRequest, instance: int) -> None:
-        """Its place is free."""
+        """Free the place of `request` at `instance`."""
         self.yields.pop(request.id, None)
         if self._leaving == request.id:
             self._leaving = None
@@ -308,7 +308,7 @@ class Admission:
         self._freed.add(instance)
 
     def _tell(self, method: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-        """What a plug-in raises that is told of something spoils no request."""
+        """Notify a plug-in; its error goes to `on_fault` and fails no request."""
         try:
             call(method, *args, **kwargs)
         except PluginError as error:

@@ -1,6 +1,6 @@
-"""One engine: an SGLang, vLLM or other OpenAI-compatible server, asked over HTTP.
+"""HTTP client of one engine: an SGLang, vLLM or other OpenAI-compatible server.
 
-Answers are handed on as they come; the connection they came on is kept if it is good.
+Answers are forwarded as they arrive; their connections are reused if possible.
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ OF_CONNECTION = frozenset(
         "proxy-authorization", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
     )
 )  # fmt: skip
-"""Headers that are not handed on."""
+"""Headers that are not forwarded."""
 VLLM_PRIORITY = "X-Vllm-Priority"
-"""vLLM believes it before the body."""
+"""In vLLM, it takes precedence over the priority in the body."""
 OF_REQUEST = OF_CONNECTION | {
     "accept-encoding", "content-encoding", "expect", VLLM_PRIORITY.lower(),
 }  # fmt: skip
-"""Nor are these of a request: its body has come and been unpacked, its priority is the policy's."""
+"""Also for requests: the body is complete and decompressed, and the policy sets the priority."""
 CAPACITY_TOKENS = 400_000
-"""KV cache of an engine of which nothing is said: 8 billion parameters on 80 GB."""
+"""Default KV cache size of an engine: 8 billion parameters on 80 GB."""
 TOKENS_PER_S = 30.0
-"""How fast an answer grows there in a full batch."""
+"""Decoding speed of one request there in a full batch."""
 PROBE_S = 5.0
 LAST_ABORTS_S = 1.0
-"""Less when the gateway ends."""
+"""Timeout of aborts when the gateway closes, shorter than ABORT_S."""
 KEEPALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4))
-"""A machine that has vanished without a word is found out after 35 s."""
+"""Detects a machine that vanished silently after 35 s."""
 
 
 LIMITS = AnswerLimits(body_bytes=256 << 20, time_s=3600.0)
-"""Of an engine's answer; embeddings of a batch take the most bytes."""
+"""Limits of an engine's answer; batches of embeddings are the largest."""
 
 
 class EngineLostError(UnavailableError):
-    """The engine cannot be reached, or broke off its answer.
+    """The engine cannot be reached, or its answer broke off.
 
-    `is_final`: the answer was beyond the limits, and another engine's would be, too.
+    `is_final`: the answer exceeded the limits, and another engine's answer would, too.
     """
 
     def __init__(self, sentence: str, *, is_final: bool = False) -> None:
@@ -70,7 +70,7 @@ class EngineLostError(UnavailableError):
 
 
 PREEMPTIONS = (b"sglang:num_retracted_requests_total", b"vllm:num_preemptions_total")
-"""Metrics that count requests which the engine has put back for want of memory."""
+"""Metrics that count the requests preempted by the engine for lack of memory."""
 
 
 class _Models(msgspec.Struct):
@@ -78,25 +78,25 @@ class _Models(msgspec.Struct):
 
 
 class _Abort(NamedTuple):
-    """How SGLang is told that nobody waits any more."""
+    """Arguments of SGLang's abort_request."""
 
     rid: str
     authorization: str | None
-    """The client's."""
+    """The client's header of this name."""
 
 
 class Reply:
-    """An engine's answer; of a stream's, the first piece has come, of others the whole."""
+    """An engine's answer: the first piece of a stream, or the whole of any other, has arrived."""
 
     def __init__(self, engine: EngineClient, connection: Connection, abort: _Abort | None) -> None:
         self._engine, self._connection, self._abort = engine, connection, abort
         self.status = 0
         self.headers: list[tuple[str, str]] = []
         self.whole: bytes | None = None
-        """None: it is a stream."""
+        """None for a stream."""
 
     async def begin(self, request: bytes) -> None:
-        """Send `request` and read on up to the answer's first piece; raises OSError and others."""
+        """Send `request` and read the answer's first piece; raises OSError and others."""
         self._connection.send(request)
         self.status = await self._connection.status()
         fields = [(name.decode("latin-1"), value) for name, value in self._connection.fields]
@@ -108,7 +108,7 @@ class Reply:
         self._first = b"" if self.whole is not None else await anext(self._pieces, b"")
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """A stream's pieces as they come; raises EngineLostError when it is broken off."""
+        """Yield a stream's pieces as they arrive; raises EngineLostError when it breaks off."""
         yield self._first
         try:
             async for piece in self._pieces:
@@ -117,19 +117,19 @@ class Reply:
             raise self._engine.lost(error) from None
 
     def break_off(self) -> None:
-        """Let whoever reads find it broken off."""
+        """Break the answer off for its reader."""
         self._connection.close()
 
     def close(self) -> None:
-        """Nobody reads on; the engine need not either."""
+        """Stop reading and release the engine."""
         self._engine.close_reply(self._connection, self._abort)
 
 
 class EngineClient:
-    """The engine that `spec` names: sglang:URL, vllm:URL, or a URL, whose kind is found out.
+    """The engine of `spec`: sglang:URL, vllm:URL, or a URL, whose kind is detected.
 
-    With an `api_key` it gets that instead of its clients'. Its answers stay within `limits`. Raises
-    MetropolisError on anything else.
+    An `api_key` replaces those of clients. `limits` bound its answers. Raises MetropolisError on
+    any other `spec`.
     """
 
     def __init__(
@@ -138,11 +138,11 @@ class EngineClient:
         kind, _, rest = spec.partition(":")
         self._named = kind if kind in KINDS else None
         self.traits = named(self._named)
-        """As it said when it answered last."""
+        """From its last answer to a probe."""
         self._has_said = False
-        """Whether it has, since it was lost."""
+        """Whether `traits` were probed since the engine was last lost."""
         self.models: frozenset[str] = frozenset()
-        """Names of those that it serves; empty: it does not say."""
+        """Names of the models that it serves; empty if unknown."""
         url = parse_url(rest if self._named else spec)
         if "@" in url.netloc:
             raise MetropolisError(
@@ -151,7 +151,7 @@ class EngineClient:
             )
         self._base = url.path.rstrip("/").removesuffix("/v1")
         self.name = bare_url(url._replace(path=self._base))
-        """How sentences and metrics call it."""
+        """Its name in messages and metrics."""
         self._host = url.netloc
         self._connections = Connections(url, limits)
         self._api_key = api_key
@@ -161,14 +161,15 @@ class EngineClient:
         self._count = 0
         self._aborts: set[asyncio.Task[None]] = set()
         self.said: Callable[[str], None] = lambda _: None
-        """Is told, once, when aborts are refused."""
+        """Receives one message when aborts are refused."""
         self._is_refusal_told = False
         self.is_silent = False
-        """Whether it let the time for a look pass, when it was looked at last."""
+        """Whether the last probe timed out."""
 
     @property
     def is_known(self) -> bool:
-        """SGLang or vLLM, which continue a chat's last message and count tokens in every event."""
+        """Whether it is SGLang or vLLM: both continue a chat's last message and count tokens in
+        every event."""
         return self.traits.kind in (SGLANG, VLLM)
 
     async def ask(
@@ -179,7 +180,7 @@ class EngineClient:
         body: bytes = b"",
         rank: int | None = None,
     ) -> Reply:
-        """The answer to a client's request, of that `rank` if it is ordered; raises
+        """Send a client's request, with its `rank` if it is ordered, and return the reply; raises
         EngineLostError."""
         lines = [f"{method} {self._base}{path} HTTP/1.1", f"Host: {self._host}"]
         kept_back = OF_REQUEST | {name.lower() for name in headers if _is_placement(name)}
@@ -211,14 +212,14 @@ class EngineClient:
                 is_new = connection is None or connection.exchanges == 1 or connection.headers
                 if is_new or isinstance(error, AnswerLimitError):
                     raise self.lost(error) from None
-                # an idle connection, which the engine has closed meanwhile: another one may be good
+                # the engine closed this connection while it was idle: try another one
             except BaseException:
                 if connection is not None:
                     self.close_reply(connection, abort)
                 raise
 
     async def probe(self) -> tuple[bool, str]:
-        """Whether the engine answers, and a sentence about it; see also `is_silent`."""
+        """Return whether the engine answers, and a message about it; sets `is_silent`."""
         self.is_silent = False
         try:
             async with asyncio.timeout(PROBE_S):
@@ -229,8 +230,8 @@ class EngineClient:
         except (UnavailableError, MalformedError) as error:
             self._has_said = False
             return False, str(error)
-        except LLMError as error:  # it wants a key, or has no such page, and yet it answers
-            return True, f"{error}; requests go there all the same"
+        except LLMError as error:  # it requires a key or lacks the page, but it answers
+            return True, f"{error}; requests are sent to it anyway"
         self.models = frozenset(model.id for model in models)
         if models and not self._has_said:
             kind, is_named = self._named or kind_of(models), self._named is not None
@@ -240,7 +241,7 @@ class EngineClient:
         return True, f"the engine at {self.name} answers{said}"
 
     async def preemptions(self) -> float | None:
-        """How many requests it has put back so far; None if it does not tell."""
+        """Return the number of requests that it has preempted so far; None if unknown."""
         try:
             async with asyncio.timeout(PROBE_S):
                 metrics = await self._checks.content("metrics")
@@ -250,7 +251,7 @@ class EngineClient:
             return None
 
     async def close(self) -> None:
-        """Close idle connections; aborts on their way have LAST_ABORTS_S."""
+        """Close idle connections; pending aborts have LAST_ABORTS_S to finish."""
         if self._aborts:
             _, late = await asyncio.wait(self._aborts, timeout=LAST_ABORTS_S)
             for abort in late:
@@ -260,7 +261,7 @@ class EngineClient:
         await self._checks.close()
 
     def lost(self, error: Exception) -> EngineLostError:
-        """What `error` means to clients; who answers next may be another engine."""
+        """Convert `error` for clients; probe the traits again, as another engine may answer next."""
         if isinstance(error, AnswerLimitError):
             return EngineLostError(
                 f"the answer of the engine at {self.name} {error}", is_final=True
@@ -269,7 +270,7 @@ class EngineClient:
         return EngineLostError(f"the engine at {self.name} was lost: {error}")
 
     def close_reply(self, connection: Connection, abort: _Abort | None) -> None:
-        """Keep the connection of an answer that is whole; end what is not, and tell SGLang."""
+        """Keep the connection of a complete answer; otherwise close it and abort on SGLang."""
         self._connections.put_back(connection)
         if abort is not None and not connection.is_complete:
             telling = asyncio.get_running_loop().create_task(self._tell(abort))
@@ -277,9 +278,9 @@ class EngineClient:
             telling.add_done_callback(self._aborts.discard)
 
     def _fields(self, path: str, rank: int) -> dict[str, Any]:
-        """What this kind of engine is told beside the client's body, every time it is sent.
+        """Return the fields to add to the client's body for this kind of engine.
 
-        SGLang takes an id once, and aborts every request whose id begins with the one it is told.
+        SGLang accepts an id once, and an abort matches every request whose id begins with its id.
         """
         fields: dict[str, Any] = {}
         known = ORDERED.get(path.partition("?")[0], frozenset())
@@ -304,15 +305,15 @@ class EngineClient:
         except RefusedError as error:
             if not self._is_refusal_told:
                 self._is_refusal_told = True
-                self.said(f"{error}; it goes on with requests whose clients have left")
+                self.said(f"{error}; it continues requests whose clients have disconnected")
         except (LLMError, TimeoutError):
-            return  # an engine that cannot be told has nothing left to free, or will not listen
+            return  # an unreachable engine has nothing to free, or ignores aborts
 
 
 def _handed_on(
     headers: Iterable[tuple[str, str]], kept_back: frozenset[str]
 ) -> list[tuple[str, str]]:
-    """What is not of this connection only: `kept_back`, and what the header Connection names."""
+    """Return `headers` without those in `kept_back` and those listed in the Connection header."""
     headers = [*headers]
     named = [value for name, value in headers if name.lower() == "connection"]
     but = kept_back.union(token.strip().lower() for value in named for token in value.split(","))
@@ -320,7 +321,7 @@ def _handed_on(
 
 
 def _is_placement(name: str) -> bool:
-    """Meant for this gateway: names of agents and functions do not concern engines."""
+    """Whether a header is for this gateway only, such as names of agents and functions."""
     return name.lower().startswith(PREFIX.lower())
 
 

@@ -1,4 +1,4 @@
-"""An answer on its way to the client, from one engine or, piece by piece, from several."""
+"""An answer in transit to its client, from one engine or in parts from several."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from metropolis.gateway.proxy import Gateway
 
 LOSSES_MAX = 5
-"""After so many engines were lost over one request it is believed to be what they die of."""
+"""Engine losses after which a request is treated as poisonous."""
 KEPT_BYTES = 4096
-"""Of a stream's end, where its usage stands."""
+"""How much of a stream's end is kept: it contains the usage."""
 
 
 class Exchange:
-    """The answer to `request`, and what can be told of it."""
+    """The answer to `request` and its statistics."""
 
     def __init__(
         self,
@@ -42,25 +42,25 @@ class Exchange:
         self._path, self._headers = path, headers
         self.reply: Reply
         self.instance: int | None = None
-        """Which engine has it; None while it waits."""
+        """The engine that has the request; None while it waits."""
         self._sent_s = self._served_s = 0.0
-        """When that got it; how long former ones had begun to answer, and were left."""
+        """When that engine got it; total time at engines that were left during their answer."""
         self._asking: asyncio.Timeout | None = None
-        """While nothing has come of what that was asked."""
+        """Set until the engine begins to answer."""
         self.is_whole = False
         self._partial: Partial | None = None
         self._is_preempted = self._is_yielding = self._is_moved = self._is_behind = False
-        """The last: the client has not taken what there is."""
+        """`_is_behind`: the client has not read all that was sent."""
         self._end, self._events, self._losses = b"", 0, 0
         self._first_event = FirstEvent()
 
     @property
     def started_s(self) -> float:
-        """See Execution: as if engines had answered without a break."""
+        """When an uninterrupted answer would have started (see `Execution.started_s`)."""
         return self._sent_s - self._served_s
 
     async def ask(self, body: bytes) -> None:
-        """Have it placed, on the `only` engine if there is one, and answered; raises as
+        """Place the request, on the `only` engine if given, and start its answer; raises as
         `Gateway.reply_to`."""
         gateway = self._gateway
         preempts = gateway.admission.policy.preempts
@@ -78,7 +78,7 @@ class Exchange:
             self._partial = Partial(request)
 
     async def join(self) -> None:
-        """Have the whole of an answer that is a stream for the engine only."""
+        """Collect the whole answer if only the engine streams and the client does not."""
         if self._partial is not None and self._partial.is_joined:
             async for _ in self.pieces():
                 pass
@@ -87,7 +87,7 @@ class Exchange:
             self.reply.headers = [*kept, ("content-type", "application/json")]
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """A stream's, up to its end; raises EngineLostError."""
+        """Yield the pieces of a stream up to its end; raises EngineLostError."""
         partial = self._partial
         while not self.is_whole:
             lost = None
@@ -111,12 +111,12 @@ class Exchange:
             elif partial is None or not partial.can_go_on:
                 if lost is not None:
                     self._doubt(lost)
-                raise lost or EngineLostError("an answer that was preempted makes no sense")
+                raise lost or EngineLostError("an answer that was preempted is invalid")
             else:
                 await self._go_on(lost, partial)
 
     def move_from(self, instance: int) -> None:
-        """That engine hangs: if it has this and another can go on, take it for lost."""
+        """Treat `instance`, which hangs, as lost if it has the request and another can resume."""
         if instance != self.instance:
             return
         if self._asking is not None:
@@ -129,7 +129,7 @@ class Exchange:
 
     @property
     def output_tokens(self) -> int:
-        """As the engine counts them, or as many as a stream had pieces."""
+        """The engine's count, or the number of a stream's events without one."""
         if self._partial is not None:
             return max(1, self._partial.output_tokens)
         told = output_tokens_in(self._end)
@@ -149,7 +149,7 @@ class Exchange:
         return self.reply.status == 200 and self._path.partition("?")[0] == RESPONSES
 
     def _keep_response(self, id_: str | None) -> None:
-        """Requests that refer to it will go where it is."""
+        """Route later requests that refer to this response to its engine."""
         if id_ is not None:
             assert self.instance is not None
             now_s = self._gateway.admission.clock()
@@ -165,7 +165,7 @@ class Exchange:
         return piece
 
     async def _place(self, body: bytes, *, anew: bool) -> None:
-        """Have `body` answered wherever there is room, until LOSSES_MAX engines were lost."""
+        """Send `body` to the engine that admission selects, until LOSSES_MAX engines were lost."""
         admission = self._gateway.admission
         while True:
             try:
@@ -189,7 +189,7 @@ class Exchange:
             anew = True
 
     async def _go_on(self, lost: EngineLostError | None, partial: Partial) -> None:
-        """Ask for the rest, wherever there is room."""
+        """Request the rest of the answer from the engine that admission selects."""
         self.reply.close()
         self._served_s += self._gateway.admission.clock() - self._sent_s
         if self._is_preempted:
@@ -204,8 +204,8 @@ class Exchange:
             raise EngineLostError(f"the rest of an answer was refused: HTTP {self.reply.status}")
 
     def _lose(self, error: EngineLostError) -> None:
-        """Be put back; raises `error` if it is one too many."""
-        if not self._is_moved:  # that engine has been found out, and may be back
+        """Requeue after an engine loss; raises `error` at the last permitted loss."""
+        if not self._is_moved:  # otherwise the engine is known to hang, and may have recovered
             self._doubt(error)
         self._is_moved = False
         self._losses += 1
@@ -217,7 +217,7 @@ class Exchange:
     def _doubt(self, error: EngineLostError) -> None:
         assert self.instance is not None
         if error.is_final:
-            return  # the answer's fault
+            return  # the answer is at fault
         self._gateway.doubt(self.instance, error)
 
     def _requeue(self) -> None:
@@ -232,7 +232,7 @@ class Exchange:
             admission.yields[self._request.id] = Yielding(
                 self._request, self.instance, self._can_leave, self._preempt
             )
-            admission.pump()  # somebody may wait for just that
+            admission.pump()  # a waiting request may preempt this one
 
     def _can_leave(self) -> bool:
         return not self._is_behind and self._partial is not None and self._partial.can_leave

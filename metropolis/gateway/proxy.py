@@ -1,10 +1,10 @@
-"""One request's way: into its program, through the queue, to an engine, and back.
+"""The path of a request: into its program, through the queue, to an engine, and back.
 
-1. An answer of which nothing has been handed on yet is asked for again, elsewhere, when its engine
-   is lost; so is a stream before its first piece.
-2. A stream whose first piece has been handed on cannot be taken back: it ends with EngineLostError,
-   unless it can be gone on with elsewhere (`continuable.py`), which is also how a policy preempts.
-3. Whoever waits no more frees the place in the queue or at the engine at once.
+1. When an engine is lost, an answer of which nothing has been forwarded is requested again from
+   another engine; this includes a stream before its first piece.
+2. A stream whose first piece has been forwarded cannot be retracted: it ends with EngineLostError
+   unless another engine can resume it (`resumable.py`). Policies preempt by the same means.
+3. A client that disconnects frees its place in the queue or at the engine immediately.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ PROBE_EVERY_S = 2.0
 PROBE_LOST_S = 0.5
 SWEEP_S = 1.0
 INLINE_BYTES = 64 << 10
-"""Of a body that is read on the event loop: 1 ms at most."""
+"""Maximum size of a body parsed on the event loop, which takes at most 1 ms."""
 HANGS_LOOKS = 2
-"""Silent at so many looks, one after the other, an engine is believed to hang."""
+"""Consecutive probes without an answer after which an engine counts as hanging."""
 LEFT, REFUSED, LOST, FAILED = 499, 429, 502, 500
 STATUSES = (
     ((asyncio.CancelledError, ConnectionError, GeneratorExit), LEFT),
@@ -47,16 +47,16 @@ STATUSES = (
     (MetropolisError, 400),
     (BaseException, FAILED),
 )
-"""By which requests are counted that no engine has answered, or not to the end."""
+"""Status codes in metrics of requests that no engine has answered completely, by exception."""
 
 T = TypeVar("T")
 
 
 class Gateway:
-    """Engines behind one queue; `said` is told when one is lost or comes back.
+    """Engines behind one queue; `said` receives a message when one is lost or returns.
 
-    The dispatcher is told the smallest KV cache of an engine, unless `learns_capacity` is False.
-    Raises MetropolisError when an engine is named twice.
+    The dispatcher gets the smallest KV cache of an engine, unless `learns_capacity` is False.
+    Raises MetropolisError when an engine is listed twice.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Gateway:
         names = [engine.name for engine in engines]
         for name in names:
             if names.count(name) > 1:
-                raise MetropolisError(f"the engine at {name} is named twice; name it once")
+                raise MetropolisError(f"the engine at {name} is listed twice; list it once")
         self.engines, self.admission = engines, admission
         self.programs = ProgramTracker(idle_s, admission.program_ended, self._function_ended)
         self.metrics = Metrics()
@@ -80,27 +80,27 @@ class Gateway:
         for engine in engines:
             engine.said = said
         self._doubts = [asyncio.Event() for _ in engines]
-        """Set when an engine should be looked at."""
+        """Set to request a probe of the engine."""
         self._failed_looks = [0] * len(engines)
-        """One after the other."""
+        """Consecutive ones; `_silent_looks` likewise."""
         self._silent_looks = [0] * len(engines)
         self.responses = Responses()
         self.passing = [0] * len(engines)
-        """Requests at each that are not ordered."""
+        """Number of unordered requests at each engine."""
         self._relayed: set[Exchange | Passed] = set()
-        """What has not been answered."""
+        """Exchanges in progress."""
         self._faulty: set[str] = set()
-        """Methods of plug-ins of which a fault has been told."""
+        """Methods of plug-ins whose fault has been reported."""
         self._refused: list[str | None] = [None] * len(engines)
-        """What was said of an engine that serves other models."""
+        """The message reported for an engine that serves other models."""
         self._learns_capacity = learns_capacity
         self._watches: list[asyncio.Task[None]] = []
         self._parsing = asyncio.Semaphore()
 
     async def start(self) -> None:
-        """Look at every engine once, and from then on every now and then.
+        """Probe every engine once, then periodically in the background.
 
-        Raises MetropolisError when they serve different models.
+        Raises MetropolisError when the engines serve different models.
         """
         seen = await asyncio.gather(*(engine.probe() for engine in self.engines))
         try:
@@ -115,7 +115,7 @@ class Gateway:
         self._watches = [asyncio.ensure_future(watch) for watch in (*watches, self._sweep())]
 
     async def close(self) -> None:
-        """Stop looking and close connections."""
+        """Stop probing and close connections."""
         for watch in self._watches:
             watch.cancel()
         ended = await asyncio.gather(*self._watches, return_exceptions=True)
@@ -128,10 +128,10 @@ class Gateway:
     async def reply_to(
         self, path: str, headers: Mapping[str, str], body: bytes, tenant: str = ""
     ) -> AsyncIterator[Exchange]:
-        """An engine's answer to the POST of `body`; programs are those of `tenant`.
+        """Yield an engine's answer to the POST of `body`; its program belongs to `tenant`.
 
-        Raises QueueFullError, MetropolisError on what cannot be understood, EngineLostError when
-        engines died of it, and UnknownResponseError.
+        Raises QueueFullError, MetropolisError on an invalid request, EngineLostError when engines
+        were lost over the request, and UnknownResponseError.
         """
         asked = of_tenant(await self.parse(len(body), lambda: read(headers, body)), tenant)
         made = self.responses.find(asked.previous, tenant, self.admission.clock())
@@ -178,9 +178,9 @@ class Gateway:
         response: str | None = None,
         tenant: str = "",
     ) -> AsyncIterator[Reply]:
-        """An engine's answer to what is not ordered, if need be that which made `response`.
+        """Yield an engine's answer to an unordered request; `response` selects its own engine.
 
-        Raises EngineLostError when none answers, and UnknownResponseError.
+        Raises EngineLostError when no engine answers, and UnknownResponseError.
         """
         made = self.responses.find(response, tenant, self.admission.clock())
         only = None if made is None else made.instance
@@ -200,22 +200,22 @@ class Gateway:
             self.metrics.passed[engine, route, status] += 1
 
     def response_lost(self, instance: int) -> EngineLostError:
-        """What clients are told that refer to a response of an engine that does not answer."""
+        """The error for a request that refers to a response of an unresponsive engine."""
         return EngineLostError(
-            f"the engine at {self.engines[instance].name}, which has made the response that the "
+            f"the engine at {self.engines[instance].name}, which generated the response that the "
             "request refers to, does not answer; send the conversation without it"
         )
 
     async def parse(self, size: int, function: Callable[[], T]) -> T:
-        """What `function` reads in a body of that size: in a large one in a thread, one at a time,
-        so that the event loop goes on."""
+        """Return `function()`, which parses a body of `size` bytes: large ones in a thread, one at
+        a time, so that the event loop is not blocked."""
         if size <= INLINE_BYTES:
             return function()
         async with self._parsing:
             return await asyncio.to_thread(function)
 
     async def get(self, path: str, headers: Mapping[str, str]) -> Reply:
-        """The answer of the first engine that is up to a GET; raises EngineLostError."""
+        """Return the first available engine's answer to a GET; raises EngineLostError."""
         for instance, engine in enumerate(self.engines):
             if self.admission.is_up[instance]:
                 try:
@@ -228,7 +228,7 @@ class Gateway:
         raise EngineLostError("no engine answers")
 
     def _account(self, request: QueuedRequest, relayed: Exchange, status: int) -> None:
-        """It has ended; with 200 it was answered."""
+        """Record the end of `request` with `status`; 200 means that it was answered."""
         instance, started_s, now_s = relayed.instance, relayed.started_s, self.admission.clock()
         engine = "" if instance is None else self.engines[instance].name
         self.metrics.requests[engine, self.programs.shown(request.function), status] += 1
@@ -243,14 +243,14 @@ class Gateway:
             self.admission.cancel_placed(request, instance)
 
     def _tell_fault(self, error: PluginError) -> None:
-        """Say once what is wrong with a method of a plug-in; refusals concern their client only."""
+        """Report a plug-in method's fault once; a refusal concerns only its client."""
         is_refusal = isinstance(error, RequestRefusedError)
         if not is_refusal and error.method not in self._faulty:
             self._faulty.add(error.method)
             self._said(str(error))
 
     def doubt(self, instance: int, error: EngineLostError) -> None:
-        """Nothing goes there until it has been looked at."""
+        """Send nothing to the engine until it has been probed."""
         if self.admission.is_up[instance]:
             self._said(str(error))
         self.admission.open(instance, False)
@@ -269,7 +269,7 @@ class Gateway:
             is_up, sentence = False, refused
         is_news = self.admission.is_up[instance] != is_up or refused != self._refused[instance]
         self._refused[instance] = refused
-        if is_news or not self._watches:  # the first look
+        if is_news or not self._watches:  # the first probe
             self._said(sentence)
         if is_up and self._learns_capacity:
             self._learn_capacity(instance)
@@ -306,8 +306,8 @@ class Gateway:
             await self._look(instance)
 
     async def _count_preemptions(self, instance: int) -> None:
-        """The status monitor of Kairos (§6): what its dispatcher suspends an engine for."""
-        engine, before = self.engines[instance], inf  # what was before its first count is past
+        """The status monitor of Kairos (§6): preemptions make its dispatcher suspend an engine."""
+        engine, before = self.engines[instance], inf  # preemptions before the first count are old
         while True:
             await asyncio.sleep(PROBE_EVERY_S)
             count = await engine.preemptions() if engine.is_known else None

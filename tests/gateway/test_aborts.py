@@ -53,7 +53,7 @@ def test_an_abort_goes_with_the_key_of_its_request_and_a_refusal_is_told_once() 
 
     asyncio.run(ask())
     answers, refused = told
-    assert "HTTP 401: no key; it goes on with requests whose clients have left" in refused
+    assert "HTTP 401: no key; it continues requests whose clients have disconnected" in refused
     assert answers.endswith("answers: SGLang, gets priorities")
 
 

@@ -142,7 +142,7 @@ def test_what_is_no_engine_is_told_of() -> None:
             _, errors = await process.communicate()
         other, malformed = sorted(errors.decode().splitlines()[:2])
         assert other.startswith(f"the engine at {url} answered the check with HTTP 404")
-        assert other.endswith("requests go there all the same")
+        assert other.endswith("requests are sent to it anyway")
         assert malformed.startswith(f"the engine at {url}/page gave a malformed answer")
         await runner.cleanup()
 
@@ -157,7 +157,7 @@ def test_what_is_no_engine_is_told_of() -> None:
         (("--engine", "nowhere"), "'nowhere' is not the address of a server"),
         (("--engine", "http://a:b@host"), "leave out user and password"),
         (("--engine", "vllm:nowhere"), "'nowhere' is not the address of a server"),
-        (("--engine", "sglang:http://127.0.0.1:1/v1"), "at http://127.0.0.1:1 is named twice"),
+        (("--engine", "sglang:http://127.0.0.1:1/v1"), "at http://127.0.0.1:1 is listed twice"),
         (("--host", "127.0.0.1.x"), "cannot listen at 127.0.0.1.x:8000: "),
         (("--host", "192.0.2.1"), "--host 192.0.2.1: other machines may reach the gateway"),
         (("--host", ""), "name keys with --api-key-file, or listen at 127.0.0.1"),
