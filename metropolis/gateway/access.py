@@ -1,11 +1,11 @@
-"""Who may ask: by the host that a request names, the web page it comes from, and its key.
+"""Access control: by a request's Host header, the web page it comes from, and its key.
 
-1. A web page whose domain is made to resolve to this machine (DNS rebinding) names that domain as
-   host: only addresses and known names are taken.
+1. A web page whose domain resolves to this machine (DNS rebinding) sends that domain as host: only
+   addresses and known names are accepted.
 2. Browsers send the origin of a page with every POST. A page that is not allowed is refused,
    whatever its content type; one that is allowed gets the headers that let it read the answer.
-   What a page loads without reading it, like a picture, has no origin: Sec-Fetch-Site tells.
-3. With a file of keys, a client's key ends here: it is not sent to an engine.
+   Resources that a page embeds, such as images, have no origin: Sec-Fetch-Site reveals them.
+3. With a key file, a client's key is not forwarded to engines.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ LOOPBACK_NAMES = ("localhost",)
 ANY = "*"
 OTHER_SITES = ("cross-site", "same-site")
 CREDENTIALS = frozenset(("authorization", "x-api-key", "api-key", "cookie"))
-"""Headers that hold keys, of OpenAI's, Anthropic's and Azure's clients."""
+"""Headers of OpenAI's, Anthropic's and Azure's clients that contain keys."""
 PREFLIGHT_S = 600
 HIDDEN_CHARACTERS_MIN = 7
-"""Of a word in a header with a key; shorter ones, like Bearer, are none."""
+"""Minimum length of a redacted word in a key's header; shorter words, like Bearer, are no keys."""
 
 
 class Headers(Protocol):
-    """Of a request; names in any case."""
+    """The headers of a request; names are case-insensitive."""
 
     def get(self, key: str, default: str, /) -> str:
-        """The first of that name."""
+        """Return the first value of `key`."""
 
     def getall(self, key: str, default: tuple[str, ...], /) -> Iterable[str]:
-        """All of that name."""
+        """Return all values of `key`."""
 
 
 class AccessError(MetropolisError):
-    """Refused, for `reason`, with `status`."""
+    """The request is refused for `reason` with HTTP `status`."""
 
     def __init__(self, reason: str, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -49,7 +49,7 @@ class AccessError(MetropolisError):
 
 
 class Access:
-    """Lets in who names a host of `hosts`, is no page or one of `origins`, and has a key."""
+    """Accepts requests to `hosts`, from no web page or from `origins`, with one of `keys`."""
 
     def __init__(
         self, hosts: Iterable[str] = (), origins: Iterable[str] = (), keys: Keys | None = None
@@ -66,8 +66,8 @@ class Access:
         if hosts and not self._is_host(hosts[0]):
             raise AccessError(
                 "host", 403,
-                "the host that the request names is not allowed; use an address, or start the "
-                "gateway with --allow-host",
+                "the host of the request is not allowed; use an address, or start the gateway "
+                "with --allow-host",
             )  # fmt: skip
         origin = headers.get("Origin", "")
         is_of_page = origin or headers.get("Sec-Fetch-Site", "").strip().lower() in OTHER_SITES
@@ -78,7 +78,7 @@ class Access:
             )  # fmt: skip
 
     def tenant(self, headers: Headers) -> str:
-        """Whose key the request has; empty without a file. Raises AccessError when it has none."""
+        """Return the owner of the request's key, empty without a key file; raises AccessError."""
         if self.keys is None:
             return ""
         keys = [*headers.getall("X-Api-Key", ()), *headers.getall("Api-Key", ())]
@@ -91,15 +91,15 @@ class Access:
             raise AccessError("key", 401, sentence)
         tenant = self.keys.tenant_of(keys)
         if tenant is None:
-            raise AccessError("key", 401, "the API key is none of this gateway's")
+            raise AccessError("key", 401, "the API key is unknown to this gateway")
         return tenant
 
     def handed_on(self, name: str) -> bool:
-        """Whether engines get that header."""
+        """Whether to forward the header `name` to engines."""
         return self.keys is None or name.lower() not in CREDENTIALS
 
     def cors(self, headers: Headers) -> Mapping[str, str]:
-        """What lets the page that asks, if one does, read the answer."""
+        """Return the headers that let a requesting web page read the answer."""
         origin = headers.get("Origin", "")
         if not origin or not self._is_origin(origin):
             return {}
@@ -110,7 +110,7 @@ class Access:
         }
 
     def preflight(self, headers: Headers) -> Mapping[str, str]:
-        """What lets the page send what it asks for."""
+        """Return the headers that let a web page send its request."""
         wanted = headers.get("Access-Control-Request-Headers", ANY)
         return {
             "Access-Control-Allow-Methods": "GET, POST, DELETE",
@@ -131,7 +131,7 @@ class Access:
 
 
 def redacted(text: str, headers: Headers, query: str) -> str:
-    """`text`, such as a traceback, without the keys and the query of a request."""
+    """Return `text`, such as a traceback, without the keys and the query of a request."""
     hidden = [query, *(value for name in CREDENTIALS for value in headers.getall(name, ()))]
     words = {word for value in hidden for word in re.split(r"[\s&=;]+", value)}
     for word in sorted(words, key=len, reverse=True):
@@ -141,7 +141,7 @@ def redacted(text: str, headers: Headers, query: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what listens there; true of an unknown name."""
+    """Whether `host` is reachable from this machine only; true for an unknown name."""
     if _is_address(host):
         return ipaddress.ip_address(host).is_loopback
     if not host:
@@ -154,7 +154,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _is_address(name: str) -> bool:
-    """An address is no name that somebody else can make resolve to this machine."""
+    """Whether `name` is an address: unlike a name, it cannot be made to resolve to this machine."""
     try:
         ipaddress.ip_address(name)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Reads the bodies of requests, within the limits."""
+"""Reads request bodies within the limits."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from metropolis.types import MetropolisError
 
 ENCODINGS = ("identity", "gzip", "deflate")
 ANY_ZLIB = 32 + zlib.MAX_WBITS
-"""gzip or zlib, whichever it is."""
+"""zlib's wbits that detect gzip or zlib."""
 PIECE_BYTES = 64 << 10
-"""Unpacked at a time."""
+"""Maximum decompressed at once."""
 BADLY_ENCODED = "the body is not encoded as its Content-Encoding or Transfer-Encoding says"
 
 
 async def body_of(request: web.Request, connections: Connections) -> bytes:
-    """The whole body, unpacked; its bytes count until the request has been answered.
+    """Return the whole body, decompressed; its bytes count until the request is answered.
 
-    Raises MetropolisError, or web.HTTPException with what is wrong.
+    Raises MetropolisError, or web.HTTPException with the reason.
     """
     connection, limits = request.protocol, connections.limits
     assert isinstance(connection, ClientConnection)
     if (request.content_length or 0) > limits.body_bytes:
         raise _too_large(limits.body_bytes)
-    body = bytearray()  # many small pieces would take more memory than is counted
+    body = bytearray()  # a list of small pieces would take more memory than counted
     async for piece in _unpacked(request, limits):
         if len(body) + len(piece) > limits.body_bytes:
             raise _too_large(limits.body_bytes)
@@ -42,8 +42,8 @@ async def body_of(request: web.Request, connections: Connections) -> bytes:
 
 
 async def _unpacked(request: web.Request, limits: Limits) -> AsyncIterator[bytes]:
-    """Pieces of the body; those that were packed come one by one, so that others are served, too:
-    what 16 KiB unpack to may take a second."""
+    """Yield pieces of the body. Compressed ones yield to the event loop between pieces, as 16 KiB
+    may take a second to decompress."""
     encoding = request.headers.get("Content-Encoding", "identity").lower()
     if encoding not in ENCODINGS:
         raise web.HTTPUnsupportedMediaType(reason="Content-Encoding is neither gzip nor deflate")
@@ -64,7 +64,7 @@ async def _unpacked(request: web.Request, limits: Limits) -> AsyncIterator[bytes
 
 
 async def _received(request: web.Request, limits: Limits) -> AsyncIterator[bytes]:
-    """Pieces of the body as they come; raises web.HTTPRequestTimeout on a slow one."""
+    """Yield pieces of the body as they arrive; raises web.HTTPRequestTimeout on a slow one."""
     clock = asyncio.get_running_loop().time
     began_s, size = clock(), 0
     while True:

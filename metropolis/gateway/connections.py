@@ -1,13 +1,13 @@
-"""The connections of clients: a bound on their number, on the bytes of bodies, on slowness.
+"""Client connections: bounds on their number, on the bytes of bodies, and on slow clients.
 
 1. A connection waits for a request, sends one, or has one that is being answered (held).
-2. When there are too many, the one is dropped that has waited or sent for longest, those first that
-   have not had an answer yet; held ones never. If all are held, the new one is refused.
-3. When bodies take too much memory, the one is dropped that has been sending for longest.
-4. Of what a client sent nothing is repeated in answers or logs: malformed headers may hold keys.
+2. When there are too many connections, the one that has waited or sent for longest is dropped,
+   unanswered ones first, held ones never. If all are held, the new one is refused.
+3. When bodies take too much memory, the connection that has been sending for longest is dropped.
+4. Answers and logs never repeat what a client sent: malformed headers may contain keys.
 5. A connection counts from its acceptance on, before its TLS handshake.
-6. The kernel ends a connection whose client takes no byte of an answer for a time; without that,
-   clients that do not read hold their connections for ever.
+6. The kernel ends a connection whose client acknowledges no data of an answer for a time;
+   otherwise clients that do not read would hold their connections forever.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ from metropolis.gateway.response_builder import error_body
 VERSIONS = (HttpVersion10, HttpVersion11)
 RETRY_AFTER = {"Retry-After": "1"}
 LINE_BYTES_MAX = 8190
-"""Of a request's first line, and of each header."""
+"""Limit of a request's first line and of each header."""
 HEADERS_MAX = 128
 READ_BYTES = 64 << 10
-"""Parsed without a pause: as chunks of one byte they take 15 ms."""
+"""Maximum parsed at once: 15 ms if the chunks have one byte each."""
 TLS_RECORD_BYTES = 16 << 10
-"""The most that one record holds. asyncio reserves 256 KiB for each connection."""
+"""Maximum size of a TLS record. asyncio by default reserves 256 KiB for each connection."""
 LINGERING_S = 5.0
-"""How long the rest of a refused body is read, so that its client sees why."""
+"""How long the rest of a refused body is read, so that the client receives the error."""
 
 
 class Connections:
-    """All of one server, by what they do."""
+    """All connections of a server, by state."""
 
     def __init__(self, limits: Limits, refusals: Refusals) -> None:
         self.limits, self.refusals = limits, refusals
         self.open: set[ClientConnection] = set()
         self._new: dict[ClientConnection, float] = {}
-        """Wait and have not had an answer; since when, the longest first."""
+        """Waiting connections without an answer yet, with their start times, oldest first."""
         self._idle: dict[ClientConnection, float] = {}
-        """Wait and have had one."""
+        """Waiting connections that had an answer."""
         self._sending: dict[ClientConnection, float] = {}
         self._body_bytes = 0
 
     def add(self, connection: ClientConnection) -> bool:
-        """Whether there is room for one more; it waits."""
+        """Add a waiting connection; return False if there is no room."""
         if len(self.open) >= self.limits.connections and not self._drop_one():
             sentence = f"{len(self.open)} connections have requests: a new one is refused"
             self.refusals.add("connections", sentence)
@@ -64,32 +64,32 @@ class Connections:
         return True
 
     def remove(self, connection: ClientConnection) -> None:
-        """It has ended."""
+        """Remove an ended connection."""
         self.open.discard(connection)
         self._place(connection, None)
         self._release(connection)
 
     def waits(self, connection: ClientConnection) -> None:
-        """For a request."""
+        """Record that the connection waits for a request."""
         self._release(connection)
         if connection in self.open:
             self._place(connection, self._idle if connection.has_been_answered else self._new)
 
     def sends(self, connection: ClientConnection) -> None:
-        """The head of its request has come, and the body has not."""
+        """Record that the head of a request has arrived and its body has not."""
         if connection in self.open:
             self._place(connection, self._sending)
 
     def holds(self, connection: ClientConnection) -> None:
-        """Its request has come whole."""
+        """Record that a request has arrived completely."""
         self._place(connection, None)
 
     def is_waiting(self, connection: ClientConnection) -> bool:
-        """And no head of a request has come."""
+        """Whether the connection waits for the head of a request."""
         return connection.place is self._new or connection.place is self._idle
 
     def has_room(self, connection: ClientConnection, body_bytes: int) -> bool:
-        """Whether there is memory for so many more bytes of its body, which then are taken."""
+        """Reserve memory for `body_bytes` more of its body; return False if there is none."""
         while self._body_bytes + body_bytes > self.limits.bodies_bytes:
             slowest = next(
                 (c for c in self._sending if c.body_bytes or c is connection), connection
@@ -135,7 +135,7 @@ class Connections:
 
 
 class ClientConnection(web.RequestHandler):
-    """One connection."""
+    """The connection of one client."""
 
     __slots__ = (
         "_accepted",
@@ -163,14 +163,14 @@ class ClientConnection(web.RequestHandler):
         """The TCP connection."""
         self._head_timer: asyncio.TimerHandle | None = None
         self.body_bytes = 0
-        """Of the request that is being received or answered."""
+        """Size of the body that is being received or answered."""
         self.has_been_answered = False
-        """By an engine, and with 200."""
+        """Whether an engine answered one of its requests with 200."""
         self.place: dict[ClientConnection, float] | None = None
-        """Kept by `Connections`."""
+        """Set by `Connections`."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It is accepted, or its TLS handshake is over; refuse it if there are too many."""
+        """Called on acceptance or after the TLS handshake; refuse it if there are too many."""
         assert isinstance(transport, asyncio.Transport)
         if self._accepted is not None or self.accept(transport):
             super().connection_made(transport)
@@ -180,7 +180,7 @@ class ClientConnection(web.RequestHandler):
             transport.close()
 
     def accept(self, transport: asyncio.Transport) -> bool:
-        """Count it, if there is room; `transport` is the TCP connection."""
+        """Count the connection if there is room; `transport` is the TCP connection."""
         if hasattr(transport, "max_size"):
             transport.max_size = READ_BYTES
         stall_ms = int(1000 * self._connections.limits.stall_s)
@@ -190,29 +190,29 @@ class ClientConnection(web.RequestHandler):
         return self._connections.add(self)
 
     def forget(self) -> None:
-        """It has ended, perhaps in its handshake."""
+        """Stop counting an ended connection, including one that ended in its handshake."""
         self._stop_timer()
         self._connections.remove(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Forget it."""
+        """See `asyncio.Protocol`."""
         self.forget()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """A request's head has a limited time from its first byte on."""
+        """Start the time limit of a request's head at its first byte."""
         if data and self._head_timer is None and self._connections.is_waiting(self):
             header_s = self._connections.limits.header_s
             self._head_timer = asyncio.get_running_loop().call_later(header_s, self._too_slow)
         try:
             super().data_received(data)
-        except Exception as error:  # noqa: BLE001 -- whatever a parser may raise of hostile bytes
+        except Exception as error:  # noqa: BLE001 -- parsers may raise anything on hostile bytes
             self._connections.refusals.add("malformed", _malformed(error))
             self.abort()
 
     def head_received(self, request: web.BaseRequest) -> None:
-        """The server begins with `request`; raises ConnectionError if it is of another protocol,
-        in which no answer could be written."""
+        """Called when the server starts on `request`; raises ConnectionError on another protocol,
+        in which no answer can be written."""
         self._stop_timer()
         if request.version not in VERSIONS:
             self._connections.refusals.add("malformed", "a request is not of HTTP/1.0 or HTTP/1.1")
@@ -226,7 +226,7 @@ class ClientConnection(web.RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """Errors that no handler has seen are written as OpenAI does; then it waits again."""
+        """Convert errors raised outside handlers to OpenAI's format, then wait for a request."""
         self._stop_timer()
         if isinstance(resp, web.HTTPException):
             resp = error_response(resp.status, resp.reason)
@@ -241,14 +241,14 @@ class ClientConnection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,  # noqa: ARG002 -- repeats what the client sent
     ) -> web.StreamResponse:
-        """The answer to a malformed request; raises ConnectionError when its client has left."""
+        """Answer a malformed request; raises ConnectionError when its client disconnected."""
         if isinstance(exc, ConnectionError):
             raise exc
         if isinstance(exc, http_exceptions.HttpProcessingError):
             status, sentence = 400, _malformed(exc)
             self._connections.refusals.add("malformed", sentence)
         else:
-            sentence = "the gateway failed; its log says why"
+            sentence = "the gateway failed; see its log"
             told = "".join(traceback.format_exception(exc))
             self.logger.error(
                 "a request failed: %s", redacted(told, request.headers, request.query_string)
@@ -260,7 +260,7 @@ class ClientConnection(web.RequestHandler):
         return response
 
     def log_exception(self, *args: object, **options: object) -> None:
-        """What is wrong with the rest of a body that is not read any more is malformed, too."""
+        """Count an error in the unread rest of a body as malformed."""
         error = options.get("exc_info")
         if isinstance(error, web.RequestPayloadError):
             self._connections.refusals.add("malformed", _malformed(error))
@@ -268,7 +268,7 @@ class ClientConnection(web.RequestHandler):
             super().log_exception(*args, **options)
 
     def abort(self) -> None:
-        """Drop it."""
+        """Drop the connection."""
         self.force_close()
         if self._accepted is not None:
             self._accepted.abort()
@@ -300,9 +300,9 @@ class TLSConnection(SSLProtocol):
             loop,
             connection,
             tls,
-            None,  # type: ignore[arg-type]  # no one waits for the handshake
+            None,  # type: ignore[arg-type]  # no waiter for the handshake
             server_side=True,
-            ssl_handshake_timeout=handshake_s,  # type: ignore[arg-type]  # a float is right, too
+            ssl_handshake_timeout=handshake_s,  # type: ignore[arg-type]  # a float is valid, too
         )
         self._connection = connection
 
@@ -315,7 +315,7 @@ class TLSConnection(SSLProtocol):
             transport.abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """asyncio tells the connection only if its handshake is over."""
+        """asyncio notifies the connection only if its handshake is complete."""
         self._connection.forget()
         super().connection_lost(exc)
 
@@ -323,13 +323,13 @@ class TLSConnection(SSLProtocol):
 def error_response(
     status: int, sentence: str, headers: dict[str, str] | None = None, code: str | None = None
 ) -> web.Response:
-    """An error of ours, as OpenAI writes them."""
+    """Return an error response in OpenAI's format."""
     body = error_body(status, sentence, code)
     return web.json_response(body, status=status, headers=headers)
 
 
 def _written(status: int, sentence: str, headers: dict[str, str] | None = None) -> bytes:
-    """The same, where there is no request to answer."""
+    """Return an error response as bytes, for connections without a request."""
     content = json.dumps(error_body(status, sentence)).encode()
     fields = {
         "Content-Type": "application/json; charset=utf-8",
@@ -343,7 +343,7 @@ def _written(status: int, sentence: str, headers: dict[str, str] | None = None) 
 
 
 def _malformed(error: BaseException) -> str:
-    """Without what the client sent, which the messages of aiohttp repeat."""
+    """Describe `error` without the client's data, which aiohttp's messages repeat."""
     if isinstance(error, http_exceptions.LineTooLong):
         return f"the request has a line of more than {LINE_BYTES_MAX} bytes"
     return f"the request is not well-formed HTTP/1.1 or has more than {HEADERS_MAX} headers"

@@ -168,8 +168,7 @@ class EngineClient:
 
     @property
     def is_known(self) -> bool:
-        """Whether it is SGLang or vLLM: both continue a chat's last message and count tokens in
-        every event."""
+        """SGLang or vLLM, which continue a chat's last message and count tokens in every event."""
         return self.traits.kind in (SGLANG, VLLM)
 
     async def ask(
@@ -261,7 +260,7 @@ class EngineClient:
         await self._checks.close()
 
     def lost(self, error: Exception) -> EngineLostError:
-        """Convert `error` for clients; probe the traits again, as another engine may answer next."""
+        """Convert `error` for clients; reprobe traits, as another engine may answer next."""
         if isinstance(error, AnswerLimitError):
             return EngineLostError(
                 f"the answer of the engine at {self.name} {error}", is_final=True

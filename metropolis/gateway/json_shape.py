@@ -1,8 +1,7 @@
-"""How costly a JSON text is to decode, found without decoding it.
+"""Bounds the cost of decoding a JSON text without decoding it.
 
-Decoding holds the interpreter's lock from beginning to end: 16 MiB of empty lists take 0.7 s and
-some 400 MB. So depth and number of values are bounded before. Texts are read in pieces, none of
-which takes long.
+Decoding holds the GIL throughout: 16 MiB of empty lists take 0.7 s and some 400 MB. So the depth
+and the number of values are bounded first. Texts are scanned in pieces, each in a short time.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ import numpy as np
 from metropolis.types import MetropolisError
 
 DEPTH_MAX = 64
-"""Arrays and objects in each other."""
+"""Maximum nesting of arrays and objects."""
 WEIGHT_MAX = 1 << 20
-"""Of all values: numbers weigh 1, strings 4, arrays, objects and members of objects 16."""
+"""Maximum total weight: numbers weigh 1, strings 4, arrays, objects and members of objects 16."""
 STRING_WEIGHT, STRUCTURE_WEIGHT = 4, 16
 PIECE_BYTES = 256 << 10
 _OTHERS = bytes(set(range(256)) - set(b'"[]{},:'))
@@ -22,11 +21,11 @@ _NO_BRACKETS = b",:"
 
 
 def check_shape(text: bytes) -> None:
-    """Raises MetropolisError when `text`, if it is JSON, would be too costly to decode."""
+    """Raise MetropolisError if `text`, when it is JSON, is too costly to decode."""
     opening = text.count(b"[") + text.count(b"{")
     structures = STRUCTURE_WEIGHT * (opening + text.count(b":"))
     weight = structures + STRING_WEIGHT * text.count(b'"') + text.count(b",")
-    if opening > DEPTH_MAX or weight > WEIGHT_MAX:  # or so it seems, with what stands in strings
+    if opening > DEPTH_MAX or weight > WEIGHT_MAX:  # an upper bound: it includes strings
         _check_pieces(text)
 
 
@@ -57,14 +56,14 @@ def _check_pieces(text: bytes) -> None:
 
 
 def _end(text: bytes, begin: int) -> int:
-    """The end of the piece that begins there: not within an escape."""
+    """Return the end of the piece from `begin`, which never splits an escape sequence."""
     piece = text[begin : begin + PIECE_BYTES]
     backslashes = len(piece) - len(piece.rstrip(b"\\"))
     return begin + len(piece) + backslashes % 2
 
 
 def _depths(brackets: bytes, depth: int) -> tuple[int, int]:
-    """The depth where it is greatest and at the end, if it is `depth` at the beginning."""
+    """Return the greatest and the last depth of `brackets`, which start at `depth`."""
     if not brackets:
         return depth, depth
     codes = np.frombuffer(brackets, np.uint8)

@@ -1,6 +1,6 @@
-"""Keys of clients, from a file of lines `tenant key`; and those of engines, from the environment.
+"""Keys of clients, from a file of lines `tenant key`, and of engines, from the environment.
 
-Sentences name file and line, never what stands there: it may be a key.
+Messages give file and line, never the line's content: it may be a key.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ KEY_CHARACTERS_MIN = 16
 TENANT_CHARACTERS_MAX = 64
 FILE_BYTES_MAX = 1 << 20
 ENGINE_KEY = "METROPOLIS_ENGINE_KEY"
-"""The variable for all engines; METROPOLIS_ENGINE_KEY_1 is for the first, and goes before it."""
+"""The variable for all engines; for the first, METROPOLIS_ENGINE_KEY_1 takes precedence."""
 
 
 class Keys:
-    """The keys in `file`; `said` is told when others may read it. Raises MetropolisError."""
+    """The keys in `file`; `said` receives warnings and reload messages. Raises MetropolisError."""
 
     def __init__(self, file: Path, said: Callable[[str], None]) -> None:
         self._file, self._said = file, said
         self._tenants = self._read()
 
     def tenant_of(self, keys: Iterable[str]) -> str | None:
-        """Whose one of `keys` is; None: nobody's. Takes equally long for every wrong key."""
+        """Return the owner of one of `keys`, or None; takes equally long for every wrong key."""
         found = None
         for key in keys:
             digest = _digest(key)
@@ -38,15 +38,15 @@ class Keys:
         return found
 
     def reload(self) -> None:
-        """Read the file again; the former keys stay if it has faults."""
+        """Read the file again; keep the former keys if it is invalid."""
         try:
             self._tenants = self._read()
             self._said(f"{self._file}: {len(self._tenants)} keys")
         except MetropolisError as error:
-            self._said(f"{error}; the former keys stay")
+            self._said(f"{error}; the former keys remain")
 
     def _read(self) -> dict[bytes, str]:
-        """Tenants by the digest of their keys."""
+        """Return tenants by the digest of their keys."""
         try:
             with self._file.open("rb") as file:
                 mode = os.fstat(file.fileno()).st_mode
@@ -60,7 +60,7 @@ class Keys:
             if line.strip() and not line.lstrip().startswith("#"):
                 tenant, digest = _parsed(line, f"{self._file}, line {number}")
                 if digest in tenants:
-                    raise MetropolisError(f"{self._file}, line {number}: a key that is there twice")
+                    raise MetropolisError(f"{self._file}, line {number}: a duplicate key")
                 tenants[digest] = tenant
         if not tenants:
             raise MetropolisError(f"{self._file}: no keys; write lines like: tenant key")
@@ -70,7 +70,7 @@ class Keys:
 
 
 def engine_key(number: int) -> str | None:
-    """The key of the engine that stands there among `--engine`, from 1; None: it has none."""
+    """Return the key of the `number`-th `--engine`, counted from 1, or None."""
     own = f"{ENGINE_KEY}_{number}"
     name = own if own in os.environ else ENGINE_KEY
     key = os.environ.get(name)
@@ -101,5 +101,5 @@ def _is_word(key: str) -> bool:
 
 
 def _digest(key: str) -> bytes:
-    """So that comparisons tell nothing of a key's length, and memory holds none."""
+    """Hash a key, so that comparisons do not reveal its length and memory contains no key."""
     return hashlib.sha256(key.encode(errors="surrogateescape")).digest()

@@ -1,4 +1,4 @@
-"""What is refused before it becomes a request: counted by reason, and logged now and then."""
+"""Refusals before a request is parsed: counted by reason, and logged at a limited rate."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable
 from math import inf
 
 EVERY_S = 10.0
-"""Of one reason at most one line in so many seconds."""
+"""Minimum time between two log lines for the same reason."""
 
 
 class Refusals:
-    """Adds to `counts` by reason; `said` is told lines."""
+    """Adds to `counts` by reason; `said` receives log lines."""
 
     def __init__(
         self,
@@ -25,7 +25,7 @@ class Refusals:
         self._told: Counter[str] = Counter()
 
     def add(self, reason: str, sentence: str) -> None:
-        """One more; `sentence` may hold nothing that a client sent."""
+        """Count one; `sentence` may contain nothing that a client sent."""
         self._counts[reason] += 1
         now_s = self._clock()
         if now_s - self._told_s.get(reason, -inf) < EVERY_S:

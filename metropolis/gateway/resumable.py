@@ -1,9 +1,9 @@
-"""Which requests can be gone on with in the middle of their answer, and how the rest is asked for.
+"""Which requests can be resumed in the middle of their answer, and how to request the rest.
 
-Engines know no preemption from outside, but prompt and answer so far make the next prompt, which
-their prefix caches keep cheap (Agentix §4.2.2). Of a chat, SGLang and vLLM continue the last
-message. A body with a field that is not named here is let alone: nobody knows what it means in the
-middle of an answer.
+Engines offer no preemption from outside, but prompt and partial answer form the next prompt, which
+their prefix caches make cheap (Agentix §4.2.2). SGLang and vLLM continue the last message of a
+chat. A body with a field that is not listed here is never resumed: the field's effect in the middle
+of an answer is unknown.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from metropolis.gateway.request_parsing import with_fields
 from metropolis.gateway.routes import CHATS, COMPLETIONS
 
 EVERY_USAGE = {"include_usage": True, "continuous_usage_stats": True}
-"""Tokens so far in every event; SGLang and vLLM know it."""
+"""Token counts in every event, which SGLang and vLLM support."""
 
 
 class _Options(msgspec.Struct, forbid_unknown_fields=True):
@@ -26,7 +26,7 @@ class _Options(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Body(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What both have; `Any` means the same at the beginning of an answer and in its middle."""
+    """Fields of both; those of type `Any` have the same effect when an answer is resumed."""
 
     stream: bool | None = None
     stream_options: _Options | None = None
@@ -60,7 +60,7 @@ class _Body(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def is_alone(self) -> bool:
-        """One free text, of which no token depends on those before but by the prompt."""
+        """One unconstrained text whose tokens depend on earlier ones only through the prompt."""
         penalties = self.frequency_penalty or self.presence_penalty
         is_free = self.response_format is None and self.repetition_penalty in (None, 1)
         return self.n in (None, 1) and not penalties and is_free
@@ -75,8 +75,8 @@ class _Completion(_Body, kw_only=True):
 
     @property
     def is_plain(self) -> bool:
-        """Whether a second answer can be appended to the first; offsets only where they are ours
-        to count."""
+        """Whether a second answer can be appended to the first; in streams, logprobs rule it out,
+        as their offsets are the engine's."""
         is_alone = self.is_alone and self.best_of in (None, 1) and not self.echo
         is_limited = self.max_tokens is not None
         return is_alone and is_limited and not self.suffix and not (self.logprobs and self.stream)
@@ -105,63 +105,63 @@ class _Chat(_Body, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Continuable:
-    """A request whose answer may come in parts."""
+    """A request whose answer may be assembled from parts."""
 
     body: bytes
     asked: _Completion | _Chat
     counts: bool
-    """Whether its engines say in every event how many tokens there are."""
+    """Whether its engines count tokens in every event."""
 
     @property
     def is_chat(self) -> bool:
-        """A chat, and no completion."""
+        """Whether it is a chat rather than a completion."""
         return isinstance(self.asked, _Chat)
 
     @property
     def is_joined(self) -> bool:
-        """The client gets one answer, though engines are asked for streams."""
+        """Whether the client gets one answer although engines stream."""
         return not self.asked.stream
 
     @property
     def max_tokens(self) -> int | None:
-        """None: no limit but the engine's."""
+        """The client's limit; None if only the engine's applies."""
         if isinstance(self.asked, _Chat) and self.asked.max_completion_tokens is not None:
             return self.asked.max_completion_tokens
         return self.asked.max_tokens
 
     @property
     def wants_usage(self) -> bool:
-        """At the end of its stream."""
+        """Whether the client wants usage at the end of its stream."""
         options = self.asked.stream_options
         return options is not None and bool(options.include_usage)
 
     @property
     def wants_every_usage(self) -> bool:
-        """In every event."""
+        """Whether the client wants usage in every event."""
         options = self.asked.stream_options
         return options is not None and bool(options.continuous_usage_stats)
 
     def is_edge(self, piece: str) -> bool:
-        """Whether an answer whose last piece has this text is taken up as it stands: templates of
-        chats cut white space off, and what has no text may be a part of a character."""
+        """Whether an answer that ends with `piece` can be resumed there: chat templates strip white
+        space, and a piece without text may be part of a character."""
         return bool(piece) and not (self.is_chat and piece[-1].isspace())
 
     def first(self) -> bytes:
-        """The body that asks for the answer from its beginning."""
+        """Return the body that requests the answer from its beginning."""
         return with_fields(self.body, self._streamed())
 
     @property
     def wants_ids(self) -> bool:
-        """Engines are asked which tokens there are: a prompt of these is not tokenized otherwise.
+        """Whether engines return token ids: a prompt of these cannot be tokenized differently.
 
-        Chats take none, and text that is held back, as it may be a stop string, would be lost.
+        Chats accept no ids, and text held back as a possible stop string would be lost.
         """
         return self.counts and not self.is_chat and not self.asked.stop
 
     def rest(self, text: str, tokens: int, ids: list[int] | None) -> bytes:
-        """The body that asks for what comes after `text`, of so many `tokens`.
+        """Return the body that requests the continuation of `text`, which has `tokens` tokens.
 
-        With `ids`, of the prompt and of the text, these are the prompt.
+        If given, the token `ids` of prompt and text form the new prompt.
         """
         fields = self._streamed()
         if isinstance(self.asked, _Chat):
@@ -186,10 +186,10 @@ class Continuable:
 
 
 def continuable(path: str, body: bytes, *, preempts: bool, is_known: bool) -> Continuable | None:
-    """What there is to `body`; None if its answer cannot be taken up in the middle.
+    """Parse `body`; return None if its answer cannot be resumed.
 
-    Only for a policy that `preempts` are answers joined, or tokens counted; `is_known` says that
-    the engines are SGLang's or vLLM's, which chats need.
+    Answers are joined and tokens counted only for a policy that `preempts`; `is_known` means that
+    all engines are SGLang or vLLM, which chats require.
     """
     if not preempts and b'"stream"' not in body:
         return None
@@ -202,7 +202,7 @@ def continuable(path: str, body: bytes, *, preempts: bool, is_known: bool) -> Co
         else:
             return None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None  # something else is asked for; or the engine will say what is wrong
+        return None  # not resumable, or an invalid body that the engine will report
     if not asked.is_plain or not (asked.stream or preempts):
         return None
     return Continuable(body, asked, preempts and is_known)

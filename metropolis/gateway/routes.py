@@ -1,4 +1,4 @@
-"""The routes of engines: what generates and is ordered, and what is passed on as it comes.
+"""The routes of engines: ordered ones, which generate, and those forwarded without ordering.
 
 Routes that change an engine (weights, caches, adapters, aborts) are in neither list.
 """
@@ -15,17 +15,17 @@ ORDERED = {
     RESPONSES: frozenset(("priority",)),
     MESSAGES: frozenset[str](),
 }
-"""Each with those of the gateway's fields that SGLang's and vLLM's bodies have."""
+"""By route, those of the gateway's fields that SGLang's and vLLM's bodies have."""
 ONE_RESPONSE = f"{RESPONSES}/{{response:[A-Za-z0-9_-]+}}"
-"""Other characters, like those of `..`, could name another route of the engine."""
+"""Other characters, such as those of `..`, could form another route of the engine."""
 OF_RESPONSES = (
     ("GET", ONE_RESPONSE),
     ("DELETE", ONE_RESPONSE),
     ("POST", f"{ONE_RESPONSE}/cancel"),
 )
-"""Go to the engine that has made the response."""
+"""Routes served by the engine that generated the response."""
 SERVER_INFO = ("/server_info", "/get_server_info")
-"""Hold the engine's keys, which the gateway removes."""
+"""Routes whose answers contain the engine's keys, which the gateway removes."""
 PASSED = (
     *(
         ("POST", path)

@@ -1,4 +1,4 @@
-"""The HTTP side: OpenAI's routes, health, metrics, and an orderly end."""
+"""The HTTP server: OpenAI's routes, health, metrics, graceful shutdown."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ from metropolis.policy.faults import PluginError, RequestRefusedError
 from metropolis.types import MetropolisError
 
 HEALTH = "/health"
-"""What balancers of load ask without a key; without one it tells no addresses of engines."""
+"""For load balancers, which have no key; without a key the answer omits engine addresses."""
 REFUSED = {
-    "host": "a request was refused for its host; see --allow-host",
-    "origin": "a request of a web page was refused; see --allow-origin",
-    "key": "a request without a right key was refused",
+    "host": "a request was refused because of its host; see --allow-host",
+    "origin": "a request from a web page was refused; see --allow-origin",
+    "key": "a request without a valid key was refused",
 }
-"""How the log calls it."""
+"""Log messages by reason."""
 BACKLOG = 4096
 GRACE_S = 5.0
-"""How long connections may take to close."""
+"""Timeout for connections to close."""
 DEFAULTS, OPEN = Limits(), Access()
 TENANT = web.RequestKey("tenant", str)
-"""Whose key a request has."""
+"""The owner of a request's key."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -67,7 +67,7 @@ class Server:
         self._is_draining = False
         self._handlings: set[asyncio.Task[object] | None] = set()
         self._open = 0
-        """Requests whose body has come."""
+        """Requests with a complete body that are unanswered."""
         self._all_answered = asyncio.Event()
         self._all_answered.set()
         self._listening: asyncio.Server | None = None
@@ -84,7 +84,7 @@ class Server:
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=GRACE_S)
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> str:
-        """Listen there, at a free port if it is 0; returns the URL. Raises MetropolisError."""
+        """Listen, at a free port if `port` is 0; returns the URL. Raises MetropolisError."""
         await self._gateway.start()
         await self._runner.setup()
         server = self._runner.server
@@ -112,18 +112,18 @@ class Server:
 
     @property
     def unanswered(self) -> int:
-        """So many requests that have come whole."""
+        """Number of completely received requests without an answer."""
         return self._open
 
     async def drain(self) -> None:
-        """Take no more requests, answer those that have come whole, and close."""
+        """Accept no more requests, answer those completely received, and close."""
         self._is_draining = True
         self._stop_listening()
         await self._all_answered.wait()
         await self.close()
 
     async def close(self) -> None:
-        """Close everything; what has not been answered is broken off."""
+        """Close everything; break off unfinished answers."""
         for handling in self._handlings:
             if handling is not None:
                 handling.cancel()
@@ -137,7 +137,7 @@ class Server:
 
     @web.middleware
     async def _middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Errors as OpenAI writes them."""
+        """Convert errors to OpenAI's format and count requests by tenant."""
         handling = asyncio.current_task()
         self._handlings.add(handling)
         status = LEFT
@@ -174,7 +174,7 @@ class Server:
         except MetropolisError as error:
             return error_response(_status_of(error), str(error))
         except ConnectionError:
-            return web.Response()  # nobody is there to read it
+            return web.Response()  # the client disconnected
         except web.HTTPException as error:
             retry_after = error.headers.get("Retry-After")
             headers = None if retry_after is None else {"Retry-After": retry_after}
@@ -182,7 +182,7 @@ class Server:
             return error_response(error.status, sentence, headers)
 
     async def _let_pages_read(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Those that are allowed, whatever the engine has said of it."""
+        """Replace the engine's CORS headers by those for allowed web pages."""
         if allowed := self._access.cors(request.headers):
             for name in {name.lower() for name in response.headers}:
                 if name.startswith("access-control-allow-origin"):
@@ -190,7 +190,7 @@ class Server:
             response.headers.extend(allowed)
 
     def _handed_on(self, request: web.Request) -> CIMultiDict[str]:
-        """The headers that engines get."""
+        """Return the headers to forward to engines."""
         return CIMultiDict(
             (name, value) for name, value in request.headers.items() if self._access.handed_on(name)
         )
@@ -206,7 +206,7 @@ class Server:
         request: web.Request,
         answer: Callable[[web.Request, bytes], Awaitable[web.StreamResponse]],
     ) -> web.StreamResponse:
-        """Answer a request that has come whole, even at the end of the gateway."""
+        """Answer a completely received request, even while draining."""
         body = await body_of(request, self._connections)
         if self._is_draining:
             return error_response(503, "the gateway is shutting down", {"Connection": "close"})
@@ -257,7 +257,7 @@ class Server:
         return web.Response(body=reply.whole, status=reply.status, headers=headers)
 
     async def _model(self, request: web.Request) -> web.Response:
-        """Not every engine has this page."""
+        """Answer from the list of models, as not every engine has this route."""
         reply = await self._gateway.get("/v1/models", self._handed_on(request))
         reply.close()
         if reply.status != 200:
@@ -308,5 +308,5 @@ def _status_of(error: MetropolisError) -> int:
 
 
 def _reason(error: OSError) -> str:
-    """asyncio writes sentences of its own; errors of names have negative numbers."""
+    """asyncio replaces messages by its own; name resolution errors have negative numbers."""
     return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror)

@@ -1,4 +1,4 @@
-"""A stream on its way to the client, and how it ends when its engine is lost."""
+"""Forwards a stream to the client, and ends it with an error when its engine is lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def stream(
     headers: Sequence[tuple[str, str]],
     pieces: AsyncIterator[bytes],
 ) -> web.StreamResponse:
-    """Hand on piece for piece; a stream that is broken off says so, and has no proper end."""
+    """Forward `pieces`; a broken stream gets an error event and no regular end."""
     response = web.StreamResponse(status=status, headers=headers)
     try:
         await response.prepare(request)
@@ -33,7 +33,7 @@ async def stream(
 
 
 def error_event(path: str, sentence: str) -> bytes:
-    """What ends a stream of that route, as its clients expect it."""
+    """Return the error event that ends a stream, in the format of its route."""
     if path == MESSAGES:
         error = {"type": "api_error", "message": sentence}
         return _written({"type": "error", "error": error}, b"event: error\n")

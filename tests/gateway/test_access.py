@@ -153,7 +153,7 @@ def test_keys_of_engines_come_from_the_environment(monkeypatch: pytest.MonkeyPat
         ("# only this\n", "no keys"),
         (f"{ALICE}\n", "line 1: 1 words; write a tenant and a key"),
         (f"a {ALICE}\nb {ALICE} c\n", "line 2: 3 words"),
-        (f"a {ALICE}\n\nb {ALICE}\n", "line 3: a key that is there twice"),
+        (f"a {ALICE}\n\nb {ALICE}\n", "line 3: a duplicate key"),
         ("a short\n", "line 1: write a key of at least 16"),
         ("a \xff0123456789abcdef\n", "line 1: write a key of at least 16"),
         (f"{'a' * 65} {ALICE}\n", "line 1: write a tenant of at most 64"),
@@ -188,7 +188,7 @@ def test_a_key_file_is_read_again_and_kept_if_it_has_faults(tmp_path: Path) -> N
     (tmp_path / "keys").write_text("bob\n")
     keys.reload()
     (line,) = told
-    assert line.endswith("keys, line 1: 1 words; write a tenant and a key; the former keys stay")
+    assert line.endswith("keys, line 1: 1 words; write a tenant and a key; the former keys remain")
     assert keys.tenant_of([ALICE]) == "alice"
     (tmp_path / "keys").write_text(f"bob {BOB}\n")
     keys.reload()
