@@ -1,4 +1,4 @@
-"""The gateway as the backend of a run in the same process: engines, a policy, a dispatcher."""
+"""The gateway as an in-process backend of a run: engines, a policy, a dispatcher."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from metropolis.types import MetropolisError
 
 IDLE_S = 60.0
 QUEUE_LIMIT = 1 << 20
-"""The client holds back what is too much."""
+"""Large, as the client limits its own requests."""
 RETRY_S = 1.0
 AWAY_S = 1.0
-"""No engine answers for so long: the client is told, which waits as it does for any server."""
+"""Time without any engine after which requests fail; the client retries as with any server."""
 SHOWN_ENGINES = 8
 
 T = TypeVar("T")
 
 
 class LocalGateway:
-    """A backend before the engines that `specs` name, as `metropolis gateway` has them.
+    """A backend with the engines of `specs`, in the format of `metropolis gateway`.
 
-    `at_once` requests are at an engine at most. An engine gets the key that `engine_key` finds for
-    it, or else OPENAI_API_KEY's. Requests carry their program, function and step. `said` is told
-    what engines say first, and when one is lost or comes back; while none answers, requests are met
-    with UnreachableError. `sends_seed` False leaves out sampling seeds.
+    An engine has at most `at_once` requests. It gets the key that `engine_key` finds for it, or
+    else that of OPENAI_API_KEY. Requests carry their program, function and step. `said` receives
+    the result of each engine's first probe, and a message when one is lost or returns; while none
+    answers, requests raise UnreachableError. `sends_seed` False omits sampling seeds.
     """
 
     def __init__(
@@ -76,12 +76,12 @@ class LocalGateway:
 
     def __getstate__(self) -> NoReturn:
         raise MetropolisError(
-            "a gateway in this process has no workers elsewhere; start `metropolis gateway` and "
-            "give them its URL"
+            "an in-process gateway cannot serve other processes; start `metropolis gateway` and "
+            "give the workers its URL"
         )
 
     async def check(self) -> None:
-        """Ask an engine for its models."""
+        """Request an engine's models."""
         front = await self._front(self._headers)
         try:
             models = await wire.models_of(front, "models")
@@ -90,12 +90,12 @@ class LocalGateway:
         self.name = wire.choose_model(str(self), self._wanted, models)
 
     async def complete(self, request: Request) -> Completion:
-        """The whole answer."""
+        """Return the whole answer."""
         front = await self._front(self._headers | headers_of(request))
         return await wire.ask(front, path_of(request), self._body_of(request), request)
 
     async def stream(self, request: Request) -> AsyncGenerator[str | Completion, None]:
-        """The answer's pieces, and at last the whole."""
+        """Yield the answer's pieces, then the whole answer."""
         front = await self._front(self._headers | headers_of(request))
         async for item in wire.stream(front, path_of(request), self._body_of(request), request):
             yield item
@@ -123,11 +123,11 @@ class LocalGateway:
 
 
 class _EngineClient(EngineClient):
-    """Remembers what was told of it last."""
+    """Keeps the last message about the engine."""
 
     def __init__(self, spec: str, api_key: str | None) -> None:
         super().__init__(spec, api_key)
-        self.sentence = f"the engine at {self.name} has not been asked yet"
+        self.sentence = f"the engine at {self.name} has not been probed yet"
 
     async def probe(self) -> tuple[bool, str]:
         """See EngineClient."""
@@ -142,7 +142,7 @@ class _EngineClient(EngineClient):
 
 
 class _Admission(Admission):
-    """Nobody waits here for engines of which none answers: `away` says so to whoever would."""
+    """Fails waiting requests with the error of `away` while no engine answers."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class _Admission(Admission):
         super().__init__(policy, dispatcher, at_once, QUEUE_LIMIT)
         self._away = away
         self._until_s: float | None = None
-        """Who waits then, by the event loop's clock, is told; None: an engine answers."""
+        """When waiting requests fail, by the event loop's clock; None while an engine answers."""
         self._limits: set[asyncio.Timeout] = set()
 
     async def place(
@@ -186,7 +186,7 @@ class _Admission(Admission):
 
 
 class _Front:
-    """The gateway, as `wire` asks a server."""
+    """The gateway as a server for `wire`."""
 
     def __init__(self, gateway: Gateway, headers: dict[str, str], meter: Meter) -> None:
         self._gateway, self._headers = gateway, headers
@@ -213,7 +213,7 @@ class _Front:
             pieces = relayed.pieces()
             async for event in events_in(pieces, form, self.called, asked.where):
                 yield event
-            async for _ in pieces:  # up to the proper end
+            async for _ in pieces:  # up to the regular end
                 pass
 
     @asynccontextmanager

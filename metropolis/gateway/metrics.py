@@ -1,4 +1,4 @@
-"""What the gateway counts, as Prometheus reads it (text format 0.0.4)."""
+"""The gateway's metrics in Prometheus's text format 0.0.4."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from prometheus_client.registry import Collector
 
 BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
 OTHER = "other"
-"""Stands for the functions beyond those that are told apart."""
+"""Label of all functions beyond the maximum number of distinct names."""
 
 
 class Metrics:
-    """Of one gateway."""
+    """Counters and histograms of one gateway."""
 
     def __init__(self) -> None:
         self.requests: Counter[tuple[str, str, int]] = Counter()
-        """By engine (none: it was at no engine), function, status."""
+        """By engine (empty if the request was at none), function, status."""
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         self.latency = self._histogram("latency", "From a request's arrival to its answer's end.")
         self.queueing = self._histogram(
-            "queueing", "How long a request that was answered was at no engine."
+            "queueing", "Time that an answered request spent at no engine."
         )
         self.passed: Counter[tuple[str, str, int]] = Counter()
-        """Not ordered, by engine, route, status."""
+        """Unordered requests by engine, route, status."""
         self.turned_away: Counter[str] = Counter()
-        """By reason: what was refused before it became a request."""
+        """Refusals before a request is parsed, by reason."""
         self.tenants: Counter[tuple[str, int]] = Counter()
-        """Requests by whose key they had, and status."""
+        """Requests by tenant (owner of the key) and status."""
         self.aborted = self.retried = self.refused = self.preempted = 0
 
     def _histogram(self, name: str, what: str) -> Histogram:
@@ -52,17 +52,17 @@ class Metrics:
         programs: int,
         connections: int = 0,
     ) -> str:
-        """All of it; `up` and `at_work` by engine."""
+        """Return all metrics as text; `up` and `at_work` are by engine."""
         shown = (
             _counter(
                 "requests",
-                "Requests that have ended; 499: the client left, 502: the engine was lost.",
+                "Requests ended; 499: the client disconnected, 502: the engine was lost.",
                 ("engine", "function", "status"),
                 self.requests.items(),
             ),
             _counter(
                 "passed",
-                "Requests that no policy orders.",
+                "Requests forwarded without ordering.",
                 ("engine", "route", "status"),
                 self.passed.items(),
             ),
@@ -71,19 +71,19 @@ class Metrics:
             ),
             _counter(
                 "turned_away",
-                "What was refused before it became a request.",
+                "Refusals before a request is parsed.",
                 ("reason",),
                 [((reason,), count) for reason, count in self.turned_away.items()],
             ),
             _gauge("engine_up", "Whether the engine answers.", up),
             _gauge("running_requests", "Requests at the engine.", at_work),
-            _gauge("connections", "Connections of clients.", connections),
-            _gauge("queue_length", "Requests that wait in the gateway.", waiting),
+            _gauge("connections", "Client connections.", connections),
+            _gauge("queue_length", "Requests waiting in the gateway.", waiting),
             _gauge("programs", "Programs that have not ended.", programs),
-            _counter("aborted", "Requests whose client has left.", (), [((), self.aborted)]),
-            _counter("retried", "Requests sent anew, their engine lost.", (), [((), self.retried)]),
-            _counter("preempted", "Requests put back by the policy.", (), [((), self.preempted)]),
-            _counter("refused", "Requests refused, the queue full.", (), [((), self.refused)]),
+            _counter("aborted", "Requests of clients that left.", (), [((), self.aborted)]),
+            _counter("retried", "Retries after an engine was lost.", (), [((), self.retried)]),
+            _counter("preempted", "Preemptions by the policy.", (), [((), self.preempted)]),
+            _counter("refused", "Requests refused by a full queue.", (), [((), self.refused)]),
         )
         return (generate_latest(_Shown(shown)) + generate_latest(self._registry)).decode()
 
@@ -109,7 +109,7 @@ def _counter(
 
 
 def _gauge(name: str, what: str, values: Mapping[str, int] | int) -> Metric:
-    """One value, or one by engine."""
+    """Return a gauge of one value, or of one value per engine."""
     if isinstance(values, int):
         return GaugeMetricFamily(f"metropolis_{name}", what, values)
     metric = GaugeMetricFamily(f"metropolis_{name}", what, labels=("engine",))

@@ -1,4 +1,4 @@
-"""One gateway, one set of models: engines that serve others are refused, with the names."""
+"""Checks that all engines of a gateway serve the same models."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ class _List(msgspec.Struct):
 
 
 def check_alike(engines: Iterable[EngineClient]) -> None:
-    """Raises MetropolisError when two of `engines` say that they serve different models."""
+    """Raise MetropolisError when two of `engines` report different models."""
     telling = [engine for engine in engines if engine.models]
     if any(engine.models != telling[0].models for engine in telling[1:]):
         each = "; ".join(f"{engine.name} serves {_names(engine)}" for engine in telling)
         raise MetropolisError(
-            f"the engines serve different models: {each}; give engines that serve the same models "
-            "under the same names (--served-model-name gives a name)"
+            f"the engines serve different models: {each}; use engines that serve the same models "
+            "under the same names (--served-model-name sets a name)"
         )
 
 
 def mismatch(engine: EngineClient, others: Iterable[EngineClient]) -> str | None:
-    """A sentence about an `engine` that serves other models than one of the `others`."""
+    """Return a message if `engine` serves other models than one of the `others`, else None."""
     for other in others:
         if engine.models and other.models and engine.models != other.models:
             return (
@@ -40,7 +40,7 @@ def mismatch(engine: EngineClient, others: Iterable[EngineClient]) -> str | None
 
 
 def model_in(reply: Reply, name: str) -> bytes | None:
-    """The model of that `name` in an engine's list of its models; None if it is not there."""
+    """Return the model `name` from an engine's list of models; None if it is absent."""
     try:
         models = msgspec.json.decode(reply.whole or b"", type=_List).data
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

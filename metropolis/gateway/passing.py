@@ -1,4 +1,4 @@
-"""Requests that no policy orders: each goes to the least busy engine, elsewhere if that is lost."""
+"""Unordered requests: each goes to the least busy engine, or another one if that is lost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from metropolis.gateway.proxy import Gateway
 
 SECRET = re.compile(r"(key|token|password|secret)$|launch_command|ssl_", re.IGNORECASE)
-"""Names of settings that are, or hold, keys."""
+"""Names of settings that are or contain keys."""
 NOT_HELD_BACK = (bool, int, float, type(None))
 REDACTED = "<redacted>"
 
@@ -36,12 +36,12 @@ class Passed:
         self._gateway, self._only = gateway, instance
         self._method, self._path, self._headers, self._body = method, path, headers, body
         self.instance: int | None = None
-        """Which engine has it."""
+        """The engine that has the request."""
         self._asking: asyncio.Timeout | None = None
 
     @asynccontextmanager
     async def reply(self) -> AsyncIterator[Reply]:
-        """An engine's answer; raises EngineLostError when there is none."""
+        """Yield an engine's answer; raises EngineLostError when no engine answers."""
         tried: set[int] = set()
         while True:
             self.instance = instance = self._choose(tried)
@@ -55,7 +55,7 @@ class Passed:
                             self._method, self._path, self._headers, self._body
                         )
                 except TimeoutError:
-                    continue  # it hangs, which is known
+                    continue  # `move_from` cancelled it: the engine is known to hang
                 except EngineLostError as error:
                     self._gateway.doubt(instance, error)
                     continue
@@ -70,7 +70,7 @@ class Passed:
                 self._gateway.passing[instance] -= 1
 
     def move_from(self, instance: int) -> None:
-        """That engine hangs: if it has this, ask another."""
+        """Retry on another engine if `instance`, which hangs, has the request."""
         if instance == self.instance and self._asking is not None:
             self._asking.reschedule(0.0)
             self._asking = None
@@ -88,7 +88,7 @@ class Passed:
 
 
 def redacted(info: bytes) -> bytes:
-    """An engine's settings without its keys; nothing of what is no JSON object."""
+    """Return an engine's settings without its keys; {} if `info` is no JSON object."""
     try:
         settings = msgspec.json.decode(info, type=dict[str, Any])
         return msgspec.json.encode(_redacted(settings))

@@ -1,4 +1,4 @@
-"""Ranks as a few priorities, for engines that keep a metric for every priority they have seen."""
+"""Maps ranks to a few priorities, for engines that keep a metric per priority."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from bisect import bisect_left, insort
 from collections import deque
 
 PRIORITIES = 10
-"""Fewer apart than the 11 that make SGLang put a running request back, unless told otherwise."""
+"""Differences stay below 11, at which SGLang by default preempts a running request."""
 REMEMBERED = 512
 
 
 class Priorities:
-    """A rank's priority is its place among the ranks that came last."""
+    """A rank's priority is its quantile among the most recent ranks."""
 
     def __init__(self) -> None:
         self._latest: deque[int] = deque()
         self._sorted: list[int] = []
 
     def priority(self, rank: int) -> int:
-        """From 0, which goes first, to PRIORITIES - 1."""
+        """Return a priority from 0, which goes first, to PRIORITIES - 1."""
         self._latest.append(rank)
         insort(self._sorted, rank)
         if len(self._latest) > REMEMBERED:

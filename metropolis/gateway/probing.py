@@ -1,7 +1,7 @@
-"""What an engine says of itself: its kind, how it takes priorities, the size of its KV cache.
+"""Detects an engine's traits: its kind, its support of priorities, the size of its KV cache.
 
-SGLang tells all of it in its server info. vLLM tells the KV cache in a metric; whether it refuses
-priorities is found by a request for one token. It may accept them and still ignore them.
+SGLang reports all of them in its server info. vLLM reports the KV cache in a metric; a request for
+one token shows whether it refuses priorities. It may accept priorities and still ignore them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SGLANG, VLLM, COMPATIBLE = "sglang", "vllm", "compatible"
 KINDS = (SGLANG, VLLM, COMPATIBLE)
 TEST_PROMPT = "a"
 TEST_S = 2.0
-"""For the test of priorities: a refusal comes at once, an answer waits for its turn."""
+"""Timeout of the test of priorities: a refusal is immediate, an answer may have to queue."""
 INFO_S = 5.0
 SERVER_INFO = ("server_info", "get_server_info")
 """The second is the older name."""
@@ -31,7 +31,7 @@ BLOCK_TOKENS = re.compile(rb'\bblock_size="(\d{1,7})"')
 
 
 class Model(msgspec.Struct):
-    """One of those that an engine serves."""
+    """A model that an engine serves."""
 
     id: str = ""
     owned_by: str | None = None
@@ -45,19 +45,19 @@ class _ServerInfo(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What the gateway may tell an engine, and expect of it."""
+    """What the gateway knows about an engine."""
 
     kind: str = COMPATIBLE
     takes_priorities: bool = False
     is_low_first: bool = True
-    """Whether low priorities go first."""
+    """Whether low values go first."""
     capacity_tokens: int | None = None
-    """KV cache; None: it does not say."""
+    """Size of the KV cache; None if unknown."""
     why_not: str = ""
-    """Why it is told no priorities."""
+    """Why it gets no priorities."""
 
     def __str__(self) -> str:
-        """What a person wants to know of it; empty for an engine of no kind."""
+        """Return a description for users; empty for an engine of unknown kind."""
         if self.kind == COMPATIBLE:
             return ""
         words = ["SGLang" if self.kind == SGLANG else "vLLM"]
@@ -71,20 +71,20 @@ class Traits:
 
 
 def named(kind: str | None) -> Traits:
-    """What is expected of an engine whose kind the user names, until it says more."""
+    """Return the assumed traits of an engine whose kind the user gives, before it is probed."""
     if kind in (SGLANG, VLLM):
         return Traits(kind, takes_priorities=True)
     return Traits()
 
 
 def kind_of(models: Sequence[Model]) -> str:
-    """The kind of engine that serves `models`."""
+    """Return the kind of the engine that serves `models`."""
     owners = {model.owned_by for model in models}
     return next((kind for kind in (SGLANG, VLLM) if kind in owners), COMPATIBLE)
 
 
 async def traits_of(engine: JSONServer, kind: str, model: str, *, is_named: bool) -> Traits:
-    """Ask an engine of that `kind`; `is_named`: the user says that it is and takes priorities."""
+    """Probe an engine of `kind`; `is_named`: the user gave the kind, which implies priorities."""
     if kind == SGLANG:
         return await _sglang(engine, is_named=is_named)
     if kind == VLLM:
@@ -99,7 +99,7 @@ async def traits_of(engine: JSONServer, kind: str, model: str, *, is_named: bool
 async def _sglang(engine: JSONServer, *, is_named: bool) -> Traits:
     info = await _server_info(engine)
     if info is None:
-        why_not = "it does not tell its settings: name it sglang:URL if it takes low ones first"
+        why_not = "it does not tell its settings: use sglang:URL if it takes low ones first"
         return Traits(SGLANG, takes_priorities=is_named, why_not=why_not)
     capacity_tokens = info.max_total_num_tokens
     return Traits(
@@ -124,7 +124,7 @@ async def _server_info(engine: JSONServer) -> _ServerInfo | None:
 
 
 async def _vllm_capacity(engine: JSONServer) -> int | None:
-    """In tokens, of all its data-parallel ranks."""
+    """Return the tokens that fit the KV caches of all its data-parallel ranks."""
     try:
         async with asyncio.timeout(INFO_S):
             metrics = await engine.content("metrics")

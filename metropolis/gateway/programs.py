@@ -1,12 +1,11 @@
-"""The programs that requests belong to: they begin and end by themselves, as in Agentix (§5).
+"""Assigns requests to programs, which begin and end implicitly, as in Agentix (§5).
 
-1. A request that names its program, by header or by the field `user`, belongs to that.
-2. A chat belongs to its conversation: one in which the model has spoken continues the latest one
-   that was opened with the same messages.
-3. Any other request is a program of its own.
+1. A request that names its program, by header or by the field `user`, belongs to that program.
+2. A chat belongs to its conversation: a chat with an answer of the model continues the latest
+   conversation that was opened with the same messages.
+3. Any other request is a program by itself.
 
-A program ends with the request that says so, or when none of its requests has been open for
-`idle_s`.
+A program ends with a request marked as its last, or after `idle_s` without an open request.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from metropolis.gateway.request_parsing import ParsedRequest
 from metropolis.policy.base import QueuedRequest
 
 FUNCTIONS_MAX = 1000
-"""Of those named, and of those guessed, so that these crowd out none of those: policies and metrics
-keep something for each. A new one takes the place of one that has not come for FUNCTION_IDLE_S; if
-there is none, it is OTHER."""
+"""Maximum number of named functions, and of inferred ones, which thus cannot displace named ones:
+policies and metrics keep data for each. A new function replaces one without a request for
+FUNCTION_IDLE_S; if there is none, it counts as OTHER."""
 FUNCTION_IDLE_S = 600.0
 OWN = " "
-"""Begins the names that programs get here, and no client's."""
+"""Prefix of the program names generated here; no client's name begins with it."""
 
 
 @dataclass(slots=True)
@@ -33,14 +32,14 @@ class _Program:
     arrived_s: float
     opening: bytes | None
     open: int = 0
-    """Requests that wait or are at an engine."""
+    """Number of requests that wait or are at an engine."""
     led: str | None = None
-    """The function answered last, which leads to what comes next."""
+    """The function answered last: the upstream of the next request."""
     is_ending: bool = False
 
 
 class ProgramTracker:
-    """Tells `ended` of every program that has ended, and `forgotten` of functions."""
+    """Calls `ended` with every program that ends, and `forgotten` with every dropped function."""
 
     def __init__(
         self,
@@ -51,18 +50,19 @@ class ProgramTracker:
         self._idle_s, self._ended, self._forgotten = idle_s, ended, forgotten
         self._programs: dict[str, _Program] = {}
         self._idle: dict[str, float] = {}
-        """Since when; the longest first."""
+        """Programs without an open request and since when, oldest first."""
         self._conversations: dict[bytes, str] = {}
         self._named: dict[str, float] = {}
         self._guessed: dict[str, float] = {}
-        """Functions, and when each came last; the longest ago first."""
+        """Inferred functions (`_named`: named ones) and their last requests' times, oldest first.
+        """
         self._count = count()
 
     def __len__(self) -> int:
         return len(self._programs)
 
     def enter(self, asked: ParsedRequest, now_s: float) -> QueuedRequest:
-        """A request has come."""
+        """Assign an arriving request to its program."""
         id_ = next(self._count)
         name = asked.program or self._conversation(asked) or f"{OWN}request {id_}"
         opening = asked.opening if asked.program is None else None
@@ -88,7 +88,7 @@ class ProgramTracker:
         )
 
     def leave(self, request: QueuedRequest, now_s: float, *, is_answered: bool) -> None:
-        """It has been answered, or nobody waits for it any more."""
+        """Record that `request` was answered or cancelled."""
         program = self._programs[request.program]
         program.open -= 1
         if is_answered:
@@ -101,7 +101,7 @@ class ProgramTracker:
             self._idle[request.program] = now_s
 
     def sweep(self, now_s: float) -> None:
-        """End what has been idle for long."""
+        """End programs that have been idle for `idle_s`."""
         while self._idle:
             name, since_s = next(iter(self._idle.items()))
             if now_s - since_s < self._idle_s:
@@ -117,7 +117,7 @@ class ProgramTracker:
         return f"{OWN}conversation {next(self._count)}"
 
     def shown(self, function: str) -> str:
-        """Its name in metrics, which keep those that are told apart."""
+        """Return the name of `function` in metrics: OTHER beyond the maximum number of names."""
         return function if function in self._named or function in self._guessed else OTHER
 
     def _function(self, asked: ParsedRequest, now_s: float) -> str:

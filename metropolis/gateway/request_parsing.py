@@ -1,4 +1,4 @@
-"""What the gateway reads in requests and answers, and the one way in which it changes a body."""
+"""Parses requests and answers, and adds fields to bodies, the gateway's only change to them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from metropolis.types import MetropolisError
 EMPTY = re.compile(rb"\s*\{\s*\}\s*")
 """An object without members."""
 USAGE = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d{1,9})(?=[\s,}])')
-"""The second is of responses and messages."""
+"""Responses and messages use the second name."""
 PIECE_CHARACTERS = 1024
-"""Prompts share whole pieces of their texts."""
+"""Size of a piece; prompts share whole pieces of their texts."""
 PIECES_MAX = 2048
-"""What comes behind so many pieces, some 500,000 tokens of text, is not told to be shared."""
+"""Pieces in which shared prefixes are detected: some 500,000 tokens of text."""
 USAGE_BYTES = 2048
-"""Usage stands in the last bytes of an answer."""
+"""Size of an answer's end that contains its usage."""
 
 
 class _Body(msgspec.Struct):
@@ -45,7 +45,7 @@ class _Body(msgspec.Struct):
 
     @property
     def turns(self) -> list[dict[str, Any]]:
-        """Of a chat in any of its forms, the system's first."""
+        """The messages of a chat in any format, the system's first."""
         said = self.messages if self.input is None else self.input
         turns = [{"role": "user", "content": said}] if isinstance(said, str) else said
         turns = (
@@ -56,13 +56,13 @@ class _Body(msgspec.Struct):
 
     @property
     def plain(self) -> Any:
-        """The prompt of what is no chat."""
+        """The prompt of a request that is no chat."""
         fields = self.prompt, self.text, self.input_ids, self.input
         return next((field for field in fields if field is not None), None)
 
     @property
     def owner(self) -> str | None:
-        """Whose request it is."""
+        """The program that the body names as its user."""
         ids = self.metadata.get("user_id") if isinstance(self.metadata, dict) else None
         names = (name for name in (self.user, ids) if isinstance(name, str) and is_name(name))
         return next(names, None)
@@ -70,36 +70,36 @@ class _Body(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class ParsedRequest:
-    """A request's place in its program, as headers and body tell it; None: nobody has said."""
+    """A request's place in its program, from headers and body; None where they do not say."""
 
     program: str | None
     function: str
     is_guessed: bool
-    """The function is: no header names it."""
+    """The function was inferred (no header)."""
     upstream: str | None
     step: int
     stages_left: int | None
     is_last: bool
-    """Its program ends with it."""
+    """It ends its program."""
     opening: bytes | None
-    """A digest of the messages before the model's first: all of a conversation share it."""
+    """Digest of the messages before the model's first, the same throughout a conversation."""
     is_continued: bool
-    """The model has spoken in it before."""
+    """It contains an earlier answer of the model."""
     prompt_tokens: int
     """Approximately."""
     previous: str | None
-    """The response that it goes on from, which an engine keeps."""
+    """The id of the response that it continues, which an engine stores."""
     prefix: tuple[tuple[int, int], ...]
-    """The first pieces of its prompt: a digest of each, and about how many tokens it has."""
+    """The first pieces of its prompt: (digest, approximate number of tokens) of each."""
 
 
 def read(headers: Mapping[str, str], body: bytes) -> ParsedRequest:
-    """What is asked; raises MetropolisError on a body that is no JSON object, or is too costly to
-    read, or a bad header."""
+    """Parse a request; raises MetropolisError on a body that is no JSON object or is too costly to
+    decode, and on an invalid header."""
     check_shape(body)
     try:
         if not body.isascii():
-            body.decode()  # msgspec passes over what it does not need, whatever its bytes
+            body.decode()  # msgspec does not validate the bytes of fields that it skips
         return _read(headers, msgspec.json.decode(body, type=_Body))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise MetropolisError(f"the body is not a JSON object: {error}") from None
@@ -117,7 +117,7 @@ def _read(headers: Mapping[str, str], said: _Body) -> ParsedRequest:
     tools = [_piece(said.tools, _written(said.tools))] if said.tools else []
     pieces = [*tools, *chain.from_iterable(parts)]
     guess = "chat" if messages else "completion"
-    if turns and turns[0] in ("system", "developer"):  # in which a framework's agents differ
+    if turns and turns[0] in ("system", "developer"):  # it differs by agent
         guess = f"system-{_digest(parts[:1]).hex()[:8]}"
     return ParsedRequest(
         _name(headers, "Program") or said.owner,
@@ -136,7 +136,7 @@ def _read(headers: Mapping[str, str], said: _Body) -> ParsedRequest:
 
 
 def of_tenant(asked: ParsedRequest, tenant: str) -> ParsedRequest:
-    """The same, with programs and conversations that no other tenant has; empty: there is one."""
+    """Make program and conversation unique to `tenant`; an empty `tenant` changes nothing."""
     if not tenant:
         return asked
     opening = None if asked.opening is None else asked.opening + tenant.encode()
@@ -145,12 +145,12 @@ def of_tenant(asked: ParsedRequest, tenant: str) -> ParsedRequest:
 
 
 def with_fields(body: bytes, fields: Mapping[str, Any]) -> bytes:
-    """`body`, a JSON object, with `fields` at its end, where they win over former ones."""
+    """Append `fields` to the JSON object `body`, where they override earlier ones."""
     return b"".join(parts_with_fields(body, fields))
 
 
 def parts_with_fields(body: bytes, fields: Mapping[str, Any]) -> tuple[bytes | memoryview, ...]:
-    """The same in parts: a large body is copied once, when its request is written."""
+    """Like `with_fields`, in parts: a large body is copied once, when its request is written."""
     if not fields:
         return (body,)
     comma = b"" if EMPTY.fullmatch(body) else b","
@@ -158,13 +158,13 @@ def parts_with_fields(body: bytes, fields: Mapping[str, Any]) -> tuple[bytes | m
 
 
 def output_tokens_in(end: bytes) -> int | None:
-    """What the `end` of an answer says of its length; None when it says nothing."""
+    """Return the number of output tokens given at the `end` of an answer, or None."""
     found = USAGE.findall(end[-USAGE_BYTES:])
     return int(found[-1]) if found else None
 
 
 def _role(turn: dict[str, Any]) -> Any:
-    """Who speaks; of what a response is made of, the model's calls and thoughts name nobody."""
+    """Return the speaker; items of responses without a role are the model's or a tool's."""
     if "role" in turn:
         return turn["role"]
     kind = str(turn.get("type", ""))
@@ -195,7 +195,7 @@ def _integer(headers: Mapping[str, str], name: str) -> int | None:
 
 
 def _pieces(said: Any) -> Iterator[tuple[int, int]]:
-    """Of a prompt or message: texts are cut, pictures and the like are one that weighs nothing."""
+    """Yield pieces of a prompt or message: text is split, an image is one piece of no length."""
     if isinstance(said, str):
         for text in _cut(said, PIECE_CHARACTERS):
             yield _piece(text, len(text))
@@ -213,7 +213,7 @@ def _pieces(said: Any) -> Iterator[tuple[int, int]]:
 
 
 def _each(many: list[Any]) -> Iterator[list[tuple[int, int]]]:
-    """Pieces of each; those behind PIECES_MAX are one."""
+    """Yield the pieces of each item; items beyond PIECES_MAX form one piece."""
     for one in many[:PIECES_MAX]:
         yield list(_pieces(one))
     if rest := many[PIECES_MAX:]:
@@ -221,7 +221,7 @@ def _each(many: list[Any]) -> Iterator[list[tuple[int, int]]]:
 
 
 def _cut(said: Any, length: int) -> Iterator[Any]:
-    """A text or list in pieces of that length; what is behind PIECES_MAX of them is one more."""
+    """Split a text or list into pieces of `length`; the rest beyond PIECES_MAX is one more."""
     end = PIECES_MAX * length
     for begin in range(0, min(end, len(said)), length):
         yield said[begin : begin + length]
@@ -230,13 +230,13 @@ def _cut(said: Any, length: int) -> Iterator[Any]:
 
 
 def _piece(said: Any, characters: int) -> tuple[int, int]:
-    """Its digest, and about how many tokens it has, one at least."""
+    """Return a piece's digest and its approximate number of tokens, at least one."""
     digest = hashlib.blake2b(msgspec.json.encode(said), digest_size=8).digest()
     return int.from_bytes(digest, "big"), characters // CHARACTERS_PER_TOKEN + 1
 
 
 def _written(said: Any) -> int:
-    """Characters, as templates write tools and their calls."""
+    """Return the number of characters of tools and their calls as templates write them."""
     return len(msgspec.json.encode(said).decode())
 
 

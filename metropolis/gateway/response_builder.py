@@ -1,4 +1,4 @@
-"""What an answer's events say beside the text: enough to write others like them, and the whole."""
+"""Collects the metadata of an answer's events, to write further events and the whole answer."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ ERROR = 500
 
 
 class Envelope:
-    """Of one answer, in however many parts it comes; there is one choice."""
+    """The metadata of one answer, which may come in several parts and has one choice."""
 
     def __init__(self) -> None:
         self.head: dict[str, Any] = {}
-        """Of every event: `id`, `created`, `model`, …"""
+        """Fields of every event: `id`, `created`, `model`, …"""
         self._choice: dict[str, Any] = {}
         self._message: dict[str, Any] = {}
-        """Of a chat, beside its content."""
+        """Fields of a chat's message except its content."""
         self._prompt_usage: dict[str, Any] | None = None
-        """As the first part has it."""
+        """Usage of the first part."""
         self._usage: dict[str, Any] | None = None
-        """As the part has it that comes."""
+        """Usage of the current part."""
         self._failure: tuple[int, bytes] | None = None
         """Status and body of the engine's error."""
         self._is_broken = False
-        """Some event could not be read."""
+        """Whether an event could not be parsed."""
 
     def take(self, event: dict[str, Any], *, is_first_part: bool) -> None:
-        """One more event."""
+        """Add an event."""
         if not self.head:
             self.head = {k: v for k, v in event.items() if k not in ("choices", "usage")}
         if isinstance(event.get("usage"), dict) and event["usage"]:
@@ -49,7 +49,7 @@ class Envelope:
                     _set(self._message, name, value)
 
     def failed(self, data: bytes) -> None:
-        """An event was none: the engine's error, perhaps."""
+        """Record an invalid event, which may be the engine's error."""
         try:
             error = msgspec.json.decode(data)["error"]
         except (*NO_JSON, KeyError, TypeError):
@@ -60,11 +60,11 @@ class Envelope:
         self._failure = status, data
 
     def begin_part(self) -> None:
-        """What comes now is another engine's, or the same one's once more."""
+        """Begin a part, from another engine or a second request to the same one."""
         self._usage = None
 
     def usage(self, kept_tokens: int) -> dict[str, Any] | None:
-        """Of the whole, when so many tokens of former parts have been kept; None: nobody knows."""
+        """Return the usage of the whole, with `kept_tokens` of former parts; None if unknown."""
         last = self._usage or ({} if self._prompt_usage is None else self._prompt_usage)
         if not last:
             return None
@@ -86,7 +86,7 @@ class Envelope:
     def last_events(
         self, kept_tokens: int, *, is_chat: bool, is_finished: bool, wants_usage: bool
     ) -> Iterable[dict[str, Any]]:
-        """Those that are missing of an answer that was left when all its tokens had come."""
+        """Yield the final events of an answer that broke off after all its tokens arrived."""
         if not is_finished:
             text: dict[str, Any] = {"delta": {}} if is_chat else {"text": ""}
             yield {**self.head, "choices": [{"index": 0, **text, "finish_reason": "length"}]}
@@ -102,9 +102,9 @@ class Envelope:
         is_chat: bool,
         is_full: bool,
     ) -> tuple[int, bytes] | None:
-        """Status and body of the answer in one; None: it is not whole.
+        """Return status and body of the non-streamed answer; None if it is incomplete.
 
-        When it `is_full`, all tokens asked for have come, though its engine did not say so.
+        `is_full`: all requested tokens have arrived, though the engine did not end the answer.
         """
         if self._failure is not None:
             return self._failure
@@ -126,25 +126,25 @@ class Envelope:
 
 
 def written(event: dict[str, Any]) -> bytes:
-    """As a server sends it."""
+    """Encode `event` as a server-sent event."""
     return b"data: " + msgspec.json.encode(event) + b"\n\n"
 
 
 def error_body(status: int, sentence: str, code: str | None = None) -> dict[str, Any]:
-    """An error of ours, as OpenAI writes them; its `code` is the status if none is given."""
+    """Return an error in OpenAI's format; `code` defaults to the status."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     error = {"message": sentence, "type": kind, "param": None, "code": code or status}
     return {"error": error}
 
 
 def _tokens(usage: dict[str, Any], name: str) -> int:
-    """A count that an engine tells; 0 for what is none."""
+    """Return a count from an engine's usage; 0 if it is invalid."""
     told = usage.get(name)
     return told if isinstance(told, int) else 0
 
 
 def _set(values: dict[str, Any], name: str, value: Any) -> None:
-    """What has been said is not taken back by a null."""
+    """Set a value; a null does not overwrite an earlier one."""
     if value is not None or name not in values:
         values[name] = value
 

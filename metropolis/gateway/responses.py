@@ -1,4 +1,4 @@
-"""Responses that engines keep: which one made each, so that what refers to it goes there."""
+"""Maps stored responses to their engines, so that requests that refer to one go to its engine."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from metropolis.gateway.sse import data_in
 from metropolis.types import MetropolisError
 
 RESPONSES_MAX = 10_000
-"""Bounds the memory: the one referred to least recently is forgotten."""
+"""Maximum number of entries; the least recently used one is dropped."""
 AGE_S = 24 * 3600.0
-"""Since a request referred to it."""
+"""Maximum time since the last request that referred to the response."""
 ID_CHARACTERS_MAX = 200
 FIRST_EVENT_BYTES = 1 << 20
 EVENT_END = re.compile(rb"\r?\n\r?\n")
 
 
 class UnknownResponseError(MetropolisError):
-    """No response of this tenant has that id."""
+    """The tenant has no response with the given id."""
 
 
 class Made(NamedTuple):
-    """Where a response is, in which program it was made, and whose it is."""
+    """A response's engine, program and owner."""
 
     instance: int
     program: str
@@ -33,24 +33,24 @@ class Made(NamedTuple):
 
 
 class Responses:
-    """By id."""
+    """Stored responses by id."""
 
     def __init__(self) -> None:
         self._made: dict[str, Made] = {}
-        """The least recently used first."""
+        """Least recently used first."""
 
     def __len__(self) -> int:
         return len(self._made)
 
     def add(self, id_: str, instance: int, program: str, tenant: str, now_s: float) -> None:
-        """`instance` has made a response for `tenant`; empty: there are no keys."""
+        """Record that `instance` made a response for `tenant`, which is empty without keys."""
         self._made.pop(id_, None)
         self._made[id_] = Made(instance, program, tenant, now_s)
         if len(self._made) > RESPONSES_MAX:
             del self._made[next(iter(self._made))]
 
     def find(self, id_: str | None, tenant: str, now_s: float) -> Made | None:
-        """Where that response is; None: nothing is known of it.
+        """Return the entry of a response; None if it is unknown.
 
         Raises UnknownResponseError if there are keys and it is not known to be the tenant's.
         """
@@ -66,7 +66,7 @@ class Responses:
         return made
 
     def sweep(self, now_s: float) -> None:
-        """Forget what has not been used for AGE_S."""
+        """Drop responses that have not been used for AGE_S."""
         while self._made:
             id_, made = next(iter(self._made.items()))
             if now_s - made.used_s < AGE_S:
@@ -90,7 +90,7 @@ class FirstEvent:
         self._is_over = False
 
     def id_in(self, piece: bytes) -> str | None:
-        """The id, when `piece` completes the event that has it."""
+        """Return the id once `piece` completes the event that contains it."""
         if self._is_over:
             return None
         self._begin += piece
@@ -108,7 +108,7 @@ class FirstEvent:
 
 
 def id_of(whole: bytes) -> str | None:
-    """The id of a response that has come in one."""
+    """Return the id of a response that is not streamed."""
     try:
         return _checked(msgspec.json.decode(whole, type=_Response).id)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""What is read in the events of a stream, of completions and of chats."""
+"""Parses the events of streams of completions and chats."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 
 THOUGHT = "<think"
-"""Templates of chats render thoughts anew, so that no answer that has some can be continued."""
+"""Chat templates rewrite reasoning, so an answer that contains some cannot be resumed."""
 
 TOKENS_MAX = 10**9
-"""No answer has more."""
+"""Maximum plausible length of an answer."""
 
 
 class Delta(msgspec.Struct, frozen=True):
-    """What a chat's answer grows by."""
+    """An increment of a chat's answer."""
 
     content: str | None = None
     reasoning_content: str | None = None
@@ -24,7 +24,7 @@ class Delta(msgspec.Struct, frozen=True):
 
     @property
     def is_plain(self) -> bool:
-        """Nothing but text."""
+        """Whether it contains only text."""
         others = self.reasoning_content or self.reasoning or self.refusal or self.tool_calls
         return not others and THOUGHT not in (self.content or "")
 
@@ -41,7 +41,7 @@ class Choice(msgspec.Struct):
 
 
 class Event(msgspec.Struct):
-    """One of a stream, but the last."""
+    """An event of a stream other than the final [DONE]."""
 
     choices: list[Choice]
     usage: Any = None
@@ -49,12 +49,12 @@ class Event(msgspec.Struct):
 
     @property
     def tokens(self) -> int | None:
-        """Of the answer so far; None: the engine does not say, or says what cannot be."""
+        """Number of tokens of the answer so far; None if absent or implausible."""
         told = self.usage.get("completion_tokens") if isinstance(self.usage, dict) else None
         return told if type(told) is int and 0 <= told <= TOKENS_MAX else None
 
 
 def data_in(block: bytes) -> bytes:
-    """Of an event's lines, which may also give it a name or a number."""
+    """Return the data of an event, whose lines may also give a name or a number."""
     lines = block.splitlines()
     return b"\n".join(line[5:].strip() for line in lines if line.startswith(b"data:"))

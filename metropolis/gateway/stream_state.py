@@ -1,10 +1,10 @@
-"""An answer that comes in parts: what has come of it, and what the client gets to see.
+"""The state of an answer that arrives in parts, and its conversion to one stream for the client.
 
-1. A part begins where the text so far ends, or a little before (`Continuable.is_edge`); what the
-   client has of it already is not sent again.
-2. A token counts when its text is kept: usage is that of the kept parts and of the last.
-3. The client's stream has one id, one role, one end. While there is one part, and nothing was asked
-   for beyond what the client asked, its bytes are the engine's.
+1. A part begins where the text so far ends, or slightly before (`Continuable.is_edge`); text that
+   the client already has is not sent again.
+2. A token counts when its text is kept: usage covers the kept parts and the last one.
+3. The client's stream has one id, one role, one end. With a single part, and no fields requested
+   beyond the client's own, its bytes are the engine's.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ LAST = b"data: [DONE]\n\n"
 IDS = {"token_ids", "prompt_token_ids"}
 NO_ANSWER = 502
 CAME_BYTES = 1000
-"""Of an answer that is not whole, shown to its client."""
+"""How much of an incomplete answer's end is shown to its client."""
 NEAR = 16
-"""So many pieces are rather made again than taken up otherwise."""
+"""Maximum number of pieces to regenerate in order to resume at a single token."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
     text: str
     tokens: int
-    """So far, this one's included."""
+    """Number of tokens so far, including this piece."""
     logprobs: dict[str, Any] | None
     ids: list[int] | None
 
 
 class Partial:
-    """What has come of the answer to `request`.
+    """The received parts of the answer to `request`.
 
-    Where engines do not count tokens, they are taken to be as many as events with text.
+    If engines do not count tokens, each event with text counts as one.
     """
 
     def __init__(self, request: Continuable) -> None:
@@ -51,54 +51,54 @@ class Partial:
         self._pieces: list[_Piece] = []
         self._prompt_ids: list[int] | None = None
         self._kept = self._kept_tokens = 0
-        """Pieces and tokens of former parts."""
+        """Number of pieces and tokens of former parts."""
         self._begin = self._length = self._sent = 0
-        """Characters at which this part began, that have come, and that the client has."""
+        """Characters before this part, received, and sent to the client."""
         self._envelope, self._cut, self._came = Envelope(), b"", b""
         self._is_first_part = True
         self._is_begun = self._is_finished = self._is_ended = self._has_usage = False
-        """Whether the client has an event; whether the last piece, all events, usage have come."""
+        """Whether the client has an event; whether the last piece, all events, usage arrived."""
         self.output_tokens = 0
         self.is_understood = True
-        """False: some event was none that can be taken up."""
+        """Whether all events so far permit resuming the answer."""
 
     @property
     def is_joined(self) -> bool:
-        """The client gets the whole in one answer."""
+        """Whether the client gets one answer instead of a stream."""
         return self._request.is_joined
 
     @property
     def can_leave(self) -> bool:
-        """The engine may be left now, and the rest be asked for."""
+        """Whether the answer may leave its engine now and be resumed."""
         return self.is_understood and self._length > self._begin
 
     @property
     def can_go_on(self) -> bool:
-        """The rest can be asked for, or, as the client has nothing yet, all."""
+        """Whether the rest can be requested, or the whole if the client has nothing yet."""
         return self.is_understood or self.is_joined
 
     @property
     def held_bytes(self) -> int:
-        """About what is kept here: the text so far and the event that is not whole."""
+        """Approximate memory: the text so far and the incomplete event."""
         return self._length + len(self._cut)
 
     @property
     def is_at_its_end(self) -> bool:
-        """Nothing is left to ask for."""
+        """Whether nothing remains to be requested."""
         return self._is_finished or self._is_full
 
     def take(self, piece: bytes) -> bytes:
-        """The events that are whole with `piece`, as the client gets them."""
+        """Return the events that `piece` completes, in the client's form."""
         self._came = (self._came + piece)[-CAME_BYTES:]
         *whole, self._cut = END.split(self._cut + piece)
         return b"".join(map(self._seen, whole[::2], whole[1::2]))
 
     def cut(self) -> bytes:
-        """What has come of an event that is not whole."""
+        """Return the received bytes of an incomplete event."""
         return self._cut
 
     def ending(self) -> bytes:
-        """What a stream that is at its end lacks, its engine left before it said so."""
+        """Return the missing end of a complete stream whose engine was left before its end."""
         if self._is_ended:
             return b""
         events = self._envelope.last_events(
@@ -110,7 +110,7 @@ class Partial:
         return b"".join(map(written, events)) + LAST
 
     def rest(self) -> bytes:
-        """The body that asks for the rest, a new part; an event that was cut is forgotten."""
+        """Begin a new part: return the body that requests the rest; drop an incomplete event."""
         if not self.is_understood:
             self._pieces, self._envelope, self.is_understood = [], Envelope(), True
         del self._pieces[self._edge() :]
@@ -124,7 +124,7 @@ class Partial:
         return self._request.rest(text, self._kept_tokens, self._ids())
 
     def whole(self) -> tuple[int, bytes]:
-        """Status and body of the answer in one; an error where it has no end."""
+        """Return status and body of the non-streamed answer; an error if it is incomplete."""
         text = "".join(piece.text for piece in self._pieces)
         logprobs = [piece.logprobs for piece in self._pieces if piece.logprobs]
         is_chat, is_full = self._request.is_chat, self._is_full
@@ -138,10 +138,10 @@ class Partial:
         return NO_ANSWER, msgspec.json.encode(error_body(NO_ANSWER, sentence))
 
     def _edge(self) -> int:
-        """How many pieces are kept: those up to the last that can be taken up behind.
+        """Return how many pieces to keep: up to the last one after which an answer can resume.
 
-        If engines tell tokens, rather up to one near by that is a single token, as the last of
-        several may be a part of a character; but something of every part is kept.
+        With token ids, prefer a nearby piece of a single token, as the last of several may be
+        part of a character; but keep something of every part.
         """
         is_edge = [self._request.is_edge(piece.text) for piece in self._pieces]
         edges = [n for n in range(len(is_edge), 0, -1) if is_edge[n - 1]]
@@ -150,7 +150,7 @@ class Partial:
         return (single or edges or [0])[0]
 
     def _ids(self) -> list[int] | None:
-        """Of prompt and text, if they are known."""
+        """Return the token ids of prompt and text, or None if unknown."""
         pieces = [piece.ids for piece in self._pieces if piece.ids]
         if not self._prompt_ids or sum(map(len, pieces)) != self._tokens or len(pieces[-1]) > 1:
             return None
@@ -162,12 +162,12 @@ class Partial:
 
     @property
     def _is_full(self) -> bool:
-        """As many tokens have come as may."""
+        """Whether the token limit is reached."""
         limit = self._request.max_tokens
         return bool(self._pieces) and limit is not None and self._tokens >= limit
 
     def _seen(self, block: bytes, end: bytes) -> bytes:
-        """What the client gets of a `block` of lines."""
+        """Process the lines of an event; return what the client gets."""
         data = data_in(block)
         if data == b"[DONE]":
             self._is_ended = self._is_finished = True
@@ -199,7 +199,7 @@ class Partial:
         if self._request.wants_ids:
             for choice in fields["choices"]:
                 for name in IDS & choice.keys():
-                    del choice[name]  # the client has not asked for it
+                    del choice[name]  # not requested by the client
         self._envelope.take(fields, is_first_part=self._is_first_part)
         self._is_begun |= is_engines
         if is_engines or self.is_joined:
@@ -207,7 +207,7 @@ class Partial:
         return self._rewritten(fields, unseen)
 
     def _choose(self, choice: Choice, told: int | None) -> str:
-        """What the client has not yet of a choice's text."""
+        """Add a choice; return the part of its text that the client does not have."""
         text = choice.text or choice.delta.content or ""
         self.is_understood &= choice.delta.is_plain
         self.output_tokens += bool(text)
@@ -226,7 +226,7 @@ class Partial:
         return unseen
 
     def _rewritten(self, event: dict[str, Any], unseen: str) -> bytes:
-        """An event like those of the first part, with what the client has asked for."""
+        """Rewrite `event` like those of the first part, with the fields the client requested."""
         event |= self._envelope.head
         if event.get("usage") and not self._show_usage(event):
             return b""
@@ -244,7 +244,7 @@ class Partial:
         return written(event)
 
     def _show_usage(self, event: dict[str, Any]) -> bool:
-        """Write the whole's, if the client wants it; False: it wants nothing of the event."""
+        """Set the whole answer's usage if the client wants it; return False to drop the event."""
         is_last = not event["choices"]
         if (is_last and self._request.wants_usage) or self._request.wants_every_usage:
             self._has_usage |= is_last
@@ -257,7 +257,7 @@ class Partial:
 
 
 def _shifted(logprobs: dict[str, Any] | None, begin: int) -> dict[str, Any] | None:
-    """Offsets from the beginning of the answer, not of the part; negative ones are none."""
+    """Shift text offsets from the part's beginning to the answer's; negative ones are invalid."""
     offsets = (logprobs or {}).get("text_offset")
     if not logprobs or not offsets:
         return logprobs
