@@ -1,4 +1,4 @@
-"""A certificate of `localhost` that signs itself, with its key: for tests alone."""
+"""A self-signed certificate of `localhost` with its key, for tests only."""
 
 CERTIFICATE = """\
 -----BEGIN CERTIFICATE-----

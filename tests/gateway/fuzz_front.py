@@ -1,7 +1,7 @@
-"""Fuzzes the gateway's HTTP front: hostile requests over sockets, before an engine that is strict.
+"""Fuzzes the gateway's HTTP front: hostile requests over sockets, with a strict engine.
 
-Every answer is ours, in OpenAI's form, and no 500; nothing is logged but lines without what clients
-sent; the engine gets well-formed requests only; others are answered all the while.
+Every answer is the gateway's, in OpenAI's format, and never 500; log lines contain nothing that
+clients sent; the engine gets well-formed requests only; other clients are answered meanwhile.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from tests.gateway.engines import answer_to, chat, counting, pieces_of, until
 from tests.gateway.hostile_requests import SECRET, hostile_request
 
 BATCH = 64
-"""Connections at once; after each of these an honest request is answered."""
+"""Concurrent connections; after each batch an honest request must be answered."""
 QUIET_S = 0.15
-"""A connection on which nothing more comes for so long is closed."""
+"""Time without data after which a connection is closed."""
 KEY = "right-key-0123456789abcdef"
 ANSWERS = frozenset((200, 204, *range(400, 500), 502, 503))
 ERROR = {"message", "type", "param", "code"}
@@ -45,11 +45,11 @@ REQUEST = re.compile(rb"(GET|POST|DELETE) /[^ \r\n]* HTTP/1\.1")
 
 
 class FrontFailureError(Exception):
-    """What went wrong, and of which input."""
+    """A failure and its input."""
 
 
 class StrictEngine(asyncio.Protocol):
-    """Takes nothing that is not plainly one request; all share one list of `faults`."""
+    """Records everything but well-formed single requests in the shared list `faults`."""
 
     def __init__(self, faults: list[str], posted: list[bytes], hidden: str) -> None:
         self._faults, self._posted, self._hidden = faults, posted, hidden.encode()
@@ -98,7 +98,7 @@ class StrictEngine(asyncio.Protocol):
 
 
 def is_ordered(line: bytes) -> bool:
-    """Whether a body goes there that the gateway has read."""
+    """Whether the gateway parses the body of a request to this route."""
     method, path, _ = line.split(b" ")
     return method == b"POST" and path.partition(b"?")[0].decode("latin-1") in ORDERED
 
@@ -108,7 +108,7 @@ def _events(asked: dict[str, Any]) -> Iterable[bytes]:
 
 
 class Front:
-    """A gateway with keys before an engine without priorities, or the other way round."""
+    """A gateway with keys and an engine without priorities, or the reverse."""
 
     def __init__(self, folder: Path, has_keys: bool) -> None:
         self.faults: list[str] = []
@@ -150,7 +150,7 @@ class Front:
         self.faults.append(f"not handled: {about!r}")
 
     async def send(self, sent: bytes, draw: Random) -> bytes:
-        """What comes back until nothing more does."""
+        """Send data and return all that is received until the connection is quiet or closed."""
         port = int(self.url.rpartition(":")[2])
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         received = b""
@@ -174,13 +174,13 @@ class Front:
                     break
                 received += piece
         except (TimeoutError, ConnectionError):
-            pass  # it waits for more of the request, or has closed
+            pass  # the server waits for more of the request, or has closed
         finally:
             writer.transport.abort()
         return received
 
     async def ask_honestly(self) -> None:
-        """Raises FrontFailureError when an honest request is not answered as it should be."""
+        """Raise FrontFailureError when an honest request gets a wrong answer."""
         headers = {"Authorization": f"Bearer {KEY}"}
         async with (
             asyncio.timeout(20),
@@ -192,17 +192,17 @@ class Front:
                 raise FrontFailureError(f"an honest request got {answer.status} {content!r}")
 
     async def rest(self) -> None:
-        """Nothing is left of requests whose clients have gone."""
+        """Check that nothing remains of requests whose clients disconnected."""
         admission, connections = self.gateway.admission, self.server._connections
         await until(lambda: not connections.open and admission.at_work == [0] and not admission)
         if connections._body_bytes:
             raise FrontFailureError(
-                f"{connections._body_bytes} bytes of bodies are counted for ever"
+                f"{connections._body_bytes} bytes of bodies are counted forever"
             )
 
 
 def check_answers(sent: bytes, received: bytes) -> None:
-    """Raise FrontFailureError on an answer that is none of ours."""
+    """Raise FrontFailureError on an answer that is not the gateway's."""
     if b"HEAD" in sent:
         return  # no content follows
     while received:
@@ -234,8 +234,8 @@ def check_answers(sent: bytes, received: bytes) -> None:
 
 
 def _path(sent: bytes) -> bytes:
-    """What may be echoed: the request's path and its own X-Metropolis headers, if mutation moved
-    a secret there."""
+    """Return what may be echoed even if mutation moved a secret there: the request's path and its
+    X-Metropolis headers."""
     lines = re.split(rb"[\r\n]+", sent)
     return b"".join(ln.partition(b"?")[0] for ln in lines if b" /" in ln or b"etropolis" in ln)
 
@@ -247,7 +247,7 @@ def _content(fields: bytes, received: bytes, status: int) -> tuple[bytes, bytes]
     if length is not None:
         return received[: int(length[1])], received[int(length[1]) :]
     if b"transfer-encoding: chunked" not in fields.lower():
-        return received, b""  # of HTTP/1.0
+        return received, b""  # HTTP/1.0: up to the end of the connection
     content = b""
     while (chunk := re.match(rb"([0-9a-f]+)\r\n", received)) is not None:
         size, begin = int(chunk[1], 16), chunk.end()
@@ -259,7 +259,7 @@ def _content(fields: bytes, received: bytes, status: int) -> tuple[bytes, bytes]
 
 
 async def fuzz(folder: Path, seed: int, inputs: int, has_keys: bool, first: int = 0) -> None:
-    """Send so many, from `first` on; raises FrontFailureError, which names seed and number."""
+    """Send `inputs` inputs from number `first` on; raises FrontFailureError with seed and number."""
     logged: list[str] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: logged.append(handler.format(record))  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""Hostile HTTP requests, drawn by seed: what a fuzzer of servers sends."""
+"""Hostile HTTP requests for fuzzing, drawn from a seed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 SECRET = "sk-secret-7f3a9c51e0d24b68"
-"""Stands in headers and query strings, and in nothing that comes back."""
+"""Occurs in headers and query strings; no answer may contain it."""
 METHODS = ("POST",) * 12 + (
     "GET",
     "PUT",
@@ -104,7 +104,7 @@ TOKENS = (b"\r\n", b"\n", b"\r", b"\x00", b"\xff", b" ", b"\t", b":", b"\r\n\r\n
 
 
 def hostile_request(draw: Random, key: str) -> bytes:
-    """What is sent on one connection; requests may have the right `key`."""
+    """Return the data to send on one connection; requests may contain the valid `key`."""
     sent = _request(draw, key)
     while draw.random() < 0.15:
         sent += _request(draw, key)
@@ -115,7 +115,7 @@ def hostile_request(draw: Random, key: str) -> bytes:
 
 
 def hostile_body(draw: Random) -> bytes:
-    """Of a request: a JSON object of the right kind, most times."""
+    """Return a request's body, mostly a JSON object with valid fields."""
     kind = draw.random()
     if kind < 0.05:
         return draw.randbytes(draw.choice((1, 100, 5000)))
@@ -195,7 +195,7 @@ def _chunked(draw: Random, body: bytes) -> bytes:
 
 
 def _encoded(text: str, draw: Random) -> bytes:
-    """Bytes beyond ASCII as Latin-1 or UTF-8."""
+    """Encode characters beyond ASCII as Latin-1 or UTF-8."""
     try:
         return text.encode(draw.choice(("latin-1", "utf-8")))
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""A model whose answers are known: each depends on its question, and goes on where it was left."""
+"""A model with known answers: each is a function of its question, and can be resumed."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from typing import Any
 from tests.gateway.engines import StubEngine
 
 TEXTS = ("a", "b", " c", " de", "\n", "  ", "EN", "END", "D", "é", "")
-"""Of tokens; one has none, as those that are part of a character."""
+"""Texts of tokens; one is empty, like tokens that are part of a character."""
 IDS = count()
 FIRST = 1 << 20
-"""The id of an answer's first token; its others follow, and its question's are below."""
+"""Id of an answer's first token; the next ones follow, and those of the question are smaller."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What an engine has when it sends an event."""
+    """An engine's state when it sends an event."""
 
     text: str
-    """Of its own part, a stop string cut off."""
+    """Text of this part so far, without a stop string."""
     tokens: int
     finish: str | None
     stop: str | None = None
 
 
 class Model:
-    """With `groups` an event may have several tokens or none with text, as real engines' have."""
+    """With `groups`, an event may have several tokens or no text, as with real engines."""
 
     def __init__(self, *, groups: bool = True) -> None:
         self._groups = groups
 
     def whole(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The answer in one."""
+        """Return the answer without streaming."""
         question, prefix = asked(body)
         begin = self._begin(question, prefix)
         *_, last = self._steps(body, question, begin)
@@ -53,7 +53,7 @@ class Model:
         }
 
     def events(self, body: dict[str, Any]) -> Iterator[bytes]:
-        """The answer as a stream."""
+        """Yield the answer as a stream."""
         question, prefix = asked(body)
         begin = self._begin(question, prefix)
         options = body.get("stream_options") or {}
@@ -85,13 +85,13 @@ class Model:
         yield b"data: [DONE]\n\n"
 
     def _tokens(self, question: str) -> list[str]:
-        """The whole answer's; the last is its end."""
+        """Return the tokens of the whole answer; the last is its end."""
         random = Random(question)
         texts = TEXTS if self._groups else [text for text in TEXTS if text]
         return [*random.choices(texts, k=random.randrange(1, 40)), ""]
 
     def _begin(self, question: str, prefix: str | int) -> int:
-        """Where the model goes on: after the first tokens that make `prefix`, or so many."""
+        """Return the position after `prefix`, given as the text or the number of tokens."""
         if isinstance(prefix, int):
             return prefix
         so_far = list(accumulate(self._tokens(question), initial=""))
@@ -113,14 +113,14 @@ class Model:
                 yield Step(text, number, "stop" if is_end else "length")
                 return
             has_group = self._groups and Random(f"{question} {begin + number}").random() < 0.3
-            is_half = not token and text != sent  # a character, or else a stop string
+            is_half = not token and text != sent  # half a character or stop string
             is_half |= any(text.endswith(stop[:n]) for n in range(1, len(stop)))
             if not (has_group or is_half):
                 sent = text
                 yield Step(text, number, None)
 
     def _logprobs(self, question: str, part: int, begin: int, number: int) -> dict[str, Any]:
-        """Of so many tokens from `begin`, in an answer asked for from `part`."""
+        """Return the logprobs of `number` tokens from `begin` in an answer that starts at `part`."""
         tokens = self._tokens(question)
         starts = list(accumulate(map(len, tokens), initial=0))
         return {
@@ -139,7 +139,7 @@ class Model:
 
 
 class ModelEngine(StubEngine):
-    """Answers as a model does."""
+    """Answers like a model."""
 
     def __init__(self, model: Model, owned_by: str = "vllm", latency_s: float = 0.0) -> None:
         super().__init__(owned_by, latency_s)
@@ -153,12 +153,12 @@ class ModelEngine(StubEngine):
 
 
 def ids_of(question: str, tokens: int) -> list[int]:
-    """Of a question, and of so many tokens of its answer."""
+    """Return the token ids of a question and the first `tokens` of its answer."""
     return [*map(ord, f"{question}:"), *range(FIRST, FIRST + tokens)]
 
 
 def asked(body: dict[str, Any]) -> tuple[str, str | int]:
-    """The question, and how far it has been answered; templates of chats cut white space off."""
+    """Return the question and the answer so far; chat templates strip white space."""
     if isinstance(body.get("prompt"), list):
         question = "".join(chr(number) for number in body["prompt"] if number < FIRST)
         return question.removesuffix(":"), len(body["prompt"]) - len(question)

@@ -1,4 +1,4 @@
-"""What is asked of a gateway before every real engine. No outcome depends on the engine's speed."""
+"""Shared checks of a gateway with any real engine, independent of the engine's speed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LENGTHS = (400, 1600, 6000)
 
 
 class RealEngine(StubEngine):
-    """Its fixture starts and stops it."""
+    """A real engine, which its fixture starts and stops."""
 
     def __init__(self, url: str) -> None:
         super().__init__()
@@ -45,10 +45,10 @@ async def order_of(
     waiting: Callable[[], float],
     ask: Callable[[int], tuple[str, dict[str, Any], dict[str, str]]],
 ) -> list[int]:
-    """The order in which an engine that answers one request at a time takes these out of its queue.
+    """Return the order in which an engine that runs one request at a time dequeues `steps`.
 
-    `ask(step)` gives path, body and headers of an endless stream, `waiting()` the length of the
-    engine's queue. Each request leaves when its answer has begun, and lets the next one begin.
+    `ask(step)` returns path, body and headers of an endless stream, `waiting()` the length of the
+    engine's queue. Each request is cancelled once its answer has begun, so that the next begins.
     """
     order: list[int] = []
 
@@ -79,7 +79,7 @@ async def order_of(
 
 
 async def preempted(real_url: str, path: str, body: dict[str, Any], stream: bool) -> list[str]:
-    """The text of a long answer, undisturbed and preempted by a short one."""
+    """Return the text of a long answer, undisturbed and preempted by a short one."""
 
     async def one(base: str, tokens: int, done: list[int]) -> str:
         asked = body | {"max_tokens": tokens, "ignore_eos": True}
@@ -100,7 +100,7 @@ async def preempted(real_url: str, path: str, body: dict[str, Any], stream: bool
             long = asyncio.create_task(one(url, tokens, done))
             await until(lambda: gateway.admission.yields or long.done())  # noqa: B023
             texts = [undisturbed, (await asyncio.gather(long, one(url, 5, done)))[0]]
-            if gateway.metrics.preempted:  # else it had ended before the short one came
+            if gateway.metrics.preempted:  # otherwise it ended before the short one arrived
                 assert (done, gateway.metrics.preempted) == ([5, tokens], 1)
                 return texts
     raise AssertionError("not preempted")

@@ -1,4 +1,4 @@
-"""A stub engine that has all routes."""
+"""A stub engine with all routes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ DEEP = b'{"a":' + b"[" * 900 + b"]" * 900 + b"}"
 
 
 class RouteEngine(StubEngine):
-    """Has all routes, and keeps its responses."""
+    """Has all routes and stores its responses."""
 
     def __init__(self, owned_by: str = "stub") -> None:
         super().__init__(owned_by)

@@ -1,4 +1,4 @@
-"""Requests whose clients have left, aborted in an SGLang."""
+"""Aborts on SGLang of requests whose clients disconnected."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_an_abort_hits_nobody_elses_request() -> None:
 
 
 async def leave(url: str, engine: StubEngine, question: str) -> None:
-    """A client with a key of its own, whose request is at the engine."""
+    """Send a request with a key of its own and disconnect once it is at the engine."""
     headers = {"Authorization": f"Bearer {question}"}
     leaving = asyncio.create_task(post(url, chat(question), headers=headers))
     await until(lambda: engine.raw and engine.questions[-1] == question)

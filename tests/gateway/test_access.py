@@ -1,4 +1,4 @@
-"""Who may ask: keys, hosts, web pages."""
+"""Access control: keys, hosts, web pages."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ def test_other_web_pages_are_refused(kind: str, origin: str) -> None:
 def test_pages_that_load_without_reading_are_refused(
     site: str, origins: list[str], status: int
 ) -> None:
-    """Pictures, scripts and the like come without an origin."""
+    """Requests for images, scripts and the like have no origin."""
 
     async def ask() -> None:
         async with (

@@ -1,4 +1,4 @@
-"""Who goes next and where to, without engines: what holds whatever happens in whatever order."""
+"""Invariants of admission under any order of events, without engines."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def queued(number: int, now_s: float = 0.0, **changes: Any) -> QueuedRequest:
 
 
 class Watched(StepFirst):
-    """Remembers what it was told, which must make sense."""
+    """Records the state of each request and checks every transition."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Watched(StepFirst):
 
 
 class World:
-    """An admission and everybody who has asked for a place."""
+    """An admission and its waiting and placed requests."""
 
     def __init__(self, policy: Policy, make: Callable[[Fleet], Dispatcher]) -> None:
         self.now_s = 0.0
@@ -208,7 +208,7 @@ def test_the_last_at_an_engine_that_answers_makes_place_for_who_ranks_before_it(
             world.admission.yields[id_] = Yielding(
                 request, engine, lambda: True, partial(left.append, id_)
             )
-        await world.act("down", world.placed[3][1])  # the last are there, 0 and 3
+        await world.act("down", world.placed[3][1])  # it has the last ones, 0 and 3
         await world.act("arrive", 4)
         assert left == []
         await world.act("arrive", 1)
@@ -274,14 +274,14 @@ def test_a_program_that_has_ended_is_forgotten_by_policy_and_dispatcher() -> Non
     policy.program_ended = told.append  # type: ignore[method-assign]
     admission = Admission(policy, dispatcher, 1, 1)
     dispatcher.closed = set()
-    assert [dispatcher.place(queued(0), 0.0) for _ in range(2)] == [0, 0]  # it is at home there
+    assert [dispatcher.place(queued(0), 0.0) for _ in range(2)] == [0, 0]  # affinity
     admission.program_ended(queued(0).program)
     assert told == [queued(0).program]
-    assert dispatcher.place(queued(0), 0.0) == 1  # the least used
+    assert dispatcher.place(queued(0), 0.0) == 1  # the least loaded
 
 
 class Undue(Fcfs):
-    """Is due whenever."""
+    """Has no due time."""
 
     due_s = None  # type: ignore[assignment]
 

@@ -1,4 +1,4 @@
-"""The gateway in a run's own process: it keeps a backend's promises, and worlds run through it."""
+"""The in-process gateway: it meets the interface of backends, and worlds run with it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_it_keeps_a_backends_promises(owned_by: str) -> None:
 
 
 def test_a_call_carries_its_program_function_and_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To the gateway inside; its engine is told none of it."""
+    """The in-process gateway gets them; its engine does not."""
     came: list[Any] = []
     enter = ProgramTracker.enter
 
@@ -103,7 +103,7 @@ def test_errors_of_engines_are_errors_of_the_backend(
                 await backend.complete(request(messages=CHAT))
             assert str(raised.value).startswith("the gateway before http://")
             told = re.search(r"HTTP (\d+)", str(raised.value))
-            if told:  # by the engine, and so it is counted
+            if told:  # the engine's answer, which is counted
                 (counted,) = backend.gateway.metrics.requests
                 assert counted[-1] == int(told[1])
             await backend.close()
@@ -112,7 +112,7 @@ def test_errors_of_engines_are_errors_of_the_backend(
 
 
 def test_engines_get_their_own_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As `metropolis gateway` sends them; an engine that has none gets the client's."""
+    """As with `metropolis gateway`; an engine without one gets the client's key."""
     monkeypatch.setenv("OPENAI_API_KEY", "clients")
     monkeypatch.setenv("METROPOLIS_ENGINE_KEY_2", "second")
 
@@ -172,7 +172,7 @@ def test_engines_that_die_are_told_and_all_of_them_are_an_outage(
         two.open.clear()
         asked = [asyncio.create_task(client.call(request(step=step))) for step in range(2)]
         await until(lambda: two.raw)
-        await two.kill()  # what it had goes to the other
+        await two.kill()  # its request moves to the other one
         assert len(await asyncio.gather(*asked)) == 2
         assert any(said.startswith(f"the engine at {urls[1]} was lost") for said in news)
         one.open.clear()

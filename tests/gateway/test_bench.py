@@ -1,4 +1,4 @@
-"""`metropolis bench gateway`, small: both ways are asked the same."""
+"""`metropolis bench gateway` in small: both paths get the same requests."""
 
 from __future__ import annotations
 

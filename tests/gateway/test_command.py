@@ -1,4 +1,4 @@
-"""`metropolis gateway` as a process: its options, and how it ends."""
+"""`metropolis gateway` as a process: its options and its shutdown."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAIN = "from metropolis.cli import main; main()"
 async def running(
     *options: str, scheme: str = "http", lines: list[str] | None = None
 ) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
-    """Its URL and the process; what it says first is added to `lines`."""
+    """Yield the gateway's URL and its process; append its first line to `lines`."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", MAIN, "gateway", "--port", "0", *options,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
@@ -61,7 +61,7 @@ def test_sigterm_lets_what_has_come_be_answered() -> None:
                 async with session.get(f"{url}/health") as health:
                     assert (await health.json())["waiting"] == 1
                 process.send_signal(signal.SIGTERM)
-                while True:  # on the connection that is open
+                while True:  # on the open connection
                     try:
                         async with session.get(f"{url}/health") as health:
                             if (await health.json())["draining"]:

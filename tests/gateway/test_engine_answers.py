@@ -1,4 +1,4 @@
-"""Answers of engines have limits; interim, second and endless ones reach no client."""
+"""Limits of engines' answers; interim, second and endless answers reach no client."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_an_engines_answer_without_end_is_refused_once(
             status, body, _ = await post(url, chat("why"))
             assert status == 502
             assert sentence in json.loads(body)["error"]["message"]
-            assert len(engine.posts) == 1  # another engine would say the same
+            assert len(engine.posts) == 1  # not retried: another engine's answer would be the same
             assert gateway.admission.is_up == [True]
             assert gateway.admission.at_work == [0]
             assert engine.sent_bytes < 20_000_000
@@ -109,7 +109,7 @@ def test_the_limits_are_options_of_the_gateway() -> None:
 
 
 async def _streamed(url: str) -> tuple[int, bytes]:
-    """All that comes, up to an end that may be none."""
+    """Return the status and all received data, even if the stream breaks off."""
     import aiohttp
 
     body = b""

@@ -1,4 +1,4 @@
-"""Requests of every kind, preempted, and their engines killed: the client sees nothing of it."""
+"""Requests of every kind under preemptions and engine losses: clients notice neither."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def random_body(random: Random, number: int) -> dict[str, Any]:
 
 
 def same(answer: bytes, body: dict[str, Any], model: Model) -> bool:
-    """Whether it is what one engine answers that nobody disturbs."""
+    """Whether `answer` equals that of one undisturbed engine."""
     if body["stream"]:
         return read(answer) == read(b"".join(model.events(body)))
     return bare(json.loads(answer)) == bare(model.whole(body))
@@ -49,7 +49,7 @@ def test_whatever_is_preempted_or_lost_the_answer_is_that_of_one_engine(seed: in
         engine.piece_s = 0.002
 
     async def one(url: str, number: int) -> None:
-        """Whoever comes later goes first."""
+        """Send a request that ranks before all earlier ones."""
         body = random_body(random, number)
         await asyncio.sleep(number / REQUESTS)
         path = PATHS["prompt" in body]

@@ -1,4 +1,4 @@
-"""What clients may take of the gateway: malformed and slow requests, too many, too large."""
+"""Limits for clients: malformed, slow, too many and too large requests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LOOPBACK = b"Host: 127.0.0.1\r\n"
 async def connected(
     url: str, sent: bytes = b""
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A connection on which that has been sent."""
+    """Yield a connection on which `sent` has been sent."""
     reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
     writer.write(sent)
     await writer.drain()
@@ -166,7 +166,7 @@ def test_a_new_connection_takes_the_place_of_the_slowest() -> None:
                 async with session.post(url + PATHS[0], json=chat("why")) as answer:
                     assert answer.status == 200
 
-            await ask_again()  # its connection has been answered, and stays
+            await ask_again()  # its connection has had an answer, so it is kept
             async with (
                 connected(url, post_of(b"{", 100)) as (sender, _),
                 connected(url, b"GET") as (newer, _),
@@ -200,7 +200,7 @@ def test_a_connection_too_many_is_refused_while_all_have_requests() -> None:
 
 
 def test_connections_count_before_their_tls_handshake(tmp_path: Path) -> None:
-    """So a flood of them takes neither open files nor memory."""
+    """Therefore a flood of them cannot exhaust open files or memory."""
     certificate = tmp_path / "gate.pem"
     certificate.write_text(CERTIFICATE)
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -252,11 +252,11 @@ def test_bodies_have_a_bound_together() -> None:
             await until(lambda: engine.raw)
             slow = b'{"prompt": "%b' % (b"y" * 1000)
             async with connected(url, post_of(slow, 2000)) as (reader, _):
-                await asyncio.sleep(0.1)  # it has come
+                await asyncio.sleep(0.1)  # until the body has arrived
                 status, answer, headers = await post(url, chat("x" * 2500))
                 assert (status, headers["Retry-After"]) == (503, "1")
                 assert b"take too much memory" in answer
-                assert await reader.read() == b""  # who was slower goes first
+                assert await reader.read() == b""  # the slower one is dropped first
             engine.open.set()
             assert (await held)[0] == 200
             assert (await post(url, chat("x" * 2500)))[0] == 200

@@ -1,4 +1,4 @@
-"""The HTTP front before hostile requests: a few by default, many in a campaign."""
+"""Fuzzing of the HTTP front: a few hostile requests by default, many in a campaign."""
 
 from __future__ import annotations
 

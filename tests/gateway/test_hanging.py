@@ -1,4 +1,4 @@
-"""Engines that hang and hold their connections: what can be asked elsewhere is."""
+"""Engines that hang and keep their connections: requests move to other engines if possible."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def two(pieces: int) -> AsyncIterator[tuple[str, Gateway, StubEngine, StubEngine]]:
-    """The first gives so many pieces of streams and is asked first."""
+    """Yield a gateway with two engines; the first gets the first request and sends `pieces`."""
     first, second = StubEngine(), StubEngine()
     first.pieces = asyncio.Semaphore(pieces)
     before = gateway_before(first, second, policy=Impatient(), dispatcher=RoundRobin)
@@ -42,10 +42,10 @@ def hang(engine: StubEngine) -> None:
 @pytest.mark.parametrize(
     ("path", "body", "pieces"),
     [
-        (PATHS[0], chat("why"), 0),  # nothing has come
+        (PATHS[0], chat("why"), 0),  # nothing has arrived
         (PATHS[0], chat("why", stream=True), 0),
-        (PATHS[1], counted("p", 9), 4),  # a stream that can be gone on with
-        (PATHS[1], counted("p", 9, stream=False), 4),  # the client has nothing of it
+        (PATHS[1], counted("p", 9), 4),  # a stream that can be resumed
+        (PATHS[1], counted("p", 9, stream=False), 4),  # the client has nothing yet
     ],
 )
 def test_requests_at_an_engine_that_hangs_go_on_elsewhere(

@@ -1,4 +1,4 @@
-"""Headers that pass, and those that are of one connection only."""
+"""Headers that are forwarded, and those of a single connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cost of decoding, found without decoding."""
+"""Bounds on the cost of decoding, checked without decoding."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def depth_of(value: Any) -> int:
 
 
 def weight_of(value: Any) -> int:
-    """Without commas, of which there is one less than values."""
+    """Return the weight without commas for scalars; a container adds one less than its values."""
     if isinstance(value, str):
         return 4
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Engines that are lost and come back: no request is lost, none is answered twice."""
+"""Engines that are lost and return: no request is lost, none is answered twice."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_stream_that_is_broken_off_says_so_and_has_no_proper_end() -> None:
 
 
 class BreakingEngine(StubEngine):
-    """Answers the first request of every connection with `reply`, if any, and closes at others."""
+    """Answers the first request of every connection with `reply`, if any; closes at the next."""
 
     def __init__(self, reply: bytes) -> None:
         super().__init__()

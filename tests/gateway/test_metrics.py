@@ -1,4 +1,4 @@
-"""What is counted of requests: every one once, by how it ended."""
+"""Metrics count every request once, by outcome."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.gateway.test_server import post
 
 
 def statuses(gateway: Gateway) -> Counter[tuple[bool, int]]:
-    """Whether it was at an engine, and the status."""
+    """Return the counts by (whether the request was at the first engine, status)."""
     counted: Counter[tuple[bool, int]] = Counter()
     for (engine, _, status), count in gateway.metrics.requests.items():
         counted[engine == gateway.engines[0].name, status] += count
@@ -79,7 +79,7 @@ def test_what_was_given_up_or_refused_is_counted() -> None:
             assert statuses(gateway) == {(False, 429): 1}
             assert gateway.metrics.refused == 1
         full.status = 429
-        async with gateway_before(full) as (url, gateway):  # the engine refuses
+        async with gateway_before(full) as (url, gateway):  # the engine refuses, not the gateway
             assert (await post(url, chat("late")))[0] == 429
             assert statuses(gateway) == {(True, 429): 1}
             assert gateway.metrics.refused == 0

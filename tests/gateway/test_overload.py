@@ -1,4 +1,4 @@
-"""Engines that run out of memory say so in their metrics, and the dispatcher is told."""
+"""The dispatcher is notified of engines whose metrics show preemptions for lack of memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.gateway.test_server import post
 
 
 class Told(RoundRobin):
-    """Keeps what it is told."""
+    """Records the instances that it is notified of."""
 
     def __init__(self, fleet: Fleet) -> None:
         super().__init__(fleet)
@@ -33,7 +33,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def counted_again(engine: StubEngine) -> Callable[[], bool]:
-    """Two more looks at its metrics, the first of which may have begun before."""
+    """Return whether its metrics were read twice more; the first read may have begun earlier."""
     before = engine.counted
     return lambda: engine.counted > before + 1
 
@@ -41,7 +41,7 @@ def counted_again(engine: StubEngine) -> Callable[[], bool]:
 def test_the_dispatcher_is_told_of_each_engine_that_preempts() -> None:
     async def ask() -> None:
         engines, told = [StubEngine("sglang"), StubEngine("sglang")], list[Told]()
-        engines[1].preemptions = 5  # of before
+        engines[1].preemptions = 5  # before the gateway started
 
         def dispatcher(fleet: Fleet) -> Told:
             told.append(Told(fleet))
@@ -52,12 +52,12 @@ def test_the_dispatcher_is_told_of_each_engine_that_preempts() -> None:
             assert told[0].overloaded == []
             engines[1].preemptions += 2
             await until(lambda: told[0].overloaded == [1])
-            engines[1].metrics_status = 503  # as often as not there is no answer
+            engines[1].metrics_status = 503  # no metrics for a time
             await until(counted_again(engines[1]))
             engines[1].metrics_status = 200
             await engines[0].kill()
             await until(lambda: gateway.admission.is_up == [False, True])
-            engines[0].preemptions = 3  # the count of another life
+            engines[0].preemptions = 3  # the count after a restart
             await engines[0].start()
             for engine in engines:
                 await until(counted_again(engine))
@@ -81,7 +81,7 @@ def test_kairos_places_nothing_there_until_a_request_has_left() -> None:
             engine.open.set()
             answers = [await one for one in asked]
             assert [answer for _, answer, _ in answers] == [answer_to("first"), answer_to("second")]
-            engine.preemptions += 1  # found out when nothing is there any more
+            engine.preemptions += 1  # detected when the engine is idle
             await until(counted_again(engine))
             assert (await post(url, chat("third")))[1] == answer_to("third")
 

@@ -1,4 +1,4 @@
-"""A run before a gateway tells it the program, function, upstream and step of every call."""
+"""A run sends a gateway the program, function, upstream and step of every call."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ STEPS = 3
 
 @dataclass
 class Thinker(Agent):
-    """Plans, then sees and hears at once, then thinks in a stream."""
+    """Plans, then sees and hears concurrently, then thinks in a stream."""
 
     name: str
 

@@ -1,4 +1,4 @@
-"""Faulty plug-ins behind the gateway: what they break, and what they must not."""
+"""Faulty plug-ins in the gateway: what they may break and what not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.gateway.test_server import post
 
 
 class Overfed(Fcfs):
-    """Cannot digest the end of one program."""
+    """Fails at the end of one program."""
 
     def program_ended(self, program: str) -> None:
         if program == "much":
@@ -26,7 +26,7 @@ class Overfed(Fcfs):
 
 
 class Unteachable(Fcfs):
-    """Cannot learn."""
+    """Fails at every completion."""
 
     def completed(self, execution: Execution) -> None:
         raise ZeroDivisionError
@@ -48,13 +48,13 @@ def test_an_answer_of_which_nothing_could_be_learned_is_an_answer() -> None:
             assert gateway.admission.at_work == [0]
 
     asyncio.run(ask())
-    (fault,) = [one for one in news if "Unteachable" in one]  # it is told once
+    (fault,) = [one for one in news if "Unteachable" in one]  # reported once
     assert fault.startswith(f"the policy Unteachable failed in completed: {__file__}:")
     assert fault.endswith("ZeroDivisionError; mend it there")
 
 
 class Unforgetting(Fcfs):
-    """Cannot bear to be left."""
+    """Fails at every cancellation."""
 
     def cancelled(self, request: QueuedRequest) -> None:
         raise ZeroDivisionError
@@ -85,7 +85,7 @@ def test_faults_keep_no_place_and_hide_no_answer() -> None:
 
 
 class Unstarted(Fcfs):
-    """Fails when something begins."""
+    """Fails at every start."""
 
     def started(self, request: QueuedRequest, now_s: float) -> None:
         raise ZeroDivisionError
@@ -108,7 +108,7 @@ def test_a_request_is_answered_though_the_policy_fails_when_it_is_told_that_it_r
 
 
 class Timeless(Fcfs):
-    """Fails as soon as it should know the time."""
+    """Fails whenever time passes, once `fails` is set."""
 
     fails = False
 
@@ -145,7 +145,7 @@ def test_no_request_hangs_when_the_policy_fails_as_time_passes() -> None:
 
 
 class Stumbling(Fcfs):
-    """Fails once when time has passed."""
+    """Fails the next time that time passes, once `fails` is set."""
 
     fails = False
 
@@ -170,7 +170,7 @@ def test_a_fault_stops_no_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Remembering(LeastLoaded):
-    """Which programs have ended."""
+    """Records the programs that have ended."""
 
     ended: list[str]
 
@@ -194,7 +194,7 @@ def test_one_programs_end_spoils_no_answer_and_no_other_programs_end(
             last = {"X-Metropolis-Program": "much", "X-Metropolis-End": "true"}
             status, answer, _ = await post(url, chat("last"), headers=last)
             assert (status, answer) == (200, answer_to("last"))
-            for program in ("much", "later"):  # these end by themselves
+            for program in ("much", "later"):  # these end by being idle
                 await post(url, chat("x"), headers={"X-Metropolis-Program": program})
                 await until(lambda: len(gateway.programs) == 0)
 
@@ -206,21 +206,21 @@ def test_one_programs_end_spoils_no_answer_and_no_other_programs_end(
 
 
 class Halved(Fcfs):
-    """Ranks by halves."""
+    """Returns a rank that is no integer."""
 
     def rank(self, request: QueuedRequest) -> int:
         return 0.5  # type: ignore[return-value]
 
 
 class Failing(Fcfs):
-    """Cannot rank."""
+    """Fails to rank."""
 
     def rank(self, request: QueuedRequest) -> int:
         raise KeyError("x")
 
 
 class Lost(LeastLoaded):
-    """Cannot place."""
+    """Fails to place."""
 
     def place(self, request: QueuedRequest, now_s: float) -> int | None:
         raise KeyError("x")
@@ -254,7 +254,7 @@ def test_what_a_plug_in_raises_is_told_with_its_line_and_not_logged_again(
 
 
 class Whimsical(Fcfs):
-    """Ranks well until its version changes."""
+    """Returns valid ranks while `is_good`, then negative ones."""
 
     is_good = True
 
@@ -263,7 +263,7 @@ class Whimsical(Fcfs):
 
 
 class Astray(LeastLoaded):
-    """Places nothing right but what is called `x`."""
+    """Places requests validly only for the function `x`."""
 
     instance = 99
 
@@ -272,7 +272,7 @@ class Astray(LeastLoaded):
 
 
 class Hesitant(LeastLoaded):
-    """Always holds back."""
+    """Holds all requests back."""
 
     def place(self, request: QueuedRequest, now_s: float) -> int | None:
         return None

@@ -1,4 +1,4 @@
-"""Requests that go on elsewhere: preempted, or their engine lost."""
+"""Requests that are resumed on another engine, after preemption or the loss of theirs."""
 
 from __future__ import annotations
 

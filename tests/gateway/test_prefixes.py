@@ -1,4 +1,4 @@
-"""What the gateway tells dispatchers of how prompts begin."""
+"""The prompt prefixes that the gateway passes to dispatchers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + 
 
 
 def tokens_of(**body: Any) -> tuple[int, int]:
-    """How long its prompt is said to be, and how long the prefix."""
+    """Return the estimated tokens of the prompt and of its prefix."""
     asked = read({}, json.dumps(body).encode())
     return asked.prompt_tokens, sum(tokens for _, tokens in asked.prefix)
 

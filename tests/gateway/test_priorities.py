@@ -1,4 +1,4 @@
-"""Who goes first: in the gateway's queue, and in the words of each kind of engine."""
+"""Order of requests in the gateway's queue, and priorities for each kind of engine."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_what_waits_goes_in_the_order_of_the_policy() -> None:
         ("", "vllm", [{"priority": 12}, {"priority": 40}]),
         ("vllm:", "vllm", [{"priority": 12}, {"priority": 40}]),
         ("sglang:", "?", [{"priority": 0}, {"priority": 5}]),
-        ("", "sglang", [{}, {}]),  # it may be started otherwise than priorities need
+        ("", "sglang", [{}, {}]),  # it may lack the flags that priorities require
     ],
 )
 def test_each_kind_of_engine_is_told_in_its_own_words(

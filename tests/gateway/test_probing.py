@@ -1,4 +1,4 @@
-"""What the gateway finds out of its engines: kind, models, priorities, the size of the KV cache."""
+"""Detection of engines' kinds, models, priorities and KV cache sizes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def sglang(**info: Any) -> StubEngine:
         (
             lambda: StubEngine("sglang"),
             "",
-            "SGLang, gets no priorities, because it does not tell its settings: name it "
+            "SGLang, gets no priorities, because it does not tell its settings: use "
             "sglang:URL if it takes low ones first",
             [None],
         ),
@@ -207,7 +207,7 @@ def test_an_engine_that_comes_back_with_another_model_gets_nothing(
             for n in range(4):
                 assert (await post(url, chat(str(n))))[0] == 200
             assert not engines[1].raw
-            await engines[0].kill()  # then there is no other model any more
+            await engines[0].kill()  # now no engine serves another model
             await until(lambda: gateway.admission.is_up == [False, True])
             engines[0].models = ["vast"]
             await engines[0].start()

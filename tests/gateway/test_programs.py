@@ -1,4 +1,4 @@
-"""Which program a request belongs to, as its headers or its body tell it, and when programs end."""
+"""Assignment of requests to programs by headers or body, and the end of programs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def said(*turns: str) -> list[dict[str, Any]]:
 
 
 class Front:
-    """ProgramTracker, asked as over HTTP; remembers which programs have ended."""
+    """A ProgramTracker with the inputs of HTTP requests; records the programs that have ended."""
 
     def __init__(self) -> None:
         self.ended: list[str] = []
@@ -161,7 +161,7 @@ def test_functions_that_come_no_more_make_room() -> None:
     assert function(FUNCTION_IDLE_S - 1.0, "late") == OTHER
     assert not forgotten
     assert function(FUNCTION_IDLE_S, "late") == "late"
-    assert forgotten == ["f1"]  # f0 came later
+    assert forgotten == ["f1"]  # f0 was used later
     assert [front.programs.shown(name) for name in ("f0", "f1", "late")] == ["f0", OTHER, "late"]
     assert function(FUNCTION_IDLE_S, OTHER) == OTHER
 

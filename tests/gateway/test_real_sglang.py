@@ -1,4 +1,4 @@
-"""The gateway before a real SGLang, which serves a tiny random model one request at a time."""
+"""The gateway with a real SGLang that serves a tiny random model, one request at a time."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_openai_client_streams(sglang_url: str) -> None:
 
 
 def test_the_policy_reaches_into_the_engines_queue(sglang_url: str) -> None:
-    """All are at the engine, which answers one at a time."""
+    """All requests are at the engine, which runs one at a time."""
 
     def ask(step: int, tokens: int = ENDLESS) -> tuple[str, dict[str, Any], dict[str, str]]:
         body = GREEDY | ASKED[PATHS[1]] | {"max_tokens": tokens, "ignore_eos": True}
@@ -69,7 +69,7 @@ def test_the_policy_reaches_into_the_engines_queue(sglang_url: str) -> None:
     async def order() -> list[int]:
         real = RealEngine(sglang_url)
         async with gateway_before(real, policy=StepFirst(), kind="sglang:") as (url, gateway):
-            for step in range(0, 90, 10):  # the gateway has seen such ranks
+            for step in range(0, 90, 10):  # so that the gateway has seen such ranks
                 path, body, headers = ask(step, 1)
                 assert (await post(url, body, path=path, headers=headers))[0] == 200
             return await order_of(
@@ -93,7 +93,7 @@ def test_a_client_that_leaves_is_aborted_in_the_engine(sglang_url: str, stream: 
             leaving.cancel()
             await until(lambda: gateway.metrics.aborted == 1)
             status, *_ = await post(url, GREEDY | ASKED[PATHS[1]], path=PATHS[1])
-            assert status == 200  # it got the only place there is
+            assert status == 200  # it got the engine's only place
 
     asyncio.run(ask())
     assert metric(sglang_url, "sglang:num_aborted_requests_total") == before + 1
@@ -105,7 +105,7 @@ def test_a_long_answer_is_preempted_and_taken_up_again(
     sglang_url: str, path: str, stream: bool
 ) -> None:
     undisturbed, text = asyncio.run(preempted(sglang_url, path, GREEDY | ASKED[path], stream))
-    if path == PATHS[1]:  # a random model's text is not tokenized as it was written
+    if path == PATHS[1]:  # chats resume from text, whose tokens differ with a random model
         assert text == undisturbed
 
 
@@ -114,7 +114,7 @@ def test_a_long_answer_is_preempted_and_taken_up_again(
 def test_a_joined_answer_is_that_of_the_engine(
     sglang_url: str, path: str, fields: dict[str, Any]
 ) -> None:
-    """The engine is asked for a stream, and nobody is preempted."""
+    """The engine streams, and no request is preempted."""
     body = GREEDY | ASKED[path] | fields
     if path == PATHS[0] and "logprobs" in fields:
         body["logprobs"] = True

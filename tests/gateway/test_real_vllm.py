@@ -1,4 +1,4 @@
-"""The gateway before a real vLLM, which serves a tiny random model one request at a time."""
+"""The gateway with a real vLLM that serves a tiny random model, one request at a time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BODIES: dict[str, dict[str, Any]] = {
 
 
 def text_of(path: str, answer: bytes) -> Any:
-    """The answer without what every request has another of."""
+    """Return the parts of an answer that do not differ between requests."""
     whole = json.loads(answer)
     if path in PATHS:
         return content_of(answer)
@@ -69,7 +69,7 @@ def test_it_is_recognised_and_tells_its_memory(vllm_url: str) -> None:
 def test_the_policy_reaches_into_the_engines_queue_and_clients_do_not(
     vllm_url: str, path: str
 ) -> None:
-    """All are at the engine, which answers one at a time."""
+    """All requests are at the engine, which runs one at a time."""
 
     def ask(step: int) -> tuple[str, dict[str, Any], dict[str, str]]:
         body = BODIES[path] | {"max_tokens": ENDLESS, "ignore_eos": True, "priority": -step}

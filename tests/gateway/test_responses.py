@@ -1,4 +1,4 @@
-"""What refers to a response goes to the engine that made it."""
+"""Requests that refer to a response go to the engine that generated it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_response_is_continued_where_it_was_made(stream: bool) -> None:
             for _ in range(4):
                 id_, engine_then = await respond(url, engines, id_, stream)
                 assert engine_then is made_by
-                await respond(url, engines, None, stream)  # in turn
+                await respond(url, engines, None, stream)  # to the engines in turn
             assert len({key[1] for key in gateway.metrics.requests}) == 1
             for method, suffix in (("GET", ""), ("POST", "/cancel"), ("DELETE", "")):
                 async with asked(url, method, f"{RESPONSES}/{id_}{suffix}") as answer:
@@ -107,20 +107,20 @@ def test_a_response_whose_engine_is_lost_is_told_in_a_sentence() -> None:
             for status, answer, _ in answers:
                 assert status == 502
                 message = json.loads(answer)["error"]["message"]
-                assert "which has made the response that the request refers to" in message
+                assert "which generated the response that the request refers to" in message
             async with asked(url, "GET", f"{RESPONSES}/{id_}") as answer:
                 assert answer.status == 502
             assert (await post(url, BODIES[RESPONSES], path=RESPONSES))[0] == 200
             made_by.open.set()
             await made_by.start()
             await until(lambda: all(gateway.admission.is_up))
-            assert (await post(url, body, path=RESPONSES))[0] == 200  # it has kept it
+            assert (await post(url, body, path=RESPONSES))[0] == 200  # the engine stored it
 
     asyncio.run(ask())
 
 
 def test_a_response_is_its_tenants(tmp_path: Path) -> None:
-    """Another's is like an unknown one, and neither reaches an engine."""
+    """Another tenant's id is treated like an unknown one; neither reaches an engine."""
     keys = {name: f"{name}-0123456789abcdef" for name in ("alice", "bob")}
     file = tmp_path / "keys"
     file.write_text("".join(f"{name} {key}\n" for name, key in keys.items()))

@@ -1,4 +1,4 @@
-"""The engines' other routes: what generates is ordered, the rest is passed on."""
+"""The engines' other routes: those that generate are ordered, the rest is forwarded."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_stream_that_breaks_off_says_so_as_its_route_does(
                 assert b'"n": 0' in begin
                 await engine.kill()
                 rest = b""
-                with suppress(aiohttp.ClientPayloadError):  # as it has no proper end
+                with suppress(aiohttp.ClientPayloadError):  # it has no regular end
                     while piece := await answer.content.readany():
                         rest += piece
             last = rest.split(b"\n\n")[-2]

@@ -1,4 +1,4 @@
-"""The gateway over HTTP, before stub engines: what comes and goes, and how errors read."""
+"""The gateway over HTTP with stub engines: requests, answers and errors."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_a_client_that_leaves_frees_the_engine(stream: bool, owned_by: str) -> N
         async with gateway_before(engine, at_once=1) as (url, gateway):
             asked = [asyncio.create_task(post(url, chat("a", stream=stream))) for _ in range(2)]
             await until(lambda: engine.raw and len(gateway.admission) == 1)
-            await asyncio.sleep(0.05)  # the first pieces are on their way
+            await asyncio.sleep(0.05)  # the first pieces are in transit
             for one in asked:
                 one.cancel()
             await until(lambda: engine.left == 1 and gateway.metrics.aborted == 2)

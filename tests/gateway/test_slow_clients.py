@@ -1,6 +1,6 @@
-"""Clients that do not take what there is: the engine waits with them, and not for ever.
+"""Clients that do not read: the engine waits for them, but not forever.
 
-And those that do not send what they said: nothing waits for them.
+Clients that do not send the announced body: nothing waits for them.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tests.gateway.test_server import PATHS, post
 
 PIECES = 800
 LARGE = counted("x" * 100_000, PIECES)
-"""Every piece carries the first word: more than the sockets between engine and client take."""
+"""Every piece contains the first word: more than the sockets between engine and client buffer."""
 
 
 @asynccontextmanager
 async def reader_of(url: str) -> AsyncIterator[aiohttp.ClientResponse]:
-    """The head of an answer has come; of the rest a few bytes are read ahead."""
+    """Yield an answer whose head has arrived and of which only a few bytes are read ahead."""
     async with (
         aiohttp.ClientSession() as session,
         session.post(url + PATHS[1], json=LARGE, headers=at_step(9), read_bufsize=1024) as answer,
@@ -41,7 +41,7 @@ async def reader_of(url: str) -> AsyncIterator[aiohttp.ClientResponse]:
 
 
 async def steady(number: Callable[[], int]) -> int:
-    """What `number` comes to, as soon as it rests."""
+    """Return `number()` once it no longer changes."""
     last = -1
     while number() != last:
         last = number()
@@ -77,7 +77,7 @@ def test_a_client_that_takes_nothing_for_long_has_left() -> None:
 
 
 def test_who_reads_no_answer_locks_nobody_out() -> None:
-    """Neither routes without a key nor those that are not ordered hold a connection for ever."""
+    """Neither routes without a key nor unordered ones hold a connection forever."""
 
     async def ask() -> None:
         class Large(StubEngine):
@@ -109,7 +109,7 @@ def test_who_reads_no_answer_locks_nobody_out() -> None:
 
 
 async def status_of(url: str) -> int:
-    """Of a GET on a new connection."""
+    """Return the status of a GET on a new connection."""
     async with aiohttp.ClientSession() as session, session.get(url) as answer:
         return answer.status
 
@@ -118,7 +118,7 @@ async def status_of(url: str) -> int:
 async def sender_of(
     url: str, sent: bytes, length: int
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A connection on which that has been sent of a body of such a length."""
+    """Yield a connection on which `sent` has been sent of a body of `length` bytes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
     head = f"POST {PATHS[1]} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n"
     writer.write(head.encode() + sent)
@@ -171,7 +171,7 @@ def test_what_has_not_come_whole_holds_up_no_end() -> None:
 
 
 def test_who_is_behind_is_not_preempted() -> None:
-    """It could not be told until its client takes what there is."""
+    """Its exchange could not react before the client reads the pieces already sent."""
 
     async def ask() -> None:
         engine = StubEngine()

@@ -1,4 +1,4 @@
-"""Answers that come in parts, without I/O: the client gets what it would have got in one."""
+"""Answers in parts, without I/O: the client gets the same as from one engine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def bodies(*, chats: bool, stream: bool) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def in_parts(model: Model, body: dict[str, Any], cuts: list[float], **known: bool) -> bytes:
-    """What the client gets when the engine is left at those points."""
+    """Return what the client gets when the answer leaves its engine at the points `cuts`."""
     path = CHATS if "messages" in body else COMPLETIONS
     request = continuable(path, encoded(body), **known)
     assert request is not None
@@ -60,7 +60,7 @@ def in_parts(model: Model, body: dict[str, Any], cuts: list[float], **known: boo
 
 
 def read(stream: bytes) -> dict[str, Any]:
-    """What a client makes of a stream."""
+    """Return a stream as a client parses it."""
     *events, end = stream.removesuffix(b"\n\n").split(b"\n\n")
     assert end == b"data: [DONE]"
     chunks = [json.loads(event.removeprefix(b"data:")) for event in events]
@@ -102,13 +102,13 @@ def test_before_unknown_engines_every_event_is_a_token(
     data: st.DataObject, cuts: list[float], stream: bool, preempts: bool
 ) -> None:
     body, model = data.draw(bodies(chats=False, stream=stream)), Model(groups=False)
-    body.pop("stop", None)  # what may be one is held back, and then comes as one event
+    body.pop("stop", None)  # a possible stop string is held back, then sent as one event
     parts = in_parts(model, body, cuts, preempts=preempts or not stream, is_known=False)
     if stream:
         got, one = read(parts), read(b"".join(model.events(body)))
     else:
         got, one = bare(json.loads(parts)), bare(model.whole(body))
-    if not got["usage"]:  # the engine was left before it told
+    if not got["usage"]:  # the engine was left before it sent usage
         got["usage"] = one["usage"]
     assert got == one
 
@@ -131,7 +131,7 @@ def test_what_is_not_left_passes_as_it_is(data: st.DataObject, chats: bool, crlf
 
 
 def test_where_engines_tell_tokens_these_are_the_next_prompt() -> None:
-    """Text might be tokenized otherwise than it was written."""
+    """Text might be tokenized differently from the generated tokens."""
     body, model = {"model": "tiny", "prompt": "q1:", "max_tokens": 9}, Model(groups=False)
     for stop, is_told in ((None, True), ("END", False)):
         request = continuable(

@@ -1,4 +1,4 @@
-"""A thousand `openai` clients' requests at once, while engines are killed and come back."""
+"""A thousand concurrent requests of an `openai` client while engines are killed and restarted."""
 
 from __future__ import annotations
 
