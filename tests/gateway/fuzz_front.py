@@ -259,7 +259,7 @@ def _content(fields: bytes, received: bytes, status: int) -> tuple[bytes, bytes]
 
 
 async def fuzz(folder: Path, seed: int, inputs: int, has_keys: bool, first: int = 0) -> None:
-    """Send `inputs` inputs from number `first` on; raises FrontFailureError with seed and number."""
+    """Send `inputs` inputs, `first` being the first number; raises FrontFailureError."""
     logged: list[str] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: logged.append(handler.format(record))  # type: ignore[method-assign]

@@ -120,7 +120,7 @@ class Model:
                 yield Step(text, number, None)
 
     def _logprobs(self, question: str, part: int, begin: int, number: int) -> dict[str, Any]:
-        """Return the logprobs of `number` tokens from `begin` in an answer that starts at `part`."""
+        """Return the logprobs of `number` tokens from `begin`; the answer starts at `part`."""
         tokens = self._tokens(question)
         starts = list(accumulate(map(len, tokens), initial=0))
         return {
