@@ -53,7 +53,7 @@ class Yielding(NamedTuple):
 
 
 class Admission:
-    """The queue of all engines; each is closed until `open` is called."""
+    """Queues requests and places them on engines, which are closed until `open` is called."""
 
     def __init__(
         self,

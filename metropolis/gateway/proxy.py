@@ -82,7 +82,7 @@ class Gateway:
         self._doubts = [asyncio.Event() for _ in engines]
         """Set to request a probe of the engine."""
         self._failed_looks = [0] * len(engines)
-        """Consecutive ones; `_silent_looks` likewise."""
+        """Consecutive failed probes by engine; `_silent_looks`: those that timed out."""
         self._silent_looks = [0] * len(engines)
         self.responses = Responses()
         self.passing = [0] * len(engines)
@@ -178,7 +178,7 @@ class Gateway:
         response: str | None = None,
         tenant: str = "",
     ) -> AsyncIterator[Reply]:
-        """Yield an engine's answer to an unordered request; `response` selects its own engine.
+        """Yield an engine's answer to an unordered request; with `response`, that of its engine.
 
         Raises EngineLostError when no engine answers, and UnknownResponseError.
         """
