@@ -204,7 +204,7 @@ class Exchange:
             raise EngineLostError(f"the rest of an answer was refused: HTTP {self.reply.status}")
 
     def _lose(self, error: EngineLostError) -> None:
-        """Requeue after an engine loss; raises `error` if it is final or the last permitted loss."""
+        """Requeue after an engine loss; raises `error` if it is final or the last allowed one."""
         if not self._is_moved:  # otherwise the engine is known to hang, and may have recovered
             self._doubt(error)
         self._is_moved = False
