@@ -1,1 +1,1 @@
-"""Dispatchers: which instance takes a request, in virtual time and before real engines."""
+"""Dispatchers: the instance of each request, in simulation and in front of real engines."""

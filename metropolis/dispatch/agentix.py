@@ -1,4 +1,4 @@
-"""Agentix' load balancer: long prompts to the instance that knows their program (§4.3)."""
+"""Agentix' load balancer: long prompts go to their program's instance (§4.3)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from metropolis.policy.base import QueuedRequest
 from metropolis.types import MetropolisError
 
 THRESHOLD_TOKENS = 2048
-"""Shorter prompts are mostly what all programs share, which every instance has (§4.3)."""
+"""Shorter prompts are mostly text that all programs share and every instance caches (§4.3)."""
 
 
 class ProgramAffinity(LeastLoaded):
-    """Algorithm 2: short prompts to the least used; long ones where their program's first went.
+    """Algorithm 2: short prompts go to the least loaded instance, long ones to their program's.
 
-    A program whose instance is closed moves to another and stays there. Raises MetropolisError when
-    the threshold is negative.
+    A program's instance is that of its first long prompt. If it is closed, the program moves to
+    another one and stays there. Raises MetropolisError when the threshold is negative.
     """
 
     def __init__(self, fleet: Fleet, threshold_tokens: int = THRESHOLD_TOKENS) -> None:
@@ -26,7 +26,7 @@ class ProgramAffinity(LeastLoaded):
             )
         self._threshold_tokens = threshold_tokens
         self._home: dict[str, int] = {}
-        """Of programs with long prompts: their instance."""
+        """Instance by program, for programs with long prompts."""
 
     def place(self, request: QueuedRequest, now_s: float) -> int | None:
         """See Dispatcher."""

@@ -10,50 +10,50 @@ from metropolis.policy.base import Execution, QueuedRequest
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The engines, which are all alike."""
+    """The engines, which are all identical."""
 
     instances: int
     capacity_tokens: int
-    """KV cache of one."""
+    """KV cache of one instance."""
     tokens_per_s: float
-    """How fast one answer grows in a full batch, as profiled."""
+    """Decode speed of one request in a full batch, as profiled."""
 
 
 class Dispatcher(ABC):
-    """Places requests on the engines of a fleet; called as policies are.
+    """Places requests on the instances of a fleet. All methods are called as those of Policy.
 
-    `fleet` is another when a real engine has told the size of its KV cache.
+    `fleet` is replaced when a real engine reports the size of its KV cache.
     """
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
         self.closed: set[int] = set()
-        """Instances that take nothing now, lost or at their bound: whoever calls keeps the set."""
+        """Instances that accept nothing now: lost, or at their bound; maintained by the caller."""
 
     @abstractmethod
     def place(self, request: QueuedRequest, now_s: float) -> int | None:
-        """The instance that takes `request` now; None: it waits, and so do all behind it.
+        """The instance that `request` is sent to, which must not be closed.
 
-        Never one that is closed.
+        None: the request waits, and with it all requests behind it.
         """
 
     def completed(self, execution: Execution) -> None:  # noqa: B027 -- not all care
-        """A request has been answered."""
+        """A request has completed."""
 
     def cancelled(self, request: QueuedRequest, instance: int, now_s: float) -> None:  # noqa: B027 -- not all care
-        """`request`, placed on `instance`, has left it unanswered; it may be placed anew."""
+        """`request` left `instance` without completing; it may be placed again."""
 
     def program_ended(self, program: str) -> None:  # noqa: B027 -- not all care
-        """Nothing more will come of `program`."""
+        """`program` will send no more requests."""
 
     def function_ended(self, function: str) -> None:  # noqa: B027 -- not all care
-        """No request for `function` has come for long: forget what is known of it."""
+        """`function` has been unused for long: drop its state."""
 
     def lost(self, instance: int) -> None:  # noqa: B027 -- not all care
-        """`instance` answers no more; it is closed, and has an empty cache if it comes back.
+        """`instance` has failed: it is closed, and its cache is empty if it returns.
 
-        The requests there leave it one by one, before or after.
+        Its requests are cancelled one by one, before or after this call.
         """
 
     def preempted(self, instance: int, now_s: float) -> None:  # noqa: B027 -- not all care
-        """`instance` has run out of memory and put a request back."""
+        """`instance` ran out of memory and preempted a request."""

@@ -1,4 +1,4 @@
-"""What every policy and dispatcher has to keep, for authors of plug-ins: the conformance suite."""
+"""The conformance suite for policies and dispatchers, for authors of plug-ins."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ FLEET = Fleet(instances=3, capacity_tokens=4000, tokens_per_s=20.0)
 
 
 class BrokenPluginError(AssertionError):
-    """A plug-in that does not keep its interface."""
+    """A plug-in that violates its interface."""
 
 
 def check_policy(make: Callable[[], Policy], seed: int = 0) -> None:
-    """Raise BrokenPluginError where the policies that `make` makes break the interface.
+    """Raise BrokenPluginError if the policies that `make` returns violate the interface.
 
-    Random chains of requests are preempted once and answered, or withdrawn; then and in between
-    everybody is ranked. Stages left are told.
+    Requests of random chains, with `stages_left` set, are preempted once and then completed or
+    cancelled; all requests are ranked in between and at the end.
     """
     policy, twin = make(), make()
     _require(0 < policy.rank_bits <= RANK_BITS, f"rank_bits must be from 1 to {RANK_BITS}")
@@ -39,16 +39,16 @@ def check_policy(make: Callable[[], Policy], seed: int = 0) -> None:
         ranks = [policy.rank(request) for request in waiting]
         _require(all(type(rank) is int for rank in ranks), "a rank must be an int")
         fits = all(0 <= rank < 1 << policy.rank_bits for rank in ranks)
-        _require(fits, f"a rank must lie between 0 and 2 ** {policy.rank_bits}, below it")
+        _require(fits, f"a rank must lie between 0 and 2 ** {policy.rank_bits} - 1")
         again = [policy.rank(request) for request in waiting]
         same = version == policy.version and ranks == again
         _require(same, "rank must be a function of the request and the version")
         theirs = [twin.rank(request) for request in waiting]
-        _require(ranks == theirs, "what two were told alike they must rank alike")
+        _require(ranks == theirs, "two policies with the same events must return the same ranks")
 
 
 def check_dispatcher(make: Callable[[Fleet], Dispatcher], seed: int = 0) -> None:
-    """Raise BrokenPluginError where the dispatchers that `make` makes break the interface."""
+    """Raise BrokenPluginError if the dispatchers that `make` returns violate the interface."""
     dispatcher = make(FLEET)
     _require(dispatcher.fleet == FLEET, "fleet must be the one it was made for")
     draw, now_s = Random(f"{seed} dispatch"), 0.0
@@ -61,10 +61,10 @@ def check_dispatcher(make: Callable[[Fleet], Dispatcher], seed: int = 0) -> None
         if closed and draw.random() < 0.1:
             dispatcher.lost(closed[0])
         while (instance := dispatcher.place(request, now_s)) is None:
-            _require(bool(placed), "a request must not wait while nothing is at work")
+            _require(bool(placed), "a request must not wait while no instance is busy")
             now_s += draw.expovariate(1.0)
             _answer(dispatcher, placed.pop(draw.randrange(len(placed))), now_s)
-        _require(instance in range(FLEET.instances), f"{instance!r} is no instance")
+        _require(instance in range(FLEET.instances), f"{instance!r} is not an instance")
         _require(instance not in dispatcher.closed, f"instance {instance} is closed")
         placed.append((request, instance, now_s))
         if draw.random() < 0.1:
@@ -77,15 +77,15 @@ def check_dispatcher(make: Callable[[Fleet], Dispatcher], seed: int = 0) -> None
 
 
 def _live(policy: Policy, execution: Execution) -> None:
-    """Taken up, put back half way and taken up again; nine of ten are answered."""
+    """Start a request, preempt it half way and resume it; complete nine in ten, cancel the rest."""
     request, middle_s = execution.request, (execution.started_s + execution.completed_s) / 2
     policy.arrived(request)
     policy.started(request, execution.started_s)
     seen, rank = (policy.version, policy.running_version), policy.rank(request)
     policy.passed(middle_s)
     told = seen != (policy.version, policy.running_version) or rank == policy.rank(request)
-    _require(told, "rank must be a function of the request and the version, of who runs too")
-    _require(policy.due_s > middle_s, "passed must leave no due time that has passed")
+    _require(told, "rank must be a function of the request and the versions while it runs, too")
+    _require(policy.due_s > middle_s, "due_s must be in the future after passed")
     policy.preempted(request, middle_s)
     policy.started(request, middle_s)
     if request.id % 10:
@@ -95,7 +95,7 @@ def _live(policy: Policy, execution: Execution) -> None:
 
 
 def _answer(dispatcher: Dispatcher, one: tuple[QueuedRequest, int, float], now_s: float) -> None:
-    """End it: nine of ten have been answered."""
+    """Complete nine in ten requests; cancel the rest."""
     request, instance, started_s = one
     if request.id % 10:
         dispatcher.completed(Execution(request, instance, started_s, now_s, 10))
@@ -109,7 +109,7 @@ def _end(
     placed: list[tuple[QueuedRequest, int, float]],
     now_s: float,
 ) -> None:
-    """What is left of the program is answered, and nothing more comes of it."""
+    """End the program and all its placed requests."""
     for one in [one for one in placed if one[0].program == program]:
         placed.remove(one)
         _answer(dispatcher, one, now_s)
@@ -117,7 +117,7 @@ def _end(
 
 
 def _executions(seed: int) -> Iterator[tuple[Execution, bool]]:
-    """Chains of up to four requests, and which are a chain's last."""
+    """Executions of chains of up to four requests, each with whether it is its chain's last."""
     draw, number = Random(seed), 0
     for program in range(PROGRAMS):
         began_s = now_s = 10.0 * program

@@ -1,4 +1,4 @@
-"""Dispatchers under control: what they must not return or raise, and requests that they hold."""
+"""Checks of dispatchers: invalid placements, and requests held back without a reason."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from metropolis.policy.faults import PluginError, call
 
 
 def placed_by(dispatcher: Dispatcher, request: QueuedRequest, now_s: float) -> int | None:
-    """Where `dispatcher` places `request`.
+    """The instance on which `dispatcher` places `request`, or None.
 
-    Raises PluginError if it fails or names no open instance.
+    Raises PluginError if it fails or names an instance that is unknown or closed.
     """
     placed = call(dispatcher.place, request, now_s)
     if placed is None:
@@ -33,6 +33,6 @@ def placed_by(dispatcher: Dispatcher, request: QueuedRequest, now_s: float) -> i
 
 
 def holding(dispatcher: Dispatcher, requests: int) -> PluginError:
-    """The error of a dispatcher that holds back so many though nothing is at work."""
-    fault = f"holds {requests} requests back though no instance is at work; it must place one"
+    """The error of a dispatcher that holds back all `requests` while no instance is busy."""
+    fault = f"holds back {requests} requests although no instance is busy; it must place one"
     return PluginError(dispatcher, "place", fault)

@@ -1,4 +1,4 @@
-"""Dispatchers that look at no request."""
+"""Dispatchers that do not inspect the request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from metropolis.policy.base import Execution, QueuedRequest
 
 
 class RoundRobin(Dispatcher):
-    """One instance after the other."""
+    """Each open instance in turn."""
 
     def __init__(self, fleet: Fleet) -> None:
         super().__init__(fleet)
@@ -27,7 +27,7 @@ class RoundRobin(Dispatcher):
 
 
 class LeastLoaded(Dispatcher):
-    """The instance that is at the fewest requests."""
+    """The instance with the fewest outstanding requests."""
 
     def __init__(self, fleet: Fleet) -> None:
         super().__init__(fleet)

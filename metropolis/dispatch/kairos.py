@@ -1,4 +1,4 @@
-"""Kairos' packing: requests where their memory fits in all the time they will take (§6)."""
+"""Kairos' packing: a request is placed where its memory fits for its expected duration (§6)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from metropolis.policy.kairos.latency import Latencies
 
 SLOT_S = 0.5
 SLOTS = 1024
-"""Of the future; what takes longer is believed to end there."""
+"""Length of the planned future; longer requests are assumed to end there."""
 UNKNOWN_S = 10.0
-"""How long a function is expected to take of which nothing is known."""
+"""Expected latency of an unknown function."""
 
 NEVER = np.iinfo(np.int64).max
 
@@ -23,11 +23,11 @@ Slots = npt.NDArray[np.int64]
 
 
 class KairosPacking(Dispatcher):
-    """Expects every request to take what its function takes most often, and to grow as it decodes.
+    """Expects a request to take its function's most frequent latency, and to grow as it decodes.
 
-    The future is cut into slots of SLOT_S; a request is held back when it would exceed some
-    instance's memory in any of them, on every instance. Of those that can take it the one with the
-    lowest peak does. An instance that had to preempt takes nothing until a request leaves it.
+    The future is divided into slots of SLOT_S. A request is held back when it would exceed the
+    memory of every instance in some slot. Of the instances that can take it, the one with the
+    lowest peak does. An instance that preempted accepts nothing until a request leaves it.
     """
 
     def __init__(self, fleet: Fleet) -> None:
@@ -60,12 +60,12 @@ class KairosPacking(Dispatcher):
         return chosen
 
     def completed(self, execution: Execution) -> None:
-        """What it was expected to use from now on is free."""
+        """Learn the latency, and free the memory reserved from now on."""
         self._latencies[execution.request.function].add(execution.latency_s)
         self._free(execution.request, execution.completed_s)
 
     def cancelled(self, request: QueuedRequest, instance: int, now_s: float) -> None:  # noqa: ARG002
-        """Nothing is learned from it."""
+        """Free the memory reserved from now on."""
         self._free(request, now_s)
 
     def function_ended(self, function: str) -> None:
@@ -73,7 +73,7 @@ class KairosPacking(Dispatcher):
         self._latencies.pop(function, None)
 
     def preempted(self, instance: int, now_s: float) -> None:  # noqa: ARG002
-        """Nothing more goes there, if there is something that can leave it."""
+        """Stop placing there, unless the instance has no request whose end would reopen it."""
         if any(placed == instance for placed, _, _ in self._placed.values()):
             self._full.add(instance)
 
@@ -85,7 +85,7 @@ class KairosPacking(Dispatcher):
         self._full.discard(instance)
 
     def _pass(self, now_s: float) -> None:
-        """Slots that are over."""
+        """Drop the slots before `now_s`."""
         over = int(now_s / SLOT_S) - self._first
         if over > 0:
             self._first += over

@@ -1,7 +1,7 @@
-"""Where most of a prompt's beginning is in the cache already, unless that instance is overloaded.
+"""Prefix affinity: the instance that caches most of a prompt, unless it is overloaded.
 
-After Preble, as Agentix §6.4 has it: one tree of the prefixes of all instances; a long match goes
-where it is longest, a short one to the least used.
+After Preble, as described in Agentix §6.4: one tree holds the prefixes of all instances. A request
+with a long match goes to the instance of the longest one, others to the least loaded instance.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from metropolis.types import MetropolisError
 
 @dataclass(slots=True, eq=False)
 class _Node:
-    """A stretch of a text, after those that lead to it."""
+    """A segment of a prefix, after those of its ancestors."""
 
     above: _Node | None = None
     text: int = 0
     tokens: int = 0
     below: dict[int, dict[int, _Node]] = field(default_factory=dict)
-    """By text and tokens."""
+    """Children by text and tokens."""
     holders: set[int] = field(default_factory=set)
-    """Instances that have it; and then all above it."""
+    """Instances that hold it; they hold its ancestors as well."""
 
 
 class PrefixAffinity(LeastLoaded):
-    """A match of `share` of the prompt is long; an instance is overloaded when it is at more than
-    `skew` times the requests of the least used one, one added to both.
+    """A match is long if it covers `share` of the prompt. An instance is overloaded if it has more
+    than `skew` times the requests of the least loaded one, one added to both.
 
-    What an instance has is what it was sent, least recently used first forgotten when that exceeds
-    its memory. Raises MetropolisError when an option is out of its range.
+    An instance is assumed to hold what it was sent; beyond its memory the least recently used is
+    evicted. Raises MetropolisError when an option is out of range.
     """
 
     def __init__(self, fleet: Fleet, share: float = 0.5, skew: float = 2.0) -> None:
@@ -45,7 +45,7 @@ class PrefixAffinity(LeastLoaded):
         self._share, self._skew = share, skew
         self._root = _Node()
         self._held: list[OrderedDict[_Node, None]] = [OrderedDict() for _ in range(fleet.instances)]
-        """What each instance has, the least recently used first."""
+        """What each instance holds, least recently used first."""
         self._held_tokens = [0] * fleet.instances
 
     def place(self, request: QueuedRequest, now_s: float) -> int | None:
@@ -54,7 +54,7 @@ class PrefixAffinity(LeastLoaded):
         if placed is None:
             return None
         local = self._most_local(request)
-        # `placed` was the least used, and is already at `request`
+        # `placed` was the least loaded, and its load includes `request`
         if local is not None and self._at_work[local] + 1 <= self._skew * self._at_work[placed]:
             self._at_work[placed] -= 1
             self._at_work[local] += 1
@@ -68,7 +68,7 @@ class PrefixAffinity(LeastLoaded):
             self._forget(self._held[instance].popitem(last=False)[0], instance)
 
     def matched_tokens(self, request: QueuedRequest) -> list[int]:
-        """How much of its prompt each instance has."""
+        """The tokens of the request's prompt that each instance holds."""
         found, before, node = [0] * self.fleet.instances, 0, self._root
         for text, tokens in request.prefix:
             same = node.below.get(text, {})
@@ -81,14 +81,14 @@ class PrefixAffinity(LeastLoaded):
         return [min(tokens, request.prompt_tokens) for tokens in found]
 
     def _most_local(self, request: QueuedRequest) -> int | None:
-        """The open instance of the longest match, if it is long."""
+        """The open instance with the longest match; None if that match is short."""
         matched = self.matched_tokens(request)
         open_ones = [one for one in range(self.fleet.instances) if one not in self.closed]
         best = max(open_ones, key=lambda one: (matched[one], -self._at_work[one]))
         return best if matched[best] >= self._share * request.prompt_tokens else None
 
     def _keep(self, request: QueuedRequest, instance: int) -> None:
-        """`instance` will have the prompt's prefix; what does not fit any more is forgotten."""
+        """Record that `instance` holds the prompt's prefix; evict what no longer fits."""
         node = self._root
         path = []
         for text, tokens in request.prefix:
@@ -98,7 +98,7 @@ class PrefixAffinity(LeastLoaded):
             node = same[tokens]
             path.append(node)
         held = self._held[instance]
-        for node in reversed(path):  # whoever is above is used later, and so forgotten later
+        for node in reversed(path):  # ancestors become more recently used, and so are evicted later
             if instance not in node.holders:
                 node.holders.add(instance)
                 self._held_tokens[instance] += node.tokens

@@ -1,4 +1,4 @@
-"""Language models: what agents ask with, what runs configure, and the errors both may meet."""
+"""Language models: the agent's interface, the configuration of runs, and the errors of both."""
 
 from metropolis.llm.agent import LLM, BlockingLLM
 from metropolis.llm.base import (

@@ -1,4 +1,4 @@
-"""What an agent gets to ask its model with, bound to one agent at one step."""
+"""The agent's interface to its model, bound to one agent at one step."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from metropolis.llm.client import Client
 from metropolis.types import AgentId, MetropolisError, Step
 
 SEED_BITS = 31
-"""What every server takes as a seed."""
+"""Width of a seed that every server accepts."""
 
 T = TypeVar("T")
 
 
 class Options(TypedDict, total=False):
-    """What may be said of a call, whatever its form."""
+    """Options of a call, of any method."""
 
     function: str
-    """What the call is for, as accounts and traces tell it; else `chat` or `complete`."""
+    """Purpose of the call, as in accounts and traces; default `chat` or `complete`."""
     max_tokens: int
-    """Where the answer is cut off; else 256."""
+    """Maximum length of the answer; default 256."""
     temperature: float
-    """Of the sampling; else 0.7."""
+    """Sampling temperature; default 0.7."""
     stop: Sequence[str]
-    """Texts before which the answer ends."""
+    """Stop strings: the answer ends before the first of them."""
     json_schema: Mapping[str, Any] | None
-    """What the answer must be an instance of, where the server can."""
+    """Schema that the answer must satisfy, if the server supports it."""
     regex: str | None
-    """What the answer must match, where the server can."""
+    """Regular expression that the answer must match, if the server supports it."""
 
 
 class LLM:
-    """Asks the model for one agent at one step.
+    """Calls the model for one agent at one step.
 
-    Sampling seeds are keyed by (seed, agent, step, function, what is asked, occurrence), never by
-    order, so the same agent-step asks the same thing whatever else is going on.
+    Sampling seeds are keyed by (seed, agent, step, function, model input, occurrence), never by
+    order, so an agent-step sends the same requests whatever else runs.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class LLM:
     ) -> None:
         self._log = CallLog() if log is None else log
         self._strand = self._log.strand()
-        """Of calls from tasks that are not followed."""
+        """The strand of calls from untracked tasks."""
         self._client = client
         self._agent = agent
         self._step = step
@@ -71,13 +71,13 @@ class LLM:
         self._keep_text = keep_text
         self._occurrences: dict[tuple[str, str], int] = {}
         self.waiting = 0
-        """Calls that are not answered."""
+        """Number of outstanding calls."""
         self.heard_wall_s = 0.0
-        """When the last one was, by `time.monotonic`."""
+        """When the latest call ended, by `time.monotonic`."""
 
     @property
     def calls(self) -> list[CallRecord]:
-        """What has been asked, in the order of asking."""
+        """The calls, in the order of sending."""
         return self._log.calls.get(self._agent, [])
 
     async def chat(
@@ -85,9 +85,9 @@ class LLM:
         messages: str | Sequence[Message],
         **options: Unpack[Options],
     ) -> Completion:
-        """The model's answer to a chat; a plain string is one message of the user.
+        """The model's answer to a chat; a plain string is one user message.
 
-        Raises LLMError when there is none.
+        Raises LLMError on failure.
         """
         return await self._send(self._request("chat", chat_of(messages), None, options))
 
@@ -96,7 +96,7 @@ class LLM:
         prompt: str,
         **options: Unpack[Options],
     ) -> Completion:
-        """How the model continues `prompt`; raises LLMError when it does not."""
+        """The model's continuation of `prompt`; raises LLMError on failure."""
         return await self._send(self._request("complete", None, prompt, options))
 
     async def stream(
@@ -104,12 +104,12 @@ class LLM:
         messages: str | Sequence[Message],
         **options: Unpack[Options],
     ) -> AsyncGenerator[str, None]:
-        """The answer to a chat, piece by piece; raises LLMError when it breaks off."""
+        """The answer to a chat, piece by piece; raises LLMError on failure."""
         request = self._request("stream", chat_of(messages), None, options)
         strand, index = self._sent(request)
         is_heard = is_whole = False
 
-        def end(completion: Completion) -> None:  # perhaps before the reader knows, who may leave
+        def end(completion: Completion) -> None:  # the reader may leave before the end
             nonlocal is_whole
             is_whole = True
             self._ended(index, completion)
@@ -169,7 +169,7 @@ class LLM:
         strand, index = self._sent(request)
         completion = None
         try:
-            with following(None):  # the tasks that a backend begins are not the agent's
+            with following(None):  # tasks of the backend do not belong to the agent
                 completion = await self._client.call(request)
         finally:
             self._ended(index, completion)
@@ -196,12 +196,12 @@ class LLM:
 
 
 class BlockingLLM:
-    """The same for plain agents, which run in threads: every call waits in this thread.
+    """LLM for synchronous agents, which run in threads: every call blocks the calling thread.
 
-    The calls run on `loop`, which must run in another thread. `on_block` and `on_unblock` are
-    called on that loop when a call begins to wait and before its thread goes on; of calls that wait
-    together, from threads of the agent's own, by the first and by the last. All count as calls of
-    the task that has made this object.
+    The calls run on `loop`, which must run in another thread. `on_block` is called on that loop
+    when a call starts to wait, `on_unblock` before its thread continues; of concurrent calls, from
+    threads that the agent started, the first calls the one and the last the other. All count as
+    calls of the task that created this object.
     """
 
     def __init__(
@@ -221,7 +221,7 @@ class BlockingLLM:
 
     @property
     def calls(self) -> list[CallRecord]:
-        """What has been asked, in the order of asking."""
+        """The calls, in the order of sending."""
         return self._llm.calls
 
     def chat(self, messages: str | Sequence[Message], **options: Unpack[Options]) -> Completion:
@@ -266,7 +266,7 @@ class BlockingLLM:
 
 
 def chat_of(messages: str | Sequence[Message]) -> tuple[Message, ...]:
-    """The messages of a chat; raises MetropolisError on what is none."""
+    """The messages of a chat; raises MetropolisError on invalid messages."""
     if isinstance(messages, str):
         return ({"role": "user", "content": messages},)
     chat = tuple(messages)
@@ -274,7 +274,7 @@ def chat_of(messages: str | Sequence[Message]) -> tuple[Message, ...]:
         if set(message) != {"role", "content"} or not isinstance(message["content"], str):
             raise MetropolisError(
                 f"message {number} of a chat is {message!r}; it must have a role and a content, "
-                "both text"
+                "both strings"
             )
     if not chat:
         raise MetropolisError("a chat has no messages; it needs at least one")
@@ -282,7 +282,7 @@ def chat_of(messages: str | Sequence[Message]) -> tuple[Message, ...]:
 
 
 def _meant(name: str) -> str:
-    """What to write in the place of an option that does not exist."""
+    """A suggestion for an unknown option."""
     known = sorted(Options.__annotations__)
     close = get_close_matches(name, known, 1)
     return f"did you mean {close[0]}?" if close else f"its options are {', '.join(known)}"
@@ -291,6 +291,6 @@ def _meant(name: str) -> str:
 def sampling_seed(
     seed: int, agent: AgentId, step: Step, function: str, digest: str, occurrence: int
 ) -> int:
-    """The seed a call is sampled with: a function of what it is, never of when it is sent."""
+    """The sampling seed of a call: a function of its identity, never of the time of sending."""
     key = f"{seed} {agent} {step} {occurrence} {digest} {function}".encode()
     return int.from_bytes(hashlib.sha256(key).digest()[:8], "big") >> (64 - SEED_BITS)

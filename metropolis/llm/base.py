@@ -1,7 +1,7 @@
-"""What every language model is to the engine: requests, completions, errors, and the backend.
+"""The interface to language models: requests, completions, errors, and backends.
 
-A backend sends one request once. Turns, limits, budgets, retries and accounting belong to
-`metropolis.llm.client`, which is the same before every backend.
+A backend sends one request once. Queueing, limits, budgets, retries and accounting belong to
+`metropolis.llm.client`, which is the same for every backend.
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ class Message(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One call of a model by one agent at one step: a chat (`messages`) or a plain `prompt`.
+    """One model call by one agent at one step: a chat (`messages`) or a plain `prompt`.
 
-    `priority`: lower goes first. `program` is the owner of the chain of requests this one belongs
-    to, and `upstream` the function whose answer led to it, None for a first one of an agent-step.
-    `occurrence` counts the requests within the agent-step that are equal in all the model sees,
-    `number` all of them.
-    `json_schema` and `regex` constrain the answer, where the server can.
+    `priority`: lower runs first. `program` owns the chain of requests that this one belongs to.
+    `upstream` is the function whose answer triggered it, None for the first calls of an agent-step.
+    `occurrence` numbers the requests within the agent-step whose model input is equal; `number`
+    numbers all of them. `json_schema` and `regex` constrain the answer if the server supports them.
     """
 
     agent: AgentId
@@ -58,7 +57,7 @@ class Request:
         if self.json_schema is not None and self.regex is not None:
             raise MetropolisError(f"{self.where}: give either a json_schema or a regex, not both")
         if "" in self.stop:
-            raise MetropolisError(f"{self.where}: stop holds an empty text; leave it out")
+            raise MetropolisError(f"{self.where}: stop contains an empty string; remove it")
         if self.max_tokens < 1:
             raise MetropolisError(
                 f"{self.where}: max_tokens is {self.max_tokens}; it must be at least 1"
@@ -66,7 +65,7 @@ class Request:
 
     @property
     def where(self) -> str:
-        """How errors name this request."""
+        """The name of this request in errors."""
         return f"{self.function} of agent {self.agent} at step {self.step}"
 
     @property
@@ -78,7 +77,7 @@ class Request:
 
     @property
     def digest(self) -> str:
-        """SHA-256 over what the model sees, whoever asks and when."""
+        """SHA-256 of the model input, independent of agent and step."""
         return digest_of(
             self.messages,
             self.prompt,
@@ -99,9 +98,9 @@ def digest_of(
     json_schema: Mapping[str, Any] | None,
     regex: str | None,
 ) -> str:
-    """SHA-256, in hexadecimal, over what the model sees.
+    """SHA-256, in hexadecimal, of the model input.
 
-    A schema counts as it is written: constrained decoding follows the order of its fields.
+    A schema counts with the order of its fields, because constrained decoding follows it.
     """
     chat = None if messages is None else [(m["role"], m["content"]) for m in messages]
     seen = (chat, prompt, max_tokens, float(temperature), stop, json_schema, regex)
@@ -110,7 +109,7 @@ def digest_of(
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A model's answer. `finish_reason` is `stop`, or `length` when max_tokens cut it short."""
+    """A model's answer. `finish_reason` is `stop`, or `length` if max_tokens truncated it."""
 
     text: str
     prompt_tokens: int
@@ -118,18 +117,18 @@ class Completion:
     finish_reason: str
 
     def json(self) -> Any:
-        """The text parsed as JSON; raises MalformedError when it is none."""
+        """The text parsed as JSON; raises MalformedError when it is not JSON."""
         try:
             return msgspec.json.decode(self.text)
         except (ValueError, msgspec.DecodeError) as error:
-            cut = " (it was cut at max_tokens)" if self.finish_reason == "length" else ""
+            cut = " (truncated at max_tokens)" if self.finish_reason == "length" else ""
             raise MalformedError(
                 f"the model's answer is not JSON{cut}: {error}: {self.text[:80]!r}"
             ) from None
 
 
 class LLMError(MetropolisError):
-    """A call that brought no answer: one sentence with the server, the function, agent and step."""
+    """A call failed; the message is one sentence with server, function, agent and step."""
 
 
 class UnavailableError(LLMError):
@@ -137,15 +136,15 @@ class UnavailableError(LLMError):
 
 
 class UnreachableError(UnavailableError):
-    """Nobody answers at the server's address: it may be away for a while."""
+    """No server answers at the address: it may be down for a while."""
 
 
 class TimedOutError(LLMError):
-    """No answer came in time, after all retries."""
+    """The answer did not arrive in time, after all retries."""
 
 
 class RateLimitedError(LLMError):
-    """The server refused for the rate (429); it asked to wait `retry_after_s`, if it said so."""
+    """The server limits the rate (429); `retry_after_s` is its Retry-After, if it sent one."""
 
     def __init__(self, sentence: str, retry_after_s: float | None = None) -> None:
         super().__init__(sentence)
@@ -157,10 +156,10 @@ class RefusedError(LLMError):
 
 
 class MalformedError(LLMError):
-    """The answer is not what the protocol or the request's format promises, after all retries."""
+    """The answer violates the protocol or the request's format, after all retries."""
 
 
-class BudgetExhausted(LLMError):  # noqa: N818 -- the end of a budget is no fault
+class BudgetExhausted(LLMError):  # noqa: N818 -- the end of a budget is not an error
     """The call was not sent: it could have exceeded the run's budget of tokens or money."""
 
 
@@ -168,25 +167,25 @@ RETRIED = (UnavailableError, TimedOutError, RateLimitedError, MalformedError)
 
 
 class Backend(Protocol):
-    """One language model behind one address; sends each request once.
+    """One language model at one address; sends each request once.
 
-    `str(backend)` is what errors call it: its kind and address, never a secret. A failed request
-    raises an LLMError; an error of a class in RETRIED may be retried. Cancelling a request's task
-    frees the server of it where the server can be told.
+    `str(backend)` is its name in errors: kind and address, never a secret. A failed request raises
+    an LLMError; errors of the classes in RETRIED may be retried. Cancelling a request's task aborts
+    the request on the server if the server supports that.
     """
 
     @property
     def name(self) -> str:
-        """The model's name, as traces show it; known after `check`."""
+        """The model's name, as in traces; known after `check`."""
 
     async def check(self) -> None:
-        """Raise LLMError, within seconds, if the address is dead or the model unknown."""
+        """Raise LLMError, within seconds, if the server is unreachable or the model unknown."""
 
     async def complete(self, request: Request) -> Completion:
         """The whole answer."""
 
     def stream(self, request: Request) -> AsyncGenerator[str | Completion, None]:
-        """The answer's pieces as they come, and at last the whole Completion."""
+        """The pieces of the answer as they arrive, then the whole Completion."""
 
     async def close(self) -> None:
-        """Free connections; nothing may be sent afterwards."""
+        """Close the connections; send nothing afterwards."""

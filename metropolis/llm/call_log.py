@@ -1,15 +1,15 @@
-"""The calls of a cluster's step, and which of them waited for which: the `parents` of a trace.
+"""The calls of a cluster's step and their dependencies: the `parents` of a trace.
 
-Agents that proceed wait for nobody else; what `World.resolve` asks waits for all of the cluster.
-Within such a phase tasks are followed (see `follow_tasks`). A call waits for
+Agents that proceed wait for no other agent; calls of `World.resolve` wait for the whole cluster.
+Within each of these phases tasks are tracked (see `follow_tasks`). A call waits for
 
-1. the calls that its task has made, and what the task waited for that began this one;
-2. the calls of the tasks that its task has begun and that are done;
+1. the earlier calls of its task, and all that the creator of the task had waited for;
+2. the calls of the finished tasks that its task created;
 3. if it is sent later than the last of these ended: all calls of the phase that ended meanwhile.
-   Its task has waited for something else, for instance a lock, which does not tell who held it.
+   Its task waited for something else, for instance a lock, which does not show who held it.
 
-Later means: at a later instant, see `CallLog`. Tasks that are not followed count as one task, and
-so do the threads of a plain agent; what ends while these compute is not waited for.
+Later means: at a later instant, see `CallLog`. Untracked tasks count as one task, as do the threads
+of a synchronous agent; calls that end while these compute do not count as waited for.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ CallId = tuple[AgentId, int]
 
 @dataclass(slots=True)
 class CallRecord:
-    """One call of an agent-step, as a trace keeps it.
+    """One call of an agent-step, as stored in a trace.
 
-    `parents` are the calls of the cluster's step that it waited for, less the ancestors of others
-    among them. Times are those of the log's clock; `sent` is when the agent asked. `prompt` and
-    `completion` are None unless texts are kept; a call that `failed`, or whose stream was left
-    before its end had come, has no completion and no tokens.
+    `parents` are the calls of the cluster's step that it waited for, without ancestors of others
+    among them. Times are on the log's clock; `sent` is when the agent made the call. `prompt` and
+    `completion` are None unless texts are kept; a call that `failed`, or whose stream was closed
+    before its end, has no completion and no tokens.
     """
 
     function: str
@@ -55,10 +55,9 @@ class CallRecord:
 class CallLog:
     """The calls of a cluster's step, by agent, in the order of sending.
 
-    `clock` says when they are sent and completed. `instant` is a number that grows whenever a task
-    can have waited: None takes `clock`, which is right if that is virtual. A clock of wall time
-    also grows while ready tasks take their turns; `metropolis.workers.event_loop.idles` is right
-    there.
+    `clock` gives the times of sending and completion. `instant` is a number that increases whenever
+    a task may have waited. None takes `clock`, which is right if that is virtual; a wall clock also
+    advances while ready tasks run: use `metropolis.workers.event_loop.idles` with it.
     """
 
     def __init__(
@@ -71,19 +70,19 @@ class CallLog:
         self.calls: dict[AgentId, list[CallRecord]] = {}
         self._ids: list[CallId] = []
         self._ancestors: list[int] = []
-        """Of each call, a bit for every call that it waited for, directly or not."""
+        """Bit set per call: the calls that it waited for, directly or not."""
         self._ended: list[int] = []
 
     def strand(self) -> Strand:
-        """The first task of an agent's phase, which waits for no other agent."""
+        """The strand of the first task of an agent, which waits for no other agent."""
         return Strand(self, frozenset(), [])
 
     def resolving(self) -> Strand:
-        """The first task of `World.resolve`, which waits for all that has ended."""
+        """The strand of the first task of `World.resolve`, which waits for all ended calls."""
         return Strand(self, self.latest(self._ended)[0], [])
 
     def latest(self, calls: Iterable[int]) -> tuple[frozenset[int], int]:
-        """Those of `calls` that are no ancestors of others; a bit for each ancestor and call."""
+        """Those of `calls` that are not ancestors of others; the bit set of ancestors and calls."""
         calls = set(calls)
         ancestors = 0
         for index in calls:
@@ -94,7 +93,7 @@ class CallLog:
         return latest, ancestors
 
     def last_function(self, calls: Iterable[int]) -> str | None:
-        """Of the last one, by agent and number; None: there are none."""
+        """The function of the last call, by agent and number; None without calls."""
         last = max((self._ids[index] for index in calls), default=None)
         return None if last is None else self.calls[last[0]][last[1]].function
 
@@ -107,7 +106,7 @@ class CallLog:
         model: str,
         prompt: str | None,
     ) -> int:
-        """A call is sent; returns its index."""
+        """Record that a call is sent; returns its index."""
         of = self.calls.setdefault(agent, [])
         waited = tuple(sorted(self._ids[parent] for parent in parents))
         self._ids.append((agent, len(of)))
@@ -116,7 +115,7 @@ class CallLog:
         return len(self._ids) - 1
 
     def end(self, index: int, completion: Completion | None) -> CallRecord:
-        """The call has been answered; None: it has failed."""
+        """Record the end of a call; without `completion` it has failed."""
         self._ended.append(index)
         agent, number = self._ids[index]
         record = self.calls[agent][number]
@@ -130,7 +129,7 @@ class CallLog:
 
 
 class Strand:
-    """What a task does, one thing after the other, in one phase of a cluster's step."""
+    """The sequential history of one task in one phase of a cluster's step."""
 
     def __init__(
         self,
@@ -141,39 +140,39 @@ class Strand:
     ) -> None:
         self.log, self._begun_by = log, begun_by
         self._waited = waited
-        """The calls that the next one waits for; their ancestors may be among them."""
+        """The calls that the next one waits for, possibly with their ancestors."""
         self._ended = ended
-        """The instants at which calls of the phase ended, in order; common to all its strands."""
+        """(instant, call) of each end in the phase, in order; shared by all its strands."""
         self._heard: float = -inf if begun_by is None else begun_by._heard
-        """The instant at which the latest of what `_waited` holds ended, or the task began."""
+        """The instant of the latest end of a call in `_waited`, or of the task's start."""
         self._is_done = False
 
     @property
     def upstream(self) -> str | None:
-        """The function of the last call that one sent now would wait for."""
+        """The function of the last call that a call sent now would wait for."""
         self.catch_up()
         self._waited, _ = self.log.latest(self._waited)
         return self.log.last_function(self._waited)
 
     def sent(self, agent: AgentId, function: str, model: str, prompt: str | None) -> int:
-        """The task sends a call of `agent`; returns its index in the log."""
+        """Record that the task sends a call of `agent`; returns its index in the log."""
         self.catch_up()
         self._waited, ancestors = self.log.latest(self._waited)
         return self.log.add(agent, self._waited, ancestors, function, model, prompt)
 
     def hear(self, index: int) -> None:
-        """The call has ended, or the task goes on with the beginning of its answer."""
+        """Record that the call has ended, or that the task has the first piece of its answer."""
         self._heard = self.log.instant()
         self._ended.append((self._heard, index))
         self._waited |= {index}
 
     def fork(self) -> Strand:
-        """The task begins another one."""
+        """The strand of a task that this one creates."""
         self.catch_up()
         return Strand(self.log, self._waited, self._ended, self)
 
     def join(self, _task: object) -> None:
-        """The task is done: who began it can have waited for it."""
+        """Record that the task is done: its creator may have waited for it."""
         self._is_done = True
         begun_by = self._begun_by
         while begun_by is not None and begun_by._is_done:
@@ -183,7 +182,7 @@ class Strand:
             begun_by._heard = max(begun_by._heard, self._heard)
 
     def catch_up(self) -> None:
-        """Go on now: later than heard means that something else was waited for."""
+        """Continue now: if later than `_heard`, the task has waited for something else."""
         for ended, index in reversed(self._ended):
             if ended <= self._heard:
                 break
@@ -191,7 +190,7 @@ class Strand:
         self._heard = self.log.instant()
 
     def has_computed(self) -> None:
-        """Go on now: since heard, the task has waited for nothing but a thread of its own."""
+        """Continue now: since `_heard`, the task has waited only for its own thread."""
         self._heard = self.log.instant()
 
 
@@ -199,13 +198,13 @@ _current: ContextVar[Strand | None] = ContextVar("strand", default=None)
 
 
 def current_strand() -> Strand | None:
-    """The strand of the running task, if it is followed."""
+    """The strand of the running task, if it is tracked."""
     return _current.get()
 
 
 @contextmanager
 def following(strand: Strand | None) -> Iterator[None]:
-    """What the running task does is done in `strand`."""
+    """Run the body in `strand`; None: untracked."""
     token = _current.set(strand)
     try:
         yield
@@ -214,7 +213,7 @@ def following(strand: Strand | None) -> Iterator[None]:
 
 
 def follow_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """Let tasks that are begun in a strand have one of their own; a factory in place stays."""
+    """Give each task created in a strand its own strand; an existing task factory is kept."""
     if loop.get_task_factory() is None:
         loop.set_task_factory(_begin_task)
 

@@ -1,4 +1,4 @@
-"""Whether a backend keeps its promises: `asyncio.run(check_backend(backend))`, for its author."""
+"""The conformance check of backends, for authors: `asyncio.run(check_backend(backend))`."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ AT_ONCE = 8
 
 
 async def check_backend(backend: Backend, *, prompts: bool = True) -> None:
-    """Ask `backend` what it has to answer; raises MetropolisError on the first broken promise.
+    """Check `backend` against its interface; raises MetropolisError on the first violation.
 
-    `prompts`: whether it completes plain prompts, not only chats. Sends some 30 short requests, and
-    leaves the backend open.
+    `prompts`: whether it completes plain prompts, not only chats. Sends about 30 short requests,
+    and leaves the backend open.
     """
     await backend.check()
     _require(bool(backend.name), backend, "has no name after check()")
@@ -49,7 +49,7 @@ def _check_completion(backend: Backend, asked: Request, answer: Completion) -> N
     _require(
         answer.finish_reason in ("stop", "length"),
         backend,
-        f"ended with {answer.finish_reason!r}; it may end with 'stop' or 'length'",
+        f"ended with {answer.finish_reason!r}; it must end with 'stop' or 'length'",
     )
     _require(
         answer.prompt_tokens > 0 and 0 <= answer.output_tokens <= asked.max_tokens,
@@ -65,7 +65,7 @@ async def _check_stream(backend: Backend, asked: Request) -> None:
     _require(
         len(completions) == 1 and items[-1] is completions[0],
         backend,
-        f"streamed {len(completions)} completions; one has to come, as the last item",
+        f"streamed {len(completions)} completions; it must stream one, as the last item",
     )
     pieces = "".join(item for item in items if isinstance(item, str))
     _require(
@@ -79,9 +79,9 @@ async def _check_stream(backend: Backend, asked: Request) -> None:
 async def _check_stop(backend: Backend, asked: Request, text: str) -> None:
     stop = text[len(text) // 2 :][:3]
     if not stop:
-        return  # the model said nothing that it could be stopped at
+        return  # an empty answer cannot be stopped
     cut = await backend.complete(replace(asked, stop=(stop,)))
-    _require(stop not in cut.text, backend, f"answered {cut.text!r} in spite of stop {stop!r}")
+    _require(stop not in cut.text, backend, f"answered {cut.text!r} despite stop {stop!r}")
 
 
 async def _check_cancelling(backend: Backend, asked: Request) -> None:
@@ -92,7 +92,7 @@ async def _check_cancelling(backend: Backend, asked: Request) -> None:
     _require(
         isinstance(outcome, Completion | asyncio.CancelledError),
         backend,
-        f"answered a cancelled call with {outcome!r}; it has to let CancelledError through",
+        f"answered a cancelled call with {outcome!r}; it must propagate CancelledError",
     )
 
 

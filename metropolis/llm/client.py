@@ -1,8 +1,8 @@
-"""The client: one way to a backend for all agents of a run.
+"""The client: sends the calls of all agents of a run to one backend.
 
 A call is answered from the journal if it has been paid for before. Otherwise it waits for its turn
-(`metropolis.llm.limits`), is sent, is sent again after a pause if it fails in a way that may pass,
-is accounted, and is written to the journal before anybody sees the answer.
+(`metropolis.llm.limits`), is sent, is retried after a pause if the failure may be temporary, is
+accounted, and is written to the journal before the answer is returned.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ class Client:
     """Sends the calls of all agents to `backend`.
 
     Args:
-        backend: where calls go.
-        concurrency: calls in flight at most; of those waiting, the lowest priority goes first.
-        timeout_s: seconds an attempt may take; also the longest Retry-After that is waited for.
-        retries: how often a call is sent again after 429, 5xx, a lost connection, a time-out or
-            a malformed answer.
-        patience_s: seconds that a server which cannot be reached is waited for, whatever `retries`
-            says; it is told on standard error.
-        requests_per_minute, tokens_per_minute: limits kept in any stretch of a minute.
-        max_tokens, max_cost: budget of the whole run, what the journal holds included; a call that
+        backend: receives the calls.
+        concurrency: maximum number of calls in flight; others wait, lowest priority first.
+        timeout_s: maximum duration of an attempt; also the longest Retry-After that is honoured.
+        retries: maximum number of retries of a call after 429, 5xx, a lost connection, a time-out
+            or a malformed answer.
+        patience_s: how long to wait for an unreachable server, regardless of `retries`; the wait is
+            reported on standard error.
+        requests_per_minute, tokens_per_minute: limits for every interval of one minute.
+        max_tokens, max_cost: budget of the whole run, including answers in the journal; a call that
             could exceed it raises BudgetExhausted.
-        prices: what tokens cost; needed for `max_cost`.
-        journal: where answers are kept and looked up.
-        seed: of the pauses' jitter, which changes no answer.
+        prices: prices of tokens; required for `max_cost`.
+        journal: stores answers and looks them up.
+        seed: seeds the jitter of the pauses, which does not affect answers.
 
-    Raises MetropolisError on an argument that makes no sense.
+    Raises MetropolisError on an invalid argument.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Client:
         if not timeout_s > 0:
             raise MetropolisError(f"timeout_s is {timeout_s}; it must be above 0")
         if max_cost is not None and prices is None:
-            raise MetropolisError("max_cost needs prices: say what a million tokens cost")
+            raise MetropolisError("max_cost needs prices: give the price of a million tokens")
         self.backend = backend
         self.timeout_s = timeout_s
         self.retries = retries
@@ -101,15 +101,15 @@ class Client:
         self.prices = prices or FREE
         self.usage: dict[str, Usage] = {}
         self._before = Usage()
-        """What was bought for the run before this client was made."""
+        """Purchases of the run before this client was created."""
         self.workers = 1
-        """So many clients share the run's budget evenly."""
+        """Number of clients that share the run's budget evenly."""
         self.exhausted: BudgetExhausted | None = None
-        """Set as soon as the budget cannot pay for a call."""
+        """Set once the budget cannot pay for a call."""
         self.on_exhausted: Callable[[BudgetExhausted], object] = lambda _: None
-        """Told when the budget has run out, before the agent is, which may ignore it."""
+        """Called when the budget is exhausted, before the agent, which may ignore the error."""
         self.on_unkept: Callable[[UnwritableError], object] = lambda _: None
-        """Told when an answer cannot be written down, before the agent is."""
+        """Called when an answer cannot be written, before the agent gets the error."""
         self.gate = Gate(concurrency, requests_per_minute, tokens_per_minute, max_tokens, max_cost)
         self._estimates = tokens_per_minute is not None
         self._bounds = max_tokens is not None or max_cost is not None
@@ -120,7 +120,7 @@ class Client:
             self.keep(journal)
 
     def keep(self, journal: Answers) -> None:
-        """Keep answers in `journal`; those it holds have been paid for from the budget."""
+        """Store answers in `journal`; the answers it holds count in the budget."""
         self.journal = journal
         kept = self._before
         for answer in journal.answers():
@@ -130,13 +130,13 @@ class Client:
         self._spend(kept)
 
     def has_spent(self, bought: Iterable[Purchases]) -> None:
-        """All that was bought for the run before, here or elsewhere, is paid from the budget."""
+        """Charge the budget with all earlier purchases of the run, of any process."""
         sums = Usage()
         for one in bought:
             sums.calls += one.calls
             sums.prompt_tokens += one.prompt_tokens
             sums.output_tokens += one.output_tokens
-        if sums.calls >= self._before.calls:  # what the journal holds is among it
+        if sums.calls >= self._before.calls:  # they include what the journal holds
             self._spend(sums)
 
     def _spend(self, before: Usage) -> None:
@@ -150,7 +150,7 @@ class Client:
             budget.spent = max(budget.spent, spent)
 
     def has_bought(self, bought: Purchases) -> None:
-        """Account for what others have bought for this run: calls, tokens and cost."""
+        """Account for purchases of other processes for this run: calls, tokens and cost."""
         usage = self.usage.setdefault(bought.function, Usage())
         usage.calls += bought.calls
         usage.prompt_tokens += bought.prompt_tokens
@@ -158,10 +158,10 @@ class Client:
         usage.cost += self.prices.cost(bought.prompt_tokens, bought.output_tokens)
 
     def fresh(self, workers: int) -> Client:
-        """One that has sent nothing yet, for one of `workers` processes, which share nothing.
+        """A new client for one of `workers` processes, which share no state.
 
-        Each gets an equal share of what is left of the budgets, of the limits per minute and of the
-        concurrency, at least one call. Raises MetropolisError on a limit that cannot be shared.
+        Each gets an equal share of the remaining budgets, of the limits per minute and of the
+        concurrency, which is at least 1. Raises MetropolisError on a limit that cannot be shared.
         """
         tokens, cost = self.gate.token_budget, self.gate.cost_budget
         client = Client(
@@ -181,12 +181,12 @@ class Client:
 
     @property
     def total(self) -> Usage:
-        """The usage of all functions together."""
+        """The usage summed over all functions."""
         return total(self.usage.values())
 
     @property
     def bought(self) -> Usage:
-        """All that was bought for the run, by this client and before it; committed or not."""
+        """All purchases of the run, by this client and before it, committed or not."""
         return total([self._before, self.total])
 
     async def check(self) -> None:
@@ -201,10 +201,10 @@ class Client:
             self.journal.close()
 
     async def call(self, request: Request, on_piece: OnPiece | None = None) -> Completion:
-        """The answer to `request`; raises LLMError when there is none.
+        """The answer to `request`; raises LLMError on failure.
 
-        With `on_piece` the answer's pieces are given to it as they come, and a failure after the
-        first piece is final.
+        `on_piece` receives the pieces of the answer as they arrive; a failure after the first piece
+        is not retried.
         """
         key = None
         if self.journal is not None:
@@ -220,9 +220,9 @@ class Client:
     async def stream(
         self, request: Request, on_end: Callable[[Completion], object] = lambda _: None
     ) -> AsyncGenerator[str | Completion, None]:
-        """The answer's pieces as they come, and at last the whole Completion.
+        """The pieces of the answer as they arrive, then the whole Completion.
 
-        `on_end` is given it at once, even when the reader leaves before.
+        `on_end` receives the Completion on its arrival, even if the reader has left.
         """
         pieces: asyncio.Queue[str | None] = asyncio.Queue()
 
@@ -231,7 +231,7 @@ class Client:
             on_end(completion)
             return completion
 
-        with following(None):  # this task is not the agent's
+        with following(None):  # this task does not belong to the agent
             task = asyncio.create_task(call())
         task.add_done_callback(lambda _: pieces.put_nowait(None))
         try:
@@ -316,9 +316,9 @@ class Client:
         if self._bounds and sum(tokens) > need.tokens_max and not self._is_excess_told:
             self._is_excess_told = True
             sys.stderr.write(
-                f"metropolis: {self.backend} took {sum(tokens):,} tokens for {request.where}, not "
-                f"{need.tokens_max:,} at most: it does not keep to max_tokens. The budget may be "
-                "exceeded by this answer; from now on every call reserves as much more\n"
+                f"metropolis: {self.backend} took {sum(tokens):,} tokens for {request.where}, more "
+                f"than {need.tokens_max:,}: it does not keep to max_tokens. The budget may be "
+                "exceeded by this answer; later calls reserve the excess as well\n"
             )
         latency_s = time() - began
         usage.calls += 1
@@ -366,7 +366,7 @@ class Client:
         )
 
     def _lose(self, turn: Turn, usage: Usage) -> None:
-        """An attempt without a usable answer may have been paid for all the same."""
+        """Charge the whole reservation: an attempt without a usable answer may still cost."""
         most = turn.reserved
         usage.lost_tokens += most.tokens_max
         usage.cost += most.cost_max
@@ -381,17 +381,17 @@ class Client:
             left, asked = f"{cost.left:.4f} of the money", f"{need.cost_max:.4f}"
         if self.workers > 1:
             left += f" of a worker's share, one of {self.workers},"
-        anew = " to share out the rest anew, or" if self.workers > 1 else ""
+        anew = " to redistribute the rest, or" if self.workers > 1 else ""
         return (
             f"the budget is exhausted: {left} are left, {request.where} could take {asked}; "
             f"resume{anew} with a larger budget"
         )
 
     def _waits_too_long(self, error: LLMError) -> bool:
-        """Whether the server wants to be left alone for longer than anybody would wait."""
+        """Whether Retry-After is longer than the client waits."""
         return isinstance(error, RateLimitedError) and (error.retry_after_s or 0) > self.timeout_s
 
     async def _pause(self, error: LLMError, failed: int) -> None:
         if isinstance(error, RateLimitedError) and error.retry_after_s is not None:
-            return  # the gate holds everybody
+            return  # the gate holds all calls
         await self.pauses.wait(failed, BACKOFF_MAX_S)

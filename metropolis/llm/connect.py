@@ -1,4 +1,4 @@
-"""From what a user writes to a backend."""
+"""Backends from their specification on the command line."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def connect(
     sends_seed: bool = True,
 ) -> Backend:
     """The backend that `spec` names; `author` writes for the scripted one. `sends_seed` False
-    leaves out sampling seeds, which some servers do not bear.
+    omits sampling seeds, which some servers reject.
 
     `scripted`, `replay:PATH`, `sglang:URL`, `vllm:URL`, `openai:URL` (through the `openai`
-    client), or the bare http or https URL of any OpenAI-compatible server, which is asked whether
-    it is SGLang. Raises MetropolisError on anything else, and UnavailableError when a bare URL
-    does not answer.
+    client), or the bare http or https URL of any OpenAI-compatible server, which is probed for
+    SGLang. Raises MetropolisError on anything else, and UnavailableError when a bare URL does not
+    answer.
     """
     kind, _, rest = spec.partition(":")
     if kind in ("http", "https"):
@@ -71,8 +71,8 @@ def connect(
 
 
 def serves_sglang(url: str) -> bool:
-    """Whether an SGLang server answers at `url`; any server that answers at all will do."""
-    with ThreadPoolExecutor(1) as thread:  # an event loop may be running in this one
+    """Whether the server at `url` is SGLang; raises UnavailableError if none answers."""
+    with ThreadPoolExecutor(1) as thread:  # an event loop may be running in this thread
         return thread.submit(asyncio.run, _serves_sglang(url)).result()
 
 
@@ -83,7 +83,7 @@ async def _serves_sglang(url: str) -> bool:
     except (UnreachableError, MalformedError) as error:
         raise UnavailableError(f"{error}; is it the right server, and running?") from None
     except (RefusedError, RateLimitedError):
-        return False  # it wants a key, or has no such page: not SGLang as we start it
+        return False  # it requires a key, or lacks the route: not SGLang as we start it
     finally:
         await server.close()
     try:

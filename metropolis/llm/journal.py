@@ -1,8 +1,8 @@
-"""The journal: answers already paid for, kept so that no crash makes anybody pay again.
+"""The journal: answers already paid for, so that a crash costs nothing twice.
 
 A file of lines (`metropolis.durable`), one per answer. A line is written with one system call
-before the agent sees the answer, so a process that is killed loses at most the answers it never
-had. A torn last line is dropped when the file is opened again.
+before the agent sees the answer, so a killed process loses only answers that no agent has seen.
+A torn last line is dropped when the file is reopened.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from metropolis.types import MetropolisError, Step
 JOURNAL = Format(
     "metropolis journal",
     2,
-    "the {whole} lines before it are whole; to go on without the answers after them, which are "
-    "bought again, keep these alone (head -n {whole})",
+    "the {whole} lines before it are intact; to continue without the answers after them, which "
+    "are bought again, keep only these (head -n {whole})",
 )
 
 
 class Key(msgspec.Struct, frozen=True):
-    """What identifies a call across runs; `digest` and `occurrence` as in Request."""
+    """Identifies a call across runs; `digest` and `occurrence` as in Request."""
 
     agent: int
     step: int
@@ -52,7 +52,7 @@ def key_of(request: Request) -> Key:
 def read_journal(
     path: Path, run: str | None = None, reaches: Mark | None = None
 ) -> Iterator[tuple[Key, Completion]]:
-    """The answers in the order they came; of two to the same key the second one counts.
+    """The answers in the order of arrival; of several to the same key the last one counts.
 
     Arguments and errors are those of `Journal`, except that the file may be in use.
     """
@@ -61,17 +61,17 @@ def read_journal(
 
 
 def _reaching(path: Path, lines: Iterable[Line], reaches: Mark | None) -> Iterator[Line]:
-    """The same lines. Raises MetropolisError at the end unless they have passed `reaches`."""
+    """Yield `lines`; raises MetropolisError if they end before `reaches` or differ there."""
     found = 0
     for line in lines:
         found = line.mark.lines
         if reaches is not None and reaches.lines == found and reaches != line.mark:
-            raise JOURNAL.damaged(path, found + 1, "a checkpoint tells of other answers")
+            raise JOURNAL.damaged(path, found + 1, "a checkpoint lists other answers")
         yield line
     if reaches is not None and found < reaches.lines:
         raise MetropolisError(
-            f"{path}: ends after {found} answers, and a checkpoint of the run tells of "
-            f"{reaches.lines}; put the file back, or remove the newest checkpoints to buy the "
+            f"{path}: ends after {found} answers, but a checkpoint of the run lists "
+            f"{reaches.lines}; restore the file, or remove the newest checkpoints to buy the "
             "missing answers again"
         )
 
@@ -85,35 +85,35 @@ def _answer(path: Path, line: Line) -> tuple[Key, Completion]:
 
 
 class Answers(Protocol):
-    """Where answers are kept and looked up: a `metropolis.llm.journal.Journal`, or a store's."""
+    """Stores answers and looks them up: a `metropolis.llm.journal.Journal`, or a store's."""
 
     def get(self, key: Key) -> Completion | None:
-        """The answer already paid for; None when there is none."""
+        """The answer already paid for, or None."""
 
     def answers(self) -> Iterable[Completion]:
         """All answers."""
 
     def put(self, key: Key, completion: Completion) -> Awaitable[None] | None:
-        """Keep an answer; what is returned ends when it is kept. None: it is already."""
+        """Store an answer; the returned awaitable ends when it is stored. None: it is stored."""
 
     def flush(self) -> None:
-        """Let what is kept survive a power cut."""
+        """Make stored answers survive a power cut."""
 
     def close(self) -> None:
-        """Nothing is kept afterwards."""
+        """Close; nothing is stored afterwards."""
 
 
 class Journal:
-    """The answers of one run, by key; opened again, it knows what it has been given before.
+    """The answers of one run, by key; reopened, it holds the earlier answers.
 
     Args:
-        path: created if need be.
-        run: whose answers they are; None: of any run.
-        since: the first step whose answers are asked for again; those before stay in the file.
-        reaches: a place that the file has had.
+        path: the file, created if missing.
+        run: the run that the answers belong to; None: any run.
+        since: the first step whose answers are loaded; earlier ones stay in the file.
+        reaches: a position that the file has had.
 
     Raises MetropolisError on a file that is damaged, of another format or run, or in use. Lines
-    survive the process at once, a power cut after `flush`.
+    survive a crash of the process at once, and a power cut after `flush`.
     """
 
     def __init__(
@@ -144,11 +144,11 @@ class Journal:
 
     @property
     def mark(self) -> Mark:
-        """Where the file ends."""
+        """The end of the file."""
         return self._file.mark
 
     def get(self, key: Key) -> Completion | None:
-        """The answer already paid for; None when there is none."""
+        """The answer already paid for, or None."""
         return self._answers.get(key.step, {}).get(key)
 
     def answers(self) -> Iterable[Completion]:
@@ -156,12 +156,12 @@ class Journal:
         return (completion for _, completion in read_journal(self.path))
 
     def passed(self, step: Step) -> None:
-        """Nobody asks again for answers below `step`: they stay in the file alone."""
+        """Unload answers below `step`, which are no longer needed; they stay in the file."""
         for below in [known for known in self._answers if known < step]:
             del self._answers[below]
 
     def put(self, key: Key, completion: Completion) -> None:
-        """Write the answer down; a second answer to the same key replaces the first.
+        """Write the answer; a second answer to the same key replaces the first.
 
         Raises UnwritableError when it cannot be written.
         """
@@ -169,7 +169,7 @@ class Journal:
         self._answers.setdefault(key.step, {})[key] = completion
 
     def flush(self) -> None:
-        """Let what is written survive a power cut."""
+        """Make written answers survive a power cut."""
         self._file.sync()
 
     def close(self) -> None:

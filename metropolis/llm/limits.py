@@ -1,8 +1,8 @@
-"""Whose turn it is to be sent: concurrency, rates and budgets, with the lowest priority first.
+"""Admission of requests: concurrency, rates and budgets, lowest priority first.
 
-A request enters, waits its turn in the order (priority, arrival), is sent, and leaves with what
-it really used. The head of the queue is never overtaken, whatever it waits for. Times are those of
-the running event loop, in seconds.
+A request enters, waits its turn in the order (priority, arrival), is sent, and leaves with its
+actual usage. The head of the queue is never overtaken, whatever it waits for. Times are on the
+clock of the running event loop, in seconds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PERIOD_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a request takes: expected tokens for the rate; the most it can take from the budgets."""
+    """What a request needs: expected tokens for the rate limit, maxima for the budgets."""
 
     expected_tokens: int = 0
     tokens_max: int = 0
@@ -28,7 +28,7 @@ class Need:
 
 
 class RateLimit:
-    """At most `limit` within any stretch of a minute; more than that at once goes alone."""
+    """At most `limit` in any interval of one minute; a larger single amount is taken alone."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -36,7 +36,7 @@ class RateLimit:
         self._amount = 0.0
 
     def free_at(self, now: float, amount: int) -> float:
-        """When `amount` may be taken; `now` if at once."""
+        """The earliest time at which `amount` may be taken, at least `now`."""
         while self._taken and self._taken[0][0] <= now:
             self._amount -= self._taken.popleft()[1]
         excess = self._amount + amount - self.limit
@@ -56,7 +56,7 @@ class RateLimit:
         return entry
 
     def correct(self, entry: list[float], amount: int) -> None:
-        """Put what was really used in the place of what was expected."""
+        """Replace the expected amount of `entry` by the actual one."""
         if self._taken and entry[0] >= self._taken[0][0]:
             self._amount += amount - entry[1]
         entry[1] = amount
@@ -64,7 +64,7 @@ class RateLimit:
 
 @dataclass(slots=True)
 class Budget:
-    """`spent` and `reserved` together never exceed `limit`, if answers keep to their needs."""
+    """`spent` plus `reserved` never exceeds `limit`, if answers stay within their needs."""
 
     limit: float
     spent: float = 0.0
@@ -72,11 +72,11 @@ class Budget:
 
     @property
     def left(self) -> float:
-        """What is not spent."""
+        """The amount not yet spent."""
         return max(0.0, self.limit - self.spent)
 
     def ends_before(self, amount: float) -> bool:
-        """Whether `amount` would not fit even if everything reserved came back."""
+        """Whether `amount` would not fit even if all reservations were returned."""
         return self.spent + amount > self.limit
 
     def holds(self, amount: float) -> bool:
@@ -86,11 +86,11 @@ class Budget:
 
 @dataclass(slots=True)
 class Turn:
-    """A request that has been let through and has to leave again."""
+    """An admitted request, which must leave again."""
 
     need: Need
     reserved: Need
-    """From the budgets: the need and what answers have been seen to take beyond it."""
+    """Reservation in the budgets: the need plus the largest excess seen so far."""
     rate_entry: list[float] | None
 
 
@@ -102,11 +102,11 @@ class _Waiting:
 
 
 class Gate:
-    """Lets requests through. `None` stands for no limit.
+    """Admits requests. `None` means no limit.
 
-    Under a budget one request goes alone until an answer has been counted. What answers take beyond
-    their reservations, because a server does not keep to `max_tokens`, is reserved in addition for
-    every request from then on, so that a budget is exceeded by one answer at most.
+    With a budget, requests are sent one at a time until an answer has been counted. If an answer
+    exceeds its reservation, because the server does not keep to `max_tokens`, every later request
+    reserves that excess as well, so that at most one answer exceeds a budget.
     """
 
     def __init__(
@@ -124,17 +124,17 @@ class Gate:
         self.token_budget = Budget(float("inf") if max_tokens is None else max_tokens)
         self.cost_budget = Budget(float("inf") if max_cost is None else max_cost)
         self.excess = Need()
-        """The most that an answer has taken beyond what was reserved for it."""
+        """The largest excess of an answer over its need."""
         self._is_bounded = max_tokens is not None or max_cost is not None
         self._is_proven = not self._is_bounded
-        """Whether it is known how answers keep to their reservations."""
+        """Whether an answer has shown how the server keeps to reservations."""
         self._queue: list[_Waiting] = []
         self._arrivals = count()
         self._held_until = float("-inf")
         self._timer: asyncio.TimerHandle | None = None
 
     async def enter(self, priority: tuple[int, ...], need: Need) -> Turn | None:
-        """Wait for one's turn; None when a budget cannot pay for the request any more."""
+        """Wait for a turn; None when a budget can no longer pay for the request."""
         if not self._queue and self._is_free_for(need):  # the usual case
             return self._take(need)
         loop = asyncio.get_running_loop()
@@ -151,7 +151,7 @@ class Gate:
             raise
 
     def leave(self, turn: Turn, tokens: int, cost: float, *, counted: bool = False) -> None:
-        """Give the turn back: `tokens` and `cost` were used, as `counted` by the server or so."""
+        """Return the turn: `tokens` and `cost` were used; `counted`: an answer tells so."""
         self.in_flight -= 1
         for budget, reserved, used in (
             (self.token_budget, turn.reserved.tokens_max, tokens),
@@ -170,12 +170,12 @@ class Gate:
         self._admit()
 
     def hold(self, wait_s: float) -> None:
-        """Send nothing for `wait_s`: the server has said that it would refuse."""
+        """Send nothing for `wait_s`, as the server would refuse it."""
         loop = asyncio.get_running_loop()
         self._held_until = max(self._held_until, loop.time() + wait_s)
 
     def reservation(self, need: Need) -> Need:
-        """What a request with that `need` reserves."""
+        """The reservation of a request with that `need`."""
         if not self._is_bounded:
             return need
         return Need(
@@ -203,7 +203,7 @@ class Gate:
 
     def _is_free_for(self, need: Need) -> bool:
         if self.in_flight >= (self.concurrency if self._is_proven else 1):
-            return False  # whoever leaves next looks again
+            return False  # the next request that leaves checks again
         reserved = self.reservation(need)
         if not (
             self.token_budget.holds(reserved.tokens_max)
@@ -240,11 +240,11 @@ class Gate:
 
 
 def shared(name: str, limit: RateLimit | None, workers: int) -> int | None:
-    """One worker's part of a limit per minute."""
+    """One worker's share of a limit per minute."""
     if limit is None:
         return None
     if limit.limit < workers:
         raise MetropolisError(
-            f"{name} is {limit.limit} and cannot be shared by {workers} workers; take fewer workers"
+            f"{name} is {limit.limit} and cannot be shared by {workers} workers; use fewer workers"
         )
     return limit.limit // workers

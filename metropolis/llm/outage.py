@@ -1,4 +1,4 @@
-"""A server that cannot be reached, as all calls of one client see it together."""
+"""An unreachable server, as seen by all calls of one client."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import sys
 from metropolis.llm.base import UnreachableError
 
 TOLD_S = 2.0
-"""An outage that is over sooner is nobody's concern."""
+"""Shorter outages are not reported."""
 
 
 class Outage:
-    """Whether there is one, since when, and whether to wait for its end.
+    """Whether there is an outage, its start, and whether to wait for its end.
 
-    What lasts is told on standard error, once, and so is its end.
+    A lasting outage is reported on standard error once, and so is its end.
     """
 
     def __init__(self, patience_s: float) -> None:
@@ -22,14 +22,14 @@ class Outage:
         self._told = False
 
     def is_waited_out(self, error: UnreachableError, now_s: float) -> bool:
-        """Whether to ask again after `error`; False once it has lasted longer than patience."""
+        """Whether to retry after `error`; False once the outage has lasted `patience_s`."""
         if self._since_s is None:
             self._since_s = now_s
         lasted_s = now_s - self._since_s
         waits = lasted_s < self._patience_s
         if waits and lasted_s >= TOLD_S and not self._told:
             self._told = True
-            _tell(f"{error}; waiting for it, {self._patience_s:g} s in all")
+            _tell(f"{error}; waiting up to {self._patience_s:g} s for it")
         return waits
 
     def end(self, now_s: float) -> None:

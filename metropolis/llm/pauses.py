@@ -1,4 +1,4 @@
-"""Pauses before a failed call is sent again: ever longer, with jitter."""
+"""Pauses before retries: exponential backoff with jitter."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ FIRST_S = 0.5
 
 
 class Pauses:
-    """The pauses of all calls of one client; `seed` is of their jitter, which changes no answer."""
+    """The pauses of all calls of one client; `seed` seeds the jitter, which affects no answer."""
 
     def __init__(self, seed: int) -> None:
         self._jitter = random.Random(seed)
         self.waiting = 0
-        """Calls in a pause."""
+        """Number of calls in a pause."""
 
     async def wait(self, failed: int, most_s: float) -> None:
-        """The pause after so many failures."""
+        """Pause after the given number of failures, at most `most_s`."""
         pause_s = min(most_s, FIRST_S * 2.0 ** min(failed - 1, 30))
         self.waiting += 1
         try:

@@ -1,4 +1,4 @@
-"""What calls used: tokens, money, retries and time, by function."""
+"""Usage of calls by function: tokens, cost, retries and time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What a million tokens cost, in any currency."""
+    """Prices of a million tokens, in any currency."""
 
     input_per_million: float
     output_per_million: float
@@ -25,7 +25,7 @@ FREE = Prices(0.0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class Purchases:
-    """The answers that one buyer, a process or so, has got for one function."""
+    """The answers that one buyer, such as a process, received for one function."""
 
     buyer: str
     function: str
@@ -36,12 +36,12 @@ class Purchases:
 
 @dataclass(slots=True)
 class Usage:
-    """The calls of one function, or of all together.
+    """The calls of one function, or of all functions.
 
-    `calls` have been answered by the backend, `reused` from the journal; `failures` ended in an
-    error after `retries` of single attempts. `latency_s` runs from sending the attempt that was
-    answered to its answer, summed over calls; waiting for a turn is not in it. `lost_tokens` are
-    those an attempt without a usable answer may have used, at most; they count in the budget.
+    `calls` were answered by the backend, `reused` from the journal; `failures` ended in an error
+    after `retries` of single attempts. `latency_s` is the time from sending the successful attempt
+    to its answer, summed over calls, without waiting for a turn. `lost_tokens` is an upper bound
+    on the tokens of attempts without a usable answer; they count in the budget.
     """
 
     calls: int = 0
@@ -62,7 +62,7 @@ class Usage:
 
 
 def total(usages: Iterable[Usage]) -> Usage:
-    """All functions together."""
+    """The sum over all functions."""
     rows = list(usages)
     sums = {field.name: sum(getattr(row, field.name) for row in rows) for field in fields(Usage)}
     sums["latency_max_s"] = max((row.latency_max_s for row in rows), default=0.0)

@@ -1,1 +1,1 @@
-"""Policies: which of the waiting requests goes first, in virtual time and before real engines."""
+"""Policies: the order of waiting requests, in simulation and in front of real engines."""

@@ -1,4 +1,4 @@
-"""Policies in a row: each orders what is equal to those before it."""
+"""A chain of policies: each breaks the ties of those before it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from metropolis.types import MetropolisError
 
 
 class Combined(Policy):
-    """The first decides; the second where the first's ranks are equal, and so on.
+    """The first policy decides; the second breaks its ties, and so on.
 
-    For simulations: steps first, so that nobody far ahead keeps those at the floor waiting, then
-    what is learned of functions. The first gets the bits that the others leave; ranks beyond them
-    are all the same. Raises MetropolisError when they leave none.
+    In simulations the step comes first, so that agents far ahead do not delay those at the floor,
+    then a policy that learns. The first policy gets the bits that the others leave; its larger
+    ranks are clamped. Raises MetropolisError when no bits are left.
     """
 
     def __init__(self, policies: Sequence[Policy]) -> None:
@@ -24,15 +24,15 @@ class Combined(Policy):
             widest = max(policies[1:], key=lambda policy: policy.rank_bits)
             raise MetropolisError(
                 f"{type(widest).__name__} takes {widest.rank_bits} of a rank's {RANK_BITS} bits, "
-                "which leaves too few to those before it; it should stand first, or say that it "
-                "needs fewer (rank_bits)"
+                "which leaves too few for the policies before it; put it first, or lower its "
+                "rank_bits"
             )
         self._first_max = (1 << left) - 1
         self.preempts = any(policy.preempts for policy in policies)
 
     @property
     def due_s(self) -> float:
-        """When the next of them is due."""
+        """The earliest `due_s` of all policies."""
         return min(due_s_of(policy) for policy in self._policies)
 
     def rank(self, request: QueuedRequest) -> int:
@@ -43,49 +43,49 @@ class Combined(Policy):
         return rank
 
     def arrived(self, request: QueuedRequest) -> None:
-        """Tell all."""
+        """See Policy."""
         for policy in self._policies:
             call(policy.arrived, request)
         self._follow()
 
     def started(self, request: QueuedRequest, now_s: float) -> None:
-        """Tell all."""
+        """See Policy."""
         for policy in self._policies:
             call(policy.started, request, now_s)
         self._follow()
 
     def preempted(self, request: QueuedRequest, now_s: float) -> None:
-        """Tell all."""
+        """See Policy."""
         for policy in self._policies:
             call(policy.preempted, request, now_s)
         self._follow()
 
     def passed(self, now_s: float) -> None:
-        """Tell all."""
+        """See Policy."""
         for policy in self._policies:
             call(policy.passed, now_s)
         self._follow()
 
     def cancelled(self, request: QueuedRequest) -> None:
-        """Tell all."""
+        """See Policy."""
         for policy in self._policies:
             call(policy.cancelled, request)
         self._follow()
 
     def completed(self, execution: Execution) -> None:
-        """Tell all."""
+        """See Policy."""
         for policy in self._policies:
             call(policy.completed, execution)
         self._follow()
 
     def program_ended(self, program: str) -> None:
-        """Tell all."""
+        """See Policy."""
         for policy in self._policies:
             call(policy.program_ended, program)
         self._follow()
 
     def function_ended(self, function: str) -> None:
-        """Tell all."""
+        """See Policy."""
         for policy in self._policies:
             call(policy.function_ended, function)
         self._follow()

@@ -1,4 +1,4 @@
-"""What a policy or dispatcher must not return or raise: one sentence that names it."""
+"""Calls to policies and dispatchers: faults become one sentence that names the plug-in."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from metropolis.world.mistakes import sentence_of
 P = ParamSpec("P")
 T = TypeVar("T")
 MAY_REFUSE = ("arrived", "rank")
-"""Methods in which a policy's MetropolisError is a sentence for the client."""
+"""Methods whose MetropolisError is a message for the client."""
 
 
 class PluginError(MetropolisError):
-    """`method` of the policy or dispatcher `plugin` breaks its interface."""
+    """`method` of the policy or dispatcher `plugin` violates its interface."""
 
     def __init__(self, plugin: object, method: str, fault: str) -> None:
         kind = "policy" if isinstance(plugin, Policy) else "dispatcher"
@@ -26,21 +26,21 @@ class PluginError(MetropolisError):
 
 
 class RequestRefusedError(PluginError):
-    """The policy has raised a MetropolisError where it may: it lacks what it needs to rank one."""
+    """The policy refused a request that lacks a field it ranks by (see MAY_REFUSE)."""
 
 
 def call(method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What `method` of a policy or dispatcher returns; raises PluginError if it fails."""
+    """Call `method` of a policy or dispatcher; raises PluginError if it fails."""
     try:
         return method(*args, **kwargs)
-    except PluginError:  # of a part of it
+    except PluginError:  # from a policy inside `plugin`
         raise
     except (Exception, SystemExit) as error:
         raise _failed(getattr(method, "__self__", method), method.__name__, error) from error
 
 
 def due_s_of(policy: Policy) -> float:
-    """The policy's `due_s`; raises PluginError if it fails or is no number."""
+    """The policy's `due_s`; raises PluginError if it fails or is not a number."""
     try:
         due_s = policy.due_s
     except PluginError:
@@ -49,16 +49,16 @@ def due_s_of(policy: Policy) -> float:
         raise _failed(policy, "due_s", error) from error
     if isinstance(due_s, int | float) and due_s == due_s:
         return due_s
-    raise PluginError(policy, "due_s", f"gave the time due_s {due_s!r}; it should be a number")
+    raise PluginError(policy, "due_s", f"returned the due_s {due_s!r}; it should be a number")
 
 
 def rank_of(policy: Policy, request: QueuedRequest) -> int:
-    """The policy's rank for `request`; raises PluginError if it fails or gives no rank."""
+    """The policy's rank for `request`; raises PluginError if it fails or is not a rank."""
     rank = call(policy.rank, request)
     if type(rank) is int and 0 <= rank < 1 << policy.rank_bits:
         return rank
     bits = policy.rank_bits
-    fault = f"gave a request the rank {rank!r}; a rank is an int from 0 to below 2 ** {bits}"
+    fault = f"returned the rank {rank!r}; a rank is an int from 0 to below 2 ** {bits}"
     raise PluginError(policy, "rank", fault)
 
 

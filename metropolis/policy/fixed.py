@@ -1,4 +1,4 @@
-"""Policies that know a request's rank when it arrives."""
+"""Policies whose ranks are fixed at arrival."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from metropolis.types import MetropolisError
 
 
 class Fcfs(Policy):
-    """First come, first served, at every stage anew (Parrot, as Kairos §7.1 has it)."""
+    """First come, first served, per stage (Parrot, as described in Kairos §7.1)."""
 
     rank_bits = 1
 
     def rank(self, request: QueuedRequest) -> int:  # noqa: ARG002
-        """All the same."""
+        """Equal for all requests."""
         return 0
 
 
 class StepFirst(Policy):
-    """The lowest step first (AI Metropolis §3.5); `bucket` steps in a row are equal.
+    """The lowest step first (AI Metropolis §3.5); `bucket` consecutive steps rank equal.
 
-    Raises MetropolisError when a bucket holds no step.
+    Raises MetropolisError when `bucket` is below 1.
     """
 
     def __init__(self, bucket: int = 1) -> None:
@@ -28,21 +28,21 @@ class StepFirst(Policy):
         self._bucket = bucket
 
     def rank(self, request: QueuedRequest) -> int:
-        """Its bucket of steps."""
+        """The bucket of the request's step."""
         return request.step // self._bucket
 
 
 class Topology(Policy):
-    """The fewest remaining stages first (Ayo, as Kairos §7.1 has it)."""
+    """The fewest remaining stages first (Ayo, as described in Kairos §7.1)."""
 
     rank_bits = 16
 
     def rank(self, request: QueuedRequest) -> int:
-        """Its remaining stages; raises MetropolisError when nobody has said."""
+        """The remaining stages; raises MetropolisError when they are unknown."""
         if request.stages_left is None:
             raise MetropolisError(
                 f"program {request.program!r}, function {request.function!r}: topology needs to "
-                "know how many stages are left, which only generated programs and the gateway's "
-                "header X-Metropolis-Stages-Left tell"
+                "know how many stages are left; use generated programs, or the gateway's header "
+                "X-Metropolis-Stages-Left"
             )
         return min(request.stages_left, (1 << self.rank_bits) - 1)

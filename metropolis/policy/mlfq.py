@@ -1,4 +1,4 @@
-"""The multilevel feedback queue, which knows calls but no programs: a baseline (Agentix §6.2)."""
+"""The multilevel feedback queue per call, unaware of programs: a baseline (Agentix §6.2)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from metropolis.types import MetropolisError
 
 
 class Mlfq(Multilevel):
-    """Every request begins in the first level, and returns there when it has waited too long.
+    """A request starts in the first level, and returns to it after `promote_s` of waiting.
 
     Raises MetropolisError when a quantum or `promote_s` is not positive.
     """
@@ -22,9 +22,9 @@ class Mlfq(Multilevel):
         self._promote_s = promote_s
 
     def attained_s(self, program: str) -> tuple[float, float]:  # noqa: ARG002
-        """Nothing counts against it."""
+        """Zero: earlier requests of the program do not count."""
         return 0.0, 0.0
 
     def starves_s(self, call: Call) -> float:
-        """When it has waited for `promote_s`, all its waiting together."""
+        """When its accumulated waiting reaches `promote_s`."""
         return call.since_s + self._promote_s - call.waited_s if call.level else inf

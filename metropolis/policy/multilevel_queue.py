@@ -1,4 +1,4 @@
-"""Multilevel feedback: requests in queues of falling priority, each with a quantum of service."""
+"""Multilevel feedback: queues of decreasing priority, each with a quantum of service."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from metropolis.policy.base import Execution, Policy, QueuedRequest
 from metropolis.types import MetropolisError
 
 QUANTA_S = (2.0, 8.0, 32.0, 128.0)
-"""Of all levels but the last, which has no end."""
+"""Quanta of all levels but the last, which is unbounded."""
 
 _LEVEL_BITS, _ENTRY_BITS = 8, 40
-"""Of a rank: the level; below it who entered it earlier."""
+"""Layout of a rank: the level in the high bits, the order of entry into it in the low bits."""
 _RESOLUTION_S = 1e-6
 _VOID_MAX = 1000
-"""Items of `_due` that are void and not yet thrown away, beside as many as there are calls."""
+"""Void items allowed in `_due`, beyond the number of calls, before it is compacted."""
 
 
 @dataclass(slots=True)
 class Call:
-    """A request from its arrival to its answer."""
+    """A request from its arrival to its completion."""
 
     request: QueuedRequest
     level: int
     entered: int
-    """Grows from entry to entry, over all levels."""
+    """Sequence number of its entry into the level, increasing over all levels."""
     quantum_s: float
-    """What is left of it."""
+    """Remaining quantum."""
     since_s: float
-    """It has been running, or waiting, since then, and the times below reach up to here."""
+    """Start of the current run or wait; the times below are accounted up to it."""
     attained_s: float
-    """Service of its program when it arrived."""
+    """Service of its program at its arrival."""
     awaited_s: float
-    """Waiting of its program when it arrived."""
+    """Waiting of its program at its arrival."""
     is_running: bool = False
     service_s: float = 0.0
     waited_s: float = 0.0
 
 
 class Multilevel(Policy):
-    """Within a level who entered it first; a spent quantum leads to the next level's end.
+    """FIFO within a level; a call that spends its quantum moves to the end of the next level.
 
     Service is time on an engine. Raises MetropolisError when a quantum is not positive.
     """
@@ -67,7 +67,7 @@ class Multilevel(Policy):
         self._due: list[tuple[float, int, Call]] = []
         self._dues = count()
         self._expected: dict[int, int] = {}
-        """Which item of `_due` counts, by the id of the request; older ones are void."""
+        """The valid item of `_due` by request id; older ones are void."""
 
     @abstractmethod
     def attained_s(self, program: str) -> tuple[float, float]:
@@ -75,10 +75,10 @@ class Multilevel(Policy):
 
     @abstractmethod
     def starves_s(self, call: Call) -> float:
-        """When `call`, which waits, is to be promoted to the first level."""
+        """When the waiting `call` is promoted to the first level."""
 
     def rank(self, request: QueuedRequest) -> int:
-        """Its level, then its entry into it."""
+        """The call's level, then its order of entry."""
         call = self._calls.get(request.id)
         if call is None:
             return self._level(self.attained_s(request.program)[0]) << _ENTRY_BITS
@@ -86,7 +86,7 @@ class Multilevel(Policy):
 
     @property
     def due_s(self) -> float:
-        """The next quantum spent or starvation."""
+        """When the next quantum is spent, or the next call starves."""
         while self._due:
             due_s, number, call = self._due[0]
             if self._expected.get(call.request.id) == number:
@@ -95,7 +95,7 @@ class Multilevel(Policy):
         return inf
 
     def arrived(self, request: QueuedRequest) -> None:
-        """Enter the level of what its program has attained."""
+        """Enter the level that its program's attained service falls into."""
         service_s, waited_s = self.attained_s(request.program)
         call = Call(request, 0, 0, 0.0, request.arrived_s, service_s, waited_s)
         self._calls[request.id] = call
@@ -103,15 +103,15 @@ class Multilevel(Policy):
         self.expect(call)
 
     def started(self, request: QueuedRequest, now_s: float) -> None:
-        """Its quantum runs."""
+        """Run its quantum."""
         self._turn(request, now_s, is_running=True)
 
     def preempted(self, request: QueuedRequest, now_s: float) -> None:
-        """Its quantum stands still; it keeps its place."""
+        """Stop its quantum; the call keeps its place."""
         self._turn(request, now_s, is_running=False)
 
     def passed(self, now_s: float) -> None:
-        """Demote and promote."""
+        """Demote calls that spent their quantum; promote calls that starve."""
         while (due_s := self.due_s) <= now_s:
             call = heappop(self._due)[2]
             _account(call, due_s)
@@ -125,22 +125,22 @@ class Multilevel(Policy):
             self.expect(call)
 
     def completed(self, execution: Execution) -> None:
-        """Forget it."""
+        """Drop the call."""
         self._leave(execution)
 
     def cancelled(self, request: QueuedRequest) -> None:
-        """Forget it."""
+        """Drop the call."""
         del self._calls[request.id], self._expected[request.id]
 
     def _leave(self, execution: Execution) -> Call:
-        """The call that has been answered, which is not known any more; its times are complete."""
+        """Remove and return the completed call, its times accounted up to the end."""
         call = self._calls.pop(execution.request.id)
         del self._expected[execution.request.id]
         _account(call, execution.completed_s)
         return call
 
     def expect(self, call: Call) -> None:
-        """Find anew when it spends its quantum, or starves."""
+        """Reschedule when `call` spends its quantum or starves."""
         due_s = call.since_s + call.quantum_s if call.is_running else self.starves_s(call)
         number = self._expected[call.request.id] = next(self._dues)
         if due_s < inf:
@@ -157,7 +157,7 @@ class Multilevel(Policy):
         self.expect(call)
 
     def place(self, call: Call, level: int) -> int:  # noqa: ARG002
-        """Where `call` enters `level`: at its end."""
+        """The place at which `call` enters `level`: its end."""
         return next(self._entries)
 
     def _enter(self, call: Call, level: int) -> None:

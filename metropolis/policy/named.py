@@ -1,9 +1,9 @@
-"""Plug-ins by name: policies and dispatchers, ours and anybody's, through entry points.
+"""Plug-ins by name: built-in and third-party policies and dispatchers, through entry points.
 
-A name may carry options: `kairos:window=256`, `plas:quanta_s=1/2/4,beta=4`. They are the parameters
-of the plug-in's class that have a default, whose type the value takes; the items of a tuple stand
-between slashes. Policies may be joined: `step+kairos` is kairos' order within that of steps.
-`FILE.py:CLASS` names a class in a Python file, and may carry options too.
+A name may have options: `kairos:window=256`, `plas:quanta_s=1/2/4,beta=4`. Options are the
+parameters of the plug-in's class that have a default; a value is parsed as the default's type, and
+the items of a tuple are separated by slashes. Policies can be chained: `step+kairos` orders by
+step, then by kairos. `FILE.py:CLASS` names a class in a Python file; it may have options as well.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from metropolis.types import MetropolisError
 from metropolis.world.scenario import function_in
 
 POLICIES = "metropolis.policies"
-"""Entry points: name -> a Policy's class, made without positional arguments."""
+"""Entry points: name -> a Policy class, constructed without positional arguments."""
 DISPATCHERS = "metropolis.dispatchers"
-"""Entry points: name -> a Dispatcher's class, made for a Fleet."""
+"""Entry points: name -> a Dispatcher class, constructed with a Fleet."""
 
 
 METHODS = {
@@ -42,18 +42,18 @@ METHODS = {
         "is a metropolis.dispatch.base.Dispatcher",
     ),
 }
-"""What one of a file must have, and what it should be."""
+"""By group: the methods that a class from a file must have, and the base class to name."""
 
 
 def names_of(group: str) -> list[str]:
-    """What is installed."""
+    """The names of the installed plug-ins."""
     return sorted(point.name for point in entry_points(group=group))
 
 
 def named(group: str, text: str) -> Callable[..., Any]:
-    """What makes the plug-in that `text` names, with its options.
+    """A factory of the plug-in that `text` names, with its options.
 
-    Raises MetropolisError when there is none of that name, or it has no such option.
+    Raises MetropolisError on an unknown name or option.
     """
     if group == POLICIES and "+" in text:
         parts = [named(group, part) for part in text.split("+")]
@@ -78,7 +78,7 @@ def _installed(group: str, name: str) -> Callable[..., Any]:
 
 
 def _in_file(group: str, text: str) -> tuple[str, str, str, Callable[..., Any]]:
-    """FILE.py:CLASS, the colon before its options, these, and what makes it."""
+    """FILE.py:CLASS, the colon before its options, the options, and its factory."""
     file, _, rest = text.partition(".py:")
     path, (class_name, colon, given) = Path(file.removesuffix(".py") + ".py"), rest.partition(":")
     if not class_name:
@@ -91,7 +91,7 @@ def _in_file(group: str, text: str) -> tuple[str, str, str, Callable[..., Any]]:
 
 
 def _made(name: str, make: Callable[..., Any], *about: Any, **options: Any) -> Any:
-    """Whose options are wrong is said."""
+    """Construct a plug-in; its errors are prefixed with its name."""
     try:
         made = make(*about, **options)
     except MetropolisError as error:
@@ -104,7 +104,7 @@ def _made(name: str, make: Callable[..., Any], *about: Any, **options: Any) -> A
 
 
 def options_of(make: Callable[..., Any]) -> dict[str, Any]:
-    """The options of a plug-in's class and their defaults."""
+    """The options of a plug-in class, with their defaults."""
     return {
         parameter.name: parameter.default
         for parameter in signature(make).parameters.values()
@@ -117,7 +117,7 @@ def _options(name: str, make: Callable[..., Any], given: str) -> dict[str, Any]:
     for one in given.split(","):
         option, equals, value = one.partition("=")
         if not equals:
-            raise MetropolisError(f"{name}: {one!r} is no option; write {name}:option=value")
+            raise MetropolisError(f"{name}: {one!r} is not an option; write {name}:option=value")
         if option not in defaults:
             known = ", ".join(defaults) or "none"
             raise MetropolisError(f"{name} has no option {option!r}; its options: {known}")
@@ -133,7 +133,7 @@ def _options(name: str, make: Callable[..., Any], given: str) -> dict[str, Any]:
 
 
 def _like(default: Any, value: str) -> Any:
-    """`value` as what `default` is; raises ValueError when it is not written like that."""
+    """`value` parsed as the type of `default`; raises ValueError when it cannot be."""
     if isinstance(default, tuple):
         return tuple(_like(default[0], item) for item in value.split("/"))
     if isinstance(default, bool):

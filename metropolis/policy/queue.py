@@ -1,4 +1,4 @@
-"""The requests that wait, in the order of a policy."""
+"""The waiting requests, in the order of a policy."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _Item = tuple[int, float, int, QueuedRequest]
 
 
 class RequestQueue:
-    """A heap that is made anew when the policy has changed its mind.
+    """A heap that is rebuilt when the policy's `version` changes.
 
-    Whatever ranks raises PluginError when the policy fails or returns no rank.
+    Methods that rank raise PluginError when the policy fails or returns an invalid rank.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -25,16 +25,16 @@ class RequestQueue:
         return len(self._heap)
 
     def push(self, request: QueuedRequest) -> None:
-        """`request` has arrived and waits; the policy is told."""
+        """Add a new `request`, and notify the policy."""
         call(self._policy.arrived, request)
         self.push_back(request)
 
     def push_back(self, request: QueuedRequest) -> None:
-        """`request`, of which the policy knows, waits (again)."""
+        """Add a `request` that the policy has seen."""
         heapq.heappush(self._heap, self._item(request))
 
     def first(self) -> QueuedRequest:
-        """Who goes next."""
+        """The next request."""
         if self._version != self._policy.version:
             self._version = self._policy.version
             self._heap = [self._item(item[3]) for item in self._heap]
@@ -42,13 +42,13 @@ class RequestQueue:
         return self._heap[0][3]
 
     def pop(self) -> QueuedRequest:
-        """Who goes next, who waits no more."""
+        """Remove and return the next request."""
         first = self.first()
         heapq.heappop(self._heap)
         return first
 
     def keep(self, ids: Container[int]) -> None:
-        """Forget all but those."""
+        """Remove all requests but those with these ids."""
         self._heap = [item for item in self._heap if item[2] in ids]
         heapq.heapify(self._heap)
 

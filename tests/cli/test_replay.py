@@ -64,7 +64,7 @@ def test_a_policy_in_a_file_of_ones_own(
     assert run(monkeypatch, "replay", trace, "--policy", f"{own}:Mine:bose=5") == 2
     assert "own.py:Mine has no option 'bose'; its options: base" in capsys.readouterr().err
     assert run(monkeypatch, "replay", trace, "--policy", policies[2]) == 2
-    assert "which leaves too few to those before it" in capsys.readouterr().err
+    assert "which leaves too few for the policies before it" in capsys.readouterr().err
 
 
 def test_figures_without_matplotlib_are_refused_before_any_work(

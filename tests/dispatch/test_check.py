@@ -84,9 +84,9 @@ class Silent(Policy):
         (Floating, "must be an int"),
         (Restless, "function of the request and the version"),
         (Backwards, "version must not fall"),
-        (Moody, "must rank alike"),
-        (Overdue, "must leave no due time"),
-        (Silent, "of who runs too"),
+        (Moody, "must return the same ranks"),
+        (Overdue, "due_s must be in the future"),
+        (Silent, "while it runs, too"),
     ],
 )
 def test_a_planted_fault_of_a_policy_is_found(policy: type[Policy], rule: str) -> None:
@@ -156,8 +156,8 @@ def test_dispatchers_are_told_of_lost_instances_and_ended_programs(
 @pytest.mark.parametrize(
     ("dispatcher", "rule"),
     [
-        (Elsewhere, "is no instance"),
-        (Never, "must not wait while nothing is at work"),
+        (Elsewhere, "is not an instance"),
+        (Never, "must not wait while no instance is busy"),
         (Anywhere, "is closed"),
         (Another, "fleet must be"),
     ],

@@ -70,11 +70,11 @@ class Hesitant(LeastLoaded):
 
 
 FAULTS: list[tuple[Callable[[], Policy], type[Dispatcher], str]] = [
-    (Halved, LeastLoaded, "the policy Halved gave a request the rank 0.5; a rank is an int from 0"),
+    (Halved, LeastLoaded, "the policy Halved returned the rank 0.5; a rank is an int from 0"),
     (
         lambda: Combined([Below(), Kairos()]),
         LeastLoaded,
-        "the policy Below gave a request the rank",
+        "the policy Below returned the rank",
     ),
     (Fcfs, Astray, "the dispatcher Astray placed a request on the instance 99; .* are 0 to 1"),
     (
@@ -92,7 +92,7 @@ FAULTS: list[tuple[Callable[[], Policy], type[Dispatcher], str]] = [
         Lost,
         r"the dispatcher Lost failed in place: .*test_faults\.py:\d+: ValueError: lost; mend it",
     ),
-    (Fcfs, Hesitant, r"the dispatcher Hesitant holds \d+ requests back though no instance is at"),
+    (Fcfs, Hesitant, r"the dispatcher Hesitant holds back \d+ requests although no instance is"),
 ]
 
 

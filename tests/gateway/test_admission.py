@@ -293,7 +293,7 @@ def test_a_due_time_that_is_no_number_fails_what_waits() -> None:
         admission.on_fault = faults.append
         admission.open(0, True)
         assert await admission.place(queued(0)) == 0
-        sentence = "^the policy Undue gave the time due_s None; it should be a number$"
+        sentence = "^the policy Undue returned the due_s None; it should be a number$"
         with pytest.raises(PluginError, match=sentence) as told:
             await admission.place(queued(1))
         assert faults == [told.value]

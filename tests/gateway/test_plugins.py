@@ -297,7 +297,7 @@ def test_a_rank_that_is_none_is_told_with_its_policy() -> None:
             assert gateway.admission.at_work == [0]
 
     asyncio.run(ask())
-    sentence = "the policy Halved gave a request the rank 0.5; a rank is an int"
+    sentence = "the policy Halved returned the rank 0.5; a rank is an int"
     assert [one.startswith(sentence) for one in news] == [False, True]
 
 
@@ -379,4 +379,4 @@ def test_a_dispatcher_that_always_holds_back_is_told_of(monkeypatch: pytest.Monk
 
     asyncio.run(ask())
     assert len(news) == 2
-    assert news[-1].startswith("the dispatcher Hesitant holds 2 requests back")
+    assert news[-1].startswith("the dispatcher Hesitant holds back 2 requests")

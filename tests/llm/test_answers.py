@@ -102,7 +102,7 @@ def test_an_answer_without_end_is_broken_off(backend: str, script: str) -> None:
     sends, sentence = ENDLESS_SCRIPTS[script]
     error, server = failure(BACKENDS[backend], sends)
     assert isinstance(error, MalformedError)
-    assert sentence in str(error) or "no HTTP" in str(error)
+    assert sentence in str(error) or "not HTTP" in str(error)
     assert "plan of agent 3 at step 14" in str(error)
     assert server.sent_bytes < 20_000_000  # what the sockets hold included
 
@@ -198,7 +198,7 @@ def test_a_probe_of_a_bare_url_ends_in_time_and_bytes(monkeypatch: pytest.Monkey
                     await asyncio.to_thread(connect, server.url)
         monkeypatch.undo()
         async with RawServer(lambda n: [], lambda: repeated(CHUNKED, b"0" * 9999)) as server:
-            with pytest.raises(LLMError, match=r"more than 65,536 bytes|no HTTP"):
+            with pytest.raises(LLMError, match=r"more than 65,536 bytes|not HTTP"):
                 await asyncio.to_thread(connect, server.url)
 
     asyncio.run(run())

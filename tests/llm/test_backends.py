@@ -287,7 +287,7 @@ def test_one_of_several_models_has_to_be_chosen() -> None:
     async def check() -> None:
         async with FaultyServer(models=tuple(f"m{n}" for n in range(10))) as server:
             backend = connect(f"compatible:{server.url}")
-            with pytest.raises(RefusedError, match=r"serves m0.* and 2 more; say which"):
+            with pytest.raises(RefusedError, match=r"serves m0.* and 2 more; choose one"):
                 await backend.check()
             await backend.close()
 
@@ -355,7 +355,7 @@ def test_a_server_that_speaks_no_http_is_told_of() -> None:
         thread = threading.Thread(target=greet)
         thread.start()
         port = server.getsockname()[1]
-        with pytest.raises(UnavailableError, match=f"127.0.0.1:{port} .*: no HTTP: "):
+        with pytest.raises(UnavailableError, match=f"127.0.0.1:{port} .*: not HTTP: "):
             connect(f"http://127.0.0.1:{port}")
         thread.join()
     with pytest.raises(MetropolisError, match="'http://a b' is not the address of a server"):

@@ -97,10 +97,10 @@ class Swallowing(Scripted):
         (Endless(lambda asked, draw: "on " * 300), "tokens for a prompt of .* max_tokens of 16"),
         (Uncounted(), r"counted 0 \+ "),
         (Odd(), "ended with 'tired'"),
-        (Unstoppable(), "in spite of stop"),
+        (Unstoppable(), "despite stop"),
         (Stuttering(), "in pieces and .* as a whole"),
         (Unending(), "streamed 0 completions"),
-        (Swallowing(), "has to let CancelledError through"),
+        (Swallowing(), "must propagate CancelledError"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Scripted) else "",
 )

@@ -345,7 +345,7 @@ def test_a_server_that_is_away_is_waited_for(
     said = capsys.readouterr().err.splitlines()
     assert len(said) == (0 if away_s < 2 else 2)
     if said:
-        assert "nobody there; waiting for it, 300 s in all" in said[0]
+        assert "nobody there; waiting up to 300 s for it" in said[0]
         assert "answers again" in said[1]
 
 

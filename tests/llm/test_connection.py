@@ -30,7 +30,7 @@ def test_an_answer_that_ends_with_its_connection_is_whole_unless_we_end_it(ours:
         assert await anext(pieces) == b"begun"
         if ours:
             connection.close()
-            with pytest.raises(BrokenAnswerError, match="it was ended here"):
+            with pytest.raises(BrokenAnswerError, match="it was closed here"):
                 await anext(pieces)
         else:
             assert [piece async for piece in pieces] == []

@@ -90,14 +90,14 @@ def test_the_author_follows_a_json_schema(seed: int) -> None:
 
 @pytest.mark.parametrize("beyond", [{"regex": "a|b"}, {"json_schema": {"type": "odd"}}])
 def test_what_the_author_cannot_follow_is_refused(beyond: dict[str, object]) -> None:
-    with pytest.raises(RefusedError, match="which plan of agent 3 at step 14 asks for"):
+    with pytest.raises(RefusedError, match="which plan of agent 3 at step 14 requires"):
         run_virtually(Scripted().complete(request(**beyond)))
 
 
 def test_an_answer_that_is_not_json_says_so() -> None:
     with pytest.raises(MalformedError, match=r"not JSON: .*'Sure!'"):
         Completion("Sure!", 1, 1, "stop").json()
-    with pytest.raises(MalformedError, match="cut at max_tokens"):
+    with pytest.raises(MalformedError, match="truncated at max_tokens"):
         Completion('{"a"', 1, 1, "length").json()
     for text in ('{"a": NaN}', r'{"a": "\ud83d"}'):  # neither can be written down again
         with pytest.raises(MalformedError, match="is not JSON"):
@@ -144,7 +144,7 @@ def test_the_digest_is_what_the_model_sees() -> None:
         ({"prompt": None}, "give either messages or a prompt"),
         ({"regex": "a", "json_schema": {}}, "not both"),
         ({"max_tokens": 0}, "max_tokens is 0"),
-        ({"stop": ("",)}, "stop holds an empty text"),
+        ({"stop": ("",)}, "stop contains an empty string"),
     ],
 )
 def test_a_senseless_request_is_refused(changes: dict[str, object], sentence: str) -> None:

@@ -66,8 +66,8 @@ def test_options_take_the_type_of_their_default() -> None:
     [
         ("ours:heavy=1", "ours has no option 'heavy'; its options: weight, is_up, lows"),
         ("fcfs:heavy=1", "fcfs has no option 'heavy'; its options: none"),
-        ("ours:weight", "'weight' is no option; write ours:option=value"),
-        ("ours:", "'' is no option; write ours:option=value"),
+        ("ours:weight", "'weight' is not an option; write ours:option=value"),
+        ("ours:", "'' is not an option; write ours:option=value"),
         ("ours:weight=x", "option weight is 'x'; write it like 1.0"),
         ("ours:is_up=1", "option is_up is '1'; write it like true"),
         ("ours:lows=1/x", "option lows is '1/x'; write it like 1/2"),

@@ -1,1 +1,1 @@
-"""metropolis.llm.backends."""
+"""Backends: language models behind one interface."""

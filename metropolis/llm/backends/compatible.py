@@ -1,4 +1,4 @@
-"""Any OpenAI-compatible server (vLLM, Ollama, OpenAI, …), spoken to directly."""
+"""Any OpenAI-compatible server (vLLM, Ollama, OpenAI, …), over our own HTTP client."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from metropolis.llm.base import Completion, RefusedError, Request
 
 OPENAI_HOST = "api.openai.com"
 SPECULATIVE_PRIORITY = 1 << 30
-"""Below the priority of any step."""
+"""Added to speculative requests, which then rank below every step."""
 
 
 class Compatible:
-    """A backend before the server at `url`; a key, if it wants one, is OPENAI_API_KEY's.
+    """A backend for the server at `url`, with the key OPENAI_API_KEY if that is set.
 
-    `url` may leave out the path `/v1`. `model` None takes the only model of a server that serves
-    one. With `vllm` the fields vLLM adds are sent too: the priority, lower first (start it with
-    `--scheduling-policy priority`), and a regex. `sends_seed` False leaves out sampling seeds, for
-    servers that do not bear them. Answers stay within `limits`. A gateway of metropolis, as `check`
-    recognises it, is told program, function and step of requests.
+    `url` may omit the path `/v1`. `model` None takes the server's only model. `vllm` sends the
+    extra fields of vLLM as well: the priority, lower first (start it with `--scheduling-policy
+    priority`), and a regex. `sends_seed` False omits sampling seeds, for servers that reject them.
+    Answers stay within `limits`. If `check` recognises a metropolis gateway, requests carry
+    program, function and step.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Compatible:
         return self._server.called
 
     async def check(self) -> None:
-        """Ask the server for its models."""
+        """Request the server's models."""
         models = await wire.models_of(self._server, "models")
         self.name = wire.choose_model(str(self), self._wanted, models)
 
@@ -60,7 +60,7 @@ class Compatible:
         return await wire.ask(self._server, path_of(request), self.body_of(request), request)
 
     def stream(self, request: Request) -> AsyncGenerator[str | Completion, None]:
-        """The answer's pieces, and at last the whole."""
+        """The pieces of the answer, then the whole."""
         return wire.stream(self._server, path_of(request), self.body_of(request), request)
 
     async def close(self) -> None:
@@ -68,7 +68,7 @@ class Compatible:
         await self._server.close()
 
     def body_of(self, request: Request) -> dict[str, Any]:
-        """What is sent to `completions` for a prompt, to `chat/completions` for a chat."""
+        """The body for `completions` (a prompt) or `chat/completions` (a chat)."""
         body: dict[str, Any] = {
             "model": self.name,
             self._limit if request.messages else "max_tokens": request.max_tokens,
@@ -94,13 +94,13 @@ class Compatible:
 
     def _beyond(self, what: str, request: Request) -> RefusedError:
         return RefusedError(
-            f"{self} cannot follow {what}, which {request.where} asks for; use sglang:URL, or "
+            f"{self} cannot follow {what}, which {request.where} requires; use sglang:URL, or "
             "vllm:URL if it is vLLM"
         )
 
 
 def path_of(request: Request) -> str:
-    """Where a request is sent."""
+    """The route of a request."""
     return "completions" if request.messages is None else "chat/completions"
 
 

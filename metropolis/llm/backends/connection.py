@@ -1,11 +1,11 @@
-"""One HTTP/1.1 connection to a server, with as little work per call as it takes.
+"""One HTTP/1.1 connection to a server, with minimal work per call.
 
-Of what a run costs beside its model nearly all is HTTP, so answers are parsed by httptools (C),
-straight from the socket. No redirects, proxies, cookies, compression: servers of models need none.
+HTTP is nearly all of a run's cost beside the model, so answers are parsed by httptools (C),
+straight from the socket. No redirects, proxies, cookies or compression: model servers need none.
 
-1. One request has one answer. Interim answers (1xx) are skipped. A connection on which anything
-   else comes, behind the answer or between exchanges, is closed and never used again.
-2. An answer stays within its `AnswerLimits`, in bytes and in time, or is broken off.
+1. One request has one answer. Interim answers (1xx) are skipped. A connection that delivers
+   anything else, after the answer or between exchanges, is closed and never reused.
+2. An answer that exceeds its `AnswerLimits`, in bytes or in time, is aborted.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from math import inf
 import httptools
 
 Address = tuple[str, int] | tuple[str, int, int, int]
-"""Of a host by its number, in IPv4 or IPv6."""
+"""A socket address, IPv4 or IPv6."""
 OK = 200
 AHEAD_BYTES = 64 << 10
-"""A server may be ahead by about so much of whoever takes its answer in pieces."""
+"""Approximate size of the buffer of a streamed answer; reading pauses beyond it."""
 
 
 class BrokenAnswerError(Exception):
-    """The connection ended within an answer, or what came is no HTTP."""
+    """The connection ended within an answer, or the data is not HTTP."""
 
 
 class AnswerLimitError(BrokenAnswerError):
-    """The answer goes beyond its limits; the message continues a sentence about it."""
+    """The answer exceeds its limits; the message continues a sentence about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,24 +41,24 @@ class AnswerLimits:
     """The largest and longest answer that is read."""
 
     head_bytes: int = 64 << 10
-    """Of status line and headers, interim answers included; also of whatever else stands between
-    two pieces of the body, such as the sizes of chunks."""
+    """Maximum size of status line and headers, interim answers included; also of the data between
+    two pieces of the body, such as chunk sizes."""
     body_bytes: int = 64 << 20
-    """Of a body that is read whole."""
+    """Maximum size of a body that is read whole."""
     event_bytes: int = 4 << 20
-    """Of one event of a stream; streams as a whole are limited by their text and by time."""
+    """Maximum size of one event of a stream; whole streams are limited by text and time."""
     time_s: float = inf
-    """From the request to the end of its answer."""
+    """Maximum time from the request to the end of its answer."""
 
 
 LIMITS = AnswerLimits()
 
 
 class Connection(asyncio.Protocol):
-    """Carries one exchange after another; open one with `connect`.
+    """Runs exchanges one after another; open it with `connect`.
 
-    `reusable` tells whether another exchange may begin: the last one is complete, and the server
-    has neither closed the connection nor said that it will, nor sent what was not asked for.
+    It is `reusable` if the last exchange is complete, and the server has neither closed the
+    connection, nor announced to do so, nor sent unsolicited data.
     """
 
     def __init__(self, limits: AnswerLimits = LIMITS) -> None:
@@ -68,43 +68,43 @@ class Connection(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._lost: Exception | None = None
         self._status = self._head_bytes = self._loose_bytes = 0
-        """The last: received since the last piece of the body."""
+        """`_loose_bytes`: received since the last piece of the body."""
         self._headed = self._framed = self._complete = self._keep = self._in_pieces = False
         self._body = bytearray()
         self.exchanges = 0
-        """Begun on this connection."""
+        """Number of exchanges started on this connection."""
         self.headers: dict[bytes, str] = {}
-        """Of the answer; names in lower case."""
+        """Headers of the answer; names in lower case."""
         self.fields: list[tuple[bytes, str]] = []
-        """The same, all those of one name."""
+        """The headers with repeated names."""
         self._reset()
 
     @property
     def reusable(self) -> bool:
-        """Whether another exchange may begin."""
+        """Whether another exchange may start."""
         return self._complete and self._keep and self._lost is None and not self._has_unread()
 
     @property
     def is_complete(self) -> bool:
-        """Whether the whole answer has come."""
+        """Whether the whole answer has arrived."""
         return self._complete
 
     @property
     def socket(self) -> socket.socket:
-        """What it runs on, for its options."""
+        """The socket, for its options."""
         assert self._transport is not None
         found: socket.socket = self._transport.get_extra_info("socket")
         return found
 
     @property
     def address(self) -> Address:
-        """Where it leads to."""
+        """The server's address."""
         assert self._transport is not None
         address: Address = self._transport.get_extra_info("peername")
         return address
 
     def send(self, request: bytes) -> None:
-        """Begin an exchange."""
+        """Start an exchange."""
         assert self._transport is not None
         self._reset()
         self.exchanges += 1
@@ -115,7 +115,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(request)
 
     async def status(self) -> int:
-        """The answer's status, when its headers have come; `headers` has them then."""
+        """The answer's status, once its headers have arrived in `headers`."""
         while not self._headed:
             await self._change()
         return self._status
@@ -127,7 +127,7 @@ class Connection(asyncio.Protocol):
         return bytes(self._body)
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The answer's pieces as they come; while they are not taken, no more are read."""
+        """The pieces of the answer as they arrive; reading pauses while they are not taken."""
         assert self._transport is not None
         self._in_pieces = True
         while True:
@@ -141,10 +141,10 @@ class Connection(asyncio.Protocol):
                 await self._change()
 
     def close(self) -> None:
-        """End the connection, whatever is going on in it: what has come of an answer is cut off."""
-        self._break_off(BrokenAnswerError("it was ended here"))
+        """Close the connection; an unfinished answer is aborted."""
+        self._break_off(BrokenAnswerError("it was closed here"))
 
-    # --- what asyncio calls
+    # --- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
@@ -160,7 +160,7 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._break_off(BrokenAnswerError(f"no HTTP: {error}"))
+            self._break_off(BrokenAnswerError(f"not HTTP: {error}"))
         self._check_head(self._loose_bytes)
         assert self._transport is not None
         if self._in_pieces and not self._complete and len(self._body) > AHEAD_BYTES:
@@ -178,15 +178,15 @@ class Connection(asyncio.Protocol):
         self._cancel_deadline()
         self._wake()
 
-    # --- what httptools calls
+    # --- httptools callbacks
 
     def on_message_begin(self) -> None:
-        """An answer begins: the first of the exchange, one behind an interim one, or one more."""
+        """Start of an answer: of the exchange, after an interim one, or an unsolicited one."""
         if self._complete:
             self._refuse_unasked()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header, or, behind the body, a trailer."""
+        """Receive a header, or a trailer after the body."""
         if self._headed:
             return
         self._head_bytes += len(name) + len(value)
@@ -196,7 +196,7 @@ class Connection(asyncio.Protocol):
         self._framed |= name in (b"content-length", b"transfer-encoding")
 
     def on_headers_complete(self) -> None:
-        """The answer itself follows, or another one behind an interim one."""
+        """End of the headers of the answer, or of an interim answer."""
         if self._headed:
             return
         self._status = self._parser.get_status_code()
@@ -207,7 +207,7 @@ class Connection(asyncio.Protocol):
             self._headed = True
 
     def on_body(self, chunk: bytes) -> None:
-        """A piece of it."""
+        """Receive a piece of the body."""
         if not self._headed or self._complete or self._lost is not None:
             return
         self._loose_bytes = 0
@@ -216,7 +216,7 @@ class Connection(asyncio.Protocol):
             self._break_off(AnswerLimitError(f"is longer than {self._limits.body_bytes:,} bytes"))
 
     def on_message_complete(self) -> None:
-        """The answer is whole."""
+        """The answer is complete."""
         if self._headed and not self._complete and self._lost is None:
             self._keep = self._parser.should_keep_alive()
             self._complete = True
@@ -236,13 +236,13 @@ class Connection(asyncio.Protocol):
             self._break_off(AnswerLimitError(sentence))
 
     def _refuse_unasked(self) -> None:
-        """What comes now could be taken for the answer to the next request."""
+        """Close: unsolicited data could be taken for the answer to the next request."""
         self._keep = False
         assert self._transport is not None
         self._transport.abort()
 
     def _break_off(self, error: Exception) -> None:
-        """End the connection; an answer that is not complete ends with `error`."""
+        """Close the connection; an incomplete answer ends with `error`."""
         if self._lost is None:
             self._lost = error
         self._cancel_deadline()
@@ -255,13 +255,13 @@ class Connection(asyncio.Protocol):
             self._deadline.cancel()
 
     def _has_unread(self) -> bool:
-        """Whether something lies in the socket: unasked bytes, or the server's closing."""
+        """Whether the socket is readable: unsolicited bytes, or closed by the server."""
         poll = select.poll()
         poll.register(self.socket.fileno(), select.POLLIN)
         return bool(poll.poll(0))
 
     async def _change(self) -> None:
-        """Wait until something has come; raises what has ended the connection."""
+        """Wait for data; raises the error that ended the connection."""
         if self._lost is not None:
             raise self._lost
         self._waiter = asyncio.get_running_loop().create_future()
@@ -277,7 +277,7 @@ class Connection(asyncio.Protocol):
 async def connect(
     host: str, port: int, tls: ssl.SSLContext | None, limits: AnswerLimits = LIMITS
 ) -> Connection:
-    """A connection to the `host` of that name; raises OSError."""
+    """A connection to `host` by name; raises OSError."""
     _, connection = await asyncio.get_running_loop().create_connection(
         partial(Connection, limits), host, port, ssl=tls
     )
@@ -287,9 +287,9 @@ async def connect(
 async def connect_again(
     address: Address, tls: ssl.SSLContext | None, name: str, limits: AnswerLimits = LIMITS
 ) -> Connection:
-    """A connection to the host at `address`, whose certificate must be for `name`; raises OSError.
+    """A connection to `address`, whose certificate must be for `name`; raises OSError.
 
-    On one machine it stands at once, and asyncio's waiting for it would take most of the time.
+    On one machine it is established at once; waiting for it in asyncio would take most of the time.
     """
     loop = asyncio.get_running_loop()
     reached = socket.socket(socket.AF_INET if len(address) == 2 else socket.AF_INET6)

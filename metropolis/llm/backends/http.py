@@ -1,4 +1,4 @@
-"""JSON over HTTP to one server: requests and answers, connections that stay open, what errors mean.
+"""JSON over HTTP to one server: requests, answers, persistent connections, errors.
 
 Answers are decoded and checked by msgspec.
 """
@@ -42,21 +42,21 @@ from metropolis.types import MetropolisError
 
 CHECK_S = 10.0
 ABORT_S = 5.0
-"""A server that does not listen for so long goes on with what nobody waits for."""
+"""Time limit of an abort; a server that does not answer completes the request in vain."""
 SHOWN_CHARACTERS = 200
 SHOWN_BYTES = 4096
-"""Of which these are taken."""
+"""The part of a server's error body that is read for the message."""
 NO_JSON = (msgspec.DecodeError, ValueError, RecursionError)
-"""What the decoder raises; ValueError for text that is no UTF-8 and for integers of many digits."""
+"""Errors of the decoder; ValueError for invalid UTF-8 and for integers of many digits."""
 SECONDS = re.compile(r"\d{1,9}(\.\d{1,9})?", re.ASCII)
 
 T = TypeVar("T")
 
 
 class JSONServer:
-    """A server at `url`; `kind` and the address, without user, password or query, name it.
+    """The server at `url`, named by `kind` and the address without user, password or query.
 
-    Every failure raises an LLMError that names the server and what was `asked`.
+    Every failure raises an LLMError that names the server and the request.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class JSONServer:
         self.called = f"{kind} at {bare_url(self.url)}"
         self.meter = Meter(self.called)
         self.is_gateway = False
-        """Of metropolis, as the answer to a GET has told: requests say where they belong."""
+        """Whether the latest GET found a metropolis gateway: requests then carry its headers."""
         self._limits = limits
         self._connections = Connections(self.url, limits)
         place = self.url.netloc.rpartition("@")[2]
@@ -79,11 +79,11 @@ class JSONServer:
         self._heads: dict[str, bytes] = {}
 
     async def get(self, path: str, form: type[T]) -> T:
-        """The answer to a GET, as a `form`; within CHECK_S seconds."""
+        """The answer to a GET, decoded as `form`; within CHECK_S seconds."""
         return decode(await self.content(path), form, self.called, "the check")
 
     async def content(self, path: str) -> bytes:
-        """The answer to a GET as it comes; within CHECK_S seconds."""
+        """The raw answer to a GET; within CHECK_S seconds."""
         request = f"GET {self._path(path)} HTTP/1.1\r\n{self._fields}\r\n".encode()
         try:
             async with asyncio.timeout(CHECK_S), self._sent(request, "the check") as connection:
@@ -96,7 +96,7 @@ class JSONServer:
             ) from None
 
     async def post(self, path: str, body: Any, form: type[T], asked: Request) -> T:
-        """The answer to a POST of `body`, as a `form`."""
+        """The answer to a POST of `body`, decoded as `form`."""
         async with self._sent(self._asking(path, body, asked), asked.where) as connection:
             content = await self._read(connection, asked.where)
         return decode(content, form, self.called, asked.where)
@@ -104,7 +104,7 @@ class JSONServer:
     async def send(
         self, path: str, body: Any, asked: str, authorization: str | None = None
     ) -> None:
-        """POST `body`; the answer does not matter. `authorization` is for servers without a key."""
+        """POST `body` and discard the answer. `authorization` is for servers without a key."""
         headers = {} if authorization is None else {"Authorization": authorization}
         async with self._sent(self._post(path, body, headers), asked) as connection:
             await self._read(connection, asked)
@@ -134,7 +134,7 @@ class JSONServer:
 
     @asynccontextmanager
     async def _sent(self, request: bytes, asked: str) -> AsyncGenerator[Connection, None]:
-        """A connection on which `request` has been sent; kept afterwards if it is good."""
+        """A connection on which `request` has been sent; kept afterwards if it is reusable."""
         connection = None
         try:
             connection = await self._connections.take()
@@ -172,7 +172,7 @@ class JSONServer:
 
 
 def decode(content: bytes | bytearray, form: type[T], called: str, asked: str) -> T:
-    """What `called` has answered, as a `form`; raises MalformedError when it is none."""
+    """`content` of the server `called`, decoded as `form`; raises MalformedError on failure."""
     try:
         return msgspec.json.decode(content, type=form)
     except NO_JSON as error:
@@ -209,11 +209,11 @@ def _reason(error: OSError) -> str:
         return str(error)
     if error.errno > 0:
         return os.strerror(error.errno)
-    return str(error.strerror)  # of the name service
+    return str(error.strerror)  # an error of name resolution
 
 
 def parse_url(url: str) -> SplitResult:
-    """The address; raises MetropolisError on what is none."""
+    """The parsed address; raises MetropolisError on an invalid one."""
     try:
         parsed = urlsplit(url)
         good = parsed.scheme in ("http", "https") and parsed.hostname and parsed.port != 0
@@ -228,12 +228,12 @@ def parse_url(url: str) -> SplitResult:
 
 
 def bare_url(url: SplitResult) -> str:
-    """Without user, password, query and last slash, for sentences."""
+    """The address without user, password, query and trailing slash, for messages."""
     return f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path.rstrip('/')}"
 
 
 def refusal(status: int, reason: str, retry_after: str | None, called: str, asked: str) -> LLMError:
-    """What an HTTP status other than 200 means."""
+    """The error for an HTTP status other than 200."""
     sentence = f"{called} answered {asked} with HTTP {status}: {reason}"
     if status == 429:
         return RateLimitedError(sentence, seconds_of(retry_after))
@@ -243,9 +243,9 @@ def refusal(status: int, reason: str, retry_after: str | None, called: str, aske
 
 
 def seconds_of(retry_after: str | None) -> float | None:
-    """A Retry-After header in seconds: it may be a number or a date; None when it is neither.
+    """A Retry-After header, a number or a date, in seconds; None when it is neither.
 
-    A date without a zone is in UTC, as all dates of HTTP are.
+    A date without a zone is in UTC, as all dates in HTTP are.
     """
     if retry_after is None:
         return None
@@ -261,7 +261,7 @@ def seconds_of(retry_after: str | None) -> float | None:
 
 
 def said(content: bytes) -> str:
-    """What a server says about an error, in one line of printable characters."""
+    """A server's error message, as one line of printable characters."""
     text = content[:SHOWN_BYTES].decode(errors="replace")
     try:
         body = msgspec.json.decode(content)
@@ -272,10 +272,10 @@ def said(content: bytes) -> str:
             body = body[name]
     if isinstance(body, str):
         text = body[:SHOWN_BYTES]
-    return printable(text, SHOWN_CHARACTERS) or "nothing more was said"
+    return printable(text, SHOWN_CHARACTERS) or "no reason given"
 
 
 def printable(text: str, characters_max: int) -> str:
-    """The beginning of `text` in one line; what a terminal might obey is shown as `?`."""
+    """The beginning of `text` as one line; control characters are shown as `?`."""
     line = " ".join(text.split())[:characters_max]
     return "".join(one if one.isprintable() else "?" for one in line)

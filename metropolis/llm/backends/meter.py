@@ -1,12 +1,12 @@
-"""Token counts of answers: what a server tells of them is checked against the text.
+"""Token counts of answers: the server's usage is checked against the text.
 
-1. An answer of n characters, thoughts included, has at least n / 256 tokens, as no token of any
+1. An answer of n characters, reasoning included, has at least n / 256 tokens, as no token of any
    vocabulary in use is longer. It has at most as many tokens as UTF-8 bytes, or as `max_tokens`
-   where that is more: tokens need not show. 16 more may be special tokens.
-2. A prompt has at least n / 256 tokens, and at most its bytes, 16 tokens a message, the bytes of a
-   JSON schema and 1,024 of a system prompt that the server adds.
-3. A count that is missing, no integer or beyond these bounds is replaced by an estimate from the
-   text (`approximate_tokens`). Standard error says so once.
+   if that is more, as tokens may be invisible. 16 more may be special tokens.
+2. A prompt has at least n / 256 tokens. It has at most the sum of its bytes, 16 tokens per message,
+   the bytes of a JSON schema, and 1,024 for a system prompt that the server adds.
+3. A count that is missing, not an integer or out of bounds is replaced by an estimate from the
+   text (`approximate_tokens`). This is reported on standard error once.
 4. An answer with more than 64 KiB and 256 bytes for each of its `max_tokens` is refused.
 """
 
@@ -28,17 +28,17 @@ SHOWN_DIGITS = 20
 
 
 class Meter:
-    """Reads the usage that the server `called` so tells."""
+    """Reads the usage that the server `called` reports."""
 
     def __init__(self, called: str) -> None:
         self.called = called
         self._is_told = False
 
     def counts(self, usage: Any, text: str, hidden: int, asked: Request) -> tuple[int, int]:
-        """Tokens of the prompt and of the answer, of which `hidden` characters are not in `text`.
+        """Tokens of the prompt and of the answer; `hidden` characters of it are not in `text`.
 
         `usage` is the decoded JSON object with `prompt_tokens` and `completion_tokens`, or anything
-        that came in its place.
+        received in its place.
         """
         usage = usage if isinstance(usage, dict) else {}
         schema = b"" if asked.json_schema is None else msgspec.json.encode(asked.json_schema)
@@ -57,7 +57,7 @@ class Meter:
         )
 
     def check_length(self, text_bytes: int, asked: Request) -> None:
-        """Raise MalformedError if no answer to `asked` is so long."""
+        """Raise MalformedError if `text_bytes` is too long for any answer to `asked`."""
         if text_bytes > TEXT_BYTES + TOKEN_CHARACTERS_MAX * asked.max_tokens:
             raise MalformedError(
                 f"{self.called} gave {asked.where} an answer of {text_bytes:,} bytes or more; "

@@ -1,8 +1,8 @@
-"""The same servers through the `openai` client, for what that knows of clouds and proxies.
+"""OpenAI-compatible servers through the `openai` client, which supports clouds and proxies.
 
-Its HTTP stack takes many times the processor time of `compatible` (docs/llm.md). It sends requests;
-answers are read, limited and checked as those of `compatible`. Every call has a connection of its
-own: the stack takes what a server sends behind an answer for the answer to the next request.
+Its HTTP stack takes many times the CPU time of `compatible` (docs/llm.md). It sends the requests;
+answers are read, limited and checked as those of `compatible`. Every call has its own connection,
+because the stack takes data after an answer for the answer to the next request.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 class OpenAIClient(Compatible):
-    """Compatible, with every request sent by `openai.AsyncOpenAI`; retries stay with the Client.
+    """Compatible, with requests sent by `openai.AsyncOpenAI`; the Client does the retries.
 
     Raises MetropolisError when the `openai` package is missing.
     """
@@ -75,16 +75,16 @@ class _Server:
         self._client = _open(url, limits)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The client belongs to this process."""
+        """Leave out the client, which belongs to this process."""
         return vars(self) | {"_client": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Begin anew in another process."""
+        """Create a new client in another process."""
         vars(self).update(state)
         self._client = _open(self._url, self._limits)
 
-    async def get(self, path: str, form: type[T]) -> T:  # noqa: ARG002 -- there is one
-        """See wire.Server; lists models."""
+    async def get(self, path: str, form: type[T]) -> T:  # noqa: ARG002 -- the client has one route
+        """See wire.Server; always lists the models."""
         listing = self._client.models.with_streaming_response.list()
         try:
             async with asyncio.timeout(CHECK_S), self._sent(listing, "the check") as answer:
@@ -138,7 +138,7 @@ class _Server:
     async def _sent(
         self, sending: AbstractAsyncContextManager[AsyncAPIResponse[Any]], asked: str
     ) -> AsyncGenerator[AsyncAPIResponse[Any], None]:
-        """The answer, once its headers have come; raises LLMError for every failure."""
+        """The answer, once its headers have arrived; raises LLMError on every failure."""
         import httpx2
         import openai
 
@@ -194,7 +194,7 @@ def _open(url: str, limits: AnswerLimits) -> AsyncOpenAI:
 
 
 async def _write_names(request: SentRequest) -> None:
-    """In UTF-8; the client takes what it is given for ASCII."""
+    """Encode the gateway's headers in UTF-8; the client accepts only ASCII."""
     request.headers.encoding = "utf-8"
     for name in request.headers:
         if name.startswith(PREFIX.lower()):
@@ -202,7 +202,7 @@ async def _write_names(request: SentRequest) -> None:
 
 
 def _limiting(limits: AnswerLimits) -> Callable[[Response], Awaitable[None]]:
-    """Of answers that the client reads by itself, which are errors and redirections."""
+    """A hook that limits the answers which the client itself reads: errors and redirects."""
     import httpx2
 
     class Limited(httpx2.AsyncByteStream):
@@ -221,7 +221,7 @@ def _limiting(limits: AnswerLimits) -> Callable[[Response], Awaitable[None]]:
 
     async def limit(response: Response) -> None:
         if response.headers.get("content-encoding", "identity") != "identity":
-            raise AnswerLimitError("is compressed, which was not asked for")
+            raise AnswerLimitError("is compressed, which was not requested")
         if response.status_code != OK and isinstance(response.stream, httpx2.AsyncByteStream):
             response.stream = Limited(response.stream)
 

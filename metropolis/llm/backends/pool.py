@@ -1,4 +1,4 @@
-"""The open connections to one server; what has been used is used again while it is good."""
+"""The connection pool of one server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONNECT_S = 10.0
 
 
 class Connections:
-    """To the server at `url`, whose answers stay within `limits`."""
+    """Connections to the server at `url`, whose answers stay within `limits`."""
 
     def __init__(self, url: SplitResult, limits: AnswerLimits = LIMITS) -> None:
         self.limits = limits
@@ -30,11 +30,11 @@ class Connections:
         self._begin()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Connections and what TLS knows belong to this process."""
+        """Leave out connections and TLS state, which belong to this process."""
         return {name: value for name, value in vars(self).items() if name not in OWN}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Begin anew in another process."""
+        """Start without connections in another process."""
         vars(self).update(state)
         self._begin()
 
@@ -42,10 +42,10 @@ class Connections:
         self._tls: ssl.SSLContext | None = ssl.create_default_context() if self._is_tls else None
         self._idle: list[Connection] = []
         self._address: Address | None = None
-        """Where the first connection led; the name is looked up once."""
+        """Address of the first connection; the name is resolved once."""
 
     async def take(self) -> Connection:
-        """One that is idle, or else a new one; raises OSError within CONNECT_S seconds."""
+        """An idle connection, or a new one; raises OSError within CONNECT_S seconds."""
         while self._idle:
             connection = self._idle.pop()
             if connection.reusable:
@@ -61,20 +61,20 @@ class Connections:
         except TimeoutError:
             raise ConnectionError(f"no connection within {CONNECT_S:g} s") from None
         except OSError:
-            self._address = None  # it may have moved
+            self._address = None  # the server may have moved
             raise
         self._address = connection.address
         return connection
 
     def put_back(self, connection: Connection) -> None:
-        """Keep it if another exchange may begin on it, else close it."""
+        """Keep `connection` if it is reusable, else close it."""
         if connection.reusable:
             self._idle.append(connection)
         else:
             connection.close()
 
     def close(self) -> None:
-        """Close those that are idle."""
+        """Close the idle connections."""
         while self._idle:
             self._idle.pop().close()
 

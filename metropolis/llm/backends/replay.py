@@ -1,4 +1,4 @@
-"""Answers from a former run's journal, in the place of a model."""
+"""Answers from an earlier run's journal, in place of a model."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from metropolis.types import MetropolisError
 
 
 class Replay:
-    """A backend that knows what is in the journal at `path`, and nothing else."""
+    """A backend that answers only from the journal at `path`."""
 
     name = "replay"
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         if not self.path.is_file():
-            raise MetropolisError(f"{self.path} is not there; name the journal of a former run")
+            raise MetropolisError(f"{self.path} does not exist; name the journal of an earlier run")
         self._answers = dict(read_journal(self.path))
 
     def __str__(self) -> str:
         return f"the journal {self.path}"
 
     async def check(self) -> None:
-        """Nothing to reach: the file has been read."""
+        """Nothing to check: the file has been read."""
 
     async def complete(self, request: Request) -> Completion:
-        """The answer of the former run; raises RefusedError when it never asked this."""
+        """The answer of the earlier run; raises RefusedError when that sent no such request."""
         known = self._answers.get(key_of(request))
         if known is None:
             raise RefusedError(
-                f"{self} has no answer to {request.where}: the former run asked something else; "
+                f"{self} has no answer to {request.where}: the earlier run sent another request; "
                 "replay with the same world, agents and seed"
             )
         return known
 
     async def stream(self, request: Request) -> AsyncGenerator[str | Completion, None]:
-        """The same, in one piece."""
+        """The answer in one piece."""
         completion = await self.complete(request)
         yield completion.text
         yield completion

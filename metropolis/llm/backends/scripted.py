@@ -1,4 +1,4 @@
-"""An offline author in the place of a model: deterministic, free, and at once."""
+"""An offline author in place of a model: deterministic, free and immediate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from metropolis.llm.base import Completion, RefusedError, Request
 from metropolis.llm.tokens import approximate_tokens, first_tokens
 
 Author = Callable[[Request, random.Random], str]
-"""Writes an answer, drawn by the generator, which is keyed by the request's seed."""
+"""Writes an answer with a random generator that is seeded by the request's seed."""
 
 _WHO = ("I", "We", "My neighbours", "Most of us", "Some old friends")
 _DO = ("remember", "talk about", "plan", "wonder about", "look forward to", "care about")
@@ -33,7 +33,7 @@ def plain_author(request: Request, draw: random.Random) -> str:
 class Scripted:
     """A backend whose answers `author` writes.
 
-    Tokens are counted by `approximate_tokens`; `stop` and `max_tokens` cut as a server would.
+    Tokens are counted by `approximate_tokens`; `stop` and `max_tokens` truncate as on a server.
     """
 
     def __init__(self, author: Author | None = None, *, name: str = "scripted") -> None:
@@ -44,10 +44,10 @@ class Scripted:
         return "the scripted author"
 
     async def check(self) -> None:
-        """Always there."""
+        """Nothing to check."""
 
     async def complete(self, request: Request) -> Completion:
-        """What the author writes."""
+        """The author's text, truncated."""
         text = self.author(request, random.Random(request.seed))
         for stop in request.stop:
             text = text.split(stop, 1)[0]
@@ -60,7 +60,7 @@ class Scripted:
         )
 
     async def stream(self, request: Request) -> AsyncGenerator[str | Completion, None]:
-        """The same, word by word."""
+        """The answer word by word."""
         completion = await self.complete(request)
         for word in re.findall(r"\s*\S+|\s+", completion.text):
             yield word
@@ -99,6 +99,6 @@ def _value(schema: Mapping[str, Any], request: Request, draw: random.Random) -> 
 
 def _beyond(request: Request, what: str) -> RefusedError:
     return RefusedError(
-        f"the scripted author cannot follow {what}, which {request.where} asks for; "
-        "give Scripted an author of your own"
+        f"the scripted author cannot follow {what}, which {request.where} requires; "
+        "give Scripted your own author"
     )

@@ -1,4 +1,4 @@
-"""SGLang: its native `/generate` for prompts, its OpenAI route for chats, with priorities.
+"""SGLang: its native `/generate` for prompts and its OpenAI route for chats, with priorities.
 
 Start the server with `--enable-priority-scheduling --schedule-low-priority-values-first`, as
 `metropolis serve sglang` does.
@@ -23,9 +23,9 @@ from metropolis.llm.base import Completion, LLMError, MalformedError, Request
 
 CHAT = "v1/chat/completions"
 STEPS_PER_PRIORITY = 32
-"""Every distinct priority becomes a label of the server's metrics, so steps share them."""
+"""Steps share priorities, because each distinct one becomes a label of the server's metrics."""
 SPECULATIVE_PRIORITY = 1 << 20
-"""Below the priority of any step."""
+"""Added to speculative requests, which then rank below every step."""
 
 
 class _Finish(msgspec.Struct):
@@ -44,11 +44,11 @@ class _Generated(msgspec.Struct):
 
 
 class SGLang:
-    """A backend before the SGLang server at `url`; a key, if it wants one, is SGLANG_API_KEY's.
+    """A backend for the SGLang server at `url`, with the key SGLANG_API_KEY if that is set.
 
-    `model` is checked against what the server serves; None takes what is there. `sends_seed`
-    False leaves out sampling seeds. Answers stay within `limits`. A gateway of metropolis is
-    recognised as by `Compatible`.
+    `model` is checked against the server's; None takes the server's. `sends_seed` False omits
+    sampling seeds. Answers stay within `limits`. A metropolis gateway is recognised as by
+    `Compatible`.
     """
 
     def __init__(
@@ -72,23 +72,23 @@ class SGLang:
         self._aborts: set[asyncio.Task[None]] = set()
 
     def __getstate__(self) -> dict[str, Any]:
-        """What this process sends is its own."""
+        """Leave out pending aborts, which belong to this process."""
         return vars(self) | {"_aborts": set()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Begin anew in another process."""
+        """Use new request ids in another process."""
         vars(self).update(state, _rid=_new_rid())
 
     def __str__(self) -> str:
         return self._server.called
 
     async def check(self) -> None:
-        """Ask the server for its models."""
+        """Request the server's models."""
         models = await wire.models_of(self._server, "v1/models")
         self.name = wire.choose_model(str(self), self._wanted, models)
 
     async def complete(self, request: Request) -> Completion:
-        """The whole answer; the server is told when nobody waits for it any more."""
+        """The whole answer; cancelling aborts the request on the server."""
         body = self.body_of(request)
         with self._aborting(body["rid"]):
             if request.messages is not None:
@@ -98,7 +98,7 @@ class SGLang:
             )
 
     async def stream(self, request: Request) -> AsyncGenerator[str | Completion, None]:
-        """The answer's pieces, and at last the whole."""
+        """The pieces of the answer, then the whole."""
         body = self.body_of(request)
         if request.messages is None:
             pieces = self._stream_generate(body, request)
@@ -110,16 +110,16 @@ class SGLang:
                     yield item
 
     async def close(self) -> None:
-        """Wait for aborts on their way and close all connections."""
+        """Wait for pending aborts and close all connections."""
         await asyncio.gather(*self._aborts)
         await self._server.close()
 
     def body_of(self, request: Request) -> dict[str, Any]:
-        """What is sent to `/generate` for a prompt, to `/v1/chat/completions` for a chat."""
+        """The body for `/generate` (a prompt) or `/v1/chat/completions` (a chat)."""
         priority = request.priority // STEPS_PER_PRIORITY
         if request.speculative:
             priority += SPECULATIVE_PRIORITY
-        shared = {  # an abort hits every id that begins with its own: none begins another
+        shared = {  # an abort matches ids by prefix: no id may be a prefix of another
             "rid": f"{self._rid}-{request.agent}-{request.step}-{next(self._count)}-",
             "priority": priority,
         }
@@ -156,8 +156,8 @@ class SGLang:
             async for event in events:
                 if last is not None:
                     continue
-                if not event.text.startswith(text):  # every event holds all the text so far
-                    raise MalformedError(f"{self} took back text of its answer to {request.where}")
+                if not event.text.startswith(text):  # every event holds the whole text so far
+                    raise MalformedError(f"{self} retracted text of its answer to {request.where}")
                 self._server.meter.check_length(len(event.text), request)
                 piece, text = event.text[len(text) :], event.text
                 if piece:
@@ -187,13 +187,13 @@ class SGLang:
             raise
 
     async def _abort(self, rid: str) -> None:
-        with suppress(LLMError, TimeoutError):  # it has nothing left to free, or will not listen
+        with suppress(LLMError, TimeoutError):  # nothing left to abort, or no answer
             async with asyncio.timeout(ABORT_S):
                 await self._server.send("abort_request", {"rid": rid}, f"aborting {rid}")
 
 
 def _new_rid() -> str:
-    """What the ids of one process's requests begin with."""
+    """A prefix for the ids of one process's requests."""
     return f"metropolis-{uuid.uuid4().hex[:12]}"
 
 

@@ -1,4 +1,4 @@
-"""What OpenAI-compatible servers answer, and how it becomes a Completion."""
+"""Answers of OpenAI-compatible servers, and their conversion to Completions."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from metropolis.llm.base import (
 )
 
 NAME_CHARACTERS = 80
-"""Of what a server calls its models and reasons, in sentences."""
+"""Maximum length in messages of a server's model names and finish reasons."""
 
 T = TypeVar("T")
 
 
 class Server(Protocol):
-    """Where JSON is sent, and comes from; failures are LLMErrors (`http.JSONServer`)."""
+    """Exchanges JSON with a server; failures are LLMErrors (`http.JSONServer`)."""
 
     @property
     def called(self) -> str:
-        """How errors name it."""
+        """The server's name in errors."""
 
     @property
     def meter(self) -> Meter:
-        """Counts tokens of its answers."""
+        """Counts the tokens of the server's answers."""
 
     async def get(self, path: str, form: type[T]) -> T:
         """The answer to a GET."""
@@ -47,10 +47,10 @@ class Server(Protocol):
 
 
 class ConnectedServer(Server, Protocol):
-    """One whose connections are its own."""
+    """A server that owns its connections."""
 
     async def close(self) -> None:
-        """Close them all."""
+        """Close all connections."""
 
 
 class _Text(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ class _Text(msgspec.Struct, frozen=True):
 
     @property
     def hidden(self) -> int:
-        """Characters of thoughts, which vLLM and SGLang tell apart."""
+        """Characters of reasoning, which vLLM and SGLang send separately."""
         thoughts = self.reasoning_content or self.reasoning
         return len(thoughts) if isinstance(thoughts, str) else 0
 
@@ -86,19 +86,19 @@ class _Models(msgspec.Struct):
 
 
 async def models_of(server: Server, path: str) -> list[str]:
-    """The names of the models the server has."""
+    """The names of the server's models."""
     return [model.id for model in (await server.get(path, _Models)).data]
 
 
 def choose_model(called: str, wanted: str | None, models: list[str]) -> str:
-    """The model to ask: the `wanted` one, or the only one there is; raises RefusedError."""
+    """The `wanted` model, or the server's only one; raises RefusedError otherwise."""
     some = ", ".join(name[:NAME_CHARACTERS] for name in sorted(models)[:8]) or "no model"
     if len(models) > 8:
         some += f" and {len(models) - 8} more"
     if wanted is not None and wanted not in models:
         raise RefusedError(f"{called} has no model {wanted!r}; it serves {some}")
     if wanted is None and len(models) != 1:
-        raise RefusedError(f"{called} serves {some}; say which with --model")
+        raise RefusedError(f"{called} serves {some}; choose one with --model")
     return wanted or models[0]
 
 
@@ -116,7 +116,7 @@ async def ask(server: Server, path: str, body: Mapping[str, Any], asked: Request
 async def stream(
     server: Server, path: str, body: Mapping[str, Any], asked: Request
 ) -> AsyncGenerator[str | Completion, None]:
-    """The pieces of the answer to `body`, and at last the whole."""
+    """The pieces of the answer to `body`, then the whole."""
     streamed = {**body, "stream": True, "stream_options": {"include_usage": True}}
     pieces: list[str] = []
     finish = usage = None
@@ -139,9 +139,9 @@ async def stream(
 def completion_of(
     meter: Meter, text: str, hidden: int, usage: Any, finish: str | None, asked: Request
 ) -> Completion:
-    """The completion; raises LLMError when the answer ended for another reason than it should.
+    """The completion; raises LLMError unless the finish reason is `stop` or `length`.
 
-    `hidden` characters of thoughts are not in `text`; for `usage` see `Meter.counts`.
+    `hidden` characters of reasoning are not in `text`; for `usage` see `Meter.counts`.
     """
     called = meter.called
     if finish is None:
@@ -156,5 +156,5 @@ def completion_of(
 
 
 def response_format(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """How a chat is told to answer in JSON."""
+    """The field that makes a chat answer in JSON."""
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": dict(schema)}}

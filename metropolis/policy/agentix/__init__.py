@@ -1,1 +1,1 @@
-"""Agentix: calls ordered by the service that their program has attained (§4.2)."""
+"""Agentix: calls ordered by the attained service of their program (§4.2)."""

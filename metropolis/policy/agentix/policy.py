@@ -1,7 +1,7 @@
 """PLAS and ATLAS: program-level and thread-level attained service (Agentix §4.2, algorithm 1).
 
 A call enters the level that its program's service falls into: the quantum of a level is also the
-width of its range. What the paper leaves open is said in docs/serving.md.
+width of its range. docs/serving.md lists what the paper leaves open.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from metropolis.policy.multilevel_queue import QUANTA_S, Call, Multilevel
 from metropolis.types import MetropolisError
 
 BETA = 32.0
-"""A program's waiting over its service at which its calls are promoted."""
+"""Ratio of a program's waiting to its service at which its calls are promoted."""
 
 
 @dataclass(slots=True)
 class ProcessEntry:
-    """What is known of a running program."""
+    """State of a running program."""
 
     service_s: float = 0.0
-    """On engines, of its completed calls."""
+    """Engine time of its completed calls."""
     waited_s: float = 0.0
     threads: dict[int, Call] = field(default_factory=dict)
-    """Its active calls, by the id of the request."""
+    """Its active calls, by request id."""
     places: dict[int, int] = field(default_factory=dict)
-    """By level, that of its first call there."""
+    """By level, the place of its first call in that level."""
 
 
 class Plas(Multilevel):
-    """A program's service is that of all its completed calls (equation 1).
+    """A program's service is the sum over its completed calls (equation 1).
 
-    Within a level it is first come, first served, by calls, or `by_program`: then a program goes on
-    where it was and finds its KV, as one that has just entered the level would stand behind all.
+    A level is first come, first served by call, or `by_program`: each call of a program takes the
+    place of its first call in the level, not the end of it, and so finds its KV in the cache.
     Raises MetropolisError when a quantum or `beta` is not positive.
     """
 
@@ -54,19 +54,19 @@ class Plas(Multilevel):
         self._table: defaultdict[str, ProcessEntry] = defaultdict(ProcessEntry)
 
     def attained_s(self, program: str) -> tuple[float, float]:
-        """As the process table has it."""
+        """The program's entry in the process table."""
         entry = self._table.get(program)
         return (entry.service_s, entry.waited_s) if entry else (0.0, 0.0)
 
     def place(self, call: Call, level: int) -> int:
-        """At the end of the level, or where its program first was in it."""
+        """The end of the level, or the place of its program's first call in it."""
         place = super().place(call, level)
         if not self._by_program:
             return place
         return self._table[call.request.program].places.setdefault(level, place)
 
     def starves_s(self, call: Call) -> float:
-        """When waiting is `beta` times the service, program and call taken together."""
+        """When the waiting reaches `beta` times the service, program and call added up."""
         entry = self._table[call.request.program]
         if not call.level:
             return inf
@@ -74,12 +74,12 @@ class Plas(Multilevel):
         return call.since_s + self._beta * service_s - waited_s
 
     def arrived(self, request: QueuedRequest) -> None:
-        """A thread of its program."""
+        """Add the call to its program's threads."""
         super().arrived(request)
         self._table[request.program].threads[request.id] = self._calls[request.id]
 
     def completed(self, execution: Execution) -> None:
-        """Update the process table; its siblings starve earlier or later now."""
+        """Update the process table and the times at which the call's siblings starve."""
         call = self._leave(execution)
         entry = self._table[call.request.program]
         del entry.threads[call.request.id]
@@ -89,16 +89,16 @@ class Plas(Multilevel):
                 self.expect(sibling)
 
     def cancelled(self, request: QueuedRequest) -> None:
-        """What it has been served counts for nothing: nobody knows what comes after it."""
+        """Drop the call; its service does not count, as what would follow it is unknown."""
         super().cancelled(request)
         del self._table[request.program].threads[request.id]
 
     def program_ended(self, program: str) -> None:
-        """Its entry is removed."""
+        """Remove the program's entry."""
         self._table.pop(program, None)
 
     def update(self, entry: ProcessEntry, call: Call) -> None:
-        """Add a call that has been answered."""
+        """Add a completed call."""
         entry.service_s += call.service_s
         entry.waited_s += call.waited_s
 
@@ -106,11 +106,11 @@ class Plas(Multilevel):
 class Atlas(Plas):
     """A program's service is that of its longest chain of calls (equation 2).
 
-    One number a program, as in the paper: a call goes on from where its program was when it
-    arrived. Waiting is kept along such chains as well.
+    As in the paper, one number per program: a call extends the chain that its program had reached
+    at the call's arrival. Waiting is accounted along chains as well.
     """
 
     def update(self, entry: ProcessEntry, call: Call) -> None:
-        """The longest chain may be longer now."""
+        """Extend the longest chain."""
         entry.service_s = max(entry.service_s, call.attained_s + call.service_s)
         entry.waited_s = max(entry.waited_s, call.awaited_s + call.waited_s)

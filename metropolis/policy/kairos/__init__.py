@@ -1,1 +1,1 @@
-"""Kairos: the order of requests from what is learned of their functions' remaining latencies."""
+"""Kairos: requests ordered by the learned remaining latencies of their functions."""

@@ -1,4 +1,4 @@
-"""How often a policy's order is that of the remaining latencies (Kairos §7.4)."""
+"""How often a policy's order agrees with the remaining latencies (Kairos §7.4)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from metropolis.policy.base import Execution, Policy
 from metropolis.policy.kairos.workflow import call_graph, remaining_s
 
 SAMPLE = 2000
-"""So many of the last executions are compared, each with each."""
+"""Number of latest executions that are compared pairwise."""
 
 
 def ordering_accuracy(executions: Sequence[Execution], policy: Policy) -> float:
-    """The share of pairs of requests of different functions that `policy` orders as it should.
+    """The share of pairs of requests of different functions that `policy` orders correctly.
 
-    The one with less latency remaining in its program goes first; a tie of ranks is right half of
-    the time, as who came first says nothing.
+    Correct: the request with less remaining latency in its program runs first. A tie of ranks
+    counts one half, as the order of arrival carries no information.
     """
     programs: dict[str, list[Execution]] = defaultdict(list)
     for execution in executions:

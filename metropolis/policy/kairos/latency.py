@@ -1,4 +1,4 @@
-"""The latencies of a function, and when enough of them are known (Kairos §4.3)."""
+"""The latency distribution of a function, and whether it has converged (Kairos §4.3)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ FIRST = 8
 WINDOW = 512
 LEVELS = 64
 CONVERGED = 0.1
-"""Of the mean: how far the distribution may move while its sample doubles."""
+"""How far a converged distribution may move while its sample doubles, as a share of the mean."""
 
 Quantiles = npt.NDArray[np.float64]
 _AT = (np.arange(LEVELS) + 0.5) / LEVELS
 
 
 class Latencies:
-    """The latest `window` samples; the distribution is looked at whenever there are twice as many,
-    and later whenever all are new: load and users change.
+    """The latest `window` samples. The distribution is updated whenever their number has doubled,
+    later whenever all samples are new, because load and users change.
     """
 
     def __init__(self, window: int = WINDOW) -> None:
@@ -28,12 +28,12 @@ class Latencies:
         self._window = window
         self._count, self._due = 0, FIRST
         self.quantiles: Quantiles | None = None
-        """(LEVELS,): at the middles of equal shares, as of the last look; None: none yet."""
+        """(LEVELS,): at the midpoints of equal shares, at the latest update; None before any."""
         self.has_converged = False
-        """Whether two looks, one after the other, have ever seen nearly the same."""
+        """Whether two consecutive updates have ever given nearly the same distribution."""
 
     def add(self, latency_s: float) -> bool:
-        """Another sample; True when `quantiles` are new."""
+        """Add a sample; True when `quantiles` were updated."""
         self._samples.append(latency_s)
         self._count += 1
         if self._count < self._due:
@@ -47,7 +47,7 @@ class Latencies:
 
     @property
     def densest_s(self) -> float | None:
-        """Where the density peaks: the middle of the shortest stretch that holds a quarter of all.
+        """The peak of the density: the mean of the shortest interval with a quarter of all samples.
 
         None before the distribution has converged.
         """
@@ -59,12 +59,12 @@ class Latencies:
 
 
 def _quantiles(samples: Sequence[float]) -> Quantiles:
-    """As numpy.quantile, in a tenth of the time."""
+    """Equal to numpy.quantile, in a tenth of the time."""
     ordered = np.sort(np.fromiter(samples, np.float64, len(samples)))
     found: Quantiles = np.interp(_AT * (len(ordered) - 1), np.arange(len(ordered)), ordered)
     return found
 
 
 def wasserstein(p: Quantiles, q: Quantiles) -> float:
-    """The distance of two distributions on a line, from their quantiles."""
+    """The Wasserstein distance of two one-dimensional distributions, from their quantiles."""
     return float(np.abs(p - q).mean())

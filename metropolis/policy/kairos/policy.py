@@ -1,4 +1,4 @@
-"""The policy: functions by their remaining latency, within one by their program's start (§5)."""
+"""The policy: functions by remaining latency, requests of one by their program's start (§5)."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from metropolis.policy.kairos.workflow import call_graph, remaining_s
 from metropolis.types import MetropolisError
 
 _START_BITS, _PLACE_BITS = 32, 13
-"""Of a rank: the start of a program in ms since some day, which is enough for 49 days; above it the
-place of its function."""
+"""Layout of a rank: the place of the function in the high bits, the program's start in ms since an
+epoch in the low bits, which lasts 49 days."""
 _START_MAX = (1 << _START_BITS) - 1
 _NEW_DAY_S = _START_MAX / 2000
-"""After so long a later day is chosen; programs that began before it are all equal."""
+"""Age at which the epoch moves forward; programs that began before it rank equal."""
 _DAY_S = 86400.0
 PROGRAM_MAX = 1024
-"""Executions of a program that goes on: so many are learned from as if it had ended."""
+"""Executions of a running program after which they are learned from as if it had ended."""
 FUNCTIONS_MAX = (1 << _PLACE_BITS) - 2
-"""Of more nothing is learned: memory and time of an update grow with their square. Two places are
-those of what is unknown."""
+"""Upper bound: an update costs O(functions²) memory and time. Two places are reserved for unknown
+functions."""
 TRIALS = FIRST
-"""So many requests of an unknown function, until their programs end, go before all others."""
+"""Requests of an unknown function that run first until their programs end, to learn its latency."""
 SHARE = 16
-"""The order is found anew when more than one in so many functions have a new distribution."""
+"""The order is recomputed when more than 1 / SHARE of the functions have a new distribution."""
 
 
 class Kairos(Policy):
-    """Learns while it runs.
+    """Learns online.
 
-    Of a function that is not known yet a few requests go before all others, so that it soon is, and
-    the rest behind: under load a new application's many first stages would keep everybody waiting,
-    long before its first program ends. The paper leaves this open.
+    The first few requests of an unknown function run before all others, to learn its latency soon;
+    the rest run last, as the many first stages of a new application would otherwise delay all
+    others under load, long before its first program ends. The paper leaves this open.
 
-    `window`: so many of a function's latest executions make its distribution. Raises
-    MetropolisError when they are too few for a first look at it.
+    `window`: the number of latest executions that form a function's distribution. Raises
+    MetropolisError when it is below FIRST.
     """
 
     rank_bits = _START_BITS + _PLACE_BITS
@@ -50,13 +50,13 @@ class Kairos(Policy):
         self._programs: dict[str, list[Execution]] = defaultdict(list)
         self._remaining: dict[str, Latencies] = defaultdict(lambda: Latencies(window))
         self._news = 0
-        """Distributions that are newer than the order."""
+        """Number of distributions that are newer than the order."""
         self._places: dict[str, int] = {}
-        """Of the functions that are known, from 1."""
+        """Places of the known functions, from 1."""
         self._trials: dict[str, set[int]] = {}
-        """By function that is unknown: the requests that go first."""
+        """By unknown function: ids of its requests that run first."""
         self._first_s = 0.0
-        """When the first program of all arrived, or a later day."""
+        """The epoch: the arrival of the first program, or a later time."""
         self._has_begun = False
 
     def rank(self, request: QueuedRequest) -> int:
@@ -88,11 +88,11 @@ class Kairos(Policy):
             self.program_ended(execution.request.program)
 
     def cancelled(self, request: QueuedRequest) -> None:
-        """Nothing is learned from it: another may be tried."""
+        """Let another request run first: this one teaches nothing."""
         self._trials.get(request.function, set()).discard(request.id)
 
     def program_ended(self, program: str) -> None:
-        """Learn from the program how long its stages had left."""
+        """Learn the remaining latencies of the program's stages."""
         for execution, left_s in remaining_s(call_graph(self._programs.pop(program, []))):
             function = execution.request.function
             self._trials.get(function, set()).discard(execution.request.id)
@@ -102,7 +102,7 @@ class Kairos(Policy):
             self._order()
 
     def function_ended(self, function: str) -> None:
-        """It leaves the order with the next one."""
+        """Forget the function; it keeps its place until the order is recomputed."""
         self._remaining.pop(function, None)
         if self._trials.pop(function, None):
             self.version += 1

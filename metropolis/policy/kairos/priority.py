@@ -10,7 +10,7 @@ from metropolis.policy.kairos.latency import Quantiles
 ITERATIONS = 200
 TOLERANCE = 1e-9
 ROWS = 32
-"""Compared at a time: what is looked at over and over then stays in a processor's cache."""
+"""Rows compared at a time, so that the operands stay in the CPU cache."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -59,13 +59,13 @@ def embedded(squares: Floats) -> Floats:
 
 
 def distance_from_zero(quantiles: list[Quantiles]) -> Floats:
-    """(n,): how far each function is from the ideal one that leaves nothing to wait for.
+    """(n,): the distance of each function from the ideal one, whose remaining latency is zero.
 
-    That one, the anchor, gives the coordinates their direction.
+    The ideal function is the anchor that orients the coordinates.
     """
     anchored = np.vstack([np.zeros_like(quantiles[0]), *quantiles])
     squares = distances(anchored)
-    np.square(squares, out=squares)  # thousands of functions make it large: there is no other
+    np.square(squares, out=squares)  # in place: large for thousands of functions
     at = embedded(squares)
     away: Floats = np.abs(at[1:] - at[0])
     return away

@@ -1,4 +1,4 @@
-"""What called what, from names and times alone (Kairos §4.2), and how long was left (§4.3)."""
+"""Call graphs from names and times alone (Kairos §4.2), and remaining latencies (§4.3)."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from metropolis.policy.base import Execution
 
 @dataclass(slots=True)
 class Stage:
-    """An execution and those that it led to, by the time they started."""
+    """An execution and the stages it triggered, in order of their start."""
 
     execution: Execution
     children: list[Stage] = field(default_factory=list)
     latency_s: float = 0.0
-    """Of the execution and all that it led to, without queueing."""
+    """Latency of the execution and everything it triggered, without queueing."""
 
 
 def call_graph(executions: Sequence[Execution]) -> list[Stage]:
-    """The stages that nothing led to, of one program's executions.
+    """The root stages of one program, from its executions.
 
-    A name alone does not say which of several executions of a function led to another: it is the
-    one that completed last before that arrived. What took no time led to nothing, so that whatever
-    was led to started later than what led to it.
+    Several executions may have the name of a request's upstream function: the one that completed
+    last before the request arrived is its parent. An execution without duration has no children,
+    so that a child always starts later than its parent.
     """
     begun: list[Stage] = []
     completed: defaultdict[str, list[Stage]] = defaultdict(list)
@@ -45,10 +45,10 @@ def call_graph(executions: Sequence[Execution]) -> list[Stage]:
 
 
 def in_parallel(stages: Sequence[Stage]) -> list[list[Stage]]:
-    """Those that one execution led to in groups, one after the other; a group overlaps in time.
+    """The children of one execution in consecutive groups; a group overlaps in time.
 
-    A sweep line over their spans: who starts before all earlier ones have completed is in parallel
-    with them.
+    A sweep over their spans: a stage that starts before all earlier ones have completed is parallel
+    to them.
     """
     groups: list[list[Stage]] = []
     until_s = float("-inf")
@@ -61,14 +61,14 @@ def in_parallel(stages: Sequence[Stage]) -> list[list[Stage]]:
 
 
 def longest_s(stages: Sequence[Stage]) -> float:
-    """How long stages in parallel take together."""
+    """The latency of parallel stages."""
     return max(stage.latency_s for stage in stages)
 
 
 def remaining_s(begun: Sequence[Stage]) -> Iterator[tuple[Execution, float]]:
-    """Per execution the latency from its start to the end of the workflow.
+    """For each execution, the latency from its start to the end of the workflow.
 
-    Queueing is not included: it says how busy the engines were, not what the workflow takes.
+    Queueing is excluded: it measures the load of the engines, not the workflow.
     """
     left = list(_followed_by(begun, 0.0))
     while left:
@@ -78,7 +78,7 @@ def remaining_s(begun: Sequence[Stage]) -> Iterator[tuple[Execution, float]]:
 
 
 def _followed_by(stages: Sequence[Stage], after_s: float) -> Iterator[tuple[Stage, float]]:
-    """Each with the latency of what follows it, the last first; `after_s` follows all."""
+    """Each stage with the latency of what follows it, last first; `after_s` follows all of them."""
     for group in reversed(in_parallel(stages)):
         for stage in reversed(group):
             yield stage, after_s
