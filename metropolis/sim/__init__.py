@@ -1,1 +1,1 @@
-"""Virtual LLM instances: their specification (`reference`) and hardware profiles (`profiles`)."""
+"""Simulated LLM instances: their specification (`reference`) and hardware profiles (`profiles`)."""

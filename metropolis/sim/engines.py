@@ -1,7 +1,7 @@
 """Simulated engines behind a policy and a dispatcher, in virtual time.
 
-What the dispatcher does not place waits in the policy's order, and so does, in the engines, what
-their memory does not admit yet: ranks go there as priorities.
+Requests that the dispatcher does not place wait in the policy's order, as do placed requests that
+an engine's memory cannot admit yet: engines take ranks as priorities.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from metropolis.sim.options import PoolOptions
 
 
 class SimulatedCluster:
-    """As many instances as the dispatcher's fleet has; whoever drives them keeps the time."""
+    """The instances of the dispatcher's fleet; the caller advances the time."""
 
     def __init__(
         self, profile: Profile, policy: Policy, dispatcher: Dispatcher, options: PoolOptions
@@ -33,41 +33,41 @@ class SimulatedCluster:
 
     @property
     def preemptions(self) -> int:
-        """So far, of all instances: by the engines, for want of memory, and by the policy."""
+        """Preemptions so far on all instances: by the engines, for lack of memory, or the policy."""
         return sum(self._preemptions) + sum(instance.aborted for instance in self._instances)
 
     def busy_sim_s(self) -> float:
-        """How long the instances have computed, all together."""
+        """Busy time summed over the instances."""
         return sum(instance.busy_sim_s for instance in self._instances)
 
     def send(
         self, request: QueuedRequest, output_tokens: int, answer_text: int | None = None
     ) -> None:
-        """`request` waits from its arrival on, until `dispatch` places it.
+        """Enqueue `request`, which waits from its arrival until `dispatch` places it.
 
-        `answer_text`: which text its answer is, if later prompts may repeat it.
+        `answer_text`: the id of its answer's text, if later prompts may contain it.
         """
         self._unplaced[request.id] = Asked(request, output_tokens, answer_text)
         self._queue.push(request)
 
     def program_ended(self, program: str) -> None:
-        """Nothing more will be sent for it."""
+        """`program` will send no more requests."""
         call(self._policy.program_ended, program)
         call(self._dispatcher.program_ended, program)
 
     def next_event_sim_s(self) -> float:
-        """When something may be answered or preempted next; infinite when nothing is placed."""
+        """The earliest next completion or preemption; infinite when nothing is placed."""
         is_contended = any(instance.is_waited_for for instance in self._instances)
         due_s = due_s_of(self._policy) if is_contended else inf
         return min(due_s, *(instance.next_event_sim_s() for instance in self._instances))
 
     def check_progress(self) -> None:
-        """Raise PluginError if requests wait though nothing will be answered."""
+        """Raise PluginError if requests wait although no instance is busy."""
         if self._queue and isinf(self.next_event_sim_s()):
             raise holding(self._dispatcher, len(self._queue))
 
     def advance(self, now_sim_s: float) -> list[Execution]:
-        """Go on to `now_sim_s`; returns what has been answered on the way."""
+        """Advance to `now_sim_s`; returns the requests completed by then."""
         executions: list[Execution] = []
         for index, instance in enumerate(self._instances):
             for execution in instance.advance(now_sim_s):
@@ -80,7 +80,7 @@ class SimulatedCluster:
         return executions
 
     def dispatch(self, now_sim_s: float) -> None:
-        """Place what waits, first things first, until the dispatcher holds one back."""
+        """Place waiting requests in order, until the dispatcher holds one back."""
         call(self._policy.passed, now_sim_s)
         while self._queue:
             request = self._queue.first()

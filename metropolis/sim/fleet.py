@@ -1,4 +1,4 @@
-"""What a dispatcher is told of simulated engines, and how much they can take."""
+"""The Fleet of simulated engines, and the load that keeps it busy."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from metropolis.trace.programs import Program
 
 
 def fleet_of(engine: Profile, instances: int) -> Fleet:
-    """Engines of a profile; an answer grows as it does when half of the sequences decode."""
+    """A fleet of `engine`; decode speed is that of a batch of half the maximum sequences."""
     tokens = engine.kv_capacity_tokens
     iteration_s = InstancePool.iteration_sim_s(engine, engine.max_sequences // 2, tokens)
     return Fleet(instances, tokens, 1 / iteration_s)
 
 
 def busy_rate_per_s(sample: Sequence[Program], fleet: Fleet) -> float:
-    """Programs a second whose answers keep all KV memory in use, from a sample of them.
+    """Programs per second that keep all KV memory in use, estimated from a sample.
 
-    A request holds its prompt and, on average, half of its answer while that grows.
+    During decoding a request holds its prompt and, on average, half of its answer.
     """
     held_token_s = sum(
         (call.prompt_tokens + call.output_tokens / 2) * call.output_tokens / fleet.tokens_per_s

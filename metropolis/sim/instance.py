@@ -1,8 +1,9 @@
-"""A simulated instance that keeps to a policy's order, as a front of an unmodified engine does.
+"""A simulated instance that follows a policy's order, like a proxy of an unmodified engine.
 
-A policy that preempts holds back what has no room; what runs and ranks after it is aborted and
-waits again, and its prompt and the tokens it has are its next prompt (Agentix §4.2.2). What an
-unmodified engine does not do: with preemption by swap it goes on with its KV, as in the paper.
+With a preemptive policy, a request that finds no room is held back. Running requests that rank
+behind it are aborted and wait again; their prompt and output so far become their next prompt
+(Agentix §4.2.2). Unlike on an unmodified engine, with swap they resume with their KV, as in the
+paper.
 """
 
 from __future__ import annotations
@@ -20,78 +21,78 @@ from metropolis.sim.options import PoolOptions
 
 @dataclass(slots=True)
 class Asked:
-    """A request and what has become of it."""
+    """A request and its progress."""
 
     request: QueuedRequest
     output_tokens: int
     answer_text: int | None = None
-    """Which text its answer is, if its whole prompt is told as texts."""
+    """Id of its answer's text, if the whole prompt is given as texts."""
     generated_tokens: int = 0
-    """Before it was preempted."""
+    """Output tokens generated before preemptions."""
     submitted_sim_s: float = 0.0
-    """The last time."""
+    """Time of the latest submission."""
     served_sim_s: float = 0.0
-    """Before it was preempted."""
+    """Service time of earlier stays in the engine."""
 
     @property
     def prompt_tokens(self) -> int:
-        """With what it has of its answer."""
+        """Prompt tokens, including the output so far."""
         return self.request.prompt_tokens + self.generated_tokens
 
     @property
     def prefix(self) -> tuple[tuple[int, int], ...]:
-        """What prompt and answer begin with, as far as others may begin with it."""
+        """The shareable prefix of prompt and answer."""
         if self.answer_text is None:
             return self.request.prefix
         return *self.request.prefix, (self.answer_text, self.output_tokens)
 
 
 class Instance:
-    """One engine; whoever drives it keeps the time."""
+    """One engine; the caller advances the time."""
 
     def __init__(self, index: int, profile: Profile, policy: Policy, options: PoolOptions) -> None:
         self._index, self._profile, self._policy = index, profile, policy
         self._pool = InstancePool(profile, **asdict(options))
         self._queue = RequestQueue(policy)
         self._asked: dict[int, Asked] = {}
-        """By id, all that has not been answered."""
+        """Uncompleted requests by id."""
         self._inside: dict[int, Asked] = {}
-        """What the engine has and is to keep."""
+        """Requests in the engine that are not being aborted."""
         self._aborted = 0
         self._held_back: tuple[int, int, int] | None = None
-        """Who found no room, by the ranks of then (see `fill`); None: it might now."""
+        """(id, version, running_version) of a request that found no room (see `fill`)."""
 
     @property
     def preemptions(self) -> int:
-        """So far, by the engine for want of memory."""
+        """Preemptions so far by the engine, for lack of memory."""
         return self._pool.preemptions()
 
     @property
     def aborted(self) -> int:
-        """So far, by the policy."""
+        """Preemptions so far by the policy."""
         return self._aborted
 
     @property
     def busy_sim_s(self) -> float:
-        """How long it has computed."""
+        """Busy time so far."""
         return self._pool.busy_sim_s(0)
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether something is held back."""
+        """Whether a request is held back."""
         return bool(self._queue)
 
     def next_event_sim_s(self) -> float:
-        """When something may leave next; infinite when the engine has nothing."""
+        """The earliest time at which a request may leave; infinite when the engine is empty."""
         return self._pool.next_event_sim_s()
 
     def add(self, asked: Asked) -> None:
-        """It is placed here and waits, until `fill` submits it."""
+        """Enqueue a request placed here, until `fill` submits it."""
         self._asked[asked.request.id] = asked
         self._queue.push_back(asked.request)
 
     def advance(self, now_sim_s: float) -> Iterator[Execution]:
-        """Go on to `now_sim_s`; what has been answered on the way."""
+        """Advance to `now_sim_s`; yields the requests completed by then."""
         for completion in self._pool.advance(now_sim_s):
             asked, left_sim_s = self._asked[completion.id], completion.last_token_sim_s
             self._inside.pop(completion.id, None)
@@ -108,9 +109,9 @@ class Instance:
                 )
 
     def fill(self, now_sim_s: float) -> None:
-        """Submit what waits while there is room, or can be made.
+        """Submit waiting requests while there is room, or room can be made.
 
-        While nobody leaves and ranks are the same, who was held back is so again: what runs grows.
+        A request held back stays so until one leaves or ranks change, as running ones only grow.
         """
         while self._queue:
             first = self._queue.first()
@@ -134,7 +135,7 @@ class Instance:
         return held_tokens + asked.prompt_tokens <= self._profile.kv_capacity_tokens
 
     def _make_place(self, first: QueuedRequest, now_sim_s: float) -> bool:
-        """Abort who ranks last, if that is after `first`."""
+        """Abort the last-ranked request if it ranks behind `first`; whether it did."""
         last = max((one.request for one in self._inside.values()), key=self._place)
         if self._place(last) <= self._place(first):
             return False
@@ -157,7 +158,7 @@ class Instance:
         call(self._policy.started, request, now_sim_s)
 
     def _serve(self, asked: Asked, completion: Completion) -> None:
-        """Account for a stay in the engine, less the time it waited there."""
+        """Account for a stay in the engine, without the time waited there."""
         if completion.first_token_sim_s < inf:
             prefill = Request(asked.prompt_tokens, 1)
             alone_s = InstancePool.isolated_sim_s(self._profile, prefill)

@@ -1,4 +1,4 @@
-"""What an engine does with memory and time that its profile leaves open."""
+"""Options of an engine beyond its profile: memory and scheduling."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 Preemption = Literal["recompute", "swap"]
-"""What becomes of the KV of the preempted; "swap" needs the profile's host and PCIe fields."""
+"""Treatment of a preempted request's KV; "swap" needs the profile's host and PCIe fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolOptions:
-    """As those of `metropolis._core.InstancePool`."""
+    """The options of `metropolis._core.InstancePool`."""
 
     prefix_reuse: bool = False
-    """What is still there of an earlier request is not computed again."""
+    """Whether KV of earlier requests that is still in memory is reused."""
     preemption: Preemption = "recompute"
     decision_iterations: int = 1

@@ -1,8 +1,8 @@
-"""Hardware and model profiles: data files beside this module, or a user's own.
+"""Hardware and model profiles: data files beside this module, or user files.
 
-`sim/profiles/MODEL.toml` holds one table per GPU; the profile's name is `MODEL/TABLE`. The fields
-are those of `metropolis._core.Profile` plus `source`, `kv_source` (texts) and `estimate` (true: no
-measurement stands behind the numbers).
+`sim/profiles/MODEL.toml` has one table per GPU; the profile's name is `MODEL/TABLE`. The fields are
+those of `metropolis._core.Profile` plus `source`, `kv_source` (texts) and `estimate` (true: the
+numbers are not measured).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _COUNT_MAX = 2**31 - 1
 
 @dataclass(frozen=True)
 class ProfileEntry:
-    """A profile and where it comes from."""
+    """A profile and its sources."""
 
     name: str
     profile: Profile
@@ -51,23 +51,23 @@ class ProfileEntry:
 
 
 def profile_names() -> list[str]:
-    """Names of the profiles that come with the package, sorted."""
+    """Names of the package's profiles, sorted."""
     return sorted(
         f"{path.stem}/{table}" for path in FOLDER.glob("*.toml") for table in _read_toml(path)
     )
 
 
 def load_profile(name_or_path: str | Path) -> Profile:
-    """The profile of a name from `profile_names`, or of a TOML file (see `load_entry`)."""
+    """The profile with a name from `profile_names`, or from a TOML file (see `load_entry`)."""
     return load_entry(name_or_path).profile
 
 
 def load_entry(name_or_path: str | Path) -> ProfileEntry:
-    """As `load_profile`, with the sources.
+    """Like `load_profile`, with the sources.
 
-    A path ends in `.toml`, or in `.toml/TABLE` where the file holds several profiles; a file
-    without tables is one profile. Raises MetropolisError for an unknown name and for a file that is
-    missing or damaged.
+    A path ends in `.toml`, or in `.toml/TABLE` if the file has several profiles; a file without
+    tables is one profile. Raises MetropolisError on an unknown name and on a missing or damaged
+    file.
     """
     name = str(name_or_path)
     if ".toml" in name:
@@ -92,8 +92,8 @@ def _entry_of_file(path: Path, table: str, name: str) -> ProfileEntry:
         table = tables[0]
     if table not in tables:
         raise MetropolisError(
-            f"{path} holds the profiles {', '.join(tables) or 'of no table'}, "
-            f"not {table or 'one alone'!r}; name one as {path}/TABLE"
+            f"{path} has the profiles {', '.join(tables) or 'of no table'}, "
+            f"not {table or 'a single one'!r}; name one as {path}/TABLE"
         )
     return _entry(content[table], name, f"{path}: [{table}]")
 

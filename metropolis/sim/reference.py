@@ -1,6 +1,6 @@
-"""What virtual LLM instances do, one iteration at a time: the specification of the C++ core.
+"""Simulated LLM instances, one iteration at a time: the specification of the C++ core.
 
-Slow and plain on purpose. The rules are numbered as in cpp/src/instance_engine.hpp.
+Deliberately slow and simple. The rules are numbered as in cpp/src/instance_engine.hpp.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from metropolis.sim.options import PoolOptions, Preemption
 from metropolis.sim.reference_memory import Memory, Sequence
 
 SCALE = 2**60
-"""Units of virtual time in a second: integers, so that sums do not depend on grouping."""
+"""Units of virtual time per second: integers, so that sums do not depend on grouping."""
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A request that has left: with all its tokens, or aborted with those it had."""
+    """A request that left: completed with all its tokens, or aborted with those it had."""
 
     id: int
     instance: int
@@ -30,7 +30,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """As `metropolis._core.InstanceStatus`."""
+    """The same fields as `metropolis._core.InstanceStatus`."""
 
     kv_used_blocks: int
     kv_cached_blocks: int
@@ -49,20 +49,20 @@ class _Instance(Memory):
     index: int = 0
     origin_sim_s: float = 0.0
     boundary: int = 0
-    """End of the last iteration, in units from the origin."""
+    """End of the last iteration, in units since the origin."""
     end: int | None = None
-    """End of the iteration under way."""
+    """End of the current iteration; None between iterations."""
     until_decision: int = 0
-    """Iterations of rule 5 that have not ended."""
+    """Remaining iterations until the next decision (rule 5)."""
     chunks: dict[int, int] = field(default_factory=dict)
-    """Prefill tokens of the iteration under way, by sequence id."""
+    """Prefill tokens of the current iteration, by sequence id."""
     attention: int = 0
-    """Twice Q of its cost."""
+    """Twice the Q of the current iteration's cost."""
     busy: int = 0
     charged_blocks: int = 0
-    """Of the swapped ones, what iterations have been delayed by."""
+    """Swapped blocks whose transfer time iterations have been charged."""
     aborting: dict[int, bool] = field(default_factory=dict)
-    """Who runs until the next boundary, and whether the host keeps its blocks."""
+    """Sequences that are aborted at the next boundary; whether the host keeps their KV."""
 
     def to_sim_s(self, units: int) -> float:
         return self.origin_sim_s + units / SCALE
@@ -78,7 +78,7 @@ class _Instance(Memory):
         self.waiting.append(sequence)
 
     def abort(self, id: int, now_sim_s: float, keep: bool) -> Completion | None:
-        """What leaves at once; KeyError for a request that is not here, or aborted already."""
+        """The completion, if it leaves at once; KeyError if it is not here or already aborted."""
         found = {s.id: s for s in [*self.waiting, *self.running] if s.id not in self.aborting}
         sequence = found[id]
         if sequence in self.running and (self.end is not None or self.until_decision):
@@ -89,7 +89,7 @@ class _Instance(Memory):
     def pass_time(self, until_sim_s: float) -> list[Completion]:
         completions: list[Completion] = []
         while self.outstanding():
-            # Rule 1: what is submitted at a boundary is seen by the iteration that begins there.
+            # Rule 1: an iteration sees the requests submitted at the boundary where it begins.
             if self.end is None:
                 if self.to_sim_s(self.boundary) >= until_sim_s:
                     break
@@ -116,7 +116,7 @@ class _Instance(Memory):
         self.busy += duration
 
     def _decode(self) -> bool:
-        """Rule 2: room for what decodes, until the next decision; whether somebody lost it."""
+        """Rule 2: make room for decoding until the next decision; whether this preempted."""
         ahead = self.options.decision_iterations
         before = self.preemptions
         while self._growth(ahead) > self.available_blocks():
@@ -142,7 +142,7 @@ class _Instance(Memory):
             if len(self.running) >= self.profile.max_sequences or not self.admit(sequence):
                 break
             if sequence.generated and sequence.computed == sequence.to_prefill - 1:
-                sequence.computed += 1  # it decodes; the block for this is among the admitted
+                sequence.computed += 1  # it decodes; its block was part of the admission
                 budget -= 1
             else:
                 budget -= self._add_chunk(sequence, budget)
@@ -176,7 +176,7 @@ class _Instance(Memory):
         )
 
     def _finish(self) -> list[Completion]:
-        """Rule 4, if rule 5 lets it: in order of the last token and id; the aborted last."""
+        """Rule 4 at a decision (rule 5): completions by last token and id, aborted ones last."""
         assert self.end is not None
         self.boundary, self.end = self.end, None
         self.until_decision -= 1
@@ -233,7 +233,7 @@ def _tokens(sequence: Sequence) -> int:
 
 
 class ReferencePool:
-    """The same observable behaviour as `metropolis._core.InstancePool`."""
+    """Behaves like `metropolis._core.InstancePool`."""
 
     def __init__(
         self,
@@ -248,7 +248,7 @@ class ReferencePool:
         self._unreported: list[Completion] = []
 
     def submit(self, id: int, request: Request, now_sim_s: float) -> None:
-        """Gives the request to the least loaded instance; times must not descend."""
+        """Submit the request to the least loaded instance; times must not decrease."""
         self._pass(now_sim_s)
         least = min(self._instances, key=lambda i: (id not in i.kept, i.outstanding(), i.index))
         least.submit(Sequence(id, request, now_sim_s))
@@ -266,11 +266,11 @@ class ReferencePool:
         raise ValueError(f"request {id} cannot be aborted")
 
     def progress(self, instance: int = 0) -> dict[int, int]:
-        """Requests that run, and how many tokens each has."""
+        """Output tokens of each running request."""
         return {s.id: _tokens(s) for s in self._instances[instance].running}
 
     def status(self, instance: int = 0) -> Status:
-        """An instance at the time the pool has reached."""
+        """State of an instance at the pool's current time."""
         one = self._instances[instance]
         capacity = one.profile.kv_capacity_tokens // one.profile.block_tokens
         return Status(
@@ -301,22 +301,22 @@ class ReferencePool:
         return min(times, default=inf)
 
     def advance(self, until_sim_s: float) -> list[Completion]:
-        """Completions up to and including `until_sim_s`, by (last_token_sim_s, id)."""
+        """Completions up to and including `until_sim_s`, sorted by (last_token_sim_s, id)."""
         self._pass(until_sim_s)
         reported = [c for c in self._unreported if c.last_token_sim_s <= until_sim_s]
         self._unreported = [c for c in self._unreported if c.last_token_sim_s > until_sim_s]
         return sorted(reported, key=lambda c: (c.last_token_sim_s, c.id))
 
     def outstanding(self) -> int:
-        """Requests submitted and not yet reported complete."""
+        """Number of requests submitted and not yet reported complete."""
         return len(self._unreported) + sum(i.outstanding() for i in self._instances)
 
     def busy_sim_s(self, instance: int) -> float:
-        """Time spent in iterations begun so far."""
+        """Total duration of the iterations begun so far."""
         return self._instances[instance].busy / SCALE
 
     def preemptions(self) -> int:
-        """How often a running sequence lost its blocks."""
+        """Number of preemptions of running sequences."""
         return sum(i.preemptions for i in self._instances)
 
     def _pass(self, until_sim_s: float) -> None:

@@ -1,7 +1,7 @@
-"""LLM latency in virtual time for live runs: answers come at once, and count as if they took long.
+"""Simulated LLM latency for live runs: answers arrive at once, but take virtual time.
 
-The event loop's clock stands still while anything can run. When nothing can but somebody waits
-for an answer, virtual time leaps to the next completion of the simulated instances (DESIGN §6).
+The event loop's clock stands still while any task can run. When none can and calls are waiting,
+virtual time leaps to the next completion of the simulated instances (DESIGN §6).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Asked:
 class VirtualInstances:
     """A backend that adds the latency of simulated instances to `backend`'s answers.
 
-    Calls longer than an instance can hold raise RefusedError.
+    Raises RefusedError for calls that exceed an instance's memory.
     """
 
     def __init__(
@@ -42,11 +42,11 @@ class VirtualInstances:
         self._pool = _core.InstancePool(profile, instances=instances)
         self._step_priority = step_priority
         self._asked: list[_Asked] = []
-        """At this instant."""
+        """Calls of this instant."""
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._sent = 0
         self.now_sim_s = 0.0
-        """Virtual time."""
+        """Current virtual time."""
 
     @property
     def name(self) -> str:
@@ -61,7 +61,7 @@ class VirtualInstances:
         await self._backend.check()
 
     async def complete(self, request: Request) -> Completion:
-        """The answer, when its virtual time has come."""
+        """The answer, at the virtual time of its completion."""
         completion = await self._backend.complete(request)
         priority = request.priority if self._step_priority else 0
         lengths = max(1, completion.prompt_tokens), max(1, completion.output_tokens)
@@ -86,7 +86,7 @@ class VirtualInstances:
         await self._backend.close()
 
     def leap(self) -> bool:
-        """Go to the next completion; False when nobody waits for one."""
+        """Advance to the next completion; False when no call is waiting."""
         self._submit()
         while self._waiting:
             self.now_sim_s = self._pool.next_event_sim_s()
@@ -100,7 +100,7 @@ class VirtualInstances:
         return False
 
     def _submit(self) -> None:
-        """Give the instances what was asked at this instant, in the order in which replays do."""
+        """Submit the calls of this instant to the instances, in the same order as a replay."""
         for asked in sorted(self._asked, key=lambda asked: asked.order):
             if not asked.answered.cancelled():
                 self._pool.submit(self._sent, asked.tokens, self.now_sim_s)
@@ -110,7 +110,7 @@ class VirtualInstances:
 
 
 class IdleSelector(selectors.DefaultSelector):
-    """Asks `on_idle`, before the event loop would sleep, whether it has made some work."""
+    """Calls `on_idle` before the event loop would sleep; True means that it created work."""
 
     def __init__(self, on_idle: Callable[[], bool]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Programs served in virtual time: a policy orders, a dispatcher places, instances answer."""
+"""Programs served in virtual time by a policy, a dispatcher and simulated instances."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from metropolis.trace.programs import Program, by_arrival
 
 @dataclass(frozen=True, slots=True)
 class ServedProgram:
-    """A program from its arrival to its last answer."""
+    """A completed program."""
 
     program: Program
     ended_sim_s: float
     queueing_sim_s: float
-    """Of all its calls together: from arrival to an engine's taking it up."""
+    """Time from arrival to start on an engine, summed over its calls."""
 
     @property
     def latency_s_per_token(self) -> float:
@@ -30,7 +30,7 @@ class ServedProgram:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """All of it."""
+    """The result of a run."""
 
     programs: list[ServedProgram]
     executions: list[Execution]
@@ -47,7 +47,7 @@ class _Running:
 
 
 class Serving:
-    """One run."""
+    """One simulated run."""
 
     def __init__(
         self,
@@ -61,12 +61,12 @@ class Serving:
         self._coming = by_arrival(programs)[::-1]
         self._running: dict[str, _Running] = {}
         self._calls: list[int] = []
-        """By the id of the request: which call of its program it is."""
+        """Index of the call in its program, by request id."""
         self._ended: list[ServedProgram] = []
         self._executions: list[Execution] = []
 
     def run(self) -> Served:
-        """Run until the last program has ended; raises PluginError on a faulty plug-in."""
+        """Run to completion; raises PluginError on a faulty plug-in."""
         while self._coming or self._running:
             now_sim_s = self._engines.next_event_sim_s()
             if self._coming:

@@ -61,7 +61,7 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
     assert (profile.w_ms, profile.kv_capacity_tokens, profile.block_tokens) == (5.0, 1000, 16)
     (tmp_path / "two.toml").write_text(f"[a]{OWN}[b]{OWN}")
     assert load_profile(tmp_path / "two.toml/b").w_ms == 5.0
-    with pytest.raises(MetropolisError, match="holds the profiles a, b"):
+    with pytest.raises(MetropolisError, match="has the profiles a, b"):
         load_profile(tmp_path / "two.toml")
 
 
