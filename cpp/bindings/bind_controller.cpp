@@ -20,7 +20,7 @@ using namespace metropolis_bindings;
 
 namespace {
 
-// A variant would be converted by pybind11, which must hand it on as it is.
+// A wrapper, because pybind11 would convert a variant.
 struct BoundMetric {
   Metric metric;
 };
@@ -33,7 +33,7 @@ Places places_of(const py::object& given, const char* name) {
   throw py::value_error(std::string(name) + " must be an array of the shape (n, 2)");
 }
 
-// (n, 2) as n places, where they lie.
+// (n, 2) as n positions, without a copy.
 std::span<const Position> as_positions(const Places& places) {
   static_assert(sizeof(Position) == 2 * sizeof(double));
   return {reinterpret_cast<const Position*>(places.data()),
@@ -47,7 +47,7 @@ BoundMetric plane_metric(const std::string& name) {
   throw std::invalid_argument("there is no plane metric " + name);
 }
 
-// (height, width), before it is copied: an array may look larger than memory.
+// Checks (height, width) before the copy: a broadcast array can be larger than memory.
 template <class T>
 Column<T> map_of(const py::object& given, const char* name) {
   const py::array array = py::array::ensure(given);
@@ -78,7 +78,7 @@ BoundMetric genagent_metric(const py::object& given_walls, const py::object& giv
                    max_velocity, horizon)};
 }
 
-// (n,): whether someone at p[i] perceives what is at q[i]; p and q are (n, 2).
+// (n,): whether an agent at p[i] perceives q[i]; p and q are (n, 2).
 py::array_t<bool> perceives_each(const BoundMetric& metric, const py::object& p,
                                  const py::object& q, double radius) {
   const Places from = places_of(p, "p"), to = places_of(q, "q");

@@ -107,7 +107,7 @@ void bind_profile(py::module_& m) {
 void bind_instance(py::module_& m) {
   bind_profile(m);
 
-  py::class_<Request>(m, "Request", "What one LLM call asks of an instance.", py::is_final())
+  py::class_<Request>(m, "Request", "The work of one LLM call on an instance.", py::is_final())
       .def(
           py::init([](std::int32_t prompt_tokens, std::int32_t output_tokens, std::int64_t priority,
                       const std::vector<std::pair<std::int64_t, std::int32_t>>& prefix) {
@@ -128,8 +128,8 @@ void bind_instance(py::module_& m) {
         return prefix;
       });
 
-  py::class_<Completion>(
-      m, "Completion", "A request that has left: with all its tokens, or aborted.", py::is_final())
+  py::class_<Completion>(m, "Completion", "A request that left: complete, or aborted.",
+                         py::is_final())
       .def_readonly("id", &Completion::id)
       .def_readonly("instance", &Completion::instance)
       .def_readonly("output_tokens", &Completion::output_tokens)
@@ -137,8 +137,8 @@ void bind_instance(py::module_& m) {
       .def_readonly("last_token_sim_s", &Completion::last_token_sim_s)
       .def_readonly("aborted", &Completion::aborted);
 
-  py::class_<InstanceStatus>(m, "InstanceStatus", "An instance at the time its pool has reached.",
-                             py::is_final())
+  py::class_<InstanceStatus>(m, "InstanceStatus",
+                             "State of an instance at its pool's current time.", py::is_final())
       .def_readonly("kv_used_blocks", &InstanceStatus::kv_used_blocks)
       .def_readonly("kv_cached_blocks", &InstanceStatus::kv_cached_blocks)
       .def_readonly("kv_capacity_blocks", &InstanceStatus::kv_capacity_blocks)
@@ -191,7 +191,7 @@ void bind_instance(py::module_& m) {
                   py::arg("request"));
 
   m.def("simulate", &simulate,
-        "Runs a whole workload; returns columns of n rows and the totals busy_sim_s, preemptions.",
+        "Run a workload; returns columns of n rows and the totals busy_sim_s, preemptions.",
         py::arg("profile"), py::arg("arrival_sim_s"), py::arg("prompt_tokens"),
         py::arg("output_tokens"), py::arg("priority") = py::none(),
         py::arg("prefix_id") = py::none(), py::arg("prefix_tokens") = py::none(),

@@ -12,7 +12,7 @@ using namespace metropolis_bindings;
 
 namespace {
 
-// Keeps the columns alive that the core only borrows.
+// Keeps the columns alive that the core borrows.
 struct BoundReplay {
   Column<float> positions;
   Column<std::int64_t> call_offsets;
@@ -54,7 +54,7 @@ T& driven(const py::object& object, const char* name, const char* type) {
   throw py::type_error(std::string(name) + " must be " + type + " of metropolis._core");
 }
 
-// A column that indexes others while the replay runs: a copy if the caller could change it.
+// A column that indexes others while the replay runs; copied if the caller could change it.
 template <class T>
 Column<T> fixed(const py::object& given, const char* name) {
   Column<T> column = column_of<T>(given, name);
@@ -94,7 +94,7 @@ void bind_replay(py::module_& m) {
            py::arg("parents"), py::arg("prompt_tokens"), py::arg("output_tokens"),
            py::arg("prefix_id"), py::arg("prefix_tokens"), py::arg("controller"),
            py::arg("instances"), py::arg("step_priority"), py::arg("max_outstanding"))
-      // Controller and instances belong to Python: the lock keeps other threads from them.
+      // Controller and instances belong to Python: holding the GIL keeps other threads from them.
       .def(
           "run", [](BoundReplay& self, std::int64_t n) { return self.replay->run(n); },
           py::arg("agent_steps"))

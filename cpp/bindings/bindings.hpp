@@ -1,4 +1,4 @@
-// The only folder that knows pybind11: one bind_*.cpp per part of the core.
+// The only folder that uses pybind11: one bind_*.cpp per part of the core.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -1,4 +1,4 @@
-// Arrays from outside as columns of one type, and back.
+// Conversion between Python arrays and typed columns.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -16,10 +16,10 @@ namespace py = pybind11;
 template <class T>
 using Column = py::array_t<T, py::array::c_style | py::array::forcecast>;
 
-// Arrays that repeat one row look larger than memory.
+// Broadcast arrays can be larger than memory.
 inline constexpr py::ssize_t VALUES_MAX = py::ssize_t{1} << 32;
 
-// Throws unless a T holds every number of an array of integers.
+// Throws unless a T can hold every number of an integer array.
 template <class T>
 void check_range(const py::array& array, const char* name) {
   const py::int_ least(std::numeric_limits<T>::min()), most(std::numeric_limits<T>::max());
@@ -30,9 +30,9 @@ void check_range(const py::array& array, const char* name) {
                         std::string(py::str(least)) + " to " + std::string(py::str(most)));
 }
 
-// What `given` holds, an array or a sequence of numbers. TypeError for other things than numbers,
-// and for fractions where T is an integer; ValueError for another number of dimensions and for
-// numbers that a T cannot hold.
+// A column from `given`, an array or a sequence of numbers. TypeError for other types, and for
+// fractions if T is an integer; ValueError for a wrong number of dimensions and for numbers that a
+// T cannot hold.
 template <class T>
 Column<T> column_of(const py::object& given, const char* name, py::ssize_t dimensions = 1) {
   const py::array array = py::array::ensure(given);

@@ -4,8 +4,8 @@ namespace py = pybind11;
 
 namespace {
 
-// `Class.__new__(Class)` would make an object without a C++ one inside. Constructors do not come
-// this way: the slot of the type stays as it is.
+// `Class.__new__(Class)` would create an object without its C++ part. Constructors do not use it:
+// the slot of the type is unchanged.
 void refuse_empty_objects(py::module_& m) {
   const py::object refuse = py::cpp_function(
       [](const py::object& type, const py::args&, const py::kwargs&) -> py::object {
@@ -25,7 +25,7 @@ void refuse_empty_objects(py::module_& m) {
 }  // namespace
 
 PYBIND11_MODULE(_core, m) {
-  m.doc() = "The C++ core of metropolis: controller, virtual LLM instances, replay.";
+  m.doc() = "The C++ core of metropolis: controller, simulated LLM instances, replay.";
   bind_controller(m);
   bind_instance(m);
   bind_replay(m);

@@ -1,4 +1,4 @@
-// Lockstep: everybody is one cluster, a barrier after every step.
+// Lockstep: all agents form one cluster, with a barrier after every step.
 #include <numeric>
 #include <stdexcept>
 #include <string>

@@ -29,9 +29,9 @@ namespace {
 constexpr double MAX_VELOCITY = 1;
 constexpr AgentId AGENTS_MAX = 10'000'000;
 constexpr Step STEPS_MAX = 1'000'000;
-constexpr std::int64_t AGENT_STEPS_MIN = 1'000'000;  // small populations run several times
+constexpr std::int64_t AGENT_STEPS_MIN = 1'000'000;  // small populations are run several times
 
-// A clock that costs a few nanoseconds to read; its unit is found by comparison.
+// A clock that takes a few nanoseconds to read; its unit is calibrated.
 std::uint64_t ticks() {
 #if defined(__x86_64__)
   return __rdtsc();
@@ -60,7 +60,7 @@ double heap_bytes() {
 #endif
 }
 
-// Counts of durations in buckets a thirty-second of an octave wide: memory that does not grow.
+// A histogram of durations with buckets of 1/32 octave, in constant memory.
 class Histogram {
  public:
   void add(std::uint64_t ticks) {
@@ -72,7 +72,7 @@ class Histogram {
   std::int64_t total() const { return total_; }
   double max() const { return static_cast<double>(max_); }
 
-  // The lower end of the bucket that holds the quantile.
+  // The lower end of the quantile's bucket.
   double quantile(double share) const {
     auto left = static_cast<std::int64_t>(share * static_cast<double>(total_));
     for (std::size_t i = 0; i < counts_.size(); ++i) {
@@ -98,7 +98,7 @@ class Histogram {
   std::uint64_t max_ = 0;
 };
 
-// The world around the controller: who stands where, and who finishes when.
+// The controller's environment: positions of agents and end times of clusters.
 class Walkers {
  public:
   Walkers(const ControllerBenchOptions& options)
@@ -129,7 +129,7 @@ class Walkers {
 
   bool idle() const { return ending_.empty(); }
 
-  // The next cluster to finish; its members have walked to `moved`.
+  // The next cluster to finish; `moved` are the new positions of its members.
   const std::vector<AgentId>& finish(std::vector<Position>& moved) {
     std::ranges::pop_heap(ending_, std::greater{}, &Ending::at_s);
     now_ = ending_.back().at_s;
@@ -179,7 +179,7 @@ ControllerBenchResult bench_controller(const Rule& rule, const Metric& metric,
   const auto made = [&](std::span<const Position> positions) {
     return make_controller(rule, metric, MAX_VELOCITY, positions, {}, options.steps);
   };
-  // Of so many that what malloc keeps ready for small blocks does not show.
+  // With enough agents that malloc's caches of small blocks do not matter.
   const auto bytes_each = [&](std::span<const Position> positions) {
     std::vector<std::unique_ptr<Controller>> copies(
         static_cast<std::size_t>(std::max(1, 100'000 / options.agents)));
@@ -228,8 +228,8 @@ ControllerBenchResult bench_controller(const Rule& rule, const Metric& metric,
       walkers.begin(out);
     }
   }
-  // What other processes took of the machine is spread evenly over the loop: of its CPU time the
-  // controller has the share it has of the loop's ticks. A single commit is timed as it went.
+  // Load of other processes is assumed to be even over the loop: the controller's share of the CPU
+  // time equals its share of the loop's ticks. Single commits are timed without correction.
   const auto all = static_cast<double>(ticks() - begin);
   result.cpu_s = (thread_cpu_s() - cpu_begin_s) * static_cast<double>(inside) / all;
   const double tick_us = 1e6 * (wall_s() - wall_begin_s) / all;

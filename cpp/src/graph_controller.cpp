@@ -1,7 +1,7 @@
 // Dependencies as an explicit list instead of a rule; every cluster is a single agent.
 //
-// A blocked agent waits in the list of one partner that is behind, and goes on through its list of
-// partners when that one commits. Whoever is at the floor has nobody behind: no deadlock.
+// A blocked agent waits in the list of one partner that is behind, and checks its further partners
+// when that one commits. An agent at the floor has none behind: no deadlock.
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -100,7 +100,7 @@ class GraphController final : public Controller {
   Agent& at(AgentId agent) { return agents_[static_cast<std::size_t>(agent)]; }
   const Agent& at(AgentId agent) const { return agents_[static_cast<std::size_t>(agent)]; }
 
-  // A partner that has yet to commit a step before the agent's, or NOBODY.
+  // A partner that has not committed all steps before the agent's, or NOBODY.
   AgentId blocker(AgentId agent) const {
     const Step step = at(agent).step;
     for (Step listed = std::max(0, step - 1); listed <= step; ++listed) {
@@ -134,7 +134,7 @@ class GraphController final : public Controller {
   Step target_, floor_ = 0;
   std::vector<std::int64_t> offsets_;
   std::vector<AgentId> partners_;
-  std::vector<AgentId> population_;  // how many agents stand at each step
+  std::vector<AgentId> population_;  // number of agents at each step
   bool started_ = false;
 };
 
@@ -143,7 +143,7 @@ class GraphController final : public Controller {
 std::unique_ptr<Controller> make_graph_controller(AgentId agents, Step steps,
                                                   std::vector<std::int64_t> offsets,
                                                   std::vector<AgentId> partners) {
-  constexpr std::int32_t MOST = 1 << 26;  // agents and steps are counted even where one is 0
+  constexpr std::int32_t MOST = 1 << 26;  // limits both, even where the other is 0
   if (agents > MOST || steps > MOST) {
     throw std::invalid_argument(std::to_string(agents) + " agents over " + std::to_string(steps) +
                                 " steps; either must be at most " + std::to_string(MOST));

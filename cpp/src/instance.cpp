@@ -48,7 +48,7 @@ std::size_t checked_instances(const InstancePoolOptions& options) {
   return static_cast<std::size_t>(options.instances);
 }
 
-// What makes no sense about its tokens; empty if nothing.
+// The error in its token counts; empty if there is none.
 std::string flaw_of_tokens(const Request& request) {
   if (request.prompt_tokens < 1 || request.output_tokens < 1) {
     return " has " + std::to_string(request.prompt_tokens) + " prompt and " +
@@ -92,7 +92,7 @@ struct InstancePool::Impl {
     if (const std::string flaw = flaw_of_tokens(request); !flaw.empty()) {
       throw std::invalid_argument(name_of(id) + flaw);
     }
-    // Everything but its last token, and what may be decoded in vain before the next decision.
+    // All tokens but the last, plus those possibly decoded in vain before the next decision.
     const std::int64_t kv =
         std::int64_t{request.prompt_tokens} + request.output_tokens - 1 + decision_iterations - 1;
     const std::int64_t blocks = profile.kv_capacity_tokens / profile.block_tokens;
@@ -128,7 +128,7 @@ struct InstancePool::Impl {
                                 "; the pool has " + std::to_string(engines.size()));
   }
 
-  // The engine that has something of it, or else the least loaded.
+  // The engine that keeps KV of the request, or else the least loaded one.
   std::size_t place_of(RequestId id) const {
     const auto keeps = [id](const Engine& engine) { return engine.keeps(id); };
     const auto found = std::find_if(engines.begin(), engines.end(), keeps);
@@ -136,7 +136,7 @@ struct InstancePool::Impl {
                                   : static_cast<std::size_t>(found - engines.begin());
   }
 
-  // Carries out every event up to and including `until_sim_s`, in order of time.
+  // Processes all events up to and including `until_sim_s`, in order of time.
   void pass(double until_sim_s) {
     while (next_events.best_value() <= until_sim_s && next_events.best_value() < kNever) {
       const std::size_t i = next_events.best();
@@ -149,7 +149,7 @@ struct InstancePool::Impl {
     if (until_sim_s < kNever) now_sim_s = std::max(now_sim_s, until_sim_s);
   }
 
-  // After something happened to engine i that may have appended to the first `before` completions.
+  // Call it after an event of engine i; `before` is the number of completions before the event.
   void settle(std::size_t i, std::size_t before) {
     next_events.set(i, engines[i].next_event_sim_s());
     if (unreported.size() == before) return;
@@ -199,7 +199,7 @@ void InstancePool::abort(RequestId id, double now_sim_s, bool keep) {
   for (std::size_t i = 0; i < impl_->engines.size(); ++i) {
     if (!impl_->engines[i].abort(id, keep, now_sim_s, impl_->unreported)) continue;
     impl_->settle(i, before);
-    impl_->pass(now_sim_s);  // the end of the iteration under way may be now
+    impl_->pass(now_sim_s);  // the current iteration may end now
     return;
   }
   throw std::invalid_argument(name_of(id) +

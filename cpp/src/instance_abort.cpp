@@ -1,4 +1,4 @@
-// Requests that are aborted, and what can be seen of an engine between its events.
+// Aborts, and the observable state of an engine between events.
 #include <algorithm>
 
 #include "instance_engine.hpp"
@@ -31,7 +31,7 @@ bool Engine::runs(RequestId id) const {
          (has_partial_ && slab_[partial_].rank.id == id);
 }
 
-// What has completed in the meantime is no longer here.
+// Skips requests that have completed in the meantime.
 void Engine::leave_aborted(std::deque<Completion>& out) {
   std::sort(aborting_.begin(), aborting_.end());
   for (const auto& [id, keep] : aborting_) {
@@ -56,7 +56,7 @@ void Engine::leave_aborted(std::deque<Completion>& out) {
   aborting_.clear();
 }
 
-// Iterations of the leap under way that have ended.
+// Completed iterations of the current leap.
 std::int64_t Engine::decoded_in_leap(double now_sim_s) const {
   if (state_ != State::kIterating || !chunks_.empty()) return 0;
   const std::int64_t begun = iterations_begun(now_sim_s);

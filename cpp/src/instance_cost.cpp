@@ -7,7 +7,7 @@
 namespace metropolis::detail {
 namespace {
 
-constexpr double kLargest_ms = 8000;  // what 63 bits hold
+constexpr double kLargest_ms = 8000;  // the range of 63 bits
 
 std::int64_t to_units(double value_ms, const char* field) {
   if (!(value_ms >= 0 && value_ms < kLargest_ms)) {

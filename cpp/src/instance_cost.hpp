@@ -1,8 +1,8 @@
-// What an iteration costs, in integer time.
+// The duration of an iteration, in integer time.
 //
-// Virtual time is counted in units of 2^-60 s. Sums of integers do not depend on how they are
-// grouped, so a leap over many iterations ends at exactly the instant at which its iterations, one
-// by one, would have ended: two instances with the same work stay in step to the last bit.
+// Virtual time is counted in units of 2^-60 s. Sums of integers do not depend on grouping, so a
+// leap over many iterations ends at exactly the same instant as the single iterations would: two
+// instances with the same work agree to the last bit.
 #pragma once
 
 #include <algorithm>
@@ -24,8 +24,8 @@ inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
-// A run of decode-only iterations of an unchanging batch: iteration i takes first + i * growth, and
-// the first one `once` more.
+// A run of decode-only iterations of a constant batch: iteration i takes first + i * growth, the
+// first one `once` more.
 struct DecodeRun {
   Units first;
   Units growth;
@@ -53,11 +53,11 @@ struct PrefillWork {
 // Profile's formula with every coefficient in integer units.
 class CostModel {
  public:
-  // Throws std::invalid_argument that names the field of a profile that makes no sense.
+  // Throws std::invalid_argument that names the invalid field of the profile.
   explicit CostModel(const Profile& profile);
 
   // `sequences` decode, reading `kv_tokens` in the first iteration and `sequences` more in each
-  // next.
+  // later one.
   DecodeRun decode_run(std::int64_t sequences, std::int64_t kv_tokens) const {
     return {linear(sequences) + b_ * sequences + static_cast<Units>(k_) * kv_tokens,
             static_cast<Units>(k_) * sequences};
@@ -70,7 +70,7 @@ class CostModel {
            static_cast<Units>(c_) * (c_once_ ? 1 : prefill.chunks);
   }
 
-  // Copying KV blocks between GPU and host, while nothing is computed.
+  // Time to copy KV blocks between GPU and host, not overlapped with computation.
   Units swap(std::int64_t blocks) const { return static_cast<Units>(swap_block_) * blocks; }
 
  private:

@@ -70,7 +70,7 @@ double Engine::busy_sim_s(double now_sim_s) const {
   return state_ == State::kIterating ? done + std::max(0.0, now_sim_s - to_sim_s(now_)) : done;
 }
 
-// A boundary is due just after its instant, so that whatever is submitted at it is seen.
+// A boundary is due just after its instant, so that it sees the requests submitted at it.
 void Engine::reach_boundary() {
   const bool idle = decodings_.empty() && !has_partial_ && waiting_.empty();
   state_ = idle ? State::kIdle : State::kAtBoundary;
@@ -112,28 +112,28 @@ void Engine::begin() {
   next_event_sim_s_ = to_sim_s(now_ + leap_.elapsed(leap_iterations_));
 }
 
-// Nothing changes until a sequence has all its tokens, blocks run out or a submission cuts in.
+// A leap lasts until a sequence is complete, blocks run out or a submission ends it.
 void Engine::begin_leap(std::int64_t longest) {
   leap_ = cost_.decode_run(decoding(), decode_kv_tokens_);
   leap_iterations_ = ceil_div(longest, decision_iterations_) * decision_iterations_;
   const std::int64_t available = available_blocks();
   if (decode_blocks(iteration_ + 1, leap_iterations_ - 1) <= available) return;
-  // block_tokens iterations take one block for each sequence; the rest is counted one by one.
+  // block_tokens iterations take one block per sequence; the rest is counted one by one.
   leap_iterations_ = 1 + available / decoding() * profile_.block_tokens;
   std::int64_t used = available / decoding() * decoding();
   while ((used += decode_blocks(iteration_ + leap_iterations_, 1)) <= available) ++leap_iterations_;
   leap_iterations_ -= leap_iterations_ % decision_iterations_;
 }
 
-// Whether the leap under way ends early for the request that has come first. Within a leap room
-// only shrinks, so it is the next boundary or none.
+// Whether the first waiting request ends the current leap. Room only shrinks within a leap, so it
+// joins at the next boundary or not at all.
 bool Engine::front_may_join() const {
   return state_ == State::kIterating && chunks_.empty() && !has_partial_ &&
          decoding() < std::min(profile_.max_sequences, profile_.chunk_tokens) &&
          fits(slab_[waiting_.front()]);
 }
 
-// Ends the leap at the first decision that sees what happens at `now_sim_s`.
+// Ends the leap at the first decision that sees events at `now_sim_s`.
 void Engine::cut_leap(double now_sim_s) {
   leap_iterations_ =
       ceil_div(iterations_begun(now_sim_s), decision_iterations_) * decision_iterations_;

@@ -1,29 +1,26 @@
 // One LLM engine replica with continuous batching, as a discrete-event simulation.
 //
-// Rules of an iteration, which metropolis/sim/reference.py spells out one iteration at a time:
-//  1. It begins at a boundary: the end of the one before, or a submission to an idle engine. It
-//  sees
-//     the requests submitted up to and including that instant.
+// Rules of an iteration; metropolis/sim/reference.py executes them one iteration at a time:
+//  1. It begins at a boundary: the end of the previous one, or a submission to an idle engine. It
+//     sees the requests submitted up to and including that instant.
 //  2. Every decoding sequence gets one token. If their new KV blocks do not fit, the running
-//     sequence of the largest rank is preempted: its blocks are freed and it waits again, to
-//     prefill its prompt and what it had generated; or, with preemption by swap, to go on with the
-//     blocks that were copied to the host, where these had room. Copying delays the iteration.
-//     Those that the prefix cache holds are copied when it drops them, which delays the iteration
-//     in which they are missing.
-//  3. The rest of `chunk_tokens` goes to the sequence whose prefill is under way, then to waiting
-//     ones by rank while there is room for a sequence and for all the blocks of its prefill; the
-//     first that does not fit ends this. Nobody is admitted in an iteration that preempts.
+//     sequence of the largest rank is preempted: its blocks are freed and it waits again. Later it
+//     prefills its prompt and its tokens; or, with preemption by swap, it resumes with the blocks
+//     copied to the host, if they fitted there. Copying delays the iteration. Blocks in the prefix
+//     cache are copied when they are evicted, which delays the iteration that misses them.
+//  3. The rest of `chunk_tokens` goes to the partial prefill, then to waiting sequences by rank, as
+//     long as there is room for a sequence and for all the blocks of its prefill; the first that
+//     does not fit ends admission. An iteration that preempts admits no sequence.
 //  4. At its end sequences leave in order of id, first those that decoded; a completed prefill
-//     yields one token. Then those leave that were aborted while they ran; what the host keeps of
-//     them is copied there as in rule 2, and they go on with it when they are submitted again.
-//  5. Multi-step scheduling: unless it prefills, an iteration is the first of
-//     `decision_iterations`, N. The others only decode; 2 to 4 wait for their end, 2 and 3 see to
-//     it that blocks suffice until then. What a sequence decodes beyond its last token is thrown
-//     away.
+//     yields one token. Sequences aborted while running leave next; KV that the host keeps is
+//     copied as in rule 2, and they resume with it when they are submitted again.
+//  5. Multi-step scheduling: an iteration that does not prefill is the first of N =
+//     `decision_iterations`. The others only decode; rules 2 to 4 apply at their end, and rules 2
+//     and 3 reserve the blocks needed until then. Tokens decoded beyond the last one are discarded.
 // Known tokens (Request::prefix) are shared in whole blocks. They enter the cache when a prefill
-// ends and when a sequence leaves or is preempted; what another sequence has put there in the
-// meantime is held once. A prefill skips the blocks it finds, and computes at least one token.
-// Blocks nobody holds are evicted when others are needed, least recently used first.
+// ends and when a sequence leaves or is preempted; blocks that another sequence has added meanwhile
+// are held once. A prefill skips the blocks it finds, but computes at least one token. Blocks that
+// no sequence holds are evicted on demand, least recently used first.
 #pragma once
 
 #include <algorithm>
@@ -44,20 +41,20 @@ class Engine {
   Engine(const Profile& profile, const CostModel& cost, const InstancePoolOptions& options,
          std::int32_t index);
 
-  // `now_sim_s` is not before anything step() has carried out.
+  // `now_sim_s` must not be before any event processed by step().
   void enqueue(RequestId id, const Request& request, double now_sim_s);
 
-  // When the next event is due: a boundary that still waits for submissions of its own instant is
-  // due just after it, the end of a leap over iterations exactly then; infinity when idle.
+  // Time of the next event: just after a boundary, so that submissions at its instant are seen;
+  // exactly at the end of a leap over iterations; infinity when idle.
   double next_event_sim_s() const { return next_event_sim_s_; }
 
-  // Whether the request was here and not yet aborted. Appends to `out` what leaves at once.
+  // Whether the request was here and not yet aborted. Appends its completion if it leaves at once.
   bool abort(RequestId id, bool keep, double now_sim_s, std::deque<Completion>& out);
 
-  // Whether the host has KV blocks of it from an earlier stay.
+  // Whether the host keeps KV blocks of the request from an earlier stay.
   bool keeps(RequestId id) const { return kept_.contains(id); }
 
-  // Carries out that event; appends completions in order of id.
+  // Processes the next event; appends completions in order of id.
   void step(std::deque<Completion>& out);
 
   double busy_sim_s(double now_sim_s) const;
@@ -68,20 +65,20 @@ class Engine {
  private:
   struct Swapped {
     std::int64_t tokens = 0;         // in host memory, or in the prefix cache
-    std::int64_t copied_blocks = 0;  // of theirs, when they left
+    std::int64_t copied_blocks = 0;  // those of the tokens that were copied to the host
   };
   struct Sequence {
     Rank rank;
     double first_token_sim_s;
-    std::unique_ptr<const KnownPrefix> known;  // none: nobody can share anything with it
+    std::unique_ptr<const KnownPrefix> known;  // null: it shares nothing
     std::int32_t prompt_tokens;
     std::int32_t output_tokens;
     std::int32_t generated_tokens;   // kept up to date except while decoding
-    PrefixCache::Block last_shared;  // of the blocks it holds in the prefix cache
+    PrefixCache::Block last_shared;  // the last block it holds in the prefix cache
     std::int64_t computed_tokens;    // in the KV cache; kept up to date except while decoding
     Swapped swapped;
-    std::int64_t own_blocks;     // the others; not counting what it allocated while decoding
-    std::int32_t shared_blocks;  // how many it holds in the prefix cache
+    std::int64_t own_blocks;     // held elsewhere, without those allocated while decoding
+    std::int32_t shared_blocks;  // held in the prefix cache
     std::int32_t phase;          // it needs a block when (phase + iteration) % block_tokens == 0
 
     // Whether all but its last token is in the KV cache.
@@ -91,7 +88,7 @@ class Engine {
     std::int64_t prefill_tokens() const { return std::int64_t{prompt_tokens} + generated_tokens; }
   };
   struct Decoding {
-    std::int64_t last_iteration;  // it has all its tokens when this many iterations have passed
+    std::int64_t last_iteration;  // it is complete after this many iterations
     RequestId id;
     Slot slot;
     friend bool operator<(const Decoding& a, const Decoding& b) {  // min-heap
@@ -149,7 +146,7 @@ class Engine {
   void allocate(std::int64_t blocks);
   std::int64_t available_blocks() const { return free_blocks_ + prefixes_.idle_blocks(); }
   std::int64_t decoding() const { return static_cast<std::int64_t>(decodings_.size()); }
-  std::int64_t decoded_tokens(const Decoding& d) const {  // with what will be thrown away
+  std::int64_t decoded_tokens(const Decoding& d) const {  // including those to be discarded
     return slab_[d.slot].output_tokens - (d.last_iteration - iteration_);
   }
   double to_sim_s(Units offset) const { return origin_sim_s_ + to_seconds(offset); }
@@ -166,29 +163,29 @@ class Engine {
   std::vector<Slot> free_slots_;
   WaitingQueue waiting_;
   std::vector<Decoding> decodings_;  // a heap
-  std::vector<Chunk> chunks_;  // prefills of the iteration under way; only the last can be partial
-  bool has_partial_ = false;   // whether a prefill is under way between iterations
+  std::vector<Chunk> chunks_;  // prefills of the current iteration; only the last can be partial
+  bool has_partial_ = false;   // whether a prefill is incomplete between iterations
   Slot partial_ = 0;
   std::vector<Aborting> aborting_;               // run until the next boundary
-  std::unordered_map<RequestId, Swapped> kept_;  // of who has left
+  std::unordered_map<RequestId, Swapped> kept_;  // of aborted requests
   PrefixCache prefixes_;
   std::int64_t free_blocks_;
-  std::int64_t reserved_blocks_ = 0;  // for the decodes of rule 5
+  std::int64_t reserved_blocks_ = 0;  // for decoding until the next decision (rule 5)
   std::int64_t host_used_blocks_ = 0;
 
   State state_ = State::kIdle;
   double next_event_sim_s_;
-  double origin_sim_s_ = 0;  // when the engine was last idle
-  Units now_ = 0;            // the last boundary, counted from the origin
+  double origin_sim_s_ = 0;  // start of the current busy period
+  Units now_ = 0;            // the last boundary, relative to the origin
   Units busy_ = 0;
   std::int64_t iteration_ = 0;         // iterations completed
   std::int64_t decode_kv_tokens_ = 0;  // read by the next iteration
   std::vector<std::int64_t> phases_;   // decoding sequences by phase
-  std::int64_t leap_iterations_ = 0;   // length of the leap under way
+  std::int64_t leap_iterations_ = 0;   // length of the current leap
   DecodeRun leap_{0, 0};               // its cost; a single mixed iteration has no growth
   std::int64_t preemptions_ = 0;
   std::int64_t swapped_blocks_ = 0;
-  std::int64_t charged_blocks_ = 0;  // of these, what iterations have been delayed by
+  std::int64_t charged_blocks_ = 0;  // of these, those that iterations have been charged for
   std::int64_t prefix_hit_tokens_ = 0;
 };
 

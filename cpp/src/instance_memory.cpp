@@ -1,11 +1,11 @@
-// KV blocks of one engine: who holds how many, admission and preemption.
+// KV blocks of one engine: allocation, admission and preemption.
 #include <algorithm>
 
 #include "instance_engine.hpp"
 
 namespace metropolis::detail {
 
-// New blocks of the decoding sequences in `count` iterations from `iteration` on.
+// New blocks for the decoding sequences in `count` iterations from `iteration` on.
 std::int64_t Engine::decode_blocks(std::int64_t iteration, std::int64_t count) const {
   const std::int64_t period = profile_.block_tokens;
   std::int64_t blocks = count / period * decoding();
@@ -57,13 +57,13 @@ void Engine::swap_out(Sequence& sequence) {
   swapped_blocks_ += sequence.own_blocks;
 }
 
-// The host's copy outlives its stay.
+// Keeps the host's copy after the sequence has left.
 void Engine::keep_swapped(Sequence& sequence) {
   if (sequence.swapped.tokens > 0) kept_[sequence.rank.id] = sequence.swapped;
   sequence.swapped = {};
 }
 
-// At least one token is left to compute.
+// Leaves at least one token to compute.
 void Engine::take_up_kept(Sequence& sequence) {
   const auto kept = kept_.find(sequence.rank.id);
   if (kept == kept_.end()) return;
@@ -73,7 +73,7 @@ void Engine::take_up_kept(Sequence& sequence) {
   kept_.erase(kept);
 }
 
-// Brings back what the prefix cache does not have. What that has dropped was copied out as well.
+// Copies back the blocks that the prefix cache lacks; those it evicted were copied out as well.
 void Engine::swap_in(Sequence& sequence) {
   if (sequence.swapped.tokens == 0) return;
   const std::int64_t blocks = blocks_of(sequence.swapped.tokens);
@@ -91,7 +91,7 @@ PrefixBlocks Engine::blocks_within(const Sequence& sequence, std::int64_t tokens
   return {*sequence.known, shareable / profile_.block_tokens, profile_.block_tokens};
 }
 
-// Tokens for which a sequence that comes back may decode before the next decision (rule 5).
+// Tokens that a resumed sequence may decode before the next decision (rule 5).
 std::int64_t Engine::lookahead(const Sequence& sequence) const {
   return sequence.generated_tokens > 0 ? decision_iterations_ - 1 : 0;
 }
@@ -110,7 +110,7 @@ bool Engine::fits(const Sequence& sequence) const {
   return needed <= available;
 }
 
-// At least one token is left to compute, or there would be nothing to decode from.
+// Leaves at least one token to compute, to decode from.
 void Engine::admit(Sequence& sequence) {
   PrefixBlocks blocks = blocks_within(sequence, sequence.prefill_tokens() - 1);
   while (blocks.left() > 0) {
@@ -139,7 +139,8 @@ void Engine::add_prefill(Slot slot, std::int64_t& budget, PrefillWork& work) {
 
 void Engine::start_decoding(Slot slot) {
   Sequence& sequence = slab_[slot];
-  const std::int64_t kv = sequence.prefill_tokens();  // with the token the next iteration writes
+  const std::int64_t kv =
+      sequence.prefill_tokens();  // including the token that the next iteration writes
   const std::int64_t period = profile_.block_tokens;
   const std::int64_t phase = ((kv - 1 - iteration_) % period + period) % period;
   sequence.phase = static_cast<std::int32_t>(phase);
@@ -150,7 +151,7 @@ void Engine::start_decoding(Slot slot) {
   std::push_heap(decodings_.begin(), decodings_.end());
 }
 
-// Takes a sequence out of the aggregates and brings its own counts up to date.
+// Removes a sequence from the aggregates and updates its own counts.
 void Engine::stop_decoding(const Decoding& decoding) {
   Sequence& sequence = slab_[decoding.slot];
   --phases_[static_cast<std::size_t>(sequence.phase)];
@@ -163,7 +164,7 @@ void Engine::stop_decoding(const Decoding& decoding) {
   sequence.own_blocks = blocks_of(kv - 1) - sequence.shared_blocks;
 }
 
-// Puts what it has computed of its known tokens into the cache.
+// Moves its computed blocks of known tokens into the prefix cache.
 void Engine::share_blocks(Sequence& sequence) {
   if (!sequence.known) return;
   PrefixBlocks blocks = blocks_within(sequence, sequence.computed_tokens);
@@ -176,7 +177,7 @@ void Engine::share_blocks(Sequence& sequence) {
       block = prefixes_.insert(hash, sequence.last_shared);
     } else {
       prefixes_.acquire(block);
-      ++free_blocks_;  // its own copy
+      ++free_blocks_;  // its duplicate
     }
     sequence.last_shared = block;
     ++sequence.shared_blocks;

@@ -1,9 +1,9 @@
 // The prefix cache of one instance: a radix tree of KV blocks. Block accounting stays with the
 // caller.
 //
-// As in vLLM a block is found by a hash of all tokens up to its end, so that the tree needs no
-// edges but those to parents. Who holds a block holds its ancestors, and lets go of the last first;
-// so the least recently used of the blocks nobody holds is a leaf.
+// As in vLLM, a block is found by a hash of all tokens up to its end, so the tree needs only edges
+// to parents. A sequence that holds a block holds its ancestors and releases the last block first,
+// so the least recently used idle block is a leaf.
 #pragma once
 
 #include <algorithm>
@@ -34,7 +34,7 @@ class PrefixBlocks {
 
   std::int64_t left() const { return count_; }
 
-  // That of all tokens up to the end of the next block.
+  // The hash of all tokens up to the end of the next block.
   std::uint64_t next() {
     --count_;
     for (std::int64_t missing = block_tokens_; missing > 0;) {
@@ -76,7 +76,7 @@ class PrefixCache {
     return found == by_hash_.end() ? kNone : found->second;
   }
 
-  // A new block that one sequence holds.
+  // Adds a block, held by one sequence.
   Block insert(std::uint64_t hash, Block parent) {
     Block block = static_cast<Block>(nodes_.size());
     if (unused_.empty()) {
@@ -97,7 +97,7 @@ class PrefixCache {
     if (nodes_[block].references++ == 0) unlink(block);
   }
 
-  // Lets go of a block and all its ancestors.
+  // Releases a block and all its ancestors.
   void release(Block block) {
     for (; block != kNone; block = nodes_[block].parent) {
       if (--nodes_[block].references == 0) link_as_newest(block);
@@ -106,7 +106,7 @@ class PrefixCache {
 
   std::int64_t idle_blocks() const { return idle_blocks_; }
 
-  // Drops the block that nobody has held for the longest time.
+  // Drops the block that has been idle for the longest time.
   void evict() {
     const Block oldest = nodes_[kNone].newer;
     unlink(oldest);

@@ -1,4 +1,4 @@
-// The order in which requests wait, and a heap-like minimum over instances.
+// The queue of waiting requests, and a tournament tree for the minimum over instances.
 #pragma once
 
 #include <algorithm>
@@ -28,8 +28,8 @@ struct Rank {
   }
 };
 
-// A priority queue in which requests that arrive in order cost O(1): they go to a sorted run, and
-// only those that overtake somebody go to a heap.
+// A priority queue in which requests that arrive in order cost O(1): they go to a sorted run; only
+// those that overtake another go to a heap.
 class WaitingQueue {
  public:
   bool empty() const { return sorted_.empty() && heap_.empty(); }
@@ -61,7 +61,7 @@ class WaitingQueue {
     for (const Entry& entry : heap_) visit(entry.slot);
   }
 
-  // Takes a request out of the middle, in O(n).
+  // Removes a request from any place, in O(n).
   std::optional<Slot> remove(RequestId id) {
     const auto is_it = [id](const Entry& entry) { return entry.rank.id == id; };
     std::optional<Slot> slot;

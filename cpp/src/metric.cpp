@@ -10,7 +10,7 @@ namespace metropolis {
 
 namespace {
 
-constexpr int SHALLOWEST = 16;  // most questions reach no further, and a small field is cheap
+constexpr int SHALLOWEST = 16;  // enough for most queries, and a small field is cheap
 
 void check_tiles(std::size_t walls, int width, int height, int horizon) {
   const std::int64_t tiles = std::int64_t{width} * height;
@@ -37,7 +37,7 @@ int checked_velocity(double max_velocity) {
   return static_cast<int>(std::floor(max_velocity));
 }
 
-// Every edge once for each of its ends, as (node, neighbour).
+// Every edge as (node, neighbour), once per end.
 std::vector<std::pair<std::int32_t, std::int32_t>> ends(const Hops::Graph& graph) {
   std::vector<std::pair<std::int32_t, std::int32_t>> ends;
   ends.reserve(graph.neighbours.size());

@@ -85,10 +85,10 @@ Replay::Replay(const TraceView& trace, Controller& controller, InstancePool& ins
 
 bool Replay::run(std::int64_t agent_steps) {
   if (agent_steps < 1) {
-    throw std::invalid_argument("a replay cannot go on for " + std::to_string(agent_steps) +
+    throw std::invalid_argument("a replay cannot run " + std::to_string(agent_steps) +
                                 " agent-steps; it needs at least 1");
   }
-  if (broken_) throw std::invalid_argument("the replay has ended with an error before");
+  if (broken_) throw std::invalid_argument("the replay has already failed");
   const std::int64_t total = static_cast<std::int64_t>(trace_.agents) * trace_.steps;
   broken_ = true;
   const bool finished = run_until(committed_ + std::min(agent_steps, total));
@@ -126,7 +126,7 @@ bool Replay::run_until(std::int64_t pause_at) {
       if (call >= timeline_.sent_sim_s.size() || !(timeline_.sent_sim_s[call] <= next_sim_s) ||
           timeline_.completed_sim_s[call] <= next_sim_s) {
         throw std::invalid_argument("replay: request " + std::to_string(completion.id) +
-                                    " was submitted by somebody else");
+                                    " was not submitted by this replay");
       }
       now_sim_s_ = completion.last_token_sim_s;
       timeline_.completed_sim_s[call] = completion.last_token_sim_s;
@@ -171,11 +171,11 @@ void Replay::dispatch() {
 }
 
 void Replay::commit(std::size_t slot) {
-  // The slot is freed before the controller's answer is dispatched, which may reuse it.
+  // Free the slot before the controller's commands are dispatched, which may reuse it.
   const Step step = clusters_[slot].step;
   const std::vector<AgentId>& agents = clusters_[slot].agents;
   const Step next =
-      std::min<Step>(step + 1, trace_.steps - 1);  // the last step ends where it began
+      std::min<Step>(step + 1, trace_.steps - 1);  // positions after the last step are not recorded
   moved_.clear();
   for (const AgentId agent : agents) {
     const std::size_t at = 2 * row(next, agent);

@@ -10,7 +10,7 @@ std::vector<AgentId> SpatialController<M>::blocked_by() const {
   std::vector<AgentId> edges(agents_.size(), NOBODY);
   for (std::size_t i = 0; i < edges.size(); ++i) {
     std::uint32_t id = internal_[i];
-    // Who has become clear since knows of another member that was not.
+    // A clear member links to another one that was not clear.
     while (agents_[id].state == CLEAR) id = links_[id].next;
     if (id != internal_[i]) {
       edges[i] = links_[id].external;
@@ -40,7 +40,7 @@ Step SpatialController<M>::clear_until(AgentId external) {
   const std::uint32_t id = internal_[index(external)];
   const Agent& agent = agents_[id];
   if (agent.state != RUNNING || links_[id].next != id || jumped_) return 0;
-  const double step = 2 * velocity_;  // what one of its steps takes at most
+  const double step = 2 * velocity_;  // largest loss of slack per step
   double least = std::max(step, 1.0) * LOOKAHEAD_STEPS + 2 * slack_min_;
   const auto matters = [&](Step other, double distance) {
     return slack_towards(agent.step - other, distance) < least + TOLERANCE;
@@ -102,7 +102,8 @@ void SpatialController<M>::validate() const {
         }
       }
       companion |= k == 0 && other.state == BLOCKED;
-      // k - 1 steps ahead it was not blocked (not coupled, for k = 1), and moved at most v since.
+      // It was not blocked when k - 1 steps ahead (not coupled, for k = 1); it moved at most v
+      // since.
       const double radius = (k == 1 ? rule_.couple_radius : rule_.block_radius) - velocity_;
       const bool too_close = M::UNIFORM ? within(agent, other, radius, (k - 1) * velocity_)
                                         : metric_.perceives(agent.position, other.position, radius);

@@ -1,31 +1,31 @@
 // The controller of a rule with finite radii.
 //
 // Rules (metropolis/controller/reference.py is the specification)
-//  1. An agent is running, waiting or finished. It stands at `position` when `step` begins.
+//  1. An agent is running, waiting or finished. `position` is where it stands when `step` begins.
 //  2. a is blocked by b iff k = s_a - s_b > 0 and within(p_a, p_b, block_radius, k * v).
 //  3. Two agents of one step are coupled iff within(p_a, p_b, couple_radius, 0).
-//  4. A connected component of coupled waiting agents is a cluster. It is dispatched as soon as no
-//     member is blocked, and none is coupled with a running agent (possible only after a jump).
-//  5. A commit names exactly the members of one dispatched cluster; they stand at most v away.
+//  4. A connected component of coupled waiting agents is a cluster. It is dispatched once no member
+//     is blocked, and none is coupled with a running agent (possible only after a jump).
+//  5. A commit names exactly the members of one dispatched cluster; each has moved at most v.
 //
 // Theory of operation
-//  6. The *slack* of a towards b says how far a is from having to care about b:
-//        k >= 0: distance - block_radius - k * v         k < 0: max(0, distance - block_radius) - k
-//        * v
-//     A step of a that moves it by m takes at most v + m from it; a commit of b takes nothing, for
-//     b gains v by the step and moves at most v. While it is positive b neither blocks a nor is
-//     coupled with it.
-//  7. A search finds the agent towards which the slack is smallest (*critical*) and the slack
-//     towards all others. While the latter lasts only the critical agent is looked at, and nothing
-//     is searched: one search buys a several steps, blocked or not.
-//  8. A blocked agent waits in the list of one blocker, its *witness*, and is looked at again only
-//     when the witness commits. Once clear it stays clear (nobody who is behind can come close
-//     enough), so a cluster is dispatched by the last of its members to become clear.
-//  9. Searches prune with lower bounds of the slack (cell_grid.hpp), so their radius follows the
-//     steps really found in each region, not the largest skew anywhere.
-// 10. *Lookahead*: an agent alone, whose slack towards everybody exceeds 2v times a number of
-//     steps, is clear for so many steps more.
-// 11. An agent that jumps voids what others knew: all slack is forgotten, all are settled anew.
+//  6. The *slack* of a towards b is a's distance from any interaction with b:
+//        k >= 0: distance - block_radius - k * v
+//        k < 0: max(0, distance - block_radius) - k * v
+//     A step of a that moves it by m reduces the slack by at most v + m. A commit of b does not
+//     reduce it: b gains v by the step and moves at most v. While the slack is positive, b neither
+//     blocks a nor is coupled with it.
+//  7. A search finds the agent with the smallest slack (*critical*) and the slack towards all the
+//     others. While that is positive, only the critical agent is checked, without a search: one
+//     search serves several steps of a, blocked or not.
+//  8. A blocked agent waits in the list of one blocker, its *witness*; it is checked again when
+//     the witness commits. Once clear it stays clear (no agent behind can come close enough), so a
+//     cluster is dispatched by the last of its members to become clear.
+//  9. Searches prune with lower bounds of the slack (cell_grid.hpp), so their radius depends on the
+//     steps in each region, not on the largest skew anywhere.
+// 10. *Lookahead*: an agent that runs alone, whose slack towards all others exceeds 2v times a
+//     number of steps, is clear for that many more steps.
+// 11. A jump invalidates the slack of all agents: it is reset, and all of them are settled again.
 #pragma once
 
 #include <algorithm>
@@ -44,13 +44,13 @@
 
 namespace metropolis {
 
-// How many steps of a wandering agent one search may buy. More buys more, but searches further.
+// Steps of a moving agent that one search serves. A larger value searches less often, but further.
 constexpr double STEPS_PER_SEARCH = 4;
 
-// How many steps more than its own an agent is told it can go on for. Who looks further reads more.
+// Maximum lookahead beyond the current step. A larger value makes the search read more.
 constexpr double LOOKAHEAD_STEPS = 7;
 
-// Distances on the torus are rounded; what is nearer to the bound than this is looked at.
+// Distances on the torus are rounded; agents within this distance of a bound are checked exactly.
 constexpr double TOLERANCE = 1e-5;
 
 template <class M>
@@ -144,7 +144,7 @@ class SpatialController final : public Controller {
   };
   struct Links {
     std::uint32_t first_waiter = NONE;
-    // Blocked: the next waiter; running: the next of its cluster; clear: a member that was not so.
+    // Blocked: the next waiter; running: the next of its cluster; clear: a member that was not.
     std::uint32_t next = NONE;
     AgentId external = 0;
   };
@@ -168,7 +168,7 @@ class SpatialController final : public Controller {
     }
   }
 
-  // Refuses the commit before anything has changed. True when somebody jumped.
+  // Checks the commit before any change. True if an agent jumped.
   bool check(std::span<const AgentId> agents, std::span<const Position> positions) const {
     check_commit(agents, positions, agents_.size(),
                  [&](AgentId agent) { return agents_[internal_[index(agent)]].state == RUNNING; });
@@ -216,7 +216,7 @@ class SpatialController final : public Controller {
     }
   }
 
-  // Dispatches an unsettled agent if it can run, together with its cluster; else lets it wait.
+  // Dispatches an unsettled agent with its cluster if it can run; else makes it wait.
   void settle(std::uint32_t id, Dispatches& out) {
     Agent& agent = agents_[id];
     const Agent* critical = agent.critical == NONE ? nullptr : &agents_[agent.critical];
@@ -230,7 +230,7 @@ class SpatialController final : public Controller {
     }
   }
 
-  // The witness has committed: looks again at those who wait for it.
+  // The witness has committed: rechecks the agents that wait for it.
   void wake(std::uint32_t witness, Dispatches& out) {
     std::uint32_t waiter = std::exchange(links_[witness].first_waiter, NONE);
     while (waiter != NONE) {
@@ -258,13 +258,13 @@ class SpatialController final : public Controller {
     return metric_.within(p.position, q.position, radius, reach);
   }
 
-  // Towards somebody k steps behind, at a distance.
+  // The slack towards an agent that is k steps behind at `distance`.
   double slack_towards(Step k, double distance) const {
     const double beyond = distance - rule_.block_radius;
     return (k >= 0 ? beyond : std::max(0.0, beyond)) - k * velocity_;
   }
 
-  // How far somebody may stand towards whom the slack is at most `slack`.
+  // The largest distance of an agent towards which the slack is at most `slack`.
   double reach(const Agent& agent, double slack) const {
     return rule_.block_radius + (agent.step - floor_) * velocity_ + slack + TOLERANCE;
   }
@@ -275,10 +275,10 @@ class SpatialController final : public Controller {
     links_[id].next = std::exchange(links_[witness].first_waiter, id);
   }
 
-  // Finds who blocks the agent the hardest, or is nearest to it, and the slack towards the others.
+  // Finds the critical agent, blockers first, and the slack towards all others.
   void examine(std::uint32_t id, Dispatches& out) {
     Agent& agent = agents_[id];
-    // Of the critical agent, and the smallest of the others; 0 stands for "too small" unless
+    // Slack towards the critical agent, and the smallest towards others; 0 is "too small" unless
     // blocked.
     double critical_slack = slack_max_, slack = slack_max_;
     std::uint32_t critical = NONE;
@@ -317,7 +317,7 @@ class SpatialController final : public Controller {
     }
   }
 
-  // The agent is clear: dispatches it, alone or with those coupled with it.
+  // The agent is clear: dispatches it alone or with its cluster.
   void release(std::uint32_t id, bool accompanied, Dispatches& out) {
     agents_[id].state = CLEAR;
     if (accompanied) {
@@ -327,7 +327,7 @@ class SpatialController final : public Controller {
     }
   }
 
-  // Dispatches the cluster of a clear agent unless a member is not clear.
+  // Dispatches the cluster of a clear agent if all members are clear.
   void dispatch_cluster(std::uint32_t id, Dispatches& out) {
     gathered_.assign(1, id);
     agents_[id].state = GATHERED;
@@ -390,11 +390,11 @@ class SpatialController final : public Controller {
   Step target_, floor_ = 0;
   bool check_moves_, started_ = false, jumped_ = false;
   Index grid_;
-  std::vector<Agent> agents_;  // by internal id, in Morton order of where they started
+  std::vector<Agent> agents_;  // by internal id, in Morton order of their start
   std::vector<Links> links_;
   std::vector<std::uint32_t> internal_;
-  std::vector<std::uint32_t> population_;  // how many agents stand at floor_ + i
-  std::vector<std::uint32_t> gathered_;    // of the cluster being collected
+  std::vector<std::uint32_t> population_;  // number of agents at step floor_ + i
+  std::vector<std::uint32_t> gathered_;    // members of the cluster being collected
 };
 
 }  // namespace metropolis

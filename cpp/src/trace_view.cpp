@@ -1,4 +1,4 @@
-// What a replay needs of a trace's columns before it may index them.
+// Checks of a trace's columns before a replay indexes them.
 #include <algorithm>
 #include <limits>
 #include <stdexcept>
@@ -21,7 +21,7 @@ void check_length(std::size_t length, std::size_t expected, const char* column) 
               " values, but must have " + std::to_string(expected));
 }
 
-// `offsets` cut a column of `length` values into pieces.
+// Throws unless `offsets` divide a column of `length` values.
 void check_offsets(std::span<const std::int64_t> offsets, std::size_t length, const char* column) {
   if (offsets.front() == 0 && offsets.back() == static_cast<std::int64_t>(length) &&
       std::ranges::is_sorted(offsets)) {
@@ -30,7 +30,7 @@ void check_offsets(std::span<const std::int64_t> offsets, std::size_t length, co
   throw fault("column " + std::string(column) + " must ascend from 0 to " + std::to_string(length));
 }
 
-// Every call stands where call_offsets says.
+// Throws unless every call is where call_offsets puts it.
 void check_places(const TraceView& trace) {
   for (std::size_t row = 0; row + 1 < trace.call_offsets.size(); ++row) {
     const auto step = static_cast<Step>(row / static_cast<std::size_t>(trace.agents));
@@ -52,7 +52,7 @@ std::span<const std::int64_t> parents_of(const TraceView& trace, std::size_t cal
   return trace.parents.subspan(begin, end - begin);
 }
 
-// Whether following parents from any call ends. Where all stand before their children it does.
+// Whether the parents are acyclic; trivially so if all stand before their children.
 bool ends(const TraceView& trace) {
   const std::size_t calls = trace.call_step.size();
   std::vector<std::uint8_t> seen(calls, 0);  // 1: on the path, 2: done

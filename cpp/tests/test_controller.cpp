@@ -13,7 +13,7 @@ struct Running {
   std::vector<AgentId> agents;
 };
 
-// Nobody who runs waits, and whoever follows the edges of one that waits comes to one that runs.
+// Running agents do not wait, and the edges of a waiting agent lead to a running one.
 void check_edges(const Controller& controller, const std::vector<Running>& running) {
   const std::vector<AgentId> edges = controller.blocked_by();
   std::vector<bool> runs(edges.size());
@@ -31,7 +31,7 @@ void check_edges(const Controller& controller, const std::vector<Running>& runni
   }
 }
 
-// Runs walkers to the end in a random order, validating after every commit; returns the commits.
+// Runs walkers to completion in random order, validating after every commit; returns the commits.
 int run(Controller& controller, std::vector<Position> at, unsigned seed) {
   std::mt19937 random(seed);
   std::vector<Running> running;
@@ -86,7 +86,7 @@ TEST_CASE("every population finishes, whatever the rule") {
   }
 }
 
-TEST_CASE("an infinite radius is a barrier, a negative one is no order at all") {
+TEST_CASE("an infinite radius is a barrier, a negative one imposes no order") {
   const double infinity = std::numeric_limits<double>::infinity();
   const auto positions = scattered(7, 9, 1);
   const auto lockstep = make_controller({infinity, infinity}, Euclidean{}, 1, positions, {}, 6);
@@ -125,7 +125,7 @@ TEST_CASE("a refused commit changes nothing") {
   controller->validate();
 }
 
-TEST_CASE("dependencies are followed before and after the step at which they are listed") {
+TEST_CASE("dependencies hold before and after the step at which they are listed") {
   // Two agents that meet at step 1 of 3.
   const auto controller = make_graph_controller(2, 3, {0, 0, 0, 1, 2, 2, 2}, {1, 0});
   const AgentId first[] = {0}, second[] = {1};

@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kForever = std::numeric_limits<double>::infinity();
 
-// One millisecond per new token and nothing else: time counts computed tokens.
+// One millisecond per new token: time counts computed tokens.
 Profile token_counter(std::int64_t kv_capacity_tokens) {
   Profile profile;
   profile.g_ms = 1;
@@ -38,7 +38,7 @@ std::vector<Completion> finish(InstancePool& pool) {
 
 }  // namespace
 
-TEST_CASE("a lone request takes its prefill and one iteration for each further token") {
+TEST_CASE("a lone request takes its prefill and one iteration per further token") {
   Profile profile = token_counter(1000);
   profile.w_ms = 10;
   profile.chunk_tokens = 16;
@@ -70,7 +70,7 @@ TEST_CASE("a request that arrives in a leap joins at the next boundary") {
   CHECK(out[1].last_token_sim_s == doctest::Approx(10.01).epsilon(1e-12));
 }
 
-TEST_CASE("what is submitted at a boundary is seen by the iteration that begins there") {
+TEST_CASE("an iteration sees the requests submitted at the boundary where it begins") {
   InstancePool pool(token_counter(1000), {});
   std::vector<Completion> out;
   pool.submit(0, request(8, 1), 0);
@@ -84,7 +84,7 @@ TEST_CASE("what is submitted at a boundary is seen by the iteration that begins 
   CHECK(out[0].last_token_sim_s == doctest::Approx(0.024).epsilon(1e-12));
 }
 
-TEST_CASE("the worst sequence is preempted and computes again what it had") {
+TEST_CASE("the lowest-ranked sequence is preempted and recomputes its tokens") {
   InstancePool pool(token_counter(16), {});  // four blocks
   pool.submit(0, request(8, 9), 0);
   pool.submit(1, request(8, 2), 0);  // both fill two blocks, none is left for a first decode
@@ -97,7 +97,7 @@ TEST_CASE("the worst sequence is preempted and computes again what it had") {
   CHECK(out[1].last_token_sim_s == doctest::Approx(0.033).epsilon(1e-12));  // 8 + 1 again
 }
 
-TEST_CASE("a cached prefix is not computed again until it is evicted") {
+TEST_CASE("a cached prefix is not recomputed until it is evicted") {
   Request shared = request(12, 1);
   shared.prefix = {{3, 10}};  // two whole blocks
   InstancePool pool(token_counter(16), {.instances = 1, .prefix_reuse = true});
@@ -112,7 +112,7 @@ TEST_CASE("a cached prefix is not computed again until it is evicted") {
   CHECK(out[3].last_token_sim_s == doctest::Approx(3.012).epsilon(1e-12));
 }
 
-TEST_CASE("smaller priorities are admitted first, and nobody is preempted for them") {
+TEST_CASE("smaller priorities are admitted first, without preemption") {
   Profile profile = token_counter(1000);
   profile.max_sequences = 1;
   InstancePool pool(profile, {});
@@ -136,7 +136,7 @@ TEST_CASE("the least loaded instance is chosen, the lowest index on ties") {
   CHECK(instances == std::vector<std::int32_t>{0, 1, 2, 0});
 }
 
-TEST_CASE("what makes no sense is refused") {
+TEST_CASE("invalid input is refused") {
   InstancePool pool(token_counter(16), {});
   CHECK_THROWS_AS(pool.submit(0, request(0, 1), 0), std::invalid_argument);
   CHECK_THROWS_AS(pool.submit(0, request(1, 0), 0), std::invalid_argument);
@@ -172,7 +172,7 @@ TEST_CASE("an aborted request leaves: a waiting one at once, a running one at th
   CHECK(pool.outstanding() == 0);
 }
 
-TEST_CASE("a swapped sequence decodes on where it was, and copying takes its time") {
+TEST_CASE("a swapped sequence resumes decoding, and copying takes time") {
   Profile profile = token_counter(16);  // four blocks, a millisecond to copy one
   profile.kv_bytes_per_token = 250000;
   profile.pcie_gb_per_s = 1;
@@ -198,7 +198,7 @@ TEST_CASE("with multi-step scheduling a sequence leaves at the next decision") {
   CHECK(out[0].last_token_sim_s == doctest::Approx(0.012).epsilon(1e-12));
 }
 
-TEST_CASE("a closed loop keeps to its concurrency") {
+TEST_CASE("a closed loop respects its concurrency") {
   const std::vector<double> arrival_sim_s(50, 0.0);
   const std::vector<std::int32_t> prompt(50, 8), output(50, 3);
   const Workload workload{arrival_sim_s, prompt, output, {}, {}, {}};
@@ -209,7 +209,7 @@ TEST_CASE("a closed loop keeps to its concurrency") {
   CHECK(result.last_token_sim_s.back() == doctest::Approx(50 * 0.010).epsilon(1e-12));
 }
 
-TEST_CASE("random workloads end, whole or in slices, with the same completions") {
+TEST_CASE("random workloads give the same completions, whole or in slices") {
   for (unsigned seed = 0; seed < 150; ++seed) {
     CAPTURE(seed);
     std::mt19937 random(seed);

@@ -12,7 +12,7 @@ TEST_CASE("plane metrics include their border") {
   CHECK_FALSE(Manhattan::within({0, 0}, {3, -4}, 5, 1));
 }
 
-TEST_CASE("the geodesic metric is the length of the walk round walls") {
+TEST_CASE("the geodesic metric is the walking distance around walls") {
   // . # .
   // . # .
   // . . .
@@ -29,7 +29,7 @@ TEST_CASE("the geodesic metric is the length of the walk round walls") {
   CHECK(shortsighted.within({0, 0}, {2, 0}, 0, 3));  // beyond its horizon: a lower bound
 }
 
-TEST_CASE("the metric of GenAgent perceives through walls, but not out of the arena") {
+TEST_CASE("the metric of GenAgent perceives through walls, but only within the arena") {
   // 1 # 1 # 2
   // 1 1 1 # 2
   const std::uint8_t walls[] = {0, 1, 0, 1, 0, 0, 0, 0, 1, 0};
@@ -43,7 +43,7 @@ TEST_CASE("the metric of GenAgent perceives through walls, but not out of the ar
   CHECK_FALSE(metric.perceives({2, 0}, {4, 0}, 2));
 }
 
-TEST_CASE("a copy of a metric answers alike") {
+TEST_CASE("a copy of a metric gives the same results") {
   const std::uint8_t walls[] = {0, 0, 0, 0};
   const Geodesic metric(walls, 4, 1, 96);
   CHECK(metric.within({0, 0}, {3, 0}, 1, 2));
@@ -52,7 +52,7 @@ TEST_CASE("a copy of a metric answers alike") {
   CHECK_FALSE(copy.within({0, 0}, {3, 0}, 1, 1));
 }
 
-TEST_CASE("hops count edges, and what is not connected is never near") {
+TEST_CASE("hops count edges, and unconnected nodes are never near") {
   const Hops metric({0, 1, 3, 4, 4}, {1, 0, 2, 1});
   CHECK(metric.distance({0, 0}, {2, 0}) == 2);
   CHECK(metric.within({0, 0}, {2, 0}, 1, 1));

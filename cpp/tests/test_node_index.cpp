@@ -1,4 +1,4 @@
-// The index of a graph against the graph's own distances.
+// The graph index compared with the graph's distances.
 #include <doctest/doctest.h>
 
 #include <cstdint>
@@ -37,7 +37,7 @@ Hops ring_with_ties(std::size_t nodes, std::mt19937& draw) {
   return Hops(offsets, neighbours);
 }
 
-TEST_CASE("a search visits whoever is within its radius and matters, once") {
+TEST_CASE("a search visits each matching agent within its radius once") {
   std::mt19937 draw(7);
   for (int world = 0; world < 60; ++world) {
     const std::size_t nodes = 1 + draw() % 30;

@@ -33,7 +33,7 @@ class SimulatedCluster:
 
     @property
     def preemptions(self) -> int:
-        """Preemptions so far on all instances: by the engines, for lack of memory, or the policy."""
+        """Preemptions so far on all instances: by engines (lack of memory) and by the policy."""
         return sum(self._preemptions) + sum(instance.aborted for instance in self._instances)
 
     def busy_sim_s(self) -> float:

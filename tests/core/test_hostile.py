@@ -100,9 +100,9 @@ def test_requests_of_somebody_else_are_told() -> None:
     pool = _core.InstancePool(_core.Profile(w_ms=1.0, kv_capacity_tokens=64))
     running = replay(instances=pool)
     pool.submit(99, _core.Request(1, 1), 0.0)
-    with pytest.raises(ValueError, match="request 99 was submitted by somebody else"):
+    with pytest.raises(ValueError, match="request 99 was not submitted by this replay"):
         running.run(100)
-    with pytest.raises(ValueError, match="the replay has ended with an error before"):
+    with pytest.raises(ValueError, match="the replay has already failed"):
         running.run(100)
 
 

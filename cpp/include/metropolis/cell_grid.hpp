@@ -1,12 +1,12 @@
-// Where agents are and how far behind: a torus of cells under a pyramid of minimum steps.
+// A spatial index of agents: a torus of cells under a pyramid of minimum steps.
 //
-// The plane is wrapped onto 2^a x 2^b cells, about one for two agents, so agents may wander
-// anywhere: distances on the torus never exceed real ones, and what is pruned by them is far away
-// in truth. Cells lie in Morton order: the four children of node n of a level are nodes 4n..4n+3 of
-// the level below, up to the level on which the shorter side is one node.
+// The plane is wrapped onto 2^a x 2^b cells, about one per two agents, so agents may move anywhere:
+// distances on the torus never exceed real ones, so everything pruned by them is really far away.
+// Cells are in Morton order: the four children of node n of a level are nodes 4n..4n+3 of the level
+// below, up to the level on which the shorter side is one node.
 //
-// A node's minimum is a lower bound on the steps of its agents. A commit only ever raises steps, so
-// it leaves the pyramid alone; a search that descends into a node brings its minimum up to date.
+// A node's minimum is a lower bound on the steps of its agents. A commit only raises steps, so it
+// leaves the pyramid unchanged; a search that descends into a node updates its minimum.
 #pragma once
 
 #include <algorithm>
@@ -19,13 +19,13 @@
 
 namespace metropolis {
 
-// Node has `position`, `step` and `next`, which belongs to the grid.
+// Node has `position`, `step` and `next`; the grid owns `next`.
 template <class Node>
 class CellGrid {
  public:
   static constexpr std::uint32_t NONE = std::numeric_limits<std::uint32_t>::max() >> 2;
 
-  // Cells for `agents` within the box [low, high], each side at least `side_min`.
+  // Cells for `agents` in the box [low, high]; the sides of a cell are at least `side_min`.
   CellGrid(Position low, Position high, double side_min, std::size_t agents) {
     const double width = std::max(high.x - low.x, side_min);
     const double height = std::max(high.y - low.y, side_min);
@@ -73,9 +73,9 @@ class CellGrid {
     nodes[before].next = nodes[id].next;
   }
 
-  // Visits every agent in the nodes for which `matters(minimum step, distance)` holds, distance
-  // being the least Chebyshev distance from p to anything in the node. Nodes further than `radius`
-  // are not looked at. `visit(id)` may make `matters` stricter as it goes.
+  // Visits every agent in the nodes for which `matters(minimum step, distance)` holds, where
+  // distance is the least Chebyshev distance from p to the node. Nodes beyond `radius` are skipped.
+  // `visit(id)` may make `matters` stricter during the search.
   template <class Matters, class Visit>
   void search(const std::vector<Node>& nodes, Position p, double radius, const Matters& matters,
               const Visit& visit) {
@@ -94,7 +94,7 @@ class CellGrid {
     }
   }
 
-  // Calls visit(id, cell) for everybody; checks of tests.
+  // Calls visit(id, cell) for every agent; for tests.
   template <class Visit>
   void each(const std::vector<Node>& nodes, const Visit& visit) const {
     for (std::uint32_t cell = 0; cell < heads_.size(); ++cell) {
@@ -102,7 +102,7 @@ class CellGrid {
     }
   }
 
-  // The largest of the bounds the pyramid gives for an agent in `cell`; checks of tests.
+  // The largest lower bound that the pyramid gives for an agent in `cell`; for tests.
   Step bound(std::uint32_t cell) const {
     Step bound = std::numeric_limits<Step>::min();
     for (std::uint32_t level = 0; level < levels_; ++level) {
@@ -145,7 +145,7 @@ class CellGrid {
     return (bits | bits << 1) & 0x55555555u;
   }
 
-  // Squares of the shorter side in a row, each in Morton order.
+  // A row of squares of the shorter side, each in Morton order.
   std::uint32_t morton(std::uint32_t x, std::uint32_t y, std::uint32_t level = 0) const {
     const std::uint32_t bits = levels_ - 1 - level;
     const std::uint32_t mask = (1u << bits) - 1;
@@ -172,7 +172,7 @@ class CellGrid {
     return ahead <= size ? 0 : std::min(ahead - size, whole - ahead);
   }
 
-  // The node's minimum step afterwards.
+  // Searches a node; returns its updated minimum step.
   template <class Matters, class Visit>
   Step descend(const Search<Matters, Visit>& search, std::uint32_t level, std::uint32_t x,
                std::uint32_t y) {

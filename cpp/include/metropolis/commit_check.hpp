@@ -1,4 +1,4 @@
-// What every controller refuses, in the words of metropolis/controller/reference.py.
+// Checks shared by all controllers, with the messages of metropolis/controller/reference.py.
 #pragma once
 
 #include <cmath>
@@ -15,10 +15,10 @@
 
 namespace metropolis {
 
-constexpr double RADIUS_MAX = 1e15;  // of those that are finite
+constexpr double RADIUS_MAX = 1e15;  // of finite radii
 constexpr double VELOCITY_MAX = 1e9;
-constexpr Step STEP_MAX = 2'000'000'000;  // a few steps more are still a Step
-constexpr Step SKEW_MAX = 10'000'000;     // agents are counted by how far they are ahead
+constexpr Step STEP_MAX = 2'000'000'000;  // leaves room in a Step for a few more steps
+constexpr Step SKEW_MAX = 10'000'000;     // agents are counted per step ahead of the floor
 
 std::string number(double value);                    // "4.5"
 std::string named(std::span<const AgentId> agents);  // "1, 2, 5"
@@ -33,13 +33,13 @@ void check_start(const Rule& rule, const Metric& metric, double max_velocity,
                  std::span<const Position> positions, std::span<const Step> steps,
                  Step target_step);
 
-// Throws if `started`, and sets it.
+// Throws if `started` is set; sets it.
 void check_first_start(bool& started);
 
 // Throws unless `agent` is one of `count`.
 void check_agent(AgentId agent, std::size_t count);
 
-// Throws unless there is one position per agent and `running(agent)` for each.
+// Throws unless there is one position per agent and `running(agent)` holds for each.
 template <class Running>
 void check_commit(std::span<const AgentId> agents, std::span<const Position> positions,
                   std::size_t count, const Running& running) {
@@ -52,8 +52,8 @@ void check_commit(std::span<const AgentId> agents, std::span<const Position> pos
   }
 }
 
-// Throws when nobody can stand at `to`, and, if `check_moves`, when it is further than
-// `max_velocity` from `from`; otherwise says whether it is.
+// Throws if `to` is not a valid position, or, with `check_moves`, if it is further than
+// `max_velocity` from `from`; without it, returns whether it is further.
 template <class M>
 bool check_move(const M& metric, AgentId agent, Position from, Position to, Step step,
                 double max_velocity, bool check_moves) {

@@ -10,8 +10,7 @@
 
 namespace metropolis {
 
-// Commands of one call: clusters to run, in order of (step, smallest agent). Flat, reusable
-// storage.
+// Commands of one call: clusters to run, by (step, smallest agent). Flat, reusable storage.
 struct Dispatches {
   struct Cluster {
     Step step;
@@ -36,35 +35,34 @@ class Controller {
  public:
   virtual ~Controller() = default;
 
-  // Appends the clusters that can run at the very beginning. Called once; throws
-  // std::invalid_argument the second time.
+  // Appends the clusters that can run initially. Throws std::invalid_argument on a second call.
   virtual void start(Dispatches& out) = 0;
 
-  // One cluster has committed its step: `agents` are exactly the members of a dispatched cluster
-  // and `positions` is where they stand now. Appends the clusters that can run because of it.
-  // Throws std::invalid_argument on an agent that is not running.
+  // A cluster has committed its step: `agents` are exactly the members of a dispatched cluster,
+  // `positions` are their new positions. Appends the clusters that this unblocks. Throws
+  // std::invalid_argument on an agent that is not running.
   virtual void commit(std::span<const AgentId> agents, std::span<const Position> positions,
                       Dispatches& out) = 0;
 
-  // Whom each agent waits for, NOBODY where it runs or has finished; to be asked after start().
-  // metropolis/controller/base.py says what an agent shows that waits with a companion.
+  // The agent that each agent waits for; NOBODY if it runs or has finished. Call it after start().
+  // metropolis/controller/base.py specifies the value for an agent that waits with a companion.
   virtual std::vector<AgentId> blocked_by() const = 0;
 
-  // The step up to which an agent that runs alone can go on alone, whatever others do: nobody will
-  // block it or be coupled with it before. 0 where that is not known; to be asked after start().
-  // Throws std::invalid_argument when there is no such agent.
+  // The step up to which an agent that runs alone can continue alone: before it, no agent blocks it
+  // or is coupled with it, whatever others do. 0 if unknown. Call it after start(). Throws
+  // std::invalid_argument on an unknown agent.
   virtual Step clear_until(AgentId agent) = 0;
 
-  // How many agents there are.
+  // The number of agents.
   virtual std::size_t agents() const = 0;
 
-  // The step before which all stop.
+  // The step before which all agents stop.
   virtual Step target() const = 0;
 
-  // The smallest step any agent still has to run; the target step when all have finished.
+  // The smallest step that any agent still has to run; the target step when all have finished.
   virtual Step floor() const = 0;
 
-  // Checks every invariant; throws std::logic_error that names the agents. For tests: may be slow.
+  // Checks every invariant; throws std::logic_error that names the agents. May be slow; for tests.
   virtual void validate() const = 0;
 };
 

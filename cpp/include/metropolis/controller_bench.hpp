@@ -1,4 +1,4 @@
-// Measures a controller alone: walkers at a given density with lognormal service times.
+// Benchmarks a controller alone: walkers at a given density, with lognormal service times.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +16,19 @@ struct ControllerBenchOptions {
 };
 
 struct ControllerBenchResult {
-  std::int64_t agent_steps;  // of all runs; small populations run several times
-  double cpu_s;              // spent inside the controller's calls, construction not included
+  std::int64_t agent_steps;  // of all runs; small populations are run several times
+  double cpu_s;              // in the controller's calls, without construction
   double construct_cpu_s;
   std::int64_t commits;
   double commit_p50_us, commit_p99_us, commit_max_us;
-  double bytes_fixed;      // what a controller of no agents holds on the heap …
-  double bytes_per_agent;  // … and every agent adds to it; NaN where malloc cannot tell
-  Step skew_max;           // largest step dispatched, less the floor at that time
+  double bytes_fixed;      // heap of a controller without agents
+  double bytes_per_agent;  // heap per additional agent; NaN if malloc does not report it
+  Step skew_max;           // maximum of a dispatched step minus the floor at that time
 };
 
-// Every agent walks one tile a step at random on a square. A cluster takes as long as the slowest
-// of its members' service times, drawn from a lognormal (mu 0, sigma 1); servers are unlimited.
-// Throws std::invalid_argument without agents or steps, and with more than ten or one million.
+// Every agent walks one random tile per step on a square. A cluster takes the longest service time
+// of its members, each drawn from a lognormal (mu 0, sigma 1); servers are unlimited. Throws
+// std::invalid_argument unless there are 1 to ten million agents and 1 to one million steps.
 ControllerBenchResult bench_controller(const Rule& rule, const Metric& metric,
                                        const ControllerBenchOptions& options);
 

@@ -1,4 +1,4 @@
-// How controllers are made. Each throws std::invalid_argument with one sentence on bad input.
+// Factories of controllers. Each throws std::invalid_argument with one sentence on bad input.
 #pragma once
 
 #include <memory>
@@ -11,28 +11,28 @@
 
 namespace metropolis {
 
-// The controller of `rule`: agent i starts at positions[i] before steps[i] (none given: step 0) and
-// stops before `target_step`. Unless `check_moves`, agents may jump further than `max_velocity`.
+// The controller of `rule`: agent i starts at positions[i] before steps[i] (empty: step 0) and
+// stops before `target_step`. Without `check_moves`, agents may jump further than `max_velocity`.
 std::unique_ptr<Controller> make_controller(const Rule& rule, const Metric& metric,
                                             double max_velocity,
                                             std::span<const Position> positions,
                                             std::span<const Step> steps, Step target_step,
                                             bool check_moves = true);
 
-// The controller of an explicit list of dependencies. With i = step * agents + agent, the agent's
-// partners at that step are partners[offsets[i], offsets[i + 1]). An agent may run a step when each
-// of its partners at that step and at the one before has committed every earlier step: agents that
-// meet are synchronised before and after. Every cluster is a single agent; positions are ignored.
+// The controller of explicit dependencies. With i = step * agents + agent, the agent's partners at
+// that step are partners[offsets[i], offsets[i + 1]). An agent may run a step once each of its
+// partners at that step and the previous one has committed every earlier step: agents that meet are
+// synchronised before and after. Every cluster is a single agent; positions are ignored.
 std::unique_ptr<Controller> make_graph_controller(AgentId agents, Step steps,
                                                   std::vector<std::int64_t> offsets,
                                                   std::vector<AgentId> partners);
 
-// What make_controller uses for an infinite radius: everybody is one cluster, from `step` on.
+// Used by make_controller for an infinite radius: all agents form one cluster, from `step` on.
 std::unique_ptr<Controller> make_barrier_controller(const Metric& metric, double max_velocity,
                                                     std::span<const Position> positions, Step step,
                                                     Step target_step, bool check_moves);
 
-// Puts the clusters from `first` on in the order every controller returns them.
+// Sorts the clusters from `first` on by (step, smallest agent), as controllers return them.
 void sort_clusters(Dispatches& out, std::size_t first);
 
 }  // namespace metropolis

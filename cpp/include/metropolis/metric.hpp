@@ -1,13 +1,13 @@
-// Metrics, the twins of metropolis/rules/metrics.py, which defines them.
+// Metrics; metropolis/rules/metrics.py is their specification.
 //
-// within(p, q, radius, reach): a walker at q, travelling at most `reach`, can come within `radius`
-// of p. perceives(p, q, radius): someone at p perceives what is at q. distance(p, q): a lower bound
-// with within(p, q, r, t) => distance(p, q) <= r + t, changed by at most v when p or q moves by v.
-// PLANAR: distance is never below the Chebyshev distance. stands(p): somebody can stand at p;
-// flaw(p) says why not.
+// within(p, q, radius, reach): a walker at q that travels at most `reach` can come within `radius`
+// of p. perceives(p, q, radius): an agent at p perceives q. distance(p, q): a lower bound with
+// within(p, q, r, t) => distance(p, q) <= r + t, changed by at most v when p or q moves by v.
+// PLANAR: distance is never below the Chebyshev distance. stands(p): p is a valid position;
+// flaw(p): the reason why not.
 //
-// Constructors check what they are given. The members of a metric do not: p and q stand, radius and
-// reach are numbers. What comes from outside goes through the functions at the end, which check.
+// Constructors check their arguments. Members do not: they require valid positions and radius and
+// reach that are not NaN. Input from outside goes through the functions at the end, which check.
 #pragma once
 
 #include <algorithm>
@@ -67,8 +67,8 @@ struct Manhattan : PlaneMetric {
   static bool perceives(Position p, Position q, double radius) { return within(p, q, radius, 0); }
 };
 
-// Fields computed on demand and forgotten all at once when they fill their memory. A copy of the
-// owner starts empty: every controller has its own.
+// Fields computed on demand, and all dropped at once when their memory is full. A copy starts
+// empty, so every controller has its own.
 template <class Field>
 class FieldStore {
  public:
@@ -77,9 +77,9 @@ class FieldStore {
   FieldStore(const FieldStore&) {}
   FieldStore& operator=(const FieldStore&) = delete;
 
-  // The field of `key`, empty when it is new or forgotten.
+  // The field of `key`, empty if new or dropped.
   Field& operator[](std::uint64_t key) { return fields_[key]; }
-  // To be called before a field grows by `bytes`; true when every field has been forgotten.
+  // Call it before a field grows by `bytes`; returns whether all fields were dropped.
   bool reserve(std::size_t bytes) {
     const bool full = bytes_ + bytes > BYTES_MAX;
     if (full) {
@@ -95,15 +95,15 @@ class FieldStore {
   std::size_t bytes_ = 0;
 };
 
-// A map of tiles on which one walks to a 4-neighbour in a step, round walls. Walks are measured
-// from a set of tiles, up to `horizon` steps, and kept. Not thread-safe.
+// A map of tiles and walls; a step leads to a 4-neighbour. Walking distances are measured from a
+// set of tiles, up to `horizon` steps, and cached. Not thread-safe.
 class Tiles {
  public:
-  static constexpr std::int64_t SIDE_MAX = 1'000'000;  // fits the key of a field
+  static constexpr std::int64_t SIDE_MAX = 1'000'000;  // fits into the key of a field
   static constexpr std::int64_t TILES_MAX = 1 << 30;   // indices of windows are int
 
-  // walls: height rows of width tiles, non-zero is a wall; horizon in steps, 1 to 250.
-  // Throws std::invalid_argument unless there is a tile and every argument is in its range.
+  // walls: height rows of width tiles, a wall is non-zero; horizon in steps, 1 to 250. Throws
+  // std::invalid_argument on an empty map or an argument out of range.
   Tiles(std::span<const std::uint8_t> walls, int width, int height, int horizon);
 
   bool stands(Position p) const;
@@ -113,7 +113,7 @@ class Tiles {
   struct Tile {
     int x, y;
   };
-  struct Walks {  // steps to the tiles of a window, FAR: more than `depth`
+  struct Walks {  // steps to the tiles of a window; FAR: more than `depth`
     int x0 = 0, y0 = 0, width = 0, height = 0, depth = 0;
     std::vector<std::uint8_t> steps;
 
@@ -135,11 +135,11 @@ class Tiles {
            static_cast<std::size_t>(t.x);
   }
   bool wall(Tile t) const { return (*walls_)[index(t)] != 0; }
-  // The walkable tiles of the square of `radius` round `centre`.
+  // The walkable tiles of the square of `radius` around `centre`.
   std::vector<Tile> square(Tile centre, int radius) const;
   // Steps from the nearest of `starts`, which lie within `radius` of `centre`, up to `depth`.
   Walks measure(Tile centre, int radius, const std::vector<Tile>& starts, int depth) const;
-  // The same, kept; starts() is asked for when it has not been measured as deep yet.
+  // The same, cached; calls starts() if it has not been measured that deep yet.
   template <class Starts>
   const Walks& kept(Tile centre, int radius, int depth, const Starts& starts) const;
 
@@ -152,7 +152,7 @@ class Tiles {
   mutable FieldStore<Walks> fields_;
 };
 
-// One distance for perception and movement: the length of the walk.
+// Perception and movement by walking distance.
 class Geodesic : public Tiles {
  public:
   static constexpr bool PLANAR = true;
@@ -164,13 +164,13 @@ class Geodesic : public Tiles {
   bool perceives(Position p, Position q, double radius) const { return within(p, q, radius, 0); }
 };
 
-// Perceives a Chebyshev square cut to the arena, moves by walking.
+// Perception is a Chebyshev square cut to the arena; movement is walking.
 class GenAgent : public Tiles {
  public:
   static constexpr bool PLANAR = true;
   static constexpr bool UNIFORM = false;       // the next step may lead through a door
-  static constexpr double VELOCITY_MAX = 100;  // walks of twice as many steps are counted in bytes
-  // arenas: as many as walls; equal numbers are one arena. Throws as Tiles does.
+  static constexpr double VELOCITY_MAX = 100;  // walks of twice as many steps fit a byte
+  // arenas: one number per tile; equal numbers are one arena. Throws like Tiles.
   GenAgent(std::span<const std::uint8_t> walls, std::span<const std::int32_t> arenas, int width,
            int height, double max_velocity, int horizon);
 
@@ -193,8 +193,8 @@ class Hops {
  public:
   static constexpr bool PLANAR = false;
   static constexpr bool UNIFORM = true;
-  // Node i's neighbours are neighbours[offsets[i], offsets[i + 1]); every edge at both ends.
-  // Throws std::invalid_argument otherwise.
+  // Node i's neighbours are neighbours[offsets[i], offsets[i + 1]); every edge is listed at both
+  // ends. Throws std::invalid_argument otherwise.
   Hops(std::vector<std::int64_t> offsets, std::vector<std::int32_t> neighbours);
 
   double distance(Position p, Position q) const {
@@ -219,28 +219,28 @@ class Hops {
   const std::shared_ptr<const Graph>& graph() const { return graph_; }
 
  private:
-  struct Field {  // a search from a node, as far as it has been needed
+  struct Field {  // a breadth-first search from a node, as far as needed so far
     std::unordered_map<std::int32_t, std::int32_t> hops;
     std::vector<std::int32_t> queue;
     std::size_t next = 0;
   };
-  // Infinite if there is no way, or if more than `most` hops are found to be needed.
+  // Infinite if unreachable, or if the search finds that it exceeds `most` hops.
   double distance(Position p, Position q, double most) const;
 
   std::shared_ptr<const Graph> graph_;
   mutable FieldStore<Field> fields_;
-  mutable std::size_t grown_ = 0;  // bytes by which fields grew since the store was told
+  mutable std::size_t grown_ = 0;  // bytes by which fields grew since the last reserve()
 };
 
 using Metric = std::variant<Chebyshev, Euclidean, Manhattan, Geodesic, GenAgent, Hops>;
 
-// The same for arguments that may be anything. They throw std::invalid_argument when nobody can
-// stand at p or q, and when radius, reach or their sum is NaN.
+// Checked variants. They throw std::invalid_argument when p or q is not a valid position, and when
+// radius, reach or their sum is NaN.
 bool within(const Metric& metric, Position p, Position q, double radius, double reach);
-// Whether someone at p[i] perceives what is at q[i], for equally many.
+// out[i]: whether an agent at p[i] perceives q[i]; p and q have equal lengths.
 void perceives(const Metric& metric, std::span<const Position> p, std::span<const Position> q,
                double radius, std::span<bool> out);
-// Why p is no valid place for an agent; nothing when it is one.
+// The reason why p is not a valid position; nullopt if it is valid.
 std::optional<std::string> flaw(const Metric& metric, Position p);
 
 }  // namespace metropolis

@@ -1,7 +1,7 @@
-// Where agents are in a graph: those of each node, found by walking outwards from a node.
+// An index of agents by graph node, searched breadth-first from a node.
 //
-// Serves the controller as CellGrid does in the plane. A search looks at the nodes within its
-// radius and at nothing else, however many agents there are.
+// The counterpart of CellGrid in the plane. A search visits only the nodes within its radius,
+// whatever the number of agents.
 #pragma once
 
 #include <cmath>
@@ -15,7 +15,7 @@
 
 namespace metropolis {
 
-// Agent has `step` and `next`, which belongs to the index.
+// Agent has `step` and `next`; the index owns `next`.
 template <class Agent>
 class NodeIndex {
  public:
@@ -41,7 +41,7 @@ class NodeIndex {
     agents[before].next = agents[id].next;
   }
 
-  // Visits every agent within `radius` hops of p for whom `matters(step, hops)` holds.
+  // Visits every agent within `radius` hops of p for which `matters(step, hops)` holds.
   template <class Matters, class Visit>
   void search(const std::vector<Agent>& agents, Position p, double radius, const Matters& matters,
               const Visit& visit) {
@@ -69,7 +69,7 @@ class NodeIndex {
     }
   }
 
-  // Calls visit(id, cell) for everybody; checks of tests.
+  // Calls visit(id, cell) for every agent; for tests.
   template <class Visit>
   void each(const std::vector<Agent>& agents, const Visit& visit) const {
     for (std::uint32_t cell = 0; cell < heads_.size(); ++cell) {
@@ -77,7 +77,7 @@ class NodeIndex {
     }
   }
 
-  // No bound is kept; checks of tests.
+  // Trivial, as no bound is kept; for tests.
   Step bound(std::uint32_t) const { return std::numeric_limits<Step>::min(); }
 
  private:

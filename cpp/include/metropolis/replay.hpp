@@ -1,13 +1,12 @@
-// Replays a trace: pumps a controller's commands through virtual LLM instances.
+// Replays a trace: runs a controller's commands on simulated LLM instances.
 //
-// 1. A dispatched cluster sends the calls of all its agents' current step, each when all its
-// parents
-//    have completed. Parents may be calls of other agents in the same step, in whichever cluster;
-//    as nobody waits for later steps, and parents form no cycle, these complete.
-// 2. An agent is through with its step when all its calls have completed, a cluster when all its
-//    agents are; then, and not before, the cluster commits and its agents move.
-// 3. Agent-steps without calls take no virtual time: what costs time is the LLM.
-// 4. What can be sent at the same instant is sent in the order of (step, agent, number).
+// 1. A dispatched cluster sends the calls of its agents' current step, each when all its parents
+//    have completed. Parents may be calls of other agents in the same step, in any cluster. They
+//    complete, because no agent waits for later steps and parents form no cycle.
+// 2. An agent finishes its step when all its calls have completed, a cluster when all its agents
+//    have; only then does the cluster commit and do its agents move.
+// 3. Agent-steps without calls take no virtual time: only LLM calls do.
+// 4. Calls that can be sent at the same instant are sent in the order of (step, agent, number).
 #pragma once
 
 #include <cstdint>
@@ -38,33 +37,32 @@ struct TraceView {
 };
 
 struct ReplayOptions {
-  bool step_priority = true;         // a request's priority is its step; otherwise first come
-  std::int64_t max_outstanding = 0;  // calls in flight at most; 0: no bound
+  bool step_priority = true;         // a request's priority is its step; otherwise FCFS
+  std::int64_t max_outstanding = 0;  // maximum number of calls in flight; 0: unlimited
 };
 
-// When each call was sent and completed, and where it ran; indexed like the trace's calls.
+// Times of sending and completion, and the instance, of each call; indexed like the trace's calls.
 struct Timeline {
   std::vector<double> sent_sim_s;
   std::vector<double> completed_sim_s;
   std::vector<std::int32_t> instance;
 };
 
-// Throws std::invalid_argument that names the column, and the call where there is one, unless the
-// columns agree in length, calls lie in the order of (step, agent), and parents lead back to calls
-// without any.
+// Throws std::invalid_argument that names the column, and the call if there is one, unless column
+// lengths agree, calls are sorted by (step, agent), and parents form no cycle.
 void check_trace(const TraceView& trace);
 
 class Replay {
  public:
-  // Everything is borrowed and must outlive the replay, and nobody else may use it. Throws
-  // std::invalid_argument for a trace that check_trace refuses, a controller of other agents or
-  // steps than the trace's, and instances with something to do.
+  // The arguments are borrowed, must outlive the replay, and must not be used elsewhere meanwhile.
+  // Throws std::invalid_argument for a trace that check_trace refuses, for a controller of other
+  // agents or steps than the trace's, and for instances that are not idle.
   Replay(const TraceView& trace, Controller& controller, InstancePool& instances,
          const ReplayOptions& options);
 
-  // Goes on until about `agent_steps` more have committed, at least 1; true when all have.
-  // Throws std::invalid_argument for what controller and instances refuse, and std::logic_error if
-  // nothing can ever happen again although agents have steps to run; it cannot go on after that.
+  // Runs until about `agent_steps` more have committed, at least 1; true when all have. Throws
+  // std::invalid_argument for errors of controller and instances, and std::logic_error if no event
+  // is left although agents have steps to run; it cannot continue after that.
   bool run(std::int64_t agent_steps);
 
   std::int64_t committed_agent_steps() const { return committed_; }
@@ -107,7 +105,7 @@ class Replay {
   std::vector<Step> step_of_;               // of each agent
   std::vector<std::int64_t> open_calls_;    // of each agent, in its current step
   std::vector<std::int32_t> open_parents_;  // of each call
-  // Calls that can be sent: smallest index first, that is by step, agent and number.
+  // Calls that can be sent, by index, which is the order of (step, agent, number).
   std::priority_queue<std::size_t, std::vector<std::size_t>, std::greater<>> offered_;
 
   Dispatches dispatches_;

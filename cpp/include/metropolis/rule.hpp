@@ -4,8 +4,8 @@
 namespace metropolis {
 
 // Agents of one step are coupled within couple_radius; an agent k > 0 steps ahead of another is
-// blocked by it within block_radius, given a reach of k * max_velocity. Infinite: everybody,
-// negative infinity: nobody. couple_radius <= block_radius.
+// blocked by it within block_radius, given a reach of k * max_velocity. Infinity means all agents,
+// negative infinity none. couple_radius <= block_radius.
 struct Rule {
   double couple_radius;
   double block_radius;

@@ -1,4 +1,4 @@
-// Runs a whole list of requests through virtual LLM instances.
+// Runs a list of requests on simulated LLM instances.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace metropolis {
 
-// Columns of n requests; the last three may be empty: priority 0, no prefix. A prefix is one
-// segment, as in traces; prefix_id -1: none.
+// Columns of n requests; the last three may be empty (priority 0, no prefix). A prefix is one
+// segment, as in traces; prefix_id -1 means none.
 struct Workload {
   std::span<const double> arrival_sim_s;  // ascending
   std::span<const std::int32_t> prompt_tokens;
@@ -30,8 +30,8 @@ struct WorkloadResult {
 };
 
 // With `concurrency` > 0 a request is held back while that many are outstanding (a closed loop).
-// Throws std::invalid_argument that names the row for columns of unequal length, arrivals that
-// descend, and requests no instance can serve; and for a negative concurrency.
+// Throws std::invalid_argument, with the row, on columns of unequal length, decreasing arrivals and
+// requests that no instance can serve; and on a negative concurrency.
 WorkloadResult run_workload(const Profile& profile, const InstancePoolOptions& options,
                             const Workload& workload, std::int64_t concurrency = 0);
 
