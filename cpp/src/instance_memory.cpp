@@ -139,8 +139,7 @@ void Engine::add_prefill(Slot slot, std::int64_t& budget, PrefillWork& work) {
 
 void Engine::start_decoding(Slot slot) {
   Sequence& sequence = slab_[slot];
-  const std::int64_t kv =
-      sequence.prefill_tokens();  // including the token that the next iteration writes
+  const std::int64_t kv = sequence.prefill_tokens();  // with the next iteration's token
   const std::int64_t period = profile_.block_tokens;
   const std::int64_t phase = ((kv - 1 - iteration_) % period + period) % period;
   sequence.phase = static_cast<std::int32_t>(phase);

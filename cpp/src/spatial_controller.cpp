@@ -102,8 +102,7 @@ void SpatialController<M>::validate() const {
         }
       }
       companion |= k == 0 && other.state == BLOCKED;
-      // It was not blocked when k - 1 steps ahead (not coupled, for k = 1); it moved at most v
-      // since.
+      // At k - 1 steps ahead it was not blocked (k = 1: not coupled); it moved at most v since.
       const double radius = (k == 1 ? rule_.couple_radius : rule_.block_radius) - velocity_;
       const bool too_close = M::UNIFORM ? within(agent, other, radius, (k - 1) * velocity_)
                                         : metric_.perceives(agent.position, other.position, radius);
