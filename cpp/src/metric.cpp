@@ -80,7 +80,8 @@ template <class M>
 void check_places(const M& metric, Position p, Position q) {
   for (const Position place : {p, q}) {
     if (metric.stands(place)) continue;
-    throw std::invalid_argument("nobody can stand at " + placed(place) + ": " + metric.flaw(place));
+    throw std::invalid_argument("no agent can stand at " + placed(place) + ": " +
+                                metric.flaw(place));
   }
 }
 

@@ -110,10 +110,10 @@ void SpatialController<M>::validate() const {
         fail(name(a) + " is ahead of " + name(b) + " and too close to it");
       }
     }
-    if (agent.state == CLEAR && !companion && !jumped_) fail(name(a) + " waits for nobody");
+    if (agent.state == CLEAR && !companion && !jumped_) fail(name(a) + " waits for no agent");
   }
   if (smallest != floor_ && !agents_.empty()) fail("the floor is wrong");
-  if (!running) fail("nobody runs and not everybody has finished");
+  if (!running) fail("no agent runs and not all have finished");
 }
 
 std::unique_ptr<Controller> make_controller(const Rule& rule, const Metric& metric,

@@ -151,7 +151,7 @@ class Gate:
             raise
 
     def leave(self, turn: Turn, tokens: int, cost: float, *, counted: bool = False) -> None:
-        """Return the turn: `tokens` and `cost` were used; `counted`: an answer tells so."""
+        """Return the turn: `tokens` and `cost` were used; `counted`: they come from an answer."""
         self.in_flight -= 1
         for budget, reserved, used in (
             (self.token_budget, turn.reserved.tokens_max, tokens),

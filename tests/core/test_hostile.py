@@ -109,7 +109,7 @@ def test_requests_of_somebody_else_are_told() -> None:
 @pytest.mark.parametrize("place", [(float("nan"), 0), (8, 0), (-1, 0), (0, 1), (1e300, 0)])
 def test_places_outside_a_graph(place: tuple[float, float]) -> None:
     metric = _core.hops_metric([0, 1, 2], [1, 0])
-    with pytest.raises(ValueError, match="nobody can stand at"):
+    with pytest.raises(ValueError, match="no agent can stand at"):
         metric.within((0, 0), place, 1, 0)
 
 
