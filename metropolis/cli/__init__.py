@@ -1,4 +1,4 @@
-"""The command line: `metropolis --help`. Each command lives beside what it configures."""
+"""The command line interface, `metropolis --help`. Each command has a module of its own."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ DEBUG = click.Option(
     is_flag=True,
     expose_value=False,
     callback=_set_debug,
-    help="Print the traceback of an error, too.",
+    help="Also print the traceback of an error.",
 )
 
 
 class LazyGroup(click.Group):
-    """Commands that are imported when they are asked for: name -> module with a `command`."""
+    """Commands imported on first use: name -> module with a `command`."""
 
     def __init__(self, name: str, modules: dict[str, str], summary: str) -> None:
         super().__init__(name, help=summary)
         self.modules = modules
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, for `--help`."""
+        """Return the names of all commands, sorted."""
         return sorted({*self.modules, *super().list_commands(ctx)})
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Import the command `name`; None when there is no such command."""
+        """Import the command `name`; return None for an unknown name."""
         if name not in self.modules:
             return super().get_command(ctx, name)
         command: click.Command = import_module(self.modules[name]).command
@@ -55,7 +55,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that `args` begin with; a name that is none is told with the nearest."""
+        """Resolve the first of `args`; the error for an unknown command suggests the nearest."""
         name = args[0]
         if not name.startswith("-") and self.get_command(ctx, name) is None:
             known = self.list_commands(ctx)
@@ -72,7 +72,7 @@ bench = LazyGroup(
         module.name.replace("_", "-"): f"metropolis.bench.{module.name}"
         for module in iter_modules(metropolis.bench.__path__)
     },
-    "Measure, and print ours beside what others report.",
+    "Run benchmarks and print the results beside published figures.",
 )
 cli = LazyGroup(
     "metropolis",
@@ -98,10 +98,10 @@ cli = click.version_option(package_name="metropolis")(cli)
 
 
 def main() -> None:
-    """Entry point; says what was wrong with the input in one sentence and exits with 2."""
+    """Entry point. Reports bad input in one sentence and exits with status 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that knows no µ still shows the rest
+            stream.reconfigure(errors="replace")  # for terminals whose encoding lacks µ
     settings = {"debug": False}
     try:
         status = cli.main(standalone_mode=False, obj=settings)
@@ -113,7 +113,7 @@ def main() -> None:
     except click.ClickException as error:
         _fail(error.format_message(), error.exit_code)
     except BrokenPipeError:
-        sys.stderr.close()  # the reader has seen enough; nothing is left to say
+        sys.stderr.close()  # the reader closed the pipe: suppress Python's own warning
         sys.exit(1)
     except Exception as error:
         sentence, status = _told(error)
@@ -126,7 +126,7 @@ def main() -> None:
 
 
 def _told(error: Exception) -> tuple[str | None, int]:
-    """What to say of `error`, and the exit status; None: it is a fault of ours."""
+    """Return the message for `error` and the exit status; no message for internal errors."""
     if (sentence := explanation_of(error)) is not None or isinstance(error, MetropolisError):
         return sentence or f"{error}", 2
     return (f"{error}", 1) if isinstance(error, OSError) else (None, 1)

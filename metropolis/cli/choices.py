@@ -1,4 +1,4 @@
-"""Choices of options that say what a misspelt one was meant to be."""
+"""Option choices whose errors suggest the nearest name."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ class NamedChoice(click.Choice[str]):
     """A choice among names."""
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
-        """All names, and the nearest."""
+        """Return click's message, with the nearest name as a suggestion."""
         message = super().get_invalid_choice_message(value, ctx).removesuffix(".")
         return message + did_you_mean(str(value), self.choices)

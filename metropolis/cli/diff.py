@@ -1,4 +1,4 @@
-"""`metropolis diff`: what two runs have not in common, in words."""
+"""`metropolis diff`: the differences between the histories of two runs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from metropolis.world.scenario import Scenario
 @click.option(
     "--trust",
     is_flag=True,
-    help="Run the worlds that the folders name, though you have not written these yourself.",
+    help="Run the worlds that the folders name, even if another user wrote the folders.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Who differs, from which step on, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print agents that differ, and since when.")
 def command(run: str, other: str, trust: bool, as_json: bool) -> None:
-    """Where the histories of RUN and OTHER part, whose lives differ, and what is told of one only.
+    """Compare the histories of RUN and OTHER: where they diverge, which agents differ, and how.
 
-    Sentences of RUN's story begin with -, of OTHER's with +.
+    Sentences found only in RUN's story begin with -, those found only in OTHER's with +.
     """
     folders = run_folder(run), run_folder(other)
     found = compare(*folders)

@@ -1,4 +1,4 @@
-"""`metropolis fork`: a what-if branch from the middle of a run, and on to its end."""
+"""`metropolis fork`: start a what-if branch at a step of a run, and run it to its end."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ PARAMETERS = [
         metavar="STEP",
         type=Integer(0),
         required=True,
-        help="The first step of the branch's own.",
+        help="The first step of the branch.",
     ),
     click.Option(
         ["--edit"],
         metavar="FILE.py[:FUNCTION]",
-        help="What is different from there on: a function, edit unless said otherwise, that "
-        "changes a metropolis.Moment.",
+        help="A function that edits the run at STEP through a metropolis.Moment. "
+        "[default FUNCTION: edit]",
     ),
     click.Option(
         ["--replay-llm"],
         is_flag=True,
-        help="Reuse the run's answers as long as agents ask the same.",
+        help="Reuse the run's answers to identical requests.",
     ),
     click.Option(
         ["--seed"],
         type=Integer(0, 2**63 - 1),
-        help="Of all randomness from there on. [default: as in RUN]",
+        help="Seed of all randomness from STEP on. [default: as in RUN]",
     ),
     click.Option(
         ["--out"],
@@ -67,12 +67,12 @@ def _fork(
     verify_steps: Step | None,
     **given: Any,
 ) -> int:
-    """Begin a branch of RUN at STEP, and run it to its end.
+    """Start a branch of RUN at STEP, and run it to its end.
 
-    RUN is a run's folder, or its name under runs/: finished, interrupted or under way; it is only
-    read. The branch has its first steps as its past. From there on it differs by what --edit
-    changes, by --seed, by another --llm or --model, or asks anew. Where RUN has no checkpoint, its
-    steps are run again from its own answers. Options left out are those of RUN.
+    RUN is a run's folder, or its name under runs/: finished, interrupted or in progress. It is only
+    read. The branch shares RUN's steps before STEP. From STEP on it differs by --edit, --seed,
+    --llm or --model, or by new answers. Steps since RUN's last checkpoint before STEP are run again
+    from RUN's own answers. Options that are not given are those of RUN.
     """
     origin = run_folder(run)
     changed = on_command_line(given)
@@ -82,13 +82,13 @@ def _fork(
     change = None if edit is None else _edit(edit)
     if (steps := options.last_step(scenario)) < at <= RunDirectory(origin).recorded:
         raise MetropolisError(f"the branch begins at step {at}; it cannot end at {steps}")
-    checked_backend(options, scenario)  # before there is a folder
+    checked_backend(options, scenario)  # before the folder is created
     open_server(options.store).close()
     folder = out or new_folder(options.world)
     kept = [step for step in RunDirectory(origin).checkpoints.steps() if step <= at]
     try:
         with progress_bar(at - max(kept, default=0), "steps", quiet=quiet) as (advance, describe):
-            describe("running again")
+            describe("replaying")
             fork(
                 origin,
                 scenario.world,

@@ -1,4 +1,4 @@
-"""`metropolis gateway`: one OpenAI-compatible server before many engines."""
+"""`metropolis gateway`: one OpenAI-compatible server in front of many engines."""
 
 from __future__ import annotations
 
@@ -17,60 +17,60 @@ from metropolis.policy.named import DISPATCHERS, POLICIES, named, names_of
 from metropolis.types import MetropolisError
 
 ALLOCATIONS = 10_000
-"""Between collections of garbage; a request makes some dozens that stay for a while."""
+"""Allocations between garbage collections; one request holds some dozens for a while."""
 
 
 @click.command(name="gateway")
 @click.option(
     "--engine", "engines", multiple=True, required=True, metavar="URL",
-    help="A server of models, like http://127.0.0.1:30000. SGLang (which needs "
+    help="URL of an engine, like http://127.0.0.1:30000. SGLang (which needs "
     "--enable-priority-scheduling) and vLLM (which needs --scheduling-policy priority) are "
     "recognised and get priorities; sglang:URL and vllm:URL name the kind. Repeat the option for "
-    "more engines, which must serve the same model.",
+    "more engines. All must serve the same model.",
 )  # fmt: skip
 @click.option(
     "--policy", default="kairos", show_default=True, metavar="NAME",
-    help=f"Who of those waiting goes first: {', '.join(names_of(POLICIES))}.",
+    help=f"Policy that orders waiting requests: {', '.join(names_of(POLICIES))}.",
 )  # fmt: skip
 @click.option(
     "--dispatcher", default="prefix", show_default=True, metavar="NAME",
-    help=f"To which engine: {', '.join(names_of(DISPATCHERS))}.",
+    help=f"Dispatcher that places requests on engines: {', '.join(names_of(DISPATCHERS))}.",
 )  # fmt: skip
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8000, show_default=True,
-    help="The port; 0 takes a free one.",
+    help="Port to listen on; 0 chooses a free one.",
 )  # fmt: skip
 @click.option(
     "--at-once", type=click.IntRange(1), default=256, show_default=True,
-    help="Requests an engine has at most; the others wait here.",
+    help="Maximum concurrent requests per engine; further ones wait in the gateway.",
 )  # fmt: skip
 @click.option(
     "--queue-limit", type=click.IntRange(1), default=10_000, show_default=True,
-    help="Requests that wait at most; more are answered with 429.",
+    help="Maximum waiting requests; further ones are answered with 429.",
 )  # fmt: skip
 @click.option(
     "--idle-s", type=click.FloatRange(0, min_open=True), default=60.0, show_default=True,
-    help="A program has ended when nothing has come of it for so many seconds.",
+    help="Seconds without a request after which a program has ended.",
 )  # fmt: skip
 @click.option(
     "--capacity-tokens", type=click.IntRange(1),
-    help="KV cache of one engine, for dispatchers that pack. [default: what the engines "
+    help="KV cache of one engine in tokens, for dispatchers that pack. [default: as the engines "
     f"report, or {CAPACITY_TOKENS}]",
 )  # fmt: skip
 @click.option(
     "--tokens-per-s", type=click.FloatRange(0, min_open=True),
     default=TOKENS_PER_S, show_default=True,
-    help="How fast one answer grows in a full batch, for dispatchers that pack.",
+    help="Decoding speed of one request in a full batch, for dispatchers that pack.",
 )  # fmt: skip
 @click.option(
     "--answer-limit", type=Size(), default="256MiB", show_default=True, metavar="SIZE",
-    help="The largest answer of an engine, streams excepted.",
+    help="Maximum size of an engine's answer; streams are exempt.",
 )  # fmt: skip
 @click.option(
     "--answer-s", type=click.FloatRange(0, min_open=True),
     default=LIMITS.time_s, show_default=True,
-    help="The longest that an engine may take for an answer, a stream included.",
+    help="Maximum seconds an engine may take for an answer, streams included.",
 )  # fmt: skip
 @front_options
 def command(
@@ -88,11 +88,11 @@ def command(
     answer_s: float,
     front: Front,
 ) -> None:
-    """Serve OpenAI's routes before the engines until SIGTERM or Ctrl-C.
+    """Serve OpenAI's routes in front of the engines until SIGTERM or Ctrl-C.
 
-    What has come by then is answered; a second signal waits no longer.
-    Names may carry options, and policies stand in a row: step:bucket=4, step+kairos.
-    Metrics are at /metrics, and which engines answer at /health.
+    Open requests are then answered; a second signal exits at once.
+    Names may carry options, and policies may be chained: step:bucket=4, step+kairos.
+    Metrics are at /metrics, the state of the engines at /health.
     """
     try:
         from metropolis.gateway.admission import Admission
@@ -124,7 +124,7 @@ def command(
         )
         await _signalled()
         click.echo(
-            f"answering what has come, open: {server.unanswered}; a second signal waits no longer",
+            f"answering what has come, open: {server.unanswered}; a second signal exits at once",
             err=True,
         )
         drained = asyncio.ensure_future(server.drain())
@@ -147,7 +147,7 @@ async def _signalled() -> None:
 
 
 def _leave_imports_alone() -> None:
-    """Collections that look through all modules held up whatever was in flight for 80 ms."""
+    """Exempt imported modules from garbage collection: scanning them stalls requests for 80 ms."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(ALLOCATIONS)

@@ -1,4 +1,4 @@
-"""Options of `metropolis gateway` that say what clients may take of it."""
+"""Options of `metropolis gateway` for client access and limits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEFAULTS = Limits()
 UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 FILES_KEPT = 64
-"""Open files that are no connections."""
+"""Reserve of open files that are not connections."""
 
 
 class Size(click.ParamType[int]):
@@ -30,7 +30,7 @@ class Size(click.ParamType[int]):
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Bytes."""
+        """Return the number of bytes."""
         if isinstance(value, int):
             return value
         written = re.fullmatch(r"([1-9]\d{0,11})\s?(|KiB|MiB|GiB)", value)
@@ -44,7 +44,7 @@ class Size(click.ParamType[int]):
 
 
 class Front(NamedTuple):
-    """What clients may do."""
+    """Limits, access and TLS for clients."""
 
     limits: Limits
     access: Access
@@ -53,44 +53,43 @@ class Front(NamedTuple):
 
 
 def front_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives `command`, which has a `host`, these options; it gets them as `front`."""
+    """Add these options to `command`, which has a `host`; it receives them as `front`."""
 
     @click.option(
         "--api-key-file", type=FILE, metavar="FILE",
-        help="A file with a tenant and a key in each line. Requests without one of the keys are "
-        "answered with 401; engines get the key in METROPOLIS_ENGINE_KEY. SIGHUP reads the file "
-        "again.",
+        help="File with a tenant and a key in each line. Requests without one of the keys are "
+        "answered with 401; engines get the key in METROPOLIS_ENGINE_KEY. SIGHUP reloads the file.",
     )  # fmt: skip
     @click.option(
         "--allow-host", "hosts", multiple=True, metavar="NAME",
-        help="A name by which requests may call this host, beside addresses, localhost and --host. "
-        "Repeat it for more.",
+        help="Host name that requests may use, besides addresses, localhost and --host. Repeat the "
+        "option for more.",
     )  # fmt: skip
     @click.option(
         "--allow-origin", "origins", multiple=True, metavar="ORIGIN",
-        help="Web pages that may use the gateway, like https://chat.example. Repeat it for more; "
-        "* allows all.",
+        help="Origin of web pages that may use the gateway, like https://chat.example. Repeat the "
+        "option for more; * allows all.",
     )  # fmt: skip
     @click.option(
         "--certificate", type=FILE, metavar="FILE",
-        help="Serve HTTPS with this certificate and its chain, as PEM.",
+        help="Serve HTTPS with this certificate and its chain (PEM).",
     )  # fmt: skip
     @click.option(
         "--certificate-key", type=FILE, metavar="FILE",
-        help="The key of the certificate, if it is not in the same file.",
+        help="Key of the certificate, if not in the same file.",
     )  # fmt: skip
     @click.option(
         "--body-limit", type=Size(), default="16MiB", show_default=True, metavar="SIZE",
-        help="A request's body at most, unpacked; larger ones are answered with 413.",
+        help="Maximum body of a request, decompressed; larger ones are answered with 413.",
     )  # fmt: skip
     @click.option(
         "--bodies-limit", type=Size(), default="1GiB", show_default=True, metavar="SIZE",
-        help="All bodies in memory together; beyond it requests are answered with 503.",
+        help="Maximum of all bodies in memory; beyond it requests are answered with 503.",
     )  # fmt: skip
     @click.option(
         "--connections-limit", type=click.IntRange(1), default=DEFAULTS.connections,
         show_default=True,
-        help="Connections of clients at most; beyond it the idlest and slowest are dropped.",
+        help="Maximum client connections; beyond it the idlest and slowest are dropped.",
     )  # fmt: skip
     @functools.wraps(command)
     def with_front(
@@ -107,13 +106,13 @@ def front_options(command: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         if bodies_limit < body_limit:
             raise MetropolisError(
-                f"--bodies-limit is {bodies_limit:,} bytes, less than one body may have; make it "
+                f"--bodies-limit is {bodies_limit:,} bytes, less than one body may have; set it to "
                 f"at least --body-limit, which is {body_limit:,}"
             )
         if api_key_file is None and not is_loopback(host):
             raise MetropolisError(
-                f"--host {host}: other machines may reach the gateway, and would need no key to "
-                "use its engines; name keys with --api-key-file, or listen at 127.0.0.1"
+                f"--host {host}: other machines may reach the gateway, and could use its engines "
+                "without a key; give --api-key-file, or listen on 127.0.0.1"
             )
         keys = None if api_key_file is None else Keys(api_key_file, tell)
         front = Front(
@@ -127,18 +126,18 @@ def front_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def tell(news: str) -> None:
-    """One line on standard error."""
+    """Print one line to standard error."""
     click.echo(news, err=True)
 
 
 def _tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
     if certificate is None:
         if key is not None:
-            raise MetropolisError("--certificate-key has no certificate; name it by --certificate")
+            raise MetropolisError("--certificate-key needs a certificate; give --certificate")
         return None
 
     def password() -> str:
-        raise MetropolisError(f"{key or certificate}: the key has a password; take it off")
+        raise MetropolisError(f"{key or certificate}: the key has a password; remove it")
 
     names = f"{certificate}" if key is None else f"{certificate}, {key}"
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -148,17 +147,17 @@ def _tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
         reason = error.reason or "no PEM"
         raise MetropolisError(f"{names}: no certificate with its key ({reason})") from None
     except OSError as error:
-        raise MetropolisError(f"{names}: {error.strerror}; write a PEM file") from None
+        raise MetropolisError(f"{names}: {error.strerror}; give a PEM file") from None
     return context
 
 
 def allow_connections(limits: Limits, engine_connections: int) -> None:
-    """Open as many files as this process may; say when that is less than the limits need."""
+    """Raise the limit of open files to its maximum; warn if that is too low for the limits."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     needed = limits.connections + engine_connections + FILES_KEPT
     if most != resource.RLIM_INFINITY and most < needed:
         tell(
-            f"this process may open {most} files, and {limits.connections} connections of clients "
-            f"with those to engines need {needed}; raise `ulimit -n` or lower --connections-limit"
+            f"this process may open {most} files; {limits.connections} client connections and "
+            f"those to engines need {needed}; raise `ulimit -n` or lower --connections-limit"
         )

@@ -1,4 +1,4 @@
-"""A run from the command line, to its end or until it is stopped, whichever command begins it."""
+"""Execute a run from the command line until it ends or is stopped; shared by the commands."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def go_on(
     as_json: bool,
     quiet: bool,
 ) -> int:
-    """Go on with the run in `folder`, with the options `changed`; returns the exit status.
+    """Continue the run in `folder` with the options `changed`; return the exit status.
 
-    `check` is what `verification` takes.
+    `check` holds the arguments of `verification`.
     """
     options = options_of(folder, changed, trust=trust)
     verify, scenario = verification(options, *check), options.scenario()
@@ -65,12 +65,12 @@ def go(
     as_json: bool,
     quiet: bool,
 ) -> int:
-    """Run `scenario`, tell its story, its summary and what `verify` finds.
+    """Run `scenario`; print its story, its summary and the result of `verify`.
 
     Returns the exit status.
     """
     steps = options.last_step(scenario)
-    backend = checked_backend(options, scenario)  # before there is a folder
+    backend = checked_backend(options, scenario)  # before the folder is created
     try:
         simulation, folder = _begun(options, scenario, backend, out, resume=resume, trust=trust)
     except UnwritableError as error:
@@ -80,7 +80,7 @@ def go(
     told = _tell(simulation.notes)
     try:
         for record in () if quiet else RunDirectory(folder).records(simulation.first_step):
-            scenario.story(record)  # told before; what it tells next depends on it
+            scenario.story(record)  # already printed; later sentences depend on it
         _live(simulation, scenario, steps, story_to_stderr=as_json, quiet=quiet)
     except (Exception, SystemExit) as error:
         sentence = explanation_of(error)
@@ -109,14 +109,14 @@ def go(
 
 
 def _tell(notes: Sequence[str]) -> int:
-    """Print what was damaged; how many sentences that takes."""
+    """Print notes on damaged files; return their number."""
     for note in notes:
         click.echo(f"metropolis: {note}", err=True)
     return len(notes)
 
 
 def on_command_line(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the options `given` that the user has written there."""
+    """Return the options of `given` that are set on the command line."""
     context = click.get_current_context()
     return {
         name: value
@@ -126,10 +126,10 @@ def on_command_line(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked_backend(options: RunOptions, scenario: Scenario) -> Backend:
-    """The model. Raises MetropolisError when there is no such one, or it does not answer."""
+    """Return the backend. Raises MetropolisError if it is unknown or does not answer."""
     backend = options.backend(scenario, lambda news: click.echo(f"metropolis: {news}", err=True))
     if not isinstance(backend, VirtualInstances):
-        asyncio.run(_check(options.backend(scenario)))  # the other's connections are the run's
+        asyncio.run(_check(options.backend(scenario)))  # not the run's own connections
     return backend
 
 
@@ -149,7 +149,7 @@ def _begun(
     resume: bool,
     trust: bool,
 ) -> tuple[Simulation, Path]:
-    """The run and its folder, of which nothing stays if it is new and cannot begin."""
+    """Create the run and its folder; clean up a new folder if the run cannot start."""
     was_there = out is not None and out.exists()
     was_empty = not was_there or (out is not None and not any(out.iterdir()))
     folder = out or new_folder(options.world)
@@ -174,7 +174,7 @@ def _begun(
             about=options.kept(folder) | {"agents": len(scenario.agents)},
         )
     except TakenError:
-        raise  # somebody was faster: what is there is theirs
+        raise  # another process took the folder: its files stay
     except BaseException:
         if was_empty and folder.exists():
             _empty(folder)
@@ -214,9 +214,9 @@ def _live(
 
 @contextmanager
 def ended_by_ctrl_c(finish: Callable[[], None]) -> Iterator[None]:
-    """The first Ctrl-C calls `finish`, a second one ends the process at once, as kill -9 does.
+    """Call `finish` at the first Ctrl-C; the second one ends the process at once, like kill -9.
 
-    Whatever else runs: no exception would end an agent that catches all, nor a thread.
+    An exception could not end an agent that catches all exceptions, nor a thread.
     """
 
     def end(_signal: int, _frame: FrameType | None) -> None:
@@ -237,4 +237,4 @@ def _end_at_once(_signal: int, _frame: FrameType | None) -> None:
 
 
 def _stands(step: Step, steps: Step, folder: Path) -> str:
-    return f"the run is at step {step} of {steps}; go on with: metropolis resume {folder}"
+    return f"the run is at step {step} of {steps}; continue with: metropolis resume {folder}"

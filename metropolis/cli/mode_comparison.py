@@ -17,7 +17,7 @@ from metropolis.world.base import World
 
 @dataclass(frozen=True)
 class Compared:
-    """In one mode."""
+    """The results of one mode."""
 
     mode: str
     makespan_sim_s: float
@@ -29,9 +29,9 @@ class Compared:
 def compared(
     trace: Trace, world: World, options: RunOptions, folder: Path
 ) -> tuple[Sequence[Compared], str | None]:
-    """The run in `folder` in every mode; else why not, if it has calls, and what would help.
+    """Replay the run in `folder` in every mode.
 
-    A run that has ended well stays so, whatever becomes of its comparison.
+    If that fails, return the reason and a remedy: a failed comparison does not fail the run.
     """
     if not len(trace.calls):
         return [], None

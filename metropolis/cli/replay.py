@@ -1,4 +1,4 @@
-"""`metropolis replay`: a trace through virtual LLM instances, in every mode."""
+"""`metropolis replay`: replay a trace on virtual LLM instances, in every mode."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from metropolis.trace.validate import place_in, validate_moves
 from metropolis.types import MetropolisError
 
 OUT_OF_ORDER = {"out_of_order": "versioned"}
-"""What live runs call a mode, and the rule they take for it."""
+"""Mode name of live runs -> the rule that it stands for."""
 COUNT_MAX = 1_000_000
 DISTANCE_MAX = 1e6
 TABLE_WIDTH = 80
@@ -47,7 +47,7 @@ class CommaSeparated(click.ParamType[list[Any]]):
         positive_int: bool = False,
         also: Mapping[str, str] | None = None,
     ) -> None:
-        """`also`: other names of choices."""
+        """`also` maps further names to choices."""
         self.choices, self.also = choices, also or {}
         self.positive_int = positive_int
 
@@ -74,7 +74,7 @@ class CommaSeparated(click.ParamType[list[Any]]):
 def _distance(
     _context: click.Context, _parameter: click.Parameter, value: float | None
 ) -> float | None:
-    if value is not None and not 0 <= value <= DISTANCE_MAX:  # not a number is refused as well
+    if value is not None and not 0 <= value <= DISTANCE_MAX:  # refuses nan, too
         raise click.BadParameter(f"{value} is not a number from 0 to {DISTANCE_MAX:g}")
     return value
 
@@ -113,11 +113,11 @@ def _distance(
     multiple=True,
     default=["step"],
     show_default=True,
-    help="Who of those that wait goes first, e.g. fcfs or step+kairos; may be repeated.",
+    help="Policy that orders waiting calls, like fcfs or step+kairos; may be repeated.",
 )
 @click.option(
     "--dispatcher",
-    help="Which instance takes a call, e.g. kairos. [default: the least used, as calls come]",
+    help="Dispatcher that places calls, like kairos. [default: the least used, as calls come]",
 )
 @click.option(
     "--profile",
@@ -128,7 +128,7 @@ def _distance(
 @click.option(
     "--metric",
     type=NamedChoice(METRICS),
-    help="How agents perceive and move; geodesic and genagent walk round the map's walls. "
+    help="How distance is measured; geodesic and genagent walk around the map's walls. "
     "[default: the trace's]",
 )
 @click.option("--radius", type=float, callback=_distance, help="Override the perception radius.")
@@ -156,17 +156,17 @@ def command(
     figures: Path | None,
     as_json: bool,
 ) -> None:
-    """Replay TRACE, a file or a run's folder, through virtual LLM instances and compare modes.
+    """Replay TRACE, a file or a run's folder, on virtual LLM instances and compare modes.
 
     All times are simulated (sim_s) by the instance model of --profile.
     """
     whole = read_trace(trace)
     setting = make_setting(whole, profile, metric, radius, velocity, prefix_reuse)
-    for count, policy in product(instances, policies):  # wrong names are told before long work
+    for count, policy in product(instances, policies):  # fail fast on wrong names
         plug_ins(policy, dispatcher, replace(setting, instances=count).fleet)
     replayed = replace(
         whole.meta, metric=setting.metric.name, max_velocity=setting.max_velocity
-    )  # what rules rely on must hold by what the options override, too
+    )  # moves must obey the overridden metric and velocity, too
     validate_moves(whole.positions, replayed, place_in(trace, whole.meta.agents))
     windows = [
         (text, cut_agents(cut_hours(whole, text), count))
@@ -216,7 +216,7 @@ def make_setting(
     velocity: float | None,
     prefix_reuse: bool,
 ) -> Setting:
-    """Combine what the trace says with what the options override."""
+    """Combine the settings of the trace with the options that override them."""
     meta = trace.meta if velocity is None else replace(trace.meta, max_velocity=velocity)
     if radius is not None:
         meta = replace(meta, perception_radius=radius, joint_radius=None)
@@ -224,7 +224,7 @@ def make_setting(
 
 
 def cut_hours(trace: Trace, hours: str) -> Trace:
-    """The stretch `hours`, like `12-13`, of the simulated day; `all` is the whole trace."""
+    """Return the part of the simulated day in `hours`, like `12-13`; `all` is the whole trace."""
     if hours == "all":
         return trace
     begins, ends = trace.hour_of_step(0), trace.hour_of_step(trace.steps)
@@ -248,17 +248,17 @@ def cut_hours(trace: Trace, hours: str) -> Trace:
 
 
 def cut_agents(trace: Trace, count: int) -> Trace:
-    """The first `count` agents."""
+    """Return the trace of the first `count` agents."""
     if count > trace.agents:
         raise MetropolisError(
-            f"--agents: {count} agents asked for, the trace has {trace.agents}; "
+            f"--agents: {count} is more than the {trace.agents} agents of the trace; "
             "`metropolis trace tile` makes a larger one"
         )
     return trace if count == trace.agents else trace.first_agents(count)
 
 
 def as_row(results: Sequence[ReplayResult], result: ReplayResult) -> dict[str, Any]:
-    """One object of the `--json` list."""
+    """Return one object of the `--json` list."""
     arrays = {k for k, v in vars(result).items() if isinstance(v, np.ndarray)}
     row = {k: v for k, v in vars(result).items() if k not in arrays}
     return row | {
@@ -272,7 +272,7 @@ def as_row(results: Sequence[ReplayResult], result: ReplayResult) -> dict[str, A
 def print_table(
     trace: Trace, graph: InteractionGraph, setting: Setting, results: Sequence[ReplayResult]
 ) -> None:
-    """The results of one window, with what they were measured on above."""
+    """Print the results of one window, below a description of its trace and settings."""
     tokens = trace.calls.prompt_tokens + trace.calls.output_tokens
     longest = critical_path(trace, graph, tokens.astype(np.float64))
     meta = trace.meta

@@ -1,4 +1,4 @@
-"""`metropolis resume`: on with a run that was stopped, or has come to its end."""
+"""`metropolis resume`: continue a run that was stopped or has finished."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from metropolis.types import Step
 
 
 def later_options() -> list[click.Parameter]:
-    """The options of `metropolis run` that may change in mid-run, without their defaults."""
+    """Return the options of `metropolis run` that may change mid-run, without their defaults."""
     fixed = {*BEGUN_WITH, "out", "resume", "estimate"}
     found = [copy(option) for option in run.params if option.name not in fixed]
     for option in found:
         assert isinstance(option, click.Option)
-        option.show_default = False  # what the run was told before
+        option.show_default = False  # the default is the run's former value
         option.help = (option.help or "").partition(" [default")[0]
     return found
 
@@ -33,11 +33,11 @@ def _resume(
     verify_steps: Step | None,
     **given: Any,
 ) -> int:
-    """Go on with RUN: a run's folder, or its name under runs/; or with the latest there.
+    """Continue RUN: a run's folder, or its name under runs/. The default is the latest run there.
 
-    However it ended, the history is equal to the uninterrupted one, and answers that were kept are
-    not bought again. Options count from here on; those left out stay as they were. Longer --hours
-    or --steps prolong a run that has come to its end.
+    The history equals that of an uninterrupted run, however the run ended, and stored answers are
+    not bought again. Options apply from here on; options that are not given keep their values.
+    Larger --hours or --steps extend a finished run.
     """
     folder = latest_folder(None) if run is None else run_folder(run)
     check = verify, verify_steps

@@ -1,4 +1,4 @@
-"""`metropolis run`: a world, live, to its end or until it is stopped; and on from there."""
+"""`metropolis run`: run a world live until it ends or is stopped, and resume it."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ REHEARSAL_WALL_S = 120.0
 
 
 class Integer(click.IntRange):
-    """An integer within a range, as errors call it."""
+    """An integer within a range; errors call it `integer`."""
 
     name = "integer"
 
 
 class Amount(click.FloatRange):
-    """A number within a range; unlike click's, never `nan`."""
+    """A number within a range; unlike click's type, it refuses `nan`."""
 
     name = "number"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """Check."""
+        """Convert and check the range."""
         number: float = super().convert(value, param, ctx)
         if number != number:
             self.fail(f"{value} is not in the range {self._describe_range()}", param, ctx)
@@ -61,7 +61,7 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
 
 @click.command(name="run")
 @click.argument("world", required=False)
-@click.option("--agents", type=_COUNT, help="How many. [default: the world's own number]")
+@click.option("--agents", type=_COUNT, help="Number of agents. [default: the world's own]")
 @click.option("--hours", type=_POSITIVE, help="Length in simulated hours.")
 @click.option("--steps", type=_COUNT, help="Length in steps. [default: the world's own]")
 @click.option("--mode", type=NamedChoice(LIVE_MODES), default="out_of_order", show_default=True)
@@ -70,29 +70,29 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
     type=NamedChoice(LIVE_RULES),
     default="versioned",
     show_default=True,
-    help="What out_of_order waits for.",
+    help="Dependency rule of out_of_order.",
 )
 @click.option(
     "--llm",
     metavar="SPEC",
     default="scripted",
     show_default=True,
-    help="The model: the URL of a server, sglang:URL, openai:URL, vllm:URL, replay:JOURNAL of a "
-    "former run, or the world's own offline author.",
+    help="The model: the URL of a server, sglang:URL, openai:URL, vllm:URL, replay:JOURNAL of an "
+    "earlier run, or scripted: the world's own offline author.",
 )
-@click.option("--model", metavar="NAME", help="Which of the server's models.")
+@click.option("--model", metavar="NAME", help="Model name, if the server has several.")
 @click.option(
     "--llm-seed/--no-llm-seed",
     default=True,
     show_default=True,
-    help="Whether calls carry sampling seeds, which some servers do not support.",
+    help="Send sampling seeds with calls; some servers do not support them.",
 )
 @click.option(
     "--engine",
     metavar="URL",
     multiple=True,
-    help="In place of --llm: a server behind a gateway in this process, as metropolis gateway "
-    "takes it; repeat it for more.",
+    help="Instead of --llm: an engine behind a gateway in this process, as for metropolis gateway. "
+    "Repeat the option for more.",
 )
 @click.option(
     "--policy", default="kairos", show_default=True,
@@ -113,17 +113,17 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
     metavar="[RUN]",
     is_flag=False,
     flag_value=LATEST,
-    help="Go on with RUN, or with the latest of WORLD under runs/, as `metropolis resume` does.",
+    help="Continue RUN, or the latest run of WORLD under runs/, like `metropolis resume`.",
 )
 @click.option(
     "--trust",
     is_flag=True,
-    help="Resume a run whose folder another user wrote, or that was changed. The code that it "
-    "names is run, and the addresses that it names get your keys.",
+    help="Resume a run whose folder another user wrote, or which was changed. The code it names is "
+    "executed, and the addresses it names receive your keys.",
 )
-@click.option("--estimate", is_flag=True, help="Say what the run would take, and do not run.")
+@click.option("--estimate", is_flag=True, help="Estimate calls, tokens and time; do not run.")
 @click.option("--json", "as_json", is_flag=True, help="End with the summary as a JSON object.")
-@click.option("--quiet", is_flag=True, help="Tell no story and show no progress.")
+@click.option("--quiet", is_flag=True, help="Print no story and no progress.")
 @click.option(
     "--profile",
     default="llama-3-8b/l4",
@@ -135,54 +135,54 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
     type=Integer(1, 100_000),
     default=1,
     show_default=True,
-    help="How many simulated instances.",
+    help="Number of simulated instances.",
 )
-@click.option("--concurrency", type=_COUNT, default=1024, show_default=True, help="Calls at once.")
+@click.option("--concurrency", type=_COUNT, default=1024, show_default=True, help="Maximum calls.")
 @click.option(
-    "--timeout", type=_POSITIVE, default=300, show_default=True, help="Seconds for an answer."
+    "--timeout", type=_POSITIVE, default=300, show_default=True, help="Seconds for one answer."
 )
 @click.option(
     "--patience",
     type=Amount(0, 1e9),
     default=PATIENCE_S,
     show_default=True,
-    help="Seconds to wait for a server that is away in mid-run.",
+    help="Seconds to wait for a server that is unreachable mid-run.",
 )
-@click.option("--requests-per-minute", type=_COUNT, help="As the server's owner allows.")
-@click.option("--tokens-per-minute", type=_COUNT, help="As the server's owner allows.")
-@click.option("--max-tokens", type=_COUNT, help="Stop before the run has used more, in all.")
-@click.option("--max-cost", type=_POSITIVE, help="Stop before the run has cost more, in all.")
-@click.option("--price-in", type=Amount(0, 1e9), help="Of a million prompt tokens.")
-@click.option("--price-out", type=Amount(0, 1e9), help="Of a million output tokens.")
+@click.option("--requests-per-minute", type=_COUNT, help="Rate limit of the server.")
+@click.option("--tokens-per-minute", type=_COUNT, help="Rate limit of the server.")
+@click.option("--max-tokens", type=_COUNT, help="Stop before the run uses more tokens in total.")
+@click.option("--max-cost", type=_POSITIVE, help="Stop before the run costs more in total.")
+@click.option("--price-in", type=Amount(0, 1e9), help="Price of a million prompt tokens.")
+@click.option("--price-out", type=Amount(0, 1e9), help="Price of a million output tokens.")
 @click.option(
     "--checkpoint-minutes",
     type=Amount(0, 1e6),
     default=3,
     show_default=True,
-    help="How often to write down where everybody is.",
+    help="Minutes between checkpoints.",
 )
 @click.option(
     "--store",
     metavar="STORE",
     default="memory",
     show_default=True,
-    help=f"Where the run is kept: {FORMS}, whatever METROPOLIS_STORE says. Beyond memory nothing "
-    "has virtual time.",
+    help=f"Where the run's state lives: {FORMS}; METROPOLIS_STORE is ignored. Only memory has "
+    "virtual time.",
 )
 @click.option(
     "--workers",
     metavar="N|ray|ray:N",
     default="1",
     show_default=True,
-    help="Of a run in a store: how many in this process, or on Ray; ray: one for every CPU.",
+    help="Workers of a run in a store, in this process or on Ray; ray: one per CPU.",
 )
-@click.option("--ray-address", help="Of a Ray cluster. [default: one of this machine's own]")
+@click.option("--ray-address", help="Address of a Ray cluster. [default: start one locally]")
 @click.option(
     "--lease",
     type=Amount(min=0.1, max=1e6),
     default=LEASE_S,
     show_default=True,
-    help="Of a run in a store: after so many seconds of silence somebody counts as dead.",
+    help="For a run in a store: seconds of silence after which a process counts as dead.",
 )
 @click.option(
     "--stall",
@@ -190,8 +190,8 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
     type=Amount(0, 1e9),
     default=STALL_S,
     show_default=True,
-    help="Name an agent on standard error after so many seconds without progress and without a "
-    "call under way; 0: never.",
+    help="Name an agent on standard error after this many seconds without progress or a call in "
+    "flight; 0: never.",
 )
 @verify_options
 @click.option("--keep-text", is_flag=True, help="Keep prompts and answers in the trace.")
@@ -209,20 +209,20 @@ def command(
 ) -> int:
     """Run WORLD live: an installed world, or FILE.py with a function make.
 
-    Without --llm everything is offline: the world's own author writes, and the latency of its
-    answers is that of simulated instances. A run survives Ctrl-C and kill -9; `metropolis resume`
-    goes on with a history equal to the uninterrupted one. Exit status: 0 finished, 2 bad input or
-    a model that fails, 3 stopped by the budget, 4 not what --verify makes of it, 130 interrupted.
+    Without --llm the run is offline: the world's own author answers, and simulated instances give
+    the latency. A run survives Ctrl-C and kill -9: `metropolis resume` continues it with the
+    history of an uninterrupted run. Exit status: 0 finished, 2 bad input or a failing model,
+    3 budget exhausted, 4 --verify found a difference, 130 interrupted.
     """
     if resume is not None:
         if out is not None or estimate:
-            raise click.UsageError("a run goes on in its folder; leave out --out and --estimate")
+            raise click.UsageError("a run is resumed in its folder; omit --out and --estimate")
         folder = latest_folder(world) if resume == LATEST else run_folder(resume)
         changed = on_command_line(given) | ({} if world is None else {"world": whole_name(world)})
         how = {"trust": trust, "as_json": as_json, "quiet": quiet}
         return go_on(folder, changed, (verify, verify_steps), **how)
     if world is None:
-        raise click.UsageError("say which world to run, smallville for instance")
+        raise click.UsageError("name a world to run, for example smallville")
     options = RunOptions(whole_name(world), **given)
     refuse_unheeded(options, on_command_line(given))
     scenario = options.scenario()
@@ -235,13 +235,13 @@ def command(
 
 
 def _rehearse(scenario: Scenario, steps: Step, options: RunOptions, *, quiet: bool) -> Estimate:
-    """An estimate from as much of a rehearsal as REHEARSAL_WALL_S and the user's patience allow."""
+    """Estimate from a rehearsal that ends after REHEARSAL_WALL_S or at Ctrl-C."""
     began, stop = time.monotonic(), Event()
     with (
         progress_bar(steps, "steps", quiet=quiet) as (advance, describe),
         ended_by_ctrl_c(stop.set),
     ):
-        describe("rehearsing; Ctrl-C: enough")
+        describe("rehearsing; Ctrl-C ends it")
         return estimate_run(
             scenario,
             steps,

@@ -1,4 +1,4 @@
-"""What `metropolis run` was told: kept in run.json, for whoever goes on with the run."""
+"""The options of `metropolis run`, kept in run.json to resume the run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from metropolis.world.scenario import Scenario, make_scenario
 
 RUNS = Path("runs")
 BEGUN_WITH = ("world", "agents", "seed")
-"""What a resumed run cannot change: its past depends on it."""
+"""Options that a resumed run cannot change: its history depends on them."""
 
 
 @dataclass(frozen=True)
@@ -78,27 +78,27 @@ class RunOptions:
             raise MetropolisError("give either --hours or --steps, not both")
         if self.engine and (self.llm != "scripted" or self.store != MEMORY):
             raise MetropolisError(
-                "--engine puts a gateway into this process: leave out --llm and --store, or start "
+                "--engine runs a gateway in this process: omit --llm and --store, or start "
                 "`metropolis gateway` and give its URL to --llm"
             )
         if (self.price_in is None) != (self.price_out is None):
             raise MetropolisError("give both --price-in and --price-out, or neither")
         if self.max_cost is not None and self.prices is None:
             raise MetropolisError(
-                "--max-cost needs --price-in and --price-out, what a million tokens cost"
+                "--max-cost needs --price-in and --price-out, the prices of a million tokens"
             )
-        load_profile(self.profile)  # a run compares its modes when it has ended
+        load_profile(self.profile)  # fail fast: the mode comparison at the end needs it
         check_workers(self.workers, stored=self.store != MEMORY)
         if self.store == MEMORY and self.workers != "1":
             raise MetropolisError(
-                f"{self.workers} workers need a store, where they find their work; name one with "
-                "--store, or leave out --workers"
+                f"{self.workers} workers need a store to share their work; name one with "
+                "--store, or omit --workers"
             )
 
     def kept(self, folder: Path) -> dict[str, Any]:
-        """The options as run.json in `folder` keeps them: without passwords.
+        """Return the options as run.json in `folder` keeps them: without passwords.
 
-        Of files the whole path is kept, but of a store within `folder` the path from there.
+        Paths are absolute, except that of a store within `folder`, which is relative to it.
         """
         engines = tuple(map(without_secrets, self.engine))
         llm, store = without_secrets(self.llm), kept_address(self.store, folder)
@@ -107,25 +107,26 @@ class RunOptions:
 
     @property
     def prices(self) -> Prices | None:
-        """What tokens cost; None when it was not said."""
+        """The prices of tokens; None if not given."""
         if self.price_in is None or self.price_out is None:
             return None
         return Prices(self.price_in, self.price_out)
 
     def scenario(self) -> Scenario:
-        """The world that is to run; MetropolisError when there is none."""
+        """Make the world to run. Raises MetropolisError if it does not exist."""
         return make_scenario(self.world, agents=self.agents, seed=self.seed)
 
     def last_step(self, scenario: Scenario) -> Step:
-        """How many steps the run is to have."""
+        """Return the number of steps the run has at its end."""
         if self.hours is not None:
             return ceil(self.hours * 3600 / scenario.world.step_s - 1e-9)
         return scenario.steps if self.steps is None else self.steps
 
     def backend(self, scenario: Scenario, said: Callable[[str], None] = lambda _: None) -> Backend:
-        """The model; one that answers at once gets the latency of simulated instances.
+        """Make the backend; offline ones get the latency of simulated instances.
 
-        Not in a store: virtual time is one process's own. `said` is told news of engines.
+        Runs in a store have no virtual time, which is local to a process. `said` receives news of
+        engines.
         """
         if self.engine:
             fleet = Fleet(len(self.engine), CAPACITY_TOKENS, TOKENS_PER_S)
@@ -141,17 +142,17 @@ class RunOptions:
             return backend
         if self.requests_per_minute is not None or self.tokens_per_minute is not None:
             raise MetropolisError(
-                "limits per minute are for servers, and no server is asked here; give --llm URL"
+                "limits per minute are for servers, and this run uses none; give --llm URL"
             )
         return VirtualInstances(backend, load_profile(self.profile), self.instances)
 
     def client(self, backend: Backend) -> Client:
-        """The way to `backend`, within the limits asked for."""
+        """Make a client of `backend` with the limits of these options."""
         simulated = isinstance(backend, VirtualInstances)
         return Client(
             backend,
             concurrency=self.concurrency,
-            timeout_s=inf if simulated else self.timeout,  # no virtual second is one of waiting
+            timeout_s=inf if simulated else self.timeout,  # virtual time has no timeouts
             patience_s=self.patience,
             requests_per_minute=self.requests_per_minute,
             tokens_per_minute=self.tokens_per_minute,
@@ -163,10 +164,10 @@ class RunOptions:
 
 
 def options_of(folder: Path, changed: Mapping[str, Any], *, trust: bool) -> RunOptions:
-    """The options of the run in `folder`, but for those `changed` on the command line.
+    """Return the options of the run in `folder`, updated by those `changed` on the command line.
 
-    Raises MetropolisError when there is no such run or its past would change, and when this user
-    has not written the folder and does not `trust` what it names.
+    Raises MetropolisError if there is no such run, if its history would change, or if another user
+    wrote the folder and `trust` is not set.
     """
     directory = RunDirectory(folder)
     kept = directory.read()["about"]
@@ -174,19 +175,19 @@ def options_of(folder: Path, changed: Mapping[str, Any], *, trust: bool) -> RunO
     known = {field.name for field in fields(RunOptions)}
     if set(kept) != known:
         raise MetropolisError(
-            f"{folder}: was not begun by `metropolis run` of this release; resume it in Python, "
+            f"{folder}: was not started by `metropolis run` of this release; resume it in Python, "
             "with Simulation(…, resume=True)"
         )
     for name in BEGUN_WITH:
         if name in changed and changed[name] != kept[name]:
             raise MetropolisError(
                 f"{folder}: its {name} is {kept[name]}, and {changed[name]} would be another run; "
-                "begin that with `metropolis run`"
+                "start that with `metropolis run`"
             )
     if {"hours", "steps"} & set(changed):
         kept |= {"hours": None, "steps": None}
     if changed.get("store") == MEMORY:
-        kept["workers"] = "1"  # the others were the store's
+        kept["workers"] = "1"  # more workers need a store
     try:
         options = msgspec.convert(kept | dict(changed), RunOptions)
         _check_ranges(kept)
@@ -205,7 +206,7 @@ def options_of(folder: Path, changed: Mapping[str, Any], *, trust: bool) -> RunO
 
 
 def _check_ranges(kept: Mapping[str, Any]) -> None:
-    """Raise click.BadParameter when `metropolis run` would not take what is `kept`."""
+    """Raise click.BadParameter if `metropolis run` would refuse the `kept` options."""
     run = cli.get_command(click.Context(cli), "run")
     assert run is not None
     context = click.Context(run)
@@ -215,17 +216,17 @@ def _check_ranges(kept: Mapping[str, Any]) -> None:
 
 
 def refuse_unheeded(options: RunOptions, told: Container[str]) -> None:
-    """Raise MetropolisError on an option that the user has `told` and that means nothing here."""
+    """Raise MetropolisError if one of the options `told` by the user would have no effect."""
     for name, group in (("policy", POLICIES), ("dispatcher", DISPATCHERS)):
         if name in told and not options.engine:
-            named(group, getattr(options, name))  # a wrong name is told first
+            named(group, getattr(options, name))  # report a wrong name first
             raise MetropolisError(
                 f"--{name} is for a gateway in this process; name its engines with --engine"
             )
 
 
 def whole_name(world: str) -> str:
-    """`world`, a path made absolute: a run may be resumed from elsewhere."""
+    """Make `world` absolute if it is a path: a run may be resumed from another directory."""
     if ".py" not in world and "/" not in world:
         return world
     path, mark, function = world.rpartition(".py") if ".py" in world else (world, "", "")
@@ -233,17 +234,17 @@ def whole_name(world: str) -> str:
 
 
 def _whole_plug_in(name: str) -> str:
-    """A policy or dispatcher in a Python file: resumed from elsewhere it is the same file."""
+    """Make paths of policies and dispatchers in Python files absolute."""
     return "+".join(whole_name(part) if ".py" in part else part for part in name.split("+"))
 
 
 def new_folder(world: str) -> Path:
-    """The next free `runs/WORLD-N`, made."""
+    """Create the next free folder `runs/WORLD-N`."""
     name = _short(world)
     try:
         RUNS.mkdir(exist_ok=True)
         number = max((n for _, n in _runs(name)), default=0) + 1
-        while True:  # another run may begin at the same moment
+        while True:  # another run may start concurrently
             folder = RUNS / f"{name}-{number}"
             try:
                 folder.mkdir()
@@ -253,19 +254,19 @@ def new_folder(world: str) -> Path:
                 return folder
     except OSError as error:
         raise MetropolisError(
-            f"no folder for the run's files can be made in {RUNS.resolve()}: {error.strerror}; "
+            f"cannot create a folder for the run in {RUNS.resolve()}: {error.strerror}; "
             "name another one with --out"
         ) from None
 
 
 def run_folder(run: str) -> Path:
-    """The folder `run`, or the one of that name under `runs/`."""
+    """Return the folder `run`, or the one of that name under `runs/`."""
     folder, known = Path(run), RUNS / run
     return known if known.is_dir() and not (folder / "run.json").exists() else folder
 
 
 def latest_folder(world: str | None) -> Path:
-    """The folder of the run begun or resumed last under `runs/`, of `world` if given."""
+    """Return the folder of the last started or resumed run under `runs/`, of `world` if given."""
     name = None if world is None else _short(world)
     found = [folder for folder, _ in _runs(name) if (folder / "run.json").exists()]
     if not found:
@@ -281,7 +282,7 @@ def _short(world: str) -> str:
 
 
 def _runs(name: str | None) -> list[tuple[Path, int]]:
-    """The folders and numbers of the runs of `name`; None: of every world."""
+    """Return the folders and numbers of the runs of `name`; None: of every world."""
     runs = []
     for folder in RUNS.iterdir() if RUNS.is_dir() else ():
         world, _, number = folder.name.rpartition("-")

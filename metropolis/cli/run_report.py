@@ -1,4 +1,4 @@
-"""What `metropolis run` says at its end: a table for people, an object for programs."""
+"""The summary at the end of `metropolis run`: a table, or a JSON object."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from metropolis.world.scenario import Scenario
 
 WIDTH = 80
 COMPARED_ROWS = 250_000
-"""Agent-steps to compare at most: a day of 25 agents in steps of 10 s."""
+"""Maximum agent-steps to compare: a day of 25 agents in steps of 10 s."""
 COMPARED_CALLS = 20_000
-"""Calls to compare at most."""
+"""Maximum calls to compare."""
 
 
 @dataclass(frozen=True)
 class Function:
-    """What the calls of one function used, in all steps so far."""
+    """Usage of the calls of one function, over all steps so far."""
 
     calls: int
     prompt_tokens: int
@@ -47,20 +47,20 @@ class Function:
 
 @dataclass(frozen=True)
 class Bought:
-    """All answers paid for, in all starts of the run; steps that were not committed have some."""
+    """All answers paid for, over all starts of the run, uncommitted steps included."""
 
     answers: int
     prompt_tokens: int
     output_tokens: int
     lost_tokens: int
-    """At most, for attempts of this start without an answer."""
+    """Upper bound, for attempts of this start that got no answer."""
     cost: float | None
     """Lost tokens included."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A run as far as it has come."""
+    """The state of a run at its last step."""
 
     world: str
     agents: int
@@ -78,33 +78,33 @@ class Summary:
     stopped: str | None
     history_sha256: str
     verified: Verified | None
-    """What `--verify` has found; None: it was not asked for."""
+    """The result of `--verify`; None without it."""
     calls: int
-    """In the history, as are tokens and cost."""
+    """In the history, like tokens and cost."""
     prompt_tokens: int
     output_tokens: int
     cost: float | None
     bought: Bought
     usage: Mapping[str, Function]
     reused: int
-    """Answers that came from the journal: they had been paid for before."""
+    """Answers from the journal, paid for before."""
     retries: int
     simulated: bool
     """Whether the latency of calls, and so the makespan, is simulated."""
     makespan_s: float
     """Since the run began: sim_s if simulated, otherwise wall_s; a resumed run's has gaps."""
     wall_s: float
-    """Of this start."""
+    """Wall time of this start."""
     profile: str
     instances: int
     comparison: Sequence[Compared]
     """Always simulated; empty for a run without calls."""
     no_comparison: str | None
-    """Why there is none although there are calls, and how to get one."""
+    """Why a run with calls has no comparison, and how to get one."""
     compared_from: Step
-    """The first step that `comparison` tells of: of a long run it tells of the end."""
+    """The first step of `comparison`, which covers only the end of a long run."""
     lineage: Sequence[Origin]
-    """Of a branch: the run it has left, after those that one has."""
+    """The ancestors of a branch, the run it branched from last."""
     out: str
     paths: Mapping[str, str]
 
@@ -117,7 +117,7 @@ def summary_of(
     folder: Path,
     verified: Verified | None,
 ) -> Summary:
-    """Everything there is to say of `result`, whose files are in `folder`."""
+    """Summarise `result`, whose files are in `folder`."""
     first, trace = result.recorded.last(COMPARED_ROWS, COMPARED_CALLS)
     comparison, no_comparison = compared(trace, scenario.world, options, folder)
     usage = _usage(result, options)
@@ -184,12 +184,12 @@ def _cost(options: RunOptions, prompt_tokens: int, output_tokens: int) -> float 
 
 
 def write_json(content: Summary | Estimate) -> None:
-    """As one object, the last thing on standard output."""
+    """Print `content` as one JSON object, the last output."""
     click.echo(json.dumps(asdict(content), indent=2, ensure_ascii=False))
 
 
 def print_summary(run: Summary) -> None:
-    """The run for people."""
+    """Print the summary of a run as text."""
     console = _console()
     how = run.mode if run.rule is None else f"{run.mode} ({run.rule})"
     console.print(
@@ -218,8 +218,7 @@ def print_summary(run: Summary) -> None:
         console.print(f"\nThe run took {_seconds(run.makespan_s)} s of wall time.")
     if run.comparison:
         console.print(
-            f"\nWhat out-of-order execution buys: {_which(run)}, simulated on "
-            f"{where} in every mode."
+            f"\nGain of out-of-order execution: {_which(run)}, simulated on {where} in every mode."
         )
         console.print(_comparison_table(run.comparison))
     if run.no_comparison:
@@ -238,21 +237,21 @@ def _which(run: Summary) -> str:
 
 
 def _bought_beside(run: Summary) -> str | None:
-    """What was bought beside what is in the history; None: nothing."""
+    """Describe the purchases if they differ from the history; None otherwise."""
     bought, tokens = run.bought, (run.prompt_tokens, run.output_tokens)
     if (bought.prompt_tokens, bought.output_tokens) == tokens and not bought.lost_tokens:
         return None
     cost = "" if bought.cost is None else f", cost {bought.cost:,.4f}"
     lost = f"; {bought.lost_tokens:,} tokens, at most, without an answer" * bool(bought.lost_tokens)
     return (
-        f"\nThat is in the history. Bought in all: {bought.answers:,} answers, "
+        f"\nThis is the history. Bought in total: {bought.answers:,} answers, "
         f"{bought.prompt_tokens:,} prompt tokens, {bought.output_tokens:,} output tokens"
         f"{lost}{cost}."
     )
 
 
 def print_estimate(found: Estimate) -> None:
-    """The estimate for people, with how it was made."""
+    """Print an estimate as text, with its method."""
     console = _console()
     console.print(
         f"{found.world}: {found.agents:,} agents, {found.steps:,} steps "
@@ -261,11 +260,11 @@ def print_estimate(found: Estimate) -> None:
     part = (
         "all of it"
         if found.rehearsed_steps == found.steps
-        else f"its first {found.rehearsed_steps:,} steps, the rest taken to be like them"
+        else f"its first {found.rehearsed_steps:,} steps, the rest extrapolated"
     )
     console.print(
         f"Rehearsed with the offline author in {found.rehearsal_wall_s:.1f} s: {part}. A real "
-        "model's answers differ in length, and what follows from them differs too.\n"
+        "model's answers differ in length and in their consequences.\n"
     )
     table = _table(
         "function", "calls", "prompt\ntokens", "output\ntokens", "output tokens\nat most"
@@ -283,15 +282,15 @@ def print_estimate(found: Estimate) -> None:
 
 
 def clock(world: World, step: Step) -> str:
-    """The simulated time at which `step` begins."""
+    """Return the simulated time at which `step` begins."""
     return (world.start + timedelta(seconds=step * world.step_s)).strftime("%H:%M")
 
 
 def story_line(world: World, step: Step, sentence: str, mark: str = "") -> str:
-    """`sentence` after the simulated time at which `step` begins, as wide as the terminal.
+    """Format `sentence` after the simulated time of `step`, wrapped to the terminal's width.
 
-    One that begins with spaces belongs to the one before and has no time of its own. All lines
-    begin with `mark`.
+    A sentence that begins with spaces continues the one before and gets no time. All lines begin
+    with `mark`.
     """
     first, indent = f"{clock(world, step)}  ", " " * 7
     if sentence.startswith(" "):
@@ -302,7 +301,7 @@ def story_line(world: World, step: Step, sentence: str, mark: str = "") -> str:
 
 
 def filled(text: str, first: str = "", indent: str = "") -> str:
-    """In lines as wide as the terminal."""
+    """Wrap `text` to the terminal's width."""
     width = max(WIDTH // 2, get_terminal_size((WIDTH, 0)).columns)
     return fill(text, width, initial_indent=first, subsequent_indent=indent)
 

@@ -1,4 +1,4 @@
-"""`metropolis serve`: a real LLM server with the settings the engine wants."""
+"""`metropolis serve`: start an LLM server with the settings that metropolis needs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PRIORITIES = (
     "--schedule-policy", "fcfs", "--enable-priority-scheduling",
     "--schedule-low-priority-values-first",
 )  # fmt: skip
-"""A waiting request of a lower step goes first; equal ones as they come."""
+"""Waiting requests run in order of step, then of arrival."""
 ALWAYS = (*PRIORITIES, "--enable-metrics", "--constrained-json-disable-any-whitespace")
 CPU = (
     "--attention-backend", "torch_native", "--sampling-backend", "pytorch",
@@ -33,7 +33,7 @@ CPU = (
     "--mem-fraction-static", "0.2", "--max-total-tokens", "40000",
 )  # fmt: skip
 CPU_VARIABLES = {"SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": "1"}
-"""One thread: with small models more of them only wait for each other."""
+"""One thread: with small models, more threads only wait for each other."""
 POLL_S = 0.5
 STOP_S = 20.0
 LOG_LINES = 15
@@ -46,23 +46,23 @@ def command() -> None:
 
 @command.command(name="sglang")
 @click.option("--model-path", required=True, help="The model: a folder, or a name on Hugging Face.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
-    "--port", type=click.IntRange(1, 65535), default=30000, show_default=True, help="The port."
+    "--port", type=click.IntRange(1, 65535), default=30000, show_default=True, help="Port."
 )
 @click.option(
     "--device", type=click.Choice(("cuda", "cpu")), default="cuda", show_default=True,
-    help="Where the model runs.",
+    help="Device of the model.",
 )  # fmt: skip
 @click.option(
     "--python", type=click.Path(path_type=Path), default=sys.executable,
-    help="The interpreter in whose environment SGLang is installed. [default: this one]",
+    help="Python interpreter whose environment has SGLang. [default: this one]",
 )  # fmt: skip
 @click.option(
     "--wait-s", type=click.FloatRange(1), default=1800.0, show_default=True,
-    help="Seconds the server may take until it answers.",
+    help="Maximum seconds until the server answers.",
 )  # fmt: skip
-@click.option("--log", type=click.Path(path_type=Path), help="Keep the server's log in this file.")
+@click.option("--log", type=click.Path(path_type=Path), help="Write the server's log to this file.")
 @click.argument("flags", nargs=-1, type=click.UNPROCESSED)
 def sglang(
     model_path: str,
@@ -74,9 +74,9 @@ def sglang(
     log: Path | None,
     flags: tuple[str, ...],
 ) -> None:
-    """Start SGLang with priorities on, the lowest step first.
+    """Start SGLang with priorities enabled, lowest step first.
 
-    FLAGS after -- go to SGLang's launch_server and override what is set here.
+    FLAGS after -- are passed to SGLang's launch_server and override the flags set here.
     """
     _require_sglang(python)
     _require_free(host, port)
@@ -132,9 +132,9 @@ def _log_at(path: Path | None) -> IO[bytes]:
 def _running(
     launch: Sequence[str], variables: dict[str, str], output: IO[bytes]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """The server in a process group of its own, all of which ends with the block, or this process.
+    """Run the server in its own process group, which ends with the block or with this process.
 
-    A shell waits at a pipe that closes in whatever way this process ends.
+    A shell reads from a pipe that closes however this process ends, and then kills the group.
     """
     former = signal.signal(signal.SIGTERM, _terminate)
     server = subprocess.Popen(
@@ -160,9 +160,9 @@ def _terminate(signal_number: int, _frame: FrameType | None) -> None:
 
 
 def _stop(server: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError):  # it may have ended by itself
+    with suppress(ProcessLookupError):  # the server may have exited
         os.killpg(server.pid, signal.SIGTERM)
-    with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):  # a second Ctrl-C waits no longer
+    with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):  # a second Ctrl-C kills at once
         server.wait(STOP_S)
     with suppress(ProcessLookupError):
         os.killpg(server.pid, signal.SIGKILL)
@@ -183,7 +183,7 @@ def _wait_until_healthy(
                 )
             if waited_s > wait_s:
                 raise click.ClickException(
-                    f"SGLang did not answer at {url} within {wait_s:g} s; give it longer with "
+                    f"SGLang did not answer at {url} within {wait_s:g} s; allow more with "
                     f"--wait-s:\n{_tail(output)}"
                 )
             latest = _tail(output, 1)[:100].replace("[", "(")
@@ -192,7 +192,7 @@ def _wait_until_healthy(
 
 
 def _is_healthy(url: str) -> bool:
-    """Whether the server generates a token."""
+    """Return whether the server generates a token."""
     try:
         with urllib.request.urlopen(f"{url}/health_generate", timeout=30) as response:
             return bool(response.status == 200)
@@ -201,7 +201,7 @@ def _is_healthy(url: str) -> bool:
 
 
 def _tail(output: IO[bytes], lines: int = LOG_LINES) -> str:
-    """The last lines of the server's log."""
+    """Return the last lines of the server's log."""
     end = os.fstat(output.fileno()).st_size
     text = os.pread(output.fileno(), 1 << 14, max(0, end - (1 << 14))).decode(errors="replace")
     return "\n".join(text.splitlines()[-lines:])

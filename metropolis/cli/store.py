@@ -1,4 +1,4 @@
-"""`metropolis store`: the runs in a store."""
+"""`metropolis store`: list, inspect and remove the runs in a store."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from metropolis.store.factory import ADDRESSES, FORMS, address_from_environment,
 from metropolis.types import MetropolisError
 
 LISTED_MAX = 12
-"""Items of a list that are shown; the rest is counted."""
+"""Maximum items shown of a list; the rest is counted."""
 STORE = click.option(
-    "--store", "address", help=f"{FORMS}. METROPOLIS_STORE or REDIS_URL if not given."
+    "--store", "address", help=f"{FORMS}. [default: METROPOLIS_STORE or REDIS_URL]"
 )
-JSON = click.option("--json", "as_json", is_flag=True, help="For programs.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group("store")
 def command() -> None:
-    """Look at the runs in a store, and remove them."""
+    """List, inspect and remove the runs in a store."""
 
 
 @command.command("ls")
 @STORE
 @JSON
 def ls_command(address: str | None, as_json: bool) -> None:
-    """The runs: where they are, and who holds them."""
+    """List the runs: their progress, memory and holders."""
     with _opened(address) as server:
         about = {run: server.store(run).inspect() for run in server.runs()}
     if as_json:
@@ -60,7 +60,7 @@ def ls_command(address: str | None, as_json: bool) -> None:
 @STORE
 @JSON
 def inspect_command(run: str, address: str | None, as_json: bool) -> None:
-    """How RUN stands: floor, who is blocked by whom, queues, memory, counts."""
+    """Show the state of RUN: floor, blocked agents, queues, memory, counts."""
     with _opened(address, run) as server:
         about = server.store(run).inspect()
     if as_json:
@@ -74,7 +74,7 @@ def inspect_command(run: str, address: str | None, as_json: bool) -> None:
 @click.argument("run")
 @STORE
 def rm_command(run: str, address: str | None) -> None:
-    """Remove all of RUN; refused while somebody holds it."""
+    """Remove RUN. Refused while a process holds it."""
     with _opened(address, run) as server:
         server.remove(run)
     click.echo(f"{run} is removed")
@@ -82,7 +82,7 @@ def rm_command(run: str, address: str | None) -> None:
 
 @contextmanager
 def _opened(address: str | None, run: str | None = None) -> Iterator[Server]:
-    """The store. Raises MetropolisError when there is none, or `run` is not in it."""
+    """Open the store. Raises MetropolisError if there is none, or `run` is not in it."""
     chosen = address or address_from_environment()
     if chosen is None:
         raise MetropolisError(
@@ -115,7 +115,7 @@ def _described(about: Inspection) -> Iterable[tuple[str, str]]:
 
 
 def _edges(about: Inspection) -> Iterable[str]:
-    """Who waits for whom; at an equal step a member of its cluster, which is blocked."""
+    """Describe blocked agents and their blockers; at an equal step: a blocked cluster member."""
     for agent, other in about.blocked_by.items():
         here, there = about.steps[agent], about.steps[other]
         blocker = f"by {about.info.agents[other]} at {there:,}"

@@ -1,4 +1,4 @@
-"""Texts of others on their way to a terminal, which some of them would take over."""
+"""Escaping of untrusted text before it is printed to a terminal."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def printable(text: str) -> str:
-    """`text` with escapes in the place of all that is not seen as what it is."""
+    """Return `text` with every unprintable character escaped."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def without_controls(text: str) -> str:
-    """`text` with escapes in the place of what moves a terminal's cursor or changes its state.
+    """Return `text` with characters that move the cursor or change a terminal's state escaped.
 
-    Lines and what writing systems need stay.
+    Line breaks and characters that writing systems need are kept.
     """
     return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)

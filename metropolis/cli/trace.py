@@ -33,11 +33,11 @@ command.add_command(tile_command)
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The trace to write.")
 @click.option("--calls", type=click.Path(path_type=Path), help="A log of LLM calls: JSONL or CSV.")
-@click.option("--radius", type=float, help="How far agents perceive, in tiles.")
-@click.option("--velocity", type=float, help="How far an agent moves in a step, in tiles.")
-@click.option("--metric", default="chebyshev", show_default=True, help="How perception measures.")
+@click.option("--radius", type=float, help="Perception radius in tiles.")
+@click.option("--velocity", type=float, help="Maximum velocity in tiles per step.")
+@click.option("--metric", default="chebyshev", show_default=True, help="Metric of perception.")
 @click.option("--step-seconds", "step_s", type=float, help="Simulated seconds in a step.")
-@click.option("--start", help="When step 0 begins: 06:30 or 2023-02-13T06:30:00.")
+@click.option("--start", help="Time of step 0: 06:30 or 2023-02-13T06:30:00.")
 @click.option(
     "--map", "map_path", type=click.Path(path_type=Path), help="A folder of GenAgent map matrices."
 )
@@ -46,7 +46,7 @@ command.add_command(tile_command)
     type=click.Choice(["error", "clamp"]),
     default="error",
     show_default=True,
-    help="What to do when an agent moves too far in a step.",
+    help="Treatment of moves beyond the maximum velocity.",
 )
 def import_command(
     path: Path,
@@ -60,7 +60,7 @@ def import_command(
     map_path: Path | None,
     jumps: Literal["error", "clamp"],
 ) -> None:
-    """Make a trace of the movement at PATH and, with --calls, of logged LLM calls.
+    """Convert the movement at PATH, and the LLM calls in the log --calls, to a trace.
 
     PATH is GenAgent's master_movement.json, a simulation folder with environment/ or movement/,
     or JSON with a track of positions per agent; plain or gzipped.
@@ -88,7 +88,7 @@ def import_command(
 @click.argument("path", metavar="TRACE", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def info(path: Path, as_json: bool) -> None:
-    """Say what TRACE holds."""
+    """Summarise TRACE."""
     summary = summarise(read_trace(path))
     if as_json:
         click.echo(json.dumps(asdict(summary), indent=2, ensure_ascii=False))

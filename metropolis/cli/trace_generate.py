@@ -21,21 +21,21 @@ _HOURS_MAX = 240
 
 
 class _Range(click.FloatRange):
-    """Refuses nan as well, which compares with nothing."""
+    """A number within a range; refuses nan."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         number: float = super().convert(value, param, ctx)
         if math.isnan(number):
-            self.fail(f"{value} is no number from {self.min:g} to {self.max:g}", param, ctx)
+            self.fail(f"{value} is not a number from {self.min:g} to {self.max:g}", param, ctx)
         return number
 
 
 def _hours(
     _context: click.Context, _parameter: click.Parameter, value: str | None
 ) -> tuple[float, float] | None:
-    """A stretch like `11-13`, in hours from the midnight before step 0."""
+    """Parse a range like `11-13`, in hours from the midnight before step 0."""
     if value is None:
         return None
     first, _, last = value.partition("-")
@@ -45,10 +45,10 @@ def _hours(
         hours = math.nan, math.nan
     if not all(0 <= hour <= _HOURS_MAX for hour in hours):
         raise click.BadParameter(
-            f"{value!r} is no stretch of hours like 11-13, within 0-{_HOURS_MAX}"
+            f"{value!r} is not a range of hours like 11-13, within 0-{_HOURS_MAX}"
         )
     if hours[0] >= hours[1]:
-        raise click.BadParameter(f"{value!r} ends before it has begun; it should be like 11-13")
+        raise click.BadParameter(f"{value!r} ends before it begins; it should be like 11-13")
     return hours
 
 
@@ -64,17 +64,15 @@ _SEED = click.option(
 @click.command(name="generate")
 @click.option(
     "--movement", type=click.Path(path_type=Path), metavar="TRACE",
-    help="Put calls on the movement of this trace instead of generating movement.",
+    help="Generate calls for the movement of this trace instead of generating movement.",
 )  # fmt: skip
 @click.option(
-    "--agents", type=click.IntRange(1, _AGENTS_MAX), help="How many agents.  [default: 25]"
+    "--agents", type=click.IntRange(1, _AGENTS_MAX), help="Number of agents.  [default: 25]"
 )
 @click.option(
-    "--hours", callback=_hours, metavar="FROM-TO", help="A stretch of the day.  [default: 0-24]"
+    "--hours", callback=_hours, metavar="FROM-TO", help="Hours of the day.  [default: 0-24]"
 )
-@click.option(
-    "--radius", type=_Range(0, LIMIT, min_open=True), help="How far agents perceive, in tiles."
-)
+@click.option("--radius", type=_Range(0, LIMIT, min_open=True), help="Perception radius in tiles.")
 @_SEED
 @_OUT
 def generate_command(
@@ -85,7 +83,7 @@ def generate_command(
     seed: int,
     out: Path,
 ) -> None:
-    """Generate days of a society: movement in a town of our own, and the LLM calls they make."""
+    """Generate days of a society: movement in the built-in town, and the agents' LLM calls."""
     check_target(out, *([] if movement is None else [movement]))
     if movement is not None:
         if (agents, hours, radius) != (None, None, None):
@@ -102,17 +100,17 @@ def generate_command(
 @click.argument(
     "paths", metavar="TRACE...", nargs=-1, required=True, type=click.Path(path_type=Path)
 )
-@click.option("--copies", type=click.IntRange(1, _AGENTS_MAX), help="How many towns.")
-@click.option("--agents", type=click.IntRange(1, _AGENTS_MAX), help="Or how many agents in all.")
+@click.option("--copies", type=click.IntRange(1, _AGENTS_MAX), help="Number of towns.")
+@click.option("--agents", type=click.IntRange(1, _AGENTS_MAX), help="Or the number of agents.")
 @click.option(
     "--shift-s", type=_Range(0, 3600 * _HOURS_MAX), default=900.0, show_default=True,
-    help="How much earlier or later a town may live, in simulated seconds.",
+    help="Maximum time shift of a town, earlier or later, in simulated seconds.",
 )  # fmt: skip
 @click.option(
     "--hours",
     callback=_hours,
     metavar="FROM-TO",
-    help="Cut this stretch of the day out of every town.",
+    help="Keep only these hours of the day of every town.",
 )
 @_SEED
 @_OUT
@@ -125,7 +123,7 @@ def tile_command(
     seed: int,
     out: Path,
 ) -> None:
-    """Put towns side by side, each living a day of its own; several TRACEs take turns."""
+    """Put towns side by side, each with its own day; several TRACEs are used in turn."""
     if (copies is None) == (agents is None):
         raise click.UsageError("give either --copies or --agents")
     check_target(out, *paths)

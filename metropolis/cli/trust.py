@@ -1,4 +1,4 @@
-"""Folders of runs that others have written: what they name, and whether the user wants it."""
+"""Trust in run folders of other users: show what they name, and require --trust."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from metropolis.types import MetropolisError
 
 SHOWN_CHARACTERS = 200
 READ_CHARACTERS = 4096
-"""No path is longer."""
+"""Maximum length of a shown text: paths are not longer."""
 _HARMLESS = ("mode", "rule", "model", "workers")
-"""Options that name nothing to run or to connect to."""
-_WHAT = "what is named there is run as code, read, or connected to with your API keys and passwords"
+"""Options that name no code and no address."""
+_WHAT = "these are executed as code, read, or connected to with your API keys and passwords"
 
 
 def check_trust(
     directory: RunDirectory, about: Mapping[str, Any], changed: Mapping[str, Any], *, trust: bool
 ) -> None:
-    """Show what a folder names that this user has not written, or that was changed since.
+    """Show what a folder names if another user wrote it, or if it was changed since.
 
-    `about` are the options in its run.json, `changed` those on the command line in their place.
-    Raises MetropolisError unless the user said that they `trust` it.
+    `about` holds the options of its run.json, `changed` those on the command line in their place.
+    Raises MetropolisError in that case unless `trust` is set.
     """
     reasons = []
     if directory.distrust is not None:

@@ -1,4 +1,4 @@
-"""`--verify`: a run that has ended is compared with lockstep before its summary is told."""
+"""`--verify`: compare a finished run with lockstep before its summary is printed."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from metropolis.runtime.verify import AGENT_STEPS_MAX, Verified, verify
 from metropolis.types import MetropolisError, Step
 
 Interruptible = Callable[[Callable[[], None]], Any]
-"""Of a function to call at Ctrl-C: a context in which it is."""
+"""Takes a function; returns a context in which Ctrl-C calls it."""
 
 _OPTIONS = (
     click.option(
         "--verify",
         is_flag=True,
-        help="Run it again in lockstep at the end, from the answers in its journal, and compare.",
+        help="At the end, run again in lockstep from the journal's answers, and compare.",
     ),
     click.option(
         "--verify-steps",
         metavar="N",
         type=click.IntRange(1),
-        help="Verify N steps at most, of a longer run those after checkpoints drawn by its seed. "
+        help="Verify at most N steps; in longer runs, those after checkpoints drawn by its seed. "
         f"[default: as many as make {AGENT_STEPS_MAX:,} agent-steps]",
     ),
 )
@@ -43,28 +43,28 @@ def verify_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def verification(
     options: RunOptions, verify: bool, verify_steps: Step | None
 ) -> Verification | None:
-    """What was asked for; None: nothing. Raises MetropolisError where it cannot be had."""
+    """Return the requested verification, or None. Raises MetropolisError if it is impossible."""
     if not verify:
         if verify_steps is not None:
-            raise MetropolisError("--verify-steps says how much to --verify; give both, or neither")
+            raise MetropolisError("--verify-steps limits --verify; give both, or neither")
         return None
     if "ray" in options.workers:
         raise MetropolisError(
-            "--verify runs again from the journal, where workers on Ray write no answers; leave it "
-            "out, or run with a number of --workers"
+            "--verify needs the journal, and workers on Ray write no answers to it; omit it, "
+            "or run with a number of --workers"
         )
     return Verification(options, verify_steps)
 
 
 class Verification:
-    """Of a run with `options`."""
+    """The verification of a run with `options`."""
 
     def __init__(self, options: RunOptions, steps: Step | None) -> None:
         self._options, self._steps, self.interrupted = options, steps, False
 
     def __call__(self, folder: Path, interruptible: Interruptible, *, quiet: bool) -> Verified:
-        """Verify the run in `folder`, until Ctrl-C."""
-        scenario = self._options.scenario()  # as at the beginning
+        """Verify the run in `folder`; Ctrl-C ends it early."""
+        scenario = self._options.scenario()  # in its initial state
         with (
             progress_bar(RunDirectory(folder).recorded, "steps", quiet=quiet) as (
                 advance,

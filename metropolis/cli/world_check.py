@@ -9,16 +9,14 @@ from metropolis.runtime.check_world import findings
 
 @click.command("check")
 @click.argument("name")
-@click.option("--agents", type=click.IntRange(1), help="How many; as many as usual if not given.")
-@click.option("--seeds", type=click.IntRange(1), default=2, show_default=True, help="How many.")
-@click.option("--steps", type=click.IntRange(2), default=30, show_default=True, help="Of each run.")
-@click.option(
-    "--schedules", type=click.IntRange(1), default=3, show_default=True, help="Of each rule."
-)
+@click.option("--agents", type=click.IntRange(1), help="Number. [default: the world's own]")
+@click.option("--seeds", type=click.IntRange(1), default=2, show_default=True, help="Number.")
+@click.option("--steps", type=click.IntRange(2), default=30, show_default=True, help="Per run.")
+@click.option("--schedules", type=click.IntRange(1), default=3, show_default=True, help="Per rule.")
 def check_command(name: str, agents: int | None, seeds: int, steps: int, schedules: int) -> None:
-    """Hunt for what would make the history of the world NAME depend on how it is run.
+    """Search the world NAME for anything that makes its history depend on the schedule.
 
-    Exits with 1 when something was found.
+    Exits with status 1 if a problem is found.
     """
     found = findings(name, agents, seeds=range(seeds), steps=steps, schedules=schedules)
     for finding in found:

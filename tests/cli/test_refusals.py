@@ -20,7 +20,7 @@ ON_RAY = ("--store", "embedded", "--workers", "ray:1")
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ((), "say which world to run"),
+        ((), "name a world to run"),
         (("atlantis",), "there is no world 'atlantis'; there are"),
         (("minimul",), "there is no world 'minimul' (did you mean 'minimal'?); there are"),
         (("nowhere.py",), "there is no file"),
@@ -36,7 +36,7 @@ ON_RAY = ("--store", "embedded", "--workers", "ray:1")
         (("meadow.py", "--llm", "replay:no.jsonl"), "no.jsonl is not there"),
         (("meadow.py", "--max-cost", "1"), "--max-cost needs --price-in and --price-out"),
         (("meadow.py", "--price-in", "1"), "give both --price-in and --price-out"),
-        (("meadow.py", "--requests-per-minute", "5"), "no server is asked here"),
+        (("meadow.py", "--requests-per-minute", "5"), "this run uses none"),
         (("meadow.py", "--out", "uninterrupted"), "exists already"),
         (("meadow.py", "--out", "meadow.py"), "is a file"),
         (("meadow.py", "--out", "meadow.py/run"), "meadow.py/run: cannot be made for the run's"),
@@ -142,7 +142,7 @@ def test_where_nothing_may_be_written(run: Run, monkeypatch: pytest.MonkeyPatch)
     Path("runs").write_text("in the way")
     status, _, err = run("minimal")
     assert (status, err.count("\n")) == (2, 1), err
-    assert f"can be made in {Path('runs').resolve()}: " in err
+    assert f"for the run in {Path('runs').resolve()}: " in err
     assert "--out" in err
 
     def refuse(path: Path, _mode: str, **_how: object) -> None:

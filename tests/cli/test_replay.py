@@ -153,7 +153,7 @@ def test_figures_are_pictures(trace: str, tmp_path: Path, monkeypatch: pytest.Mo
         (("--instances", "0"), "'0' is not a whole number"),
         (("--instances", "²"), "is not a whole number"),
         (("--instances", ","), "is empty"),
-        (("--agents", "7"), "7 agents asked for, the trace has 6"),
+        (("--agents", "7"), "7 is more than the 6 agents of the trace"),
         (("--hours", "noon"), "'noon' is not a stretch of hours; write it like 12-13"),
         (("--hours", "2-1"), "2-1 ends before it begins"),
         (("--hours", "3-4"), "not within the trace"),

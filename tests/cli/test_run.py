@@ -131,7 +131,7 @@ def test_an_error_of_ones_own_in_mid_run_is_mended_and_the_run_goes_on(
     assert status == 2
     assert re.fullmatch(
         rf"metropolis: {world.resolve()}:12: ZeroDivisionError: [^;]*; mend it there; the run is "
-        r"at step 8 of 24; go on with: metropolis resume here\n",
+        r"at step 8 of 24; continue with: metropolis resume here\n",
         err,
     ), err
     world.write_text(whole)
@@ -143,7 +143,7 @@ def test_ctrl_c_ends_a_run_and_it_goes_on(run: Run, uninterrupted: dict[str, Any
     status, _, err = run("interrupted.py", "--out", "here")
     assert status == 130
     said = re.fullmatch(
-        r"metropolis: interrupted; the run is at step (\d+) of 24; go on with: "
+        r"metropolis: interrupted; the run is at step (\d+) of 24; continue with: "
         r"metropolis resume here\n",
         err,
     )

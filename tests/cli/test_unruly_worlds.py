@@ -104,7 +104,7 @@ def test_what_would_end_the_interpreter_is_an_error_of_its_agent(
         assert "step 6, agent 'w01', in Unruly.proceed: " in err
     if not {"CancelledError", "get_running_loop", "gather"} & set(re.findall(r"\w+", act)):
         assert f"/world.py:{line}: " in err
-    assert re.search(r"the run is at step \d of 20; go on with: metropolis resume runs/w", err)
+    assert re.search(r"the run is at step \d of 20; continue with: metropolis resume runs/w", err)
     monkeypatch.delenv("UNRULY")
     status, out, err = run("resume", "--quiet")
     assert (status, err) == (0, "")

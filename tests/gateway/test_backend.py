@@ -227,7 +227,7 @@ def test_a_gateway_is_no_part_of_a_run_in_a_store() -> None:
     options = ["minimal", "--engine", "http://127.0.0.1:1", "--store", "embedded"]
     result = CliRunner().invoke(command, options, standalone_mode=False)
     assert isinstance(result.exception, MetropolisError)
-    assert "leave out --llm and --store" in str(result.exception)
+    assert "omit --llm and --store" in str(result.exception)
 
 
 @pytest.mark.parametrize("way", ["--llm", "--engine"])

@@ -160,11 +160,11 @@ def test_what_is_no_engine_is_told_of() -> None:
         (("--engine", "sglang:http://127.0.0.1:1/v1"), "at http://127.0.0.1:1 is listed twice"),
         (("--host", "127.0.0.1.x"), "cannot listen at 127.0.0.1.x:8000: "),
         (("--host", "192.0.2.1"), "--host 192.0.2.1: other machines may reach the gateway"),
-        (("--host", ""), "name keys with --api-key-file, or listen at 127.0.0.1"),
+        (("--host", ""), "without a key; give --api-key-file, or listen on 127.0.0.1"),
         (("--bodies-limit", "1KiB"), "--bodies-limit is 1,024 bytes, less than one body may have"),
-        (("--certificate-key", __file__), "--certificate-key has no certificate"),
+        (("--certificate-key", __file__), "--certificate-key needs a certificate"),
         (("--certificate", __file__), "test_command.py: no certificate with its key"),
-        (("--certificate", "/proc/self/mem"), "/proc/self/mem: Input/output error; write a PEM"),
+        (("--certificate", "/proc/self/mem"), "/proc/self/mem: Input/output error; give a PEM"),
         (("--api-key-file", __file__), "test_command.py, line 1: "),
     ],
 )
@@ -209,5 +209,5 @@ def test_too_few_open_files_are_told_of(
     assert not capsys.readouterr().err
     allow_connections(Limits(connections=4000), 256)
     said = capsys.readouterr().err
-    assert "this process may open 4096 files, and 4000 connections of clients" in said
+    assert "this process may open 4096 files; 4000 client connections" in said
     assert "need 4320; raise `ulimit -n` or lower --connections-limit" in said
