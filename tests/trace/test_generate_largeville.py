@@ -199,7 +199,7 @@ def test_hours_shorter_than_a_step_and_too_many_copies(tmp_path: Path) -> None:
     ):
         with pytest.raises(MetropolisError, match=part):
             run(*arguments, "--out", tmp_path / "out")
-    with pytest.raises(AssertionError, match="ends before it has begun"):
+    with pytest.raises(AssertionError, match="ends before it begins"):
         run("generate", "--hours", "13-12", "--out", day)
 
 
