@@ -1,4 +1,4 @@
-"""Benchmarks, and how they start other processes."""
+"""Benchmarks, and helpers that start their processes."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from metropolis.types import MetropolisError
 
 
 def installed(code: str) -> list[str]:
-    """The command that runs `code` on what is installed, not on what lies in this folder."""
+    """Return the command that runs `code` on installed packages, not on this folder's files."""
     return [sys.executable, "-P", "-c", code]
 
 
 METROPOLIS = installed("from metropolis.cli import main; main()")
-"""The command line."""
+"""The command line interface as a command."""
 
 
 class Number(click.FloatRange):
-    """A number within a range; unlike click's, never `nan`."""
+    """A number within a range; unlike click's type, it refuses `nan`."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """Check."""
+        """Convert and check the range."""
         number: float = super().convert(value, param, ctx)
         if number != number:
             self.fail(f"{value} is not in the range {self._describe_range()}", param, ctx)
@@ -39,7 +39,7 @@ class Number(click.FloatRange):
 
 
 def need(extra: str, *modules: str) -> None:
-    """Raise MetropolisError when a module that `metropolis[extra]` brings is missing."""
+    """Raise MetropolisError if one of `modules`, part of `metropolis[extra]`, is missing."""
     for module in modules:
         try:
             import_module(module)
@@ -51,9 +51,9 @@ def need(extra: str, *modules: str) -> None:
 
 @contextmanager
 def server(start: list[str]) -> Iterator[str]:
-    """The URL that a process tells in its first line; it serves there until this ends.
+    """Run a server in a process; yield the URL that it prints in its first line.
 
-    Raises MetropolisError with what the process said last when it ends before that line.
+    Raises MetropolisError with the last line of its errors if it ends before that.
     """
     with TemporaryFile("w+") as said:
         process = subprocess.Popen(start, stdout=subprocess.PIPE, stderr=said, text=True)

@@ -1,7 +1,7 @@
-"""`metropolis bench ai-metropolis`: the paper's evaluation, ours (simulated) beside theirs.
+"""`metropolis bench ai-metropolis`: our simulated results beside the paper's evaluation.
 
 AI Metropolis §4: full day (Fig. 4a), busy and quiet hour from 25 to 1000 agents (Fig. 5), with and
-without step priority (Table 1); all on Llama-3-8B on L4.
+without step priority (Table 1); all with Llama-3-8B on L4.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HOURS = {"busy": (12.0, 13.0), "quiet": (6.0, 7.0)}
 
 @dataclass(frozen=True)
 class Paper:
-    """What the paper reports of its rule (our `conservative`) in one setting; None: not said."""
+    """The paper's results for its rule (our `conservative`) in one setting; None: not given."""
 
     over_lockstep: float | None = None
     over_sequential: float | None = None
@@ -63,7 +63,7 @@ PAPER_PRIORITY_S = {
 
 @dataclass(frozen=True)
 class Row:
-    """One setting of Figs. 4a and 5: ours, simulated, and the paper's."""
+    """One setting of Figs. 4a and 5: our simulated results and the paper's."""
 
     stretch: str
     agents: int
@@ -82,7 +82,7 @@ class Row:
 
 @dataclass(frozen=True)
 class PriorityRow:
-    """One cell of Table 1: ours, simulated, and the paper's."""
+    """One cell of Table 1: our simulated results and the paper's."""
 
     mode: str
     instances: int
@@ -125,7 +125,7 @@ def _row(stretch: str, trace: Trace, instances: int) -> Row:
 
 
 def scaling(trace: Trace, seed: int, agents: Sequence[int]) -> Iterable[Row]:
-    """Figs. 4a and 5, row by row; LargeVille is `trace` tiled with independent seeds."""
+    """Yield the rows of Figs. 4a and 5; LargeVille is `trace` tiled with independent seeds."""
     for instances in (1, 8):
         yield _row("day", trace, instances)
     for stretch, hours in HOURS.items():
@@ -136,7 +136,7 @@ def scaling(trace: Trace, seed: int, agents: Sequence[int]) -> Iterable[Row]:
 
 
 def priority(trace: Trace, seed: int, agents: int) -> Iterable[PriorityRow]:
-    """Table 1: the busy hour with and without step priority."""
+    """Yield the cells of Table 1: the busy hour with and without step priority."""
     hour = tile([trace], agents, seed, hours=HOURS["busy"])
     graph = mine(hour, _setting(hour, 1))
     for (mode, instances), paper in PAPER_PRIORITY_S.items():

@@ -1,4 +1,4 @@
-"""`metropolis bench controller`: the native controller alone, from 25 agents to a million."""
+"""`metropolis bench controller`: speed of the native controller, from 25 agents to a million."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from metropolis.rules.rules import rule_named
 PERCEPTION_RADIUS = 4.0
 MAX_VELOCITY = 1.0
 PROTOTYPE = {25: 3.5e6, 1_000: 1.38e6, 10_000: 1.0e6, 100_000: 0.72e6, 1_000_000: 0.36e6}
-"""Agent-steps per CPU-second of the throw-away prototype that set the bars."""
+"""Agent-steps per CPU-second of the prototype that set the targets."""
 
 
 @dataclass(frozen=True)
@@ -30,19 +30,19 @@ class ControllerBench:
     commit_p50_us: float
     commit_p99_us: float
     commit_max_us: float
-    """Includes what other processes took of the machine in the middle of a commit."""
+    """Includes preemption by other processes during a commit."""
     bytes_fixed: float
-    """What a controller of no agents holds on the heap …"""
+    """Heap of a controller without agents."""
     bytes_per_agent: float
-    """… and every agent adds to it."""
+    """Heap that each agent adds."""
     skew_max_steps: int
     construct_cpu_s: float
 
 
 def measure(agents: int, steps: int, rule: str, metric: str, seed: int) -> ControllerBench:
-    """Runs one size, a small one several times.
+    """Measure one size; small sizes run several times.
 
-    The CPU time of the walkers and of their clock does not count.
+    The CPU time of the walkers and of their clock is excluded.
     """
     radii = rule_named(rule, PERCEPTION_RADIUS, MAX_VELOCITY)
     twin = core_metric(PLANE_METRICS[metric])
@@ -100,7 +100,7 @@ def command(
         click.echo(json.dumps([asdict(row) for row in rows], indent=2))
         return
     click.echo("   agents  M agent-steps/CPU-s  prototype  commit p50/p99 µs  bytes/agent  skew")
-    for size in agents:  # a million takes minutes: every row is shown once it is known
+    for size in agents:  # a million agents take minutes: print every row at once
         row = measure(size, steps, rule, metric, seed)
         bar = f"{PROTOTYPE[row.agents] / 1e6:.2f}" if row.agents in PROTOTYPE else "–"
         click.echo(

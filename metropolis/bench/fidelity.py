@@ -1,4 +1,4 @@
-"""`metropolis bench fidelity`: a real serving run beside its simulation."""
+"""`metropolis bench fidelity`: compare a real serving run with its simulation."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ Float64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Run:
-    """A real run, in order of `queued_s`; n requests that got at least one token."""
+    """A real run: n requests with at least one output token, in order of `queued_s`."""
 
     path: Path
     row: npt.NDArray[np.int64]
-    """Row of the file, 1 being the first below the header."""
+    """Row of the file; 1 is the first below the header."""
     queued_s: Float64
     input_tokens: npt.NDArray[np.int32]
     output_tokens: npt.NDArray[np.int32]
     first_token_s: Float64
     last_token_s: Float64
     without_output: int
-    """Requests left out because they got no token."""
+    """Requests omitted because they got no token."""
 
 
 @dataclass(frozen=True)
@@ -53,15 +53,15 @@ class Comparison:
 
     @property
     def error(self) -> float | None:
-        """Relative; None where `real` is 0."""
+        """The relative error; None if `real` is 0."""
         return self.simulated / self.real - 1 if self.real else None
 
 
 def read_run(path: Path) -> Run:
-    """Reads a CSV file, plain or gzipped, with the columns COLUMNS (times in s, one clock).
+    """Read a CSV file, plain or gzipped, with the columns COLUMNS (times in s, one clock).
 
-    Requests with 0 output tokens were never served and are left out. Raises MetropolisError that
-    names file, row and field of what is wrong.
+    Requests with 0 output tokens were never served and are omitted. Raises MetropolisError that
+    names file, row and field of an invalid value.
     """
     try:
         lines = list(csv.reader(io.StringIO(_read_text(path), newline="")))
@@ -153,10 +153,10 @@ def _parse_row(path: Path, number: int, cells: dict[str, str]) -> tuple[float, .
 
 
 def compare(run: Run, profile: Profile) -> tuple[dict[str, Comparison], int]:
-    """Simulates the run on one instance; returns the statistics by name, and the preemptions.
+    """Simulate the run on one instance; return the statistics by name, and the preemptions.
 
-    ttft: first token - queued; tpot: (last - first) / (output - 1), of requests with more than one
-    token; latency: last - queued; in seconds.
+    ttft: first token - queued; tpot: (last - first) / (output - 1), for requests with more than
+    one token; latency: last - queued; in seconds.
     """
     kv_tokens = run.input_tokens.astype(np.int64) + run.output_tokens - 1
     capacity = profile.kv_capacity_tokens // profile.block_tokens * profile.block_tokens
@@ -196,9 +196,9 @@ def _metrics(run: Run, first_s: Float64, last_s: Float64) -> dict[str, Float64]:
 @click.command("fidelity")
 @click.argument("run_path", metavar="RUN.csv[.gz]", type=click.Path(path_type=Path))
 @click.option("--profile", required=True, help="Name or TOML file.")
-@click.option("--kv-tokens", type=click.IntRange(1), help="KV capacity instead of the profile's.")
-@click.option("--chunk-tokens", type=click.IntRange(1), help="New tokens per iteration, likewise.")
-@click.option("--max-sequences", type=click.IntRange(1), help="Running sequences, likewise.")
+@click.option("--kv-tokens", type=click.IntRange(1), help="Override the KV capacity.")
+@click.option("--chunk-tokens", type=click.IntRange(1), help="Override new tokens per iteration.")
+@click.option("--max-sequences", type=click.IntRange(1), help="Override running sequences.")
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def command(
     run_path: Path,
@@ -208,7 +208,7 @@ def command(
     max_sequences: int | None,
     as_json: bool,
 ) -> None:
-    """Simulate a real serving run and print how far the simulation is off.
+    """Simulate a real serving run and print the error of the simulation.
 
     RUN has one row per request: queued_s, input_tokens, output_tokens, first_token_s and
     last_token_s, the times in seconds since the first request was queued.

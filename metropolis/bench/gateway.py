@@ -1,9 +1,8 @@
-"""`metropolis bench gateway`: what a gateway adds to the latency of a direct connection.
+"""`metropolis bench gateway`: the latency that a gateway adds to a direct connection.
 
-Client, gateway and stub engine are processes of this machine. How long an answer takes is drawn by
-what is asked, so everything is asked twice, directly and through the gateway, and the difference is
-what the gateway added. At any time half of the clients ask directly, so both ways meet the same
-disturbances.
+Clients, gateway and stub engine are processes of this machine. The latency of an answer is drawn
+by the prompt. Each request is sent twice, directly and through the gateway; the difference is the
+added latency. At any time half of the clients send directly, so both ways see the same load.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ from metropolis.progress import progress_bar
 
 SEED = 1
 BAR_MS = 3.0
-"""Of the median, at any concurrency."""
+"""Target for the added median latency, at any concurrency."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """Clients that ask one question after the other, each of them both ways in turn."""
+    """Clients that send requests one after the other, each of them both ways in turn."""
 
     clients: int
     questions_each: int
     mean_s: float
-    """Of the stub's latencies; the clients begin spread over it."""
+    """Mean of the stub's latencies; the starts of the clients are spread over it."""
 
 
 LOADS = (Load(1, 300, 0.0), Load(200, 6, 0.5), Load(2000, 1, 5.0))
@@ -45,24 +44,24 @@ LOADS = (Load(1, 300, 0.0), Load(200, 6, 0.5), Load(2000, 1, 5.0))
 
 @dataclass(frozen=True)
 class Measured:
-    """Milliseconds added to the latency of one request."""
+    """Milliseconds that the gateway adds to the latency of one request."""
 
     clients: int
     in_flight: float
-    """Through the gateway at once: half of the clients', on average; the others' are direct."""
+    """Average requests in the gateway: those of half of the clients; the others send directly."""
     mean_latency_s: float
     requests: int
-    """Through the gateway."""
+    """Requests through the gateway."""
     direct_p50_ms: float
-    """Of the whole latency, the stub's included."""
+    """Median of the whole latency, the stub's included."""
     added_p50_ms: float
     added_p99_ms: float
     cpu_ms_per_request: float
-    """Of the gateway."""
+    """CPU time of the gateway."""
 
 
 def request_of(client: int, number: int) -> Request:
-    """No two ask the same."""
+    """Make a unique request."""
     question = f"You are agent {client}. It is step {number}. What do you do next?"
     return Request(
         agent=client, step=number, function="act", prompt=None, max_tokens=16, temperature=0.0,
@@ -71,7 +70,7 @@ def request_of(client: int, number: int) -> Request:
 
 
 async def pairs_s(load: Load, direct: str, gateway: str) -> list[tuple[float, float]]:
-    """The latencies of every question, asked directly and through the gateway."""
+    """Return the latencies of every request, sent directly and through the gateway."""
     backends = [Compatible(url, MODEL) for url in (direct, gateway)]
     found: list[tuple[float, float]] = []
 
@@ -92,14 +91,14 @@ async def pairs_s(load: Load, direct: str, gateway: str) -> list[tuple[float, fl
 
 
 def cpu_s_of(gateway: str) -> float:
-    """Processor time so far."""
+    """Return the gateway's CPU time so far."""
     with urllib.request.urlopen(f"{gateway}/metrics") as metrics:
         lines = metrics.read().decode().splitlines()
     return next(float(ln.split()[1]) for ln in lines if ln.startswith("process_cpu_seconds_total"))
 
 
 def measure(load: Load, repetitions: int, progress: Callable[[int], None]) -> Measured:
-    """Both ways at once; `progress` is told of each run."""
+    """Measure both ways at once; call `progress` after each run."""
     pairs: list[tuple[float, float]] = []
     options = ("--port", "0", "--at-once", "4096")
     with (
@@ -130,9 +129,9 @@ def measure(load: Load, repetitions: int, progress: Callable[[int], None]) -> Me
 @click.option("--repetitions", type=click.IntRange(1, 100), default=3, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def command(repetitions: int, as_json: bool) -> None:
-    """Measure the latency a gateway adds; takes some minutes.
+    """Measure the latency that a gateway adds; takes some minutes.
 
-    The calls are real, over HTTP to a stub server on this machine; its latencies are drawn.
+    The calls are real HTTP requests to a stub server on this machine; its latencies are random.
     """
     with progress_bar(len(LOADS) * repetitions, "runs") as (advance, describe):
         rows = []
@@ -147,5 +146,5 @@ def command(repetitions: int, as_json: bool) -> None:
             f"{row.in_flight:>5g} in flight, answers take {row.mean_latency_s:g} s: "
             f"direct p50 {row.direct_p50_ms:,.1f} ms, added p50 {row.added_p50_ms:.2f} ms "
             f"(bar {BAR_MS:g}), p99 {row.added_p99_ms:.1f} ms, "
-            f"CPU {row.cpu_ms_per_request:.2f} ms a request"
+            f"CPU {row.cpu_ms_per_request:.2f} ms per request"
         )

@@ -1,8 +1,8 @@
 """`metropolis bench gateway-attack`: honest clients beside slow senders and bad requests.
 
-Clients, attackers, gateway and stub engine are processes of this machine, so what the attackers
-compute is taken from the others, too; the flood has a bounded rate. The same questions are asked
-undisturbed and under attack, in turn, and the ratio is taken of each pair of runs.
+Clients, attackers, gateway and stub engine are processes of this machine: the attackers also take
+CPU time from the others. The rate of the flood is bounded. The same requests are sent undisturbed
+and under attack, in turn; ratios are computed for each pair of runs.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from metropolis.progress import progress_bar
 
 SEED = 1
 BAR = 2.0
-"""Of every ratio."""
+"""Target for every ratio."""
 CLIENTS = 100
 QUESTIONS_EACH = 20
 MEAN_S = 0.5
 SLOW_SENDERS = 1000
 BYTE_S = 1.0
-"""A slow sender sends a byte in this time."""
+"""Time in which a slow sender sends one byte."""
 FLOOD_PER_S = 200.0
 LARGE_EVERY = 500
-"""One in so many bad requests has a body of 16 MiB."""
+"""One in this many bad requests has a body of 16 MiB."""
 READY_S = 60.0
 POST = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
 SLOW = (POST + "X-Slow: ", POST + "Content-Length: 1000000\r\n\r\n")
-"""How slow senders begin: with a head that does not end, or a body."""
+"""Starts of slow requests: an endless head, or an endless body."""
 
 
 def _post(body: str) -> bytes:
@@ -65,33 +65,33 @@ LARGE = _post('{"messages": [' + "[]," * ((16 << 20) // 3 - 10) + "[]]}")
 
 @dataclass(frozen=True)
 class Run:
-    """What honest clients met."""
+    """Latency and throughput of the honest clients."""
 
     p50_ms: float
     p99_ms: float
     added_p50_ms: float
-    """Without what the stub takes."""
+    """Without the stub's latency."""
     per_s: float
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Medians over pairs of runs; ratios are taken in each pair."""
+    """Medians over pairs of runs; ratios are computed per pair."""
 
     undisturbed: Run
     attacked: Run
     p50_ratio: float
     p99_ratio: float
     throughput_ratio: float
-    """Undisturbed by attacked."""
+    """Undisturbed over attacked."""
     flood_per_s: float
-    """Bad requests that were sent and answered, or refused."""
+    """Bad requests sent and answered, or refused."""
     gateway_cpu: float
-    """Cores, under attack."""
+    """Cores used under attack."""
 
 
 async def asked(gateway: str, clients: int, questions_each: int) -> Run:
-    """All questions, asked of the gateway."""
+    """Send all requests to the gateway."""
     backend = Compatible(gateway, MODEL)
     pairs: list[tuple[float, float]] = []
 
@@ -119,8 +119,8 @@ async def asked(gateway: str, clients: int, questions_each: int) -> Run:
 
 
 async def attack(gateway: str, slow_senders: int, flood_per_s: float) -> None:
-    """Until SIGTERM; prints a line when all slow senders are there, and at the end how many bad
-    requests there were."""
+    """Attack until SIGTERM. Prints a line when all slow senders are connected, and at the end the
+    rate of bad requests."""
     host, port = urlsplit(gateway).hostname, urlsplit(gateway).port
     stopped, connected = asyncio.Event(), asyncio.Semaphore(0)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
@@ -171,7 +171,7 @@ async def attack(gateway: str, slow_senders: int, flood_per_s: float) -> None:
 
 @contextmanager
 def attackers(gateway: str, slow_senders: int, flood_per_s: float) -> Iterator[Callable[[], float]]:
-    """A process that attacks; what is yielded stops it and tells its bad requests per second."""
+    """Run an attacking process; the yielded function stops it and returns its bad requests/s."""
     code = (
         "import asyncio; from metropolis.bench.gateway_attack import attack; "
         f"asyncio.run(attack({gateway!r}, {slow_senders}, {flood_per_s}))"
@@ -199,7 +199,7 @@ def measure(
     slow_senders: int = SLOW_SENDERS,
     flood_per_s: float = FLOOD_PER_S,
 ) -> Measured:
-    """Pairs of runs, undisturbed and attacked; `progress` is told of each run."""
+    """Measure pairs of runs, undisturbed and attacked; call `progress` after each run."""
     pairs: list[tuple[Run, Run]] = []
     rates, cores = [], []
     with (
@@ -239,9 +239,9 @@ def measure(
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def command(repetitions: int, flood_per_s: float, as_json: bool) -> None:
-    """Measure what slow senders and bad requests cost honest clients; takes some minutes.
+    """Measure the effect of slow senders and bad requests on honest clients; takes some minutes.
 
-    All are processes of this machine and speak HTTP on loopback.
+    All are processes of this machine and use HTTP on loopback.
     """
     with progress_bar(2 * repetitions, "runs") as (advance, _):
         measured = measure(repetitions, advance, flood_per_s=flood_per_s)
@@ -257,5 +257,5 @@ def command(repetitions: int, flood_per_s: float, as_json: bool) -> None:
         f"{SLOW_SENDERS:,} slow senders and {measured.flood_per_s:.0f} bad requests/s: "
         f"p50 {measured.p50_ratio:.2f}x, p99 {measured.p99_ratio:.2f}x, "
         f"throughput {measured.throughput_ratio:.2f}x less (bar {BAR:g}); "
-        f"the gateway took {measured.gateway_cpu:.2f} cores"
+        f"the gateway used {measured.gateway_cpu:.2f} cores"
     )

@@ -1,4 +1,4 @@
-"""`metropolis bench instances`: how fast the virtual LLM instances are simulated."""
+"""`metropolis bench instances`: simulation speed of the virtual LLM instances."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from metropolis._core import Profile, simulate
 from metropolis.sim.profiles import load_profile
 
 PROMPT_TOKENS, OUTPUT_TOKENS = 640, 22
-"""AI Metropolis §4.1: 642.6 and 21.9 on average."""
+"""AI Metropolis §4.1: averages of 642.6 and 21.9."""
 
 VIDUR_REQUESTS_PER_CPU_S = {"saturated": 10_750, "1 req/s": 1_420}
-"""vidur on the same requests and a machine like the one this was developed on (2 shared cores)."""
+"""vidur with the same requests on a machine like the development machine (2 shared cores)."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """How requests come: `rate_per_s` 0 is all at once; `concurrency` 0 is an open loop."""
+    """Arrival of requests: `rate_per_s` 0 is all at once; `concurrency` 0 is an open loop."""
 
     name: str
     rate_per_s: float = 0
     concurrency: int = 0
     instances: int = 1
     varied: bool = False
-    """Lengths are lognormal around the same means, and every request has one of 100 priorities."""
+    """Lengths are lognormal with the same means; every request has one of 100 priorities."""
     kv_capacity_tokens: int | None = None
     prefix_tokens: int = 0
-    """Length of the prefix each request shares with 1/50 of the others."""
+    """Length of the prefix that each request shares with 1/50 of the others."""
 
 
 LOADS = (
@@ -64,7 +64,7 @@ class Measured:
 
 
 def measure(load: Load, profile: Profile, requests: int, repeats: int) -> Measured:
-    """Simulates `requests` requests under `load`, `repeats` times."""
+    """Simulate `requests` requests under `load`, `repeats` times."""
     rng = np.random.default_rng(0)
     columns = _columns(load, requests, rng)
     kv_capacity_tokens = profile.kv_capacity_tokens
@@ -101,7 +101,7 @@ def _columns(load: Load, n: int, rng: np.random.Generator) -> dict[str, Any]:
         "output_tokens": np.full(n, OUTPUT_TOKENS, np.int32),
     }
     if load.varied:
-        factors = rng.lognormal(-0.125, 0.5, (2, n))  # of mean 1
+        factors = rng.lognormal(-0.125, 0.5, (2, n))  # the mean is 1
         columns["prompt_tokens"] = np.maximum(1, PROMPT_TOKENS * factors[0]).astype(np.int32)
         columns["output_tokens"] = np.maximum(1, OUTPUT_TOKENS * factors[1]).astype(np.int32)
         columns["priority"] = rng.integers(0, 100, n)
@@ -117,7 +117,7 @@ def _columns(load: Load, n: int, rng: np.random.Generator) -> dict[str, Any]:
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
 def command(profile: str, requests: int, repeats: int, as_json: bool) -> None:
-    """Requests simulated per CPU-second, 640 tokens in and 22 out, at several loads."""
+    """Measure requests simulated per CPU-second, 640 tokens in and 22 out, at several loads."""
     loaded = load_profile(profile)
     rows = [measure(load, loaded, requests, repeats) for load in LOADS]
     if as_json:

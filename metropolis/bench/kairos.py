@@ -1,7 +1,7 @@
-"""`metropolis bench kairos`: Kairos beside Parrot and Ayo, ours (simulated) beside the paper's.
+"""`metropolis bench kairos`: Kairos beside Parrot and Ayo, simulated, beside the paper's figures.
 
-Kairos §7: program-level token latency of three applications and of all together, over loads, with
-ablations and the accuracy of the order.
+Kairos §7: program-level token latency of three applications, separate and co-located, over loads,
+with ablations and the accuracy of the order.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ SYSTEMS = {
     "no priority": ("fcfs", "kairos"),
     "no packing": ("kairos", "round_robin"),
 }
-"""Policy and dispatcher (§7.1); the last two are Kairos without one of its halves (§7.6)."""
+"""Policy and dispatcher (§7.1); the last two are ablations of Kairos (§7.6)."""
 LOADS = (0.5, 0.7, 0.9, 1.0, 1.1, 1.3, 2.0, 4.0)
-"""Of the rate at which the instances are just busy, see `busy_rate_per_s`. The paper goes to where
-requests queue for nine tenths of their time."""
+"""Shares of the rate that just saturates the instances, see `busy_rate_per_s`. At the paper's
+highest load, requests queue for nine tenths of their time."""
 HISTORY_LOAD = 0.5
-"""Of what is served before, for a history: nobody waits."""
+"""Load of the programs served first, as a history: nothing queues."""
 BEFORE = "before: "
-"""So begin the names of its programs."""
+"""Name prefix of the programs of the history."""
 TAILS = (90, 95, 99)
-# §7.2, §7.3: how much lower Kairos' latencies are, in per cent
+# §7.2, §7.3: reduction of latency by Kairos, in per cent
 PAPER = {
     "each": {
         "Parrot": {"average": (17.8, 28.4), "P90": (19.1, 28.6)},
@@ -73,9 +73,9 @@ class Measured:
     average_ms: float
     tails_ms: dict[int, float]
     queueing_share: float
-    """Of the calls' time from arrival to answer, on average over the run."""
+    """Share of queueing in the time from arrival to answer, averaged over the run's calls."""
     preemptions: int
-    """Of the history, too, if there were any."""
+    """Includes those of the history."""
     accuracy: float
 
     def latency_ms(self, which: str) -> float:
@@ -93,9 +93,9 @@ def measure(
     profile: Profile,
     seed: int,
 ) -> list[Measured]:
-    """Every system before the same arrivals, `load` times `busy_per_s` a second.
+    """Measure every system with the same arrivals, `load` times `busy_per_s` per second.
 
-    Not measured are `history` programs before them: the paper's Kairos knows its applications.
+    `history` unmeasured programs precede them: the paper's Kairos knows its applications.
     """
     per_s = load * busy_per_s
     before = [
@@ -140,7 +140,7 @@ def _summed(
 def lower_by(
     measured: Sequence[Measured], than: str, which: str = "average"
 ) -> dict[tuple[str, float], float]:
-    """(application, load) -> how much lower Kairos' latency is, in per cent."""
+    """Return (application, load) -> reduction of latency by Kairos, in per cent."""
     found = {(one.application, one.load, one.system): one.latency_ms(which) for one in measured}
     return {
         (application, load): 100 * (1 - found[application, load, "Kairos"] / theirs)
@@ -156,7 +156,7 @@ def lower_by(
     type=click.IntRange(0, 1_000_000),
     default=300,
     show_default=True,
-    help="Programs served before those, at little load, and not measured.",
+    help="Programs served before, at low load, and not measured.",
 )
 @click.option("--instances", type=click.IntRange(1, 1000), default=4, show_default=True)
 @click.option("--profile", default="llama-3-8b/l4", show_default=True)
@@ -165,9 +165,9 @@ def lower_by(
 def command(
     programs: int, history: int, instances: int, profile: str, seed: int, as_json: bool
 ) -> None:
-    """Serve agentic programs in virtual time, ordered and placed by Kairos and by its baselines.
+    """Serve agentic programs in virtual time, ordered and placed by Kairos and its baselines.
 
-    Everything is simulated: instances, and programs whose lengths are estimates.
+    Instances are simulated; the lengths of programs are estimates.
     """
     engine = load_profile(profile)
     fleet = fleet_of(engine, instances)

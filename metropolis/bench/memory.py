@@ -1,8 +1,8 @@
-"""`metropolis bench memory`: whether a long run takes more memory than a short one.
+"""`metropolis bench memory`: compare the memory of a long run with that of a short one.
 
-A day and several days of the same world, whose agents do not grow, each by a `metropolis run` of
-its own: with its files, its trace and its comparison at the end. Compared is the greatest resident
-memory of each process.
+Runs one day and several days of the same world, whose agents do not grow, each with its own
+`metropolis run`: with its files, its trace and its comparison at the end. Compares the peak
+resident memory of the processes.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ status = subprocess.call(sys.argv[2:])
 with open(sys.argv[1], "w") as file:
     file.write(f"{status} {resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss}")
 """
-"""Runs a command; writes its status and peak memory in KiB to a file. The kernel counts what the
-starting process takes as the started one's, so a small process has to be that."""
+"""Runs a command; writes its status and peak memory in KiB to a file. The kernel counts the memory
+of the parent process as the child's, so the parent has to be small."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Measured:
 
 
 def measure(days: int, steps_a_day: int, options: Sequence[str], folder: Path) -> Measured:
-    """Run so many days; raises MetropolisError when the run fails."""
+    """Run `days` days. Raises MetropolisError if the run fails."""
     steps = days * steps_a_day
     out, said, used = folder / f"{days}", folder / f"{days}.json", folder / f"{days}.used"
     about = [
@@ -76,10 +76,10 @@ def measure(days: int, steps_a_day: int, options: Sequence[str], folder: Path) -
 @click.command("memory")
 @click.option("--days", type=click.IntRange(2, 1000), default=10, show_default=True)
 @click.option("--steps-a-day", type=click.IntRange(10), default=STEPS_A_DAY, show_default=True)
-@click.option("--store", is_flag=True, help="In an embedded store, asking a stub over HTTP.")
+@click.option("--store", is_flag=True, help="Run in an embedded store with a stub over HTTP.")
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def command(days: int, steps_a_day: int, store: bool, as_json: bool) -> None:
-    """The peak memory of a run of one day and of one of several, offline."""
+    """Measure the peak memory of a run of one day and of a run of several days, offline."""
     with TemporaryDirectory() as folder, ExitStack() as held:
         options: list[str] = []
         if store:
@@ -95,4 +95,4 @@ def command(days: int, steps_a_day: int, store: bool, as_json: bool) -> None:
     for run in runs:
         click.echo(f"{run.days:>6}{run.calls:>12,}{run.peak_mb:>10.1f}{run.wall_s:>9.1f}")
     more = (runs[1].peak_mb - runs[0].peak_mb) * 1e6 / max(1, runs[1].calls - runs[0].calls)
-    click.echo(f"\n{ratio:.3f} times the memory: {more:.0f} bytes a call more")
+    click.echo(f"\n{ratio:.3f} times the memory: {more:.0f} more bytes per call")

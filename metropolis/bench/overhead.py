@@ -1,8 +1,8 @@
-"""`metropolis bench overhead`: what the engine adds to the calls themselves, beside the peers.
+"""`metropolis bench overhead`: the time the engine adds to its calls, beside other frameworks.
 
 Agents that never meet make one call per step to a stub server in another process; a bare asyncio
-loop makes the same calls in the same run. Nobody depends on anybody, so the ideal wall time is the
-longest sum of one agent's latencies, which are known.
+loop makes the same calls in the same run. The agents are independent, so the ideal wall time is the
+largest sum of one agent's latencies, which are known.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ IDLE_AGENTS, IDLE_STEPS = 1000, 20
 
 @dataclass(frozen=True)
 class Load:
-    """What is asked of everybody."""
+    """The calls of all agents."""
 
     name: str
     agents: int
@@ -56,10 +56,10 @@ LOADS = (
 
 @dataclass(frozen=True)
 class Peer:
-    """A peer's figures, from the same kind of stub on another day on a like machine.
+    """Figures of another framework with a similar stub, measured on another day, similar machine.
 
     One LLM call per agent per step, medians of 3, measured before this project began; CPU ms per
-    agent-step as a range. The ideals of that day's draws: 11.2 and 1.6 s without a barrier.
+    agent-step as a range. Ideals of those draws: 11.2 and 1.6 s without a barrier.
     """
 
     name: str
@@ -80,7 +80,7 @@ PEERS = (
 
 @dataclass(frozen=True)
 class Measured:
-    """One way under one load; medians over the repetitions."""
+    """One client under one load; medians over the repetitions."""
 
     load: str
     agents: int
@@ -90,13 +90,13 @@ class Measured:
     cpu_ms_per_agent_step: float
     wall_s: float
     ideal_wall_s: float
-    """Without a barrier: the longest sum of one agent's latencies."""
+    """Without a barrier: the largest sum of one agent's latencies."""
     barrier_wall_s: float
     """With a barrier after every step: the sum of the longest latencies."""
 
 
 class Posts(World):
-    """Everybody stands at a post of their own, out of sight of the others."""
+    """A world in which each agent stands at its own post, out of sight of the others."""
 
     name, perception_radius, max_velocity = "posts", 1.0, 1.0
     observation_space = action_space = Discrete(1)
@@ -105,7 +105,7 @@ class Posts(World):
         self.posts = [f"agent {i}" for i in range(count)]
 
     def reset(self, *, seed: int, options: Mapping[str, Any]) -> Sequence[Entity]:  # noqa: ARG002
-        """A body at every post."""
+        """Place an agent at every post."""
         return [Entity(name, (i * APART, 0.0), "agent") for i, name in enumerate(self.posts)]
 
     def observe(self, view: View) -> int:  # noqa: ARG002
@@ -113,12 +113,12 @@ class Posts(World):
         return 0
 
     def resolve(self, cluster: Transaction) -> None:
-        """Nothing happens."""
+        """Change nothing."""
 
 
 @dataclass
 class Sentry(Agent):
-    """Asks once a step."""
+    """Makes one call per step."""
 
     name: str
 
@@ -130,7 +130,7 @@ class Sentry(Agent):
 
 @dataclass
 class Idler(Agent):
-    """Asks nothing."""
+    """Makes no calls."""
 
     name: str
 
@@ -140,12 +140,12 @@ class Idler(Agent):
 
 
 def question_of(name: str, step: int) -> str:
-    """What `name` asks at `step`; no two ask the same."""
+    """Return the unique prompt of `name` at `step`."""
     return f"You are {name}. It is step {step}. What do you do next? One short sentence."
 
 
 def ideals_s(load: Load) -> tuple[float, float]:
-    """(without a barrier, with one): the wall time if nothing but answers took any."""
+    """Return the wall times without and with a barrier if only answers took time."""
     drawn = [
         [latency_s(SEED, question_of(f"agent {i}", s), load.mean_s) for s in range(load.steps)]
         for i in range(load.agents)
@@ -154,7 +154,7 @@ def ideals_s(load: Load) -> tuple[float, float]:
 
 
 def run_bare(load: Load, url: str) -> None:
-    """The same calls with nothing around them: no causality, no history, no limits, no retries."""
+    """Make the same calls without causality, history, limits and retries."""
     import aiohttp
 
     async def one(session: aiohttp.ClientSession, name: str) -> None:
@@ -176,7 +176,7 @@ def run_bare(load: Load, url: str) -> None:
 
 
 def run_engine(load: Load, backend: Backend) -> None:
-    """The same calls by agents of a world, out of order."""
+    """Make the same calls by agents of a world, out of order."""
     world = Posts(load.agents)
     Simulation(world, [Sentry(name) for name in world.posts], backend, seed=SEED).run(load.steps)
 
@@ -189,13 +189,13 @@ WAYS: dict[str, Callable[[Load, str], None]] = {
 
 
 def measure(load: Load, repetitions: int, progress: Callable[[int], None]) -> list[Measured]:
-    """Every way, interleaved, each before the same server; `progress` is told of each run."""
+    """Measure every client, interleaved, on the same server; call `progress` after each run."""
     cpu_s: dict[str, list[float]] = {way: [] for way in WAYS}
     wall_s: dict[str, list[float]] = {way: [] for way in WAYS}
     with stub_server(load.mean_s, SEED) as url:
         for _ in range(repetitions):
             for way, run in WAYS.items():
-                gc.collect()  # nobody looks for the garbage of the one before
+                gc.collect()  # do not charge this run for the garbage of the previous one
                 began = time.process_time(), time.perf_counter()
                 run(load, url)
                 cpu_s[way].append(time.process_time() - began[0])
@@ -219,7 +219,7 @@ def measure(load: Load, repetitions: int, progress: Callable[[int], None]) -> li
 
 
 def idle_agent_steps_per_cpu_s(repetitions: int) -> float:
-    """Agent-steps without a call: the engine's own speed, the history in memory."""
+    """Measure the engine alone: agent-steps without calls, with the history in memory."""
     rates = []
     for _ in range(repetitions):
         world = Posts(IDLE_AGENTS)
@@ -236,7 +236,7 @@ def idle_agent_steps_per_cpu_s(repetitions: int) -> float:
 def command(repetitions: int, as_json: bool) -> None:
     """Measure CPU time per agent-step and wall time against the ideal; takes four minutes.
 
-    The calls are real, over HTTP to a stub server on this machine; its latencies are drawn.
+    The calls are real HTTP requests to a stub server on this machine; its latencies are random.
     """
     need("gateway", "aiohttp")
     need("openai", "openai")
@@ -263,7 +263,7 @@ def command(repetitions: int, as_json: bool) -> None:
         )
     click.echo(f"without calls: {idle:,.0f} agent-steps per CPU-second")
     click.echo(
-        "\nPeers, measured on another day on a like machine: CPU ms per agent-step; wall s of "
+        "\nPeers, measured on another day on a similar machine: CPU ms per agent-step; wall s of "
         f"50 x 5 (ideal {PEER_IDEALS_S['50 x 5']}), of 1000 x 3 (ideal {PEER_IDEALS_S['1000 x 3']})"
     )
     for peer in PEERS:

@@ -1,7 +1,7 @@
-"""`metropolis bench serving-overhead`: what policies and dispatchers cost, beside Kairos' figures.
+"""`metropolis bench serving-overhead`: cost of policies and dispatchers, beside Kairos' figures.
 
-On this machine; nothing is simulated but the requests themselves. Kairos §7.8 reports 3.6 ms
-to sort the queue, 4.1 ms to place a request, and 0.1 to 4.3 s to update its priorities.
+Measured on this machine; only the requests are simulated. Kairos §7.8 reports 3.6 ms to sort the
+queue, 4.1 ms to place a request, and 0.1 to 4.3 s to update its priorities.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ PAPER_UPDATE_S = {10: 0.1, 5000: 4.3}
 UPDATED_FUNCTIONS = (10, 50, 100, 500, 1000, 5000)
 WHAT = {POLICIES: "policy", DISPATCHERS: "dispatcher"}
 KINDS, STAGES = 12, 4
-"""Of programs; each stage of each kind is a function."""
+"""Kinds and stages of programs; each stage of each kind is a function."""
 AT_WORK = 128
-"""Requests that the dispatcher's instances are at."""
+"""Requests running on the dispatcher's instances."""
 FLEET = Fleet(8, capacity_tokens=100_000, tokens_per_s=20.0)
 
 
 @dataclass(frozen=True)
 class Overhead:
-    """Of one request, from its arrival to its answer; CPU time."""
+    """CPU time per request, from its arrival to its answer."""
 
     kind: str
     name: str
@@ -55,16 +55,16 @@ class Overhead:
 
 @dataclass(frozen=True)
 class Update:
-    """Of the order of so many functions, from nothing."""
+    """Cost of computing the order of `functions` functions from scratch."""
 
     functions: int
     cpu_s: float
-    """Of all threads."""
+    """CPU time of all threads."""
     peak_mb: float
 
 
 class _Watch:
-    """CPU time of what is run within `running`, request by request: others use this machine."""
+    """Measures CPU time within `running`, per request; wall time would include other processes."""
 
     def __init__(self) -> None:
         self.cpu_s: list[float] = []
@@ -82,7 +82,7 @@ class _Watch:
 
 
 def _requests(seed: int) -> Iterator[QueuedRequest]:
-    """Programs of STAGES calls, without end; a second between arrivals."""
+    """Yield requests of programs of STAGES calls, endlessly, one second apart."""
     draw, number = Random(seed), 0
     for program in count():
         began_s, kind = float(number), draw.randrange(KINDS)
@@ -109,7 +109,7 @@ def _answered(request: QueuedRequest, instance: int, now_s: float, draw: Random)
 
 
 def policy_overhead(name: str, queued: int, requests: int, seed: int) -> Overhead:
-    """To take a request in, find who goes first, and learn from an answer, while others wait."""
+    """Measure queueing a request, choosing the next one, and learning from its answer."""
     policy: Policy = named(POLICIES, name)()
     queue, coming, draw, watch = RequestQueue(policy), _requests(seed), Random(seed), _Watch()
     left: Counter[str] = Counter()
@@ -134,7 +134,7 @@ def policy_overhead(name: str, queued: int, requests: int, seed: int) -> Overhea
 
 
 def dispatcher_overhead(name: str, requests: int, seed: int) -> Overhead:
-    """To place a request, as often as it takes, and to hear of its answer, on busy instances."""
+    """Measure placing a request on busy instances, retries included, and handling its answer."""
     dispatcher: Dispatcher = named(DISPATCHERS, name)(FLEET)
     draw, watch = Random(seed), _Watch()
     placed: deque[tuple[QueuedRequest, int]] = deque()
@@ -159,7 +159,7 @@ def dispatcher_overhead(name: str, requests: int, seed: int) -> Overhead:
 
 
 def update(functions: int, seed: int) -> Update:
-    """Kairos' order of functions whose remaining latencies are lognormal."""
+    """Measure Kairos' order of functions with lognormal remaining latencies."""
     rng = np.random.default_rng(seed)
     medians = rng.lognormal(2.0, 1.0, (functions, 1))
     quantiles = list(np.sort(medians * rng.lognormal(0.0, 0.5, (functions, LEVELS)), axis=1))
@@ -179,7 +179,7 @@ def update(functions: int, seed: int) -> Update:
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def command(queued: int, requests: int, seed: int, as_json: bool) -> None:
-    """Measure what ordering and placing a request costs while others wait."""
+    """Measure the cost of ordering and placing a request while others wait."""
     policies, dispatchers = [*names_of(POLICIES), *IN_A_ROW], names_of(DISPATCHERS)
     overheads, updates = [], []
     total = len(policies) + len(dispatchers) + len(UPDATED_FUNCTIONS)

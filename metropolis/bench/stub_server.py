@@ -1,7 +1,7 @@
-"""`metropolis bench stub-server`: an OpenAI-compatible server whose answers cost only waiting.
+"""`metropolis bench stub-server`: an OpenAI-compatible server that only waits before it answers.
 
-How long an answer takes is drawn by (seed, what is asked), never by order, so everybody who asks
-the same things waits equally long.
+The latency of an answer is drawn by (seed, prompt), never by order: equal requests have equal
+latencies.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from metropolis.types import MetropolisError
 
 MODEL = "stub"
 SIGMA = 0.8
-"""Of the lognormal latencies."""
+"""Sigma of the lognormal latencies."""
 MEAN_MS_MAX = 1e9
 
 
 def latency_s(seed: int, question: str, mean_s: float) -> float:
-    """How long the answer to `question` takes; lognormal."""
+    """Draw the lognormal latency of the answer to `question`."""
     if not mean_s:
         return 0.0
-    key = f"{seed} {question}".encode(errors="surrogatepass")  # JSON may hold half a character
+    key = f"{seed} {question}".encode(errors="surrogatepass")  # JSON may hold a lone surrogate
     return Random(key).lognormvariate(log(mean_s) - SIGMA**2 / 2, SIGMA)
 
 
 def stub_server(
     mean_s: float, seed: int, log_file: Path | None = None, port: int = 0
 ) -> AbstractContextManager[str]:
-    """The URL of a server in a process of its own."""
+    """Run a stub server in its own process; yield its URL."""
     options = ["--mean-ms", str(mean_s * 1000), "--seed", str(seed), "--port", str(port)]
     if log_file is not None:
         options += ["--log", str(log_file)]
@@ -55,14 +55,14 @@ def stub_server(
     "--log",
     "log_file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Add a line here whenever something is asked or answered: which, the time in monotonic "
-    "seconds, the sampling seed of the request. Answers then differ from request to request.",
+    help="Append a line for every request and answer: its kind, the time in monotonic seconds, the "
+    "sampling seed of the request. Answers then differ from request to request.",
 )
 def command(mean_ms: float, seed: int, port: int, log_file: Path | None) -> None:
     """Serve chats with lognormal latency until stopped; prints the URL.
 
-    Knows /v1/models and /v1/chat/completions and answers anything else with status 400; what is
-    streamed comes in one piece.
+    Serves /v1/models and /v1/chat/completions and answers other requests with status 400. Streams
+    are sent in one piece.
     """
     asyncio.run(_serve(mean_ms / 1000, seed, port, log_file))
 
@@ -72,7 +72,7 @@ async def _serve(mean_s: float, seed: int, port: int, log_file: Path | None) -> 
         listening = socket.create_server(("127.0.0.1", port), backlog=4096)
     except OSError as error:
         raise MetropolisError(
-            f"port {port} of 127.0.0.1 cannot be had ({error.strerror}); name another with --port"
+            f"cannot listen on port {port} of 127.0.0.1 ({error.strerror}); choose another --port"
         ) from error
     note = None if log_file is None else os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     click.echo(f"http://127.0.0.1:{listening.getsockname()[1]}")
@@ -85,7 +85,7 @@ async def _serve(mean_s: float, seed: int, port: int, log_file: Path | None) -> 
 
 
 class _Connection(asyncio.Protocol):
-    """As much HTTP as it takes: what the stub computes is taken from those it serves."""
+    """Minimal HTTP: the stub's CPU time is taken from the processes under test."""
 
     def __init__(self, mean_s: float, seed: int) -> None:
         self._mean_s, self._seed = mean_s, seed
@@ -98,7 +98,7 @@ class _Connection(asyncio.Protocol):
         self._write, self._close = transport.write, transport.close
 
     def data_received(self, data: bytes) -> None:
-        """Answer every request that is whole."""
+        """Answer all complete requests."""
         self._received += data
         while (head := self._received.find(b"\r\n\r\n")) >= 0:
             length = LENGTH.search(self._received, 0, head)
@@ -106,7 +106,7 @@ class _Connection(asyncio.Protocol):
             if len(self._received) < end:
                 return
             if length is None and not self._received.startswith(b"GET "):
-                self._write(NO_LENGTH)  # nobody knows where the next request begins
+                self._write(NO_LENGTH)  # the next request cannot be found
                 self._close()
                 return
             is_chat = self._received.startswith(CHATS)
@@ -128,7 +128,7 @@ class _Connection(asyncio.Protocol):
 
 
 class _Logged(_Connection):
-    """Answers as its seed and the request's have it, and writes down when."""
+    """Draws answers from its seed and the request's, and logs the times."""
 
     def __init__(self, mean_s: float, seed: int, log_file: int) -> None:
         super().__init__(mean_s, seed)
@@ -153,7 +153,7 @@ class _Logged(_Connection):
 
 
 def _asked(body: bytes) -> dict[str, Any] | None:
-    """The chat that `body` asks for; None: it is none."""
+    """Parse `body` as a chat request; return None if it is not one."""
     try:
         chat: dict[str, Any] = json.loads(body)
         _ = chat["messages"][-1]["content"]
@@ -170,7 +170,7 @@ def _whole(text: str) -> bytes:
 
 
 def _streamed(text: str, chat: dict[str, Any]) -> bytes:
-    """The same as events: the text, its end and, if they are asked for, its tokens."""
+    """Return the answer as events: the text, its end and, if requested, its usage."""
     said = {"index": 0, "delta": {"role": "assistant", "content": text}, "finish_reason": None}
     chunks: list[dict[str, Any]] = [
         {"choices": [said]},
@@ -197,7 +197,7 @@ def _response(status: str, content: str, kind: str = "application/json") -> byte
 
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 CHATS, LISTING = b"POST /v1/chat/completions", b"GET /v1/models"
-"""What requests begin with."""
+"""Prefixes of requests."""
 ABOUT = {"id": "answer", "created": 0, "model": MODEL}
 USAGE = {"prompt_tokens": 12, "completion_tokens": 6, "total_tokens": 18}
 MODELS = _response(
@@ -205,8 +205,8 @@ MODELS = _response(
 )
 TEXT = "I stay where I am."
 ANSWER = _whole(TEXT)
-NO_CHAT = _refused("ask GET /v1/models, or POST /v1/chat/completions with messages as JSON")
-NO_LENGTH = _refused("a request wants a Content-Length, as bodies in pieces are not understood")
-NO_SEED = _refused("a server with --log wants a whole number as seed in every request")
+NO_CHAT = _refused("use GET /v1/models, or POST /v1/chat/completions with messages as JSON")
+NO_LENGTH = _refused("a request needs a Content-Length: chunked bodies are not supported")
+NO_SEED = _refused("a server with --log needs a whole number as seed in every request")
 ASKED, ANSWERED = "asked", "answered"
 WORDS = ("north", "south", "sun", "rain", "wind", "snow", "hail", "fog", "stay", "go")

@@ -55,7 +55,7 @@ def test_only_what_a_kill_has_found_in_flight_may_be_bought_twice(
 
 def test_a_node_that_does_not_start_tells_its_last_words(tmp_path: Path) -> None:
     failing = Place(("/bin/sh", "-c", "echo one; echo two; exit 1"))
-    with pytest.raises(MetropolisError, match=r"did not start: two \(all of it: .*head\.log\)$"):
+    with pytest.raises(MetropolisError, match=r"did not start: two \(full log: .*head\.log\)$"):
         Nodes(tmp_path, ray_environment(), failing)
 
 
@@ -73,7 +73,7 @@ def test_nobody_can_tell_that_there_were_kills(seed: int) -> None:
     )
 
 
-@pytest.mark.parametrize("flaws", [[], ["history_sha256 is a, and without kills b"]])
+@pytest.mark.parametrize("flaws", [[], ["history_sha256 is a, but b without kills"]])
 def test_the_command_tells_of_every_flaw(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flaws: list[str]
 ) -> None:

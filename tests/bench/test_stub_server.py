@@ -138,7 +138,7 @@ def test_with_a_log_requests_want_a_seed(tmp_path: Path) -> None:
         (["--port", "99999"], "99999 is not in the range"),
         (["--mean-ms", "nan"], "nan is not in the range"),
         (["--mean-ms", "inf"], "inf is not in the range"),
-        (["--port", "TAKEN"], r"port \d+ of 127.0.0.1 cannot be had .*; name another with --port"),
+        (["--port", "TAKEN"], r"cannot listen on port \d+ of 127.0.0.1 .*; choose another --port"),
     ],
 )
 def test_bad_options_are_one_sentence_and_status_2(options: list[str], sentence: str) -> None:

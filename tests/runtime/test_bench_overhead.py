@@ -77,4 +77,4 @@ def test_the_command_prints_ours_beside_the_peers(monkeypatch: pytest.MonkeyPatc
     printed = CliRunner().invoke(overhead.command, ["--repetitions", "1"]).stdout
     for name in (*overhead.WAYS, *(peer.name for peer in overhead.PEERS)):
         assert name in printed
-    assert "measured on another day on a like machine" in printed
+    assert "measured on another day on a similar machine" in printed

@@ -1,6 +1,6 @@
-"""`metropolis bench agentix`: Agentix beside FCFS and MLFQ, ours (simulated) beside the paper's.
+"""`metropolis bench agentix`: Agentix beside FCFS and MLFQ, simulated, beside the paper's figures.
 
-Agentix §6: program-level token latency over the rate at which programs arrive, throughput at equal
+Agentix §6: program-level token latency over the arrival rate of programs, throughput at equal
 latency, load balancers, replicas, and the makespan of a batch.
 """
 
@@ -25,9 +25,9 @@ from metropolis.progress import progress_bar
 from metropolis.trace.generate.agentix import MIXED, WORKLOADS
 
 LOADS = (0.4, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0, 3.0)
-"""Of the rate at which one instance is just busy, see Bench.busy_per_s."""
+"""Shares of the rate that just saturates one instance, see Bench.busy_per_s."""
 FEW_LOADS = (0.4, 0.8, 1.1, 1.5)
-"""Where there are many instances."""
+"""Loads of runs with many instances."""
 BALANCERS = ("round_robin", "least_used", "prefix", "agentix")
 BALANCED = ("ShareGPT", "LATS")
 INSTANCES = 4
@@ -36,7 +36,7 @@ REPLICAS = (1, 2, 4)
 
 @dataclass(frozen=True)
 class Run:
-    """What to measure; rates are an instance's share."""
+    """One measurement; rates are per instance."""
 
     part: str
     workload: str
@@ -44,11 +44,11 @@ class Run:
     load: float
     instances: int = 1
     shares: int = 1
-    """So many times the programs of one instance."""
+    """Multiple of the programs of one instance."""
 
 
 def runs() -> list[Run]:
-    """All of them; a load of inf: a batch, all at once."""
+    """Return all runs; a load of inf is a batch that arrives at once."""
     names = (*WORKLOADS, MIXED)
     balanced = [replace(AGENTIX, dispatcher=balancer) for balancer in BALANCERS]
     return [
@@ -76,15 +76,15 @@ def runs() -> list[Run]:
     type=click.IntRange(1, 4096),
     default=32,
     show_default=True,
-    help="Most that an instance decodes at once: with fewer, fewer programs keep it busy.",
+    help="Maximum sequences an instance decodes at once: with fewer, fewer programs saturate it.",
 )
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def command(programs: int, profile: str, sequences: int, seed: int, as_json: bool) -> None:
-    """Serve agentic programs in virtual time, by Agentix and by what it is compared with.
+    """Serve agentic programs in virtual time, with Agentix and its baselines.
 
-    Everything is simulated: instances, and programs that have the paper's statistics. PROGRAMS are
-    chats for each instance; of the others as many as take about as long.
+    Instances are simulated; programs are generated from the paper's statistics. --programs is the
+    number of chats per instance; other workloads get as many programs as take about as long.
     """
     bench = Bench(profile, sequences, programs, seed)
     busy_per_s = cache(bench.busy_per_s)
@@ -109,6 +109,6 @@ def command(programs: int, profile: str, sequences: int, seed: int, as_json: boo
         return
     show(found, Console())
     click.echo(
-        f"{programs} chats an instance on {profile}, {sequences} sequences at once; all simulated, "
+        f"{programs} chats per instance, {profile}, {sequences} sequences at once; all simulated, "
         "lengths are estimates"
     )

@@ -1,4 +1,4 @@
-"""Runs of Agentix' benchmark: systems, loads, latencies and throughput at equal latency."""
+"""Runs of the Agentix benchmark: systems, loads, latencies and throughput at equal latency."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ TAILS = (95, 99)
 
 @dataclass(frozen=True)
 class System:
-    """What is compared (§6.2)."""
+    """A system under comparison (§6.2)."""
 
     name: str
     policy: str
-    """Empty: `plas` for programs of one thread, `atlas` for others."""
+    """Empty: `plas` for single-threaded programs, `atlas` for others."""
     pool: PoolOptions
     dispatcher: str = "least_used"
     options: str = ""
-    """Of the policy."""
+    """Options of the policy."""
     copies_slower: float = 1.0
-    """Times those of the profile take."""
+    """Duration of copies as a multiple of the profile's."""
 
 
 CACHE, SWAP = PoolOptions(prefix_reuse=True), PoolOptions(prefix_reuse=True, preemption="swap")
@@ -40,12 +40,12 @@ FCFS = System("FCFS", "fcfs", PoolOptions())
 OPTIMISED = System("FCFS, prefix cache", "fcfs", CACHE)
 MLFQ = System("MLFQ", "mlfq", SWAP)
 SLOW_MLFQ = replace(MLFQ, name="MLFQ, slow copies", copies_slower=5.0)
-"""As the paper's: vLLM copies block by block, which takes 3 to 7 times as long (§6.5)."""
+"""The paper's MLFQ: vLLM copies block by block, which takes 3 to 7 times as long (§6.5)."""
 AGENTIX = System("Agentix", "", SWAP, dispatcher="agentix")
 BY_PROGRAM = replace(AGENTIX, name="Agentix by program", options=":by_program=true")
 SYSTEMS = (FCFS, OPTIMISED, MLFQ, SLOW_MLFQ, AGENTIX, BY_PROGRAM)
 HOST_GB = 150.0
-"""For what is swapped out: the paper has more than 1.2 TB for eight GPUs (§6.5)."""
+"""Host memory for swapping: the paper has more than 1.2 TB for eight GPUs (§6.5)."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Measured:
     dispatcher: str
     instances: int
     programs_per_s: float
-    """Infinite: all at once."""
+    """Infinite: all arrive at once."""
     average_ms: float
     tails_ms: dict[int, float]
     preemptions: int
@@ -66,22 +66,22 @@ class Measured:
 
 @dataclass(frozen=True)
 class Bench:
-    """What all runs have in common."""
+    """Settings that all runs share."""
 
     profile: str
     sequences: int
-    """Most that an instance decodes at once."""
+    """Maximum sequences an instance decodes at once."""
     programs: int
-    """Of the chats; of programs with more calls fewer, see `count`."""
+    """Number of chats; programs with more calls are fewer, see `count`."""
     seed: int
 
     def count(self, name: str) -> int:
-        """So many programs of a workload that it takes about as long as the chats do."""
+        """Return the number of programs of a workload that take about as long as the chats."""
         share = {"LATS": 0.1, "mixed": 0.3}.get(name, 1.0)
         return max(1, round(share * self.programs))
 
     def engine(self, system: System) -> Profile:
-        """An instance of `system`."""
+        """Return the profile of an instance of `system`."""
         engine = load_profile(self.profile)
         engine.max_sequences, engine.host_gb = self.sequences, HOST_GB
         engine.pcie_gb_per_s /= system.copies_slower
@@ -90,9 +90,9 @@ class Bench:
     def run(
         self, name: str, system: System, per_s: float, instances: int = 1, shares: int = 1
     ) -> Measured:
-        """Serve programs of `name`, `shares` times as many as one instance's share.
+        """Serve `shares` times one instance's programs of workload `name`.
 
-        They arrive `per_s` a second, or all at once.
+        They arrive at `per_s` per second, or all at once.
         """
         arriving = workload(name, shares * self.count(name), min(per_s, 1e9), self.seed)
         policy = system.policy or ("plas" if name in SINGLE_THREADED else "atlas")
@@ -107,9 +107,9 @@ class Bench:
         return _summed(name, system, instances, per_s, served, arriving[0].arrival_s)
 
     def busy_per_s(self, name: str, system: System) -> float:
-        """Programs a second that keep one instance's full batch at work, as its profile has it.
+        """Return the programs per second that keep the full batch of one instance busy.
 
-        With prefix reuse everything is computed once in a program and system prompts never.
+        With prefix reuse, each text is prefilled once per program and system prompts never.
         """
         engine, batch = self.engine(system), self.sequences
         iteration_ms = max(engine.w_ms, engine.g_ms * batch + engine.h_ms)
@@ -145,16 +145,16 @@ def _summed(
 
 @dataclass(frozen=True)
 class Throughput:
-    """Programs a second; more than that if `beyond` what was measured."""
+    """Programs per second; a lower bound if `beyond` the measured rates."""
 
     per_s: float
     beyond: bool = False
 
 
 def throughput_at(curve: Sequence[Measured], latency_ms: float) -> Throughput:
-    """The rate up to which the average stays within `latency_ms`, log-linear between loads.
+    """Return the highest rate whose average is within `latency_ms`, log-linear between loads.
 
-    0 when it does at none.
+    0 if no measured load is within it.
     """
     ordered = sorted(curve, key=lambda one: one.programs_per_s)
     if ordered[0].average_ms > latency_ms:

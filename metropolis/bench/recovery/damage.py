@@ -10,12 +10,12 @@ from pathlib import Path
 from random import Random
 
 Damage = Callable[[Path, Random, Path], None]
-"""Changes a file; the last argument is the folder of another run."""
+"""Damages a file; the last argument is the folder of another run."""
 HUGE_BYTES = 1 << 24
 
 
 def flip_bits(path: Path, draw: Random, _other: Path) -> None:
-    """Some bits."""
+    """Flip some bits."""
     content = bytearray(path.read_bytes())
     for _ in range(draw.choice([1, 1, 1, 2, 8])):
         content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
@@ -23,7 +23,7 @@ def flip_bits(path: Path, draw: Random, _other: Path) -> None:
 
 
 def change_bytes(path: Path, draw: Random, _other: Path) -> None:
-    """A stretch of bytes."""
+    """Change a range of bytes."""
     content = bytearray(path.read_bytes())
     begins = draw.randrange(len(content))
     size = draw.choice([0, 1, 5, 40])
@@ -33,7 +33,7 @@ def change_bytes(path: Path, draw: Random, _other: Path) -> None:
 
 
 def change_number(path: Path, draw: Random, _other: Path) -> None:
-    """One number becomes another, or none."""
+    """Replace a number by another, or by something else."""
     content = path.read_bytes()
     found = list(re.finditer(rb"\d+", content))
     one = draw.choice(found)
@@ -44,7 +44,7 @@ def change_number(path: Path, draw: Random, _other: Path) -> None:
 
 
 def change_word(path: Path, draw: Random, _other: Path) -> None:
-    """One word becomes another."""
+    """Replace a word by another."""
     content = path.read_bytes()
     found = list(re.finditer(rb"[a-z]{2,}", content))
     one = draw.choice(found)
@@ -52,7 +52,7 @@ def change_word(path: Path, draw: Random, _other: Path) -> None:
 
 
 def change_lines(path: Path, draw: Random, _other: Path) -> None:
-    """Lines are repeated, exchanged, lost or joined."""
+    """Repeat, swap, delete or join lines."""
     lines = path.read_bytes().splitlines(keepends=True)
     one, other = draw.randrange(len(lines)), draw.randrange(len(lines))
     match draw.choice(["repeat", "repeat at the end", "swap", "delete", "join"]):
@@ -70,7 +70,7 @@ def change_lines(path: Path, draw: Random, _other: Path) -> None:
 
 
 def cut(path: Path, draw: Random, _other: Path) -> None:
-    """The end is lost, at any byte or after a line."""
+    """Truncate the file at any byte or after a line."""
     content = path.read_bytes()
     size = draw.randrange(len(content) + 1)
     if draw.random() < 0.5:
@@ -79,7 +79,7 @@ def cut(path: Path, draw: Random, _other: Path) -> None:
 
 
 def add(path: Path, draw: Random, _other: Path) -> None:
-    """Something is appended."""
+    """Append something."""
     nested = draw.choice([b"[", b'{"a":'])
     more = [b"\n", b"{}\n", b"x", b"\xff\xfe", draw.randbytes(90), nested * 200_000]
     with path.open("ab") as file:
@@ -87,22 +87,22 @@ def add(path: Path, draw: Random, _other: Path) -> None:
 
 
 def nest(path: Path, draw: Random, _other: Path) -> None:
-    """JSON without an end to its nesting."""
+    """Write endlessly nested JSON."""
     path.write_bytes(draw.choice([b"[", b'{"line":']) * 200_000)
 
 
 def enlarge(path: Path, draw: Random, _other: Path) -> None:
-    """Zeros are appended, or the end is lost."""
+    """Resize the file: append zeros, or truncate it."""
     os.truncate(path, draw.choice([1 << 16, HUGE_BYTES]))
 
 
 def remove(path: Path, _draw: Random, _other: Path) -> None:
-    """The file is gone."""
+    """Delete the file."""
     path.unlink()
 
 
 def replace(path: Path, draw: Random, other: Path) -> None:
-    """By nothing, by a file of another run, or by another one of this run."""
+    """Replace the content by nothing, or by a file of another run or of this one."""
     if draw.random() < 0.1:
         path.write_bytes(b"")
         return
@@ -113,7 +113,7 @@ def replace(path: Path, draw: Random, other: Path) -> None:
 
 
 def add_lines_of_another(path: Path, draw: Random, other: Path) -> None:
-    """Lines of the same file of another run."""
+    """Insert lines of the same file of another run."""
     files = [file for file in other.rglob("*") if file.name == path.name]
     lines = path.read_bytes().splitlines(keepends=True)
     theirs = files[0].read_bytes().splitlines(keepends=True) if files else lines
@@ -123,7 +123,7 @@ def add_lines_of_another(path: Path, draw: Random, other: Path) -> None:
 
 
 def change_kind(path: Path, draw: Random, _other: Path) -> None:
-    """Something that is no file has its name."""
+    """Replace the file by a folder, a pipe or a broken link."""
     path.unlink()
     match draw.choice(["folder", "pipe", "link to nothing", "link to itself"]):
         case "folder":
@@ -137,7 +137,7 @@ def change_kind(path: Path, draw: Random, _other: Path) -> None:
 
 
 IN_PLACE: tuple[Damage, ...] = (flip_bits, change_bytes, change_number, change_lines, cut, add)
-"""Those after which there is a file, and no other run's."""
+"""Damages that leave a file without content of another run."""
 ALL: tuple[Damage, ...] = (
     *IN_PLACE,
     flip_bits,
@@ -154,10 +154,10 @@ ALL: tuple[Damage, ...] = (
 
 
 def damage(path: Path, draw: Random, other: Path, damages: Sequence[Damage] = ALL) -> str:
-    """Do one of `damages` to a file; its name."""
+    """Apply one of `damages` to a file; return its name."""
     change = draw.choice(damages)
     try:
         change(path, draw, other)
-    except (IndexError, shutil.SameFileError):  # nothing of the kind is in the file
+    except (IndexError, shutil.SameFileError):  # the file has nothing to change
         path.write_bytes(b"")
     return change.__name__

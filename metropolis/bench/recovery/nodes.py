@@ -1,4 +1,4 @@
-"""A Ray of two nodes on this machine, which ends with this process."""
+"""A Ray cluster of two nodes on this machine, which ends with this process."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ reader=$!
 wait $node
 kill $reader
 """
-"""Ends the node when a pipe from this process is closed, in whatever way."""
+"""Ends the node when a pipe from this process closes, for whatever reason."""
 START_S = 90.0
 STARTS = 5
 STOP_S = 15.0
 STORE_BYTES = 80_000_000
-"""Of each node's object store: Ray's least is 75 MB, and a run keeps its world there."""
+"""Object store of each node: Ray requires 75 MB, and a run keeps its world there."""
 
 
 def ray_environment() -> dict[str, str]:
-    """What every process of one Ray has in its environment."""
+    """Return the environment variables that all processes of one Ray cluster share."""
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a node runs: `inside` begins its command, a network namespace's for instance."""
+    """Where a node runs: `inside` is a command prefix, for example of a network namespace."""
 
     inside: tuple[str, ...] = ()
     address: str | None = None
-    """None: as Ray finds it."""
+    """None: Ray detects it."""
 
     @property
     def options(self) -> list[str]:
-        """Of `ray start`."""
+        """Options of `ray start`."""
         return [] if self.address is None else [f"--node-ip-address={self.address}"]
 
 
@@ -57,12 +57,12 @@ HERE = Place()
 
 
 class Nodes:
-    """A head, and a second node that may be killed."""
+    """A head node, and a second node that may be killed."""
 
     def __init__(
         self, folder: Path, environment: dict[str, str], head: Place = HERE, second: Place = HERE
     ) -> None:
-        """Ray's files are in `folder`, whose path must be short."""
+        """Start both nodes with Ray's files in `folder`, whose path must be short."""
         self._place = second
         self._folder, self._environment = folder, {**os.environ, **environment}
         with socket.create_server(("", 0)) as free:
@@ -80,21 +80,21 @@ class Nodes:
             raise
 
     def actors(self) -> list[int]:
-        """The processes of our workers on both nodes."""
+        """Return the processes of our workers on both nodes."""
         return sorted([*actors_below(self._head.pid), *self.actors_on_second()])
 
     def actors_on_second(self) -> list[int]:
-        """The processes of our workers there."""
+        """Return the processes of our workers on the second node."""
         return actors_below(self._second.pid)
 
     def kill_second(self, away_s: float) -> list[int]:
-        """`kill -9` of the second node; the workers' processes that end with it.
+        """Kill the second node with `kill -9`; return the worker processes that end with it.
 
-        After `away_s` another node takes its place, which is waited for the next time.
+        After `away_s` another node replaces it; the next call waits for that node.
         """
         self._settle()
         if self._second.poll() is not None:
-            raise MetropolisError("Ray's second node does not start any more")
+            raise MetropolisError("Ray's second node failed to restart")
         pids = actors_below(self._second.pid)
         raylet = raylet_below(self._second.pid)
         assert raylet is not None
@@ -119,13 +119,13 @@ class Nodes:
             self._replacing.join()
 
     def close(self) -> None:
-        """End both."""
+        """End both nodes."""
         self._settle()
         _end(self._second)
         _end(self._head)
 
     def _start(self, name: str, place: Place, *options: str) -> tuple[subprocess.Popen[bytes], str]:
-        """The process, and what it has said, as soon as the node is up."""
+        """Start a node; return its process and its log once it is up."""
         log = self._folder / f"{name}.log"
         watch = ["/bin/sh", "-c", WATCH, "ray-node", *place.inside]
         command = [*installed("from ray.scripts.scripts import main; main()"), "start"]
@@ -144,13 +144,13 @@ class Nodes:
             if process.poll() is not None or time.monotonic() > deadline_s:
                 _end(process)
                 last = log.read_text(errors="replace").strip().rpartition("\n")[2]
-                raise MetropolisError(f"a node of Ray did not start: {last} (all of it: {log})")
+                raise MetropolisError(f"a Ray node did not start: {last} (full log: {log})")
             time.sleep(0.05)
         return process, said
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """It ends what it has started; what is left of that after a while is killed."""
+    """End a node and its descendants; kill those that are left after STOP_S."""
     pids = [*below(process.pid)]
     try:
         process.communicate(timeout=STOP_S)  # closes the pipe

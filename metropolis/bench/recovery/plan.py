@@ -1,4 +1,4 @@
-"""Whom a campaign kills, and when: a function of its seed."""
+"""The victims and times of a campaign's kills, drawn from its seed."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Literal
 
 Victim = Literal["worker", "controller", "store", "node", "file"]
 VICTIMS: tuple[Victim, ...] = ("worker", "controller", "store", "node", "file")
-"""A file is damaged while the controller, which was killed, is away."""
+"""A file is damaged after the controller is killed, before it restarts."""
 PAUSE_MAX_S = 6.0
-"""Between what one kill has ended being back and the next kill; starting Ray takes 2 to 6 s."""
+"""Pause between the recovery from a kill and the next kill; starting Ray takes 2 to 6 s."""
 AWAY_MAX_S = 1.5
-"""How long a store or a node stays away."""
+"""Maximum downtime of a store or a node."""
 CLUSTER_SHARE = 0.75
-"""Of the runs: on a Ray of two nodes that is there before; the others begin a Ray of their own."""
+"""Share of runs on an existing Ray cluster of two nodes; the others start their own."""
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,12 @@ class Kill:
     victim: Victim
     pause_s: float
     which: float
-    """Picks one of several, from 0 to below 1."""
+    """Selects one of several victims; in [0, 1)."""
     away_s: float
 
 
 def draw_kills(count: int, seed: int) -> list[Kill]:
-    """The kills of a campaign, victims in equal shares and any order."""
+    """Draw the kills of a campaign: victims in equal shares and random order."""
     draw = Random(f"kills {seed}")
     victims = [VICTIMS[i % len(VICTIMS)] for i in range(count)]
     draw.shuffle(victims)
@@ -40,5 +40,5 @@ def draw_kills(count: int, seed: int) -> list[Kill]:
 
 
 def on_cluster(seed: int, run: int) -> bool:
-    """Whether the run of that number uses the Ray that is there before it."""
+    """Return whether run number `run` uses the existing Ray cluster."""
     return Random(f"where {seed} {run}").random() < CLUSTER_SHARE

@@ -1,4 +1,4 @@
-"""The processes below one of ours, as /proc has them."""
+"""Descendants of a process, read from /proc."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ RAYLET = b"/raylet/raylet\0"
 
 
 def below(pid: int) -> dict[int, bytes]:
-    """The command lines of all descendants of `pid`, by their ids."""
+    """Return the command lines of all descendants of `pid`, by process id."""
     children: dict[int, list[int]] = defaultdict(list)
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -25,24 +25,24 @@ def below(pid: int) -> dict[int, bytes]:
 
 
 def actors_below(pid: int) -> list[int]:
-    """Those in which our workers run."""
+    """Return the descendants that run our workers."""
     return sorted(p for p, command in below(pid).items() if command.startswith(ACTOR))
 
 
 def raylet_below(pid: int) -> int | None:
-    """The process of Ray's node; None: not yet, or no longer."""
+    """Return the process of the Ray node, or None if it is not running."""
     return next((p for p, command in below(pid).items() if RAYLET in command), None)
 
 
 def alive(pid: int) -> bool:
-    """Whether the process runs; a zombie does not."""
+    """Return whether the process runs; a zombie does not."""
     return _state(Path(f"/proc/{pid}")) not in ("Z", "X", "")
 
 
 def _command(pid: int) -> bytes:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return b""
 
 

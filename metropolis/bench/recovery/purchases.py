@@ -1,4 +1,4 @@
-"""What was bought of the model, and which of it twice, told from the log of its stand-in."""
+"""Answers bought from the model, and those bought twice, from the log of the stub."""
 
 from __future__ import annotations
 
@@ -11,49 +11,49 @@ from pathlib import Path
 from metropolis.bench.stub_server import ANSWERED, ASKED
 
 LAG_S = 0.25
-"""What sockets and busy processors may lie between an answer and its being kept in the store."""
+"""Maximum delay, by sockets and busy processors, between an answer and its storage."""
 
 
 @dataclass
 class Struck:
-    """A kill as it happened, in monotonic seconds: what was in flight then may be lost."""
+    """An executed kill, in monotonic seconds: calls in flight then may be lost."""
 
     victim: str
     began_s: float
     pids: list[int]
-    """Of the workers whose end it brings."""
+    """Processes of the workers that end with it."""
     ended_s: float = inf
-    """When all of them had ended, and the store was back."""
+    """When all of them had ended and the store was back."""
 
 
 @dataclass(frozen=True)
 class Purchases:
-    """Of one run."""
+    """The purchases of one run."""
 
     bought: int
     unique: int
     in_flight: int
-    """Calls that had been asked and not answered when kills began, all kills together."""
+    """Calls sent and not answered when kills began, over all kills."""
     beyond: int
-    """Bought again although no kill found them in flight."""
+    """Calls bought again although none was in flight at a kill."""
 
 
 def calls_of(log: Iterable[str]) -> dict[int, list[tuple[float, float]]]:
-    """When each request was asked and answered, every time it was bought; never answered: inf."""
+    """Return the times when each request was sent and answered; inf if never answered."""
     calls: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for line in log:
         what, at, key = line.split()
         times = calls[int(key)]
         if what == ASKED:
             times.append((float(at), inf))
-        elif what == ANSWERED:  # the eldest that waits: equal requests take equally long
+        elif what == ANSWERED:  # the oldest: equal requests take equally long
             waiting = next(i for i, (_, answered_s) in enumerate(times) if answered_s == inf)
             times[waiting] = times[waiting][0], float(at)
     return calls
 
 
 def purchases_of(log: Path, kills: Sequence[Struck]) -> Purchases:
-    """Raises OSError when there is no log."""
+    """Count the purchases in `log`. Raises OSError if there is no log."""
     calls = calls_of(log.read_text().splitlines())
     everything = [times for bought in calls.values() for times in bought]
     return Purchases(
@@ -73,6 +73,6 @@ def purchases_of(log: Path, kills: Sequence[Struck]) -> Purchases:
 
 
 def _in_flight(times: tuple[float, float], kill: Struck) -> bool:
-    """Whether the kill may have taken the answer before it was kept."""
+    """Return whether the kill may have lost the answer before it was stored."""
     asked_s, answered_s = times
     return asked_s - LAG_S <= kill.ended_s and kill.began_s <= answered_s + LAG_S

@@ -1,4 +1,4 @@
-"""What the runs of a campaign need around them: a store, a Ray, and how a run is started."""
+"""The environment of a campaign: a store, a Ray cluster, and the start of runs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ LEASE_S = 2.0
 
 
 class Stage:
-    """A store that writes with every commit, and two nodes of Ray; `with` ends them."""
+    """A store that writes with every commit, and two Ray nodes; leaving `with` ends them."""
 
     def __init__(self, folder: Path, seed: int) -> None:
-        """Everything is in `folder`, whose path must be short."""
+        """Start everything in `folder`, whose path must be short."""
         self.folder, self.seed = folder, seed
         from metropolis.store.embedded import EmbeddedServer  # metropolis[redis]
 
         token = ray_environment()
-        configuration = {"XDG_CONFIG_HOME": str(folder / "configuration")}  # its key signs runs
+        configuration = {"XDG_CONFIG_HOME": str(folder / "configuration")}  # signing key
         self._environment = {**os.environ, **token, **configuration}
         (folder / "ray").mkdir()
         self.server = EmbeddedServer(folder / "store")
@@ -40,18 +40,18 @@ class Stage:
         self.server.close()
 
     def begin(self, out: Path, llm: str, *options: str) -> subprocess.Popen[bytes]:
-        """The process of a new run in `out`."""
+        """Start a new run in `out`; return its process."""
         about = [world.__file__, "--llm", f"vllm:{llm}", "--out", str(out)]
         return self._start(out, *about, "--seed", str(self.seed), *options)
 
     def begin_stored(self, out: Path, llm: str, on_cluster: bool) -> subprocess.Popen[bytes]:
-        """A run in the store, by two workers on Ray."""
+        """Start a run in the store with two workers on Ray."""
         where = ["--ray-address", self.nodes.address] if on_cluster else []
         store = ["--store", self.server.url, "--lease", f"{LEASE_S:g}", "--workers", "ray:2"]
         return self.begin(out, llm, *store, *where)
 
     def resume(self, out: Path) -> subprocess.Popen[bytes]:
-        """The process that goes on with the run in `out`."""
+        """Resume the run in `out`; return its process."""
         return self._start(out, "--resume", str(out))
 
     def _start(self, out: Path, *options: str) -> subprocess.Popen[bytes]:
@@ -67,10 +67,10 @@ class Stage:
 
 
 def summary_file(out: Path) -> Path:
-    """Where the summary of the run in `out` is."""
+    """Return the file with the summary of the run in `out`."""
     return out.with_suffix(".json")
 
 
 def errors_file(out: Path) -> Path:
-    """Where what it has complained of is, since it was started last."""
+    """Return the file with the errors of the run in `out` since its last start."""
     return out.with_suffix(".err")

@@ -1,4 +1,4 @@
-"""A run that is killed until it ends, and what is wrong with it then."""
+"""A run under kills, and the check of its result."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ from metropolis.runtime.history import read_history
 from metropolis.workers.leases import retry
 
 MEAN_S = 0.04
-"""Of the stand-in's latencies."""
+"""Mean of the stub's latencies."""
 PATIENCE_S = 120.0
-"""A run that nobody has killed for so long ought to have ended."""
+"""Time within which a run must end after the last kill."""
 POLL_S = 0.01
 DYING_S = 30.0
-"""How long workers may outlive what they worked for: on a busy machine a worker was there for more
-than 10 s after its node was killed. It can commit nothing by then: its claims have run out.
+"""How long workers may outlive their run: on a busy machine a worker lived for more than 10 s after
+its node was killed. Its claims have expired by then, so it can commit nothing.
 """
 AGAIN_S = 0.1
-"""Until somebody is looked for again who was not there to be killed."""
+"""Interval between searches for a victim that is not running."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A run that was killed, as it ended."""
+    """The result of a run under kills."""
 
     on_cluster: bool
     kills: list[str]
     started: int
-    """Processes it took."""
+    """Processes started."""
     refused: int
-    """Of them, those that a damaged file has ended."""
+    """Processes that ended because of a damaged file."""
     wall_s: float
     purchases: Purchases
     flaws: list[str]
-    """Each a sentence; none: it is the uninterrupted run."""
+    """One sentence per flaw; empty: the run equals the uninterrupted one."""
 
 
 @dataclass
 class Run:
-    """The run of that number, from its beginning to its end."""
+    """One run of a campaign, from start to end."""
 
     stage: Stage
     number: int
@@ -69,12 +69,12 @@ class Run:
         self.on_cluster = on_cluster(self.stage.seed, self.number)
         self._child: subprocess.Popen[bytes] | None = None
         self._damaged: tuple[Path, bytes, bytes] | None = None
-        """A file, what it held before it was damaged, and since."""
+        """A file, and its contents before and after damage."""
 
     def carry_out(
         self, left: list[Kill], whole: Mapping[str, Any], progress: Callable[[int], None]
     ) -> Ended:
-        """Kill it as `left` has it until it ends; takes those kills off `left`."""
+        """Apply the kills of `left` until the run ends, and remove them from `left`."""
         began_s, log = time.monotonic(), self.out.with_suffix(".log")
         with stub_server(MEAN_S, self.stage.seed, log) as url:
             self._url = url
@@ -90,7 +90,7 @@ class Run:
         starts = self.started, self.refused
         return Ended(self.on_cluster, kills, *starts, wall_s, purchases, self.flaws)
 
-    # --- how it goes on
+    # --- main loop
 
     def _until_its_end(self, left: list[Kill], progress: Callable[[int], None]) -> None:
         self._start()
@@ -105,24 +105,24 @@ class Run:
                 self._stopped(status)
                 self._start()
             elif time.monotonic() - quiet_since_s > PATIENCE_S:
-                self.flaws.append(f"it had not ended {PATIENCE_S:g} s after the last kill")
+                self.flaws.append(f"the run did not end {PATIENCE_S:g} s after the last kill")
             elif left and there and self._strike(left[0]):
                 left.pop(0)
                 quiet_since_s = time.monotonic()
                 progress(1)
 
     def _start(self) -> None:
-        """Begin it, or go on with it."""
+        """Start or resume the run."""
         self.started += 1
         self._may_stop = False
         if (self.out / "run.json").exists():
             self._child = self.stage.resume(self.out)
-        else:  # not yet, or killed before there was a run
+        else:  # first start, or killed before run.json existed
             shutil.rmtree(self.out, ignore_errors=True)
             self._child = self.stage.begin_stored(self.out, self._url, self.on_cluster)
 
     def _wait(self, pause_s: float) -> int | None:
-        """The status with which it has ended; None: it goes on after `pause_s`."""
+        """Return the run's exit status, or None if it still runs after `pause_s`."""
         deadline_s = time.monotonic() + pause_s
         assert self._child is not None
         while (status := self._child.poll()) is None and time.monotonic() < deadline_s:
@@ -131,23 +131,23 @@ class Run:
         return status
 
     def _bury(self) -> None:
-        """Write down when kills have had their whole effect."""
+        """Record when all workers hit by a kill have ended."""
         for struck in self.struck:
             if struck.ended_s == inf and not any(map(alive, struck.pids)):
                 struck.ended_s = time.monotonic()
 
     def _stopped(self, status: int) -> None:
-        """It has ended by itself, which it may when its own Ray was killed under it, or the store
-        before it had taken the run.
+        """Handle an exit of the run. It may exit if its own Ray was killed, or if the store was
+        killed before the run was taken.
         """
         said = errors_file(self.out).read_text(errors="replace").strip().splitlines()
         if status == 2 and f"{self.out}" in (said or [""])[-1] and self._requeue():
             self.refused += 1
         elif not self._may_stop:
-            self.flaws.append(f"it stopped with status {status}: {said[-1] if said else ''}")
+            self.flaws.append(f"the run stopped with status {status}: {said[-1] if said else ''}")
 
     def _end(self) -> None:
-        """Whatever is left of it."""
+        """Kill all remaining processes of the run."""
         assert self._child is not None
         left = [] if self._child.poll() is not None else [*below(self._child.pid)]
         self._child.kill()
@@ -159,7 +159,7 @@ class Run:
         for struck in self.struck:
             if struck.ended_s == inf:
                 alone = [pid for pid in struck.pids if alive(pid)]
-                self.flaws.append(f"the kill of a {struck.victim} has left workers: {alone}")
+                self.flaws.append(f"the kill of a {struck.victim} left workers: {alone}")
                 left += alone
         for pid in filter(alive, left):
             os.kill(pid, signal.SIGKILL)
@@ -167,7 +167,7 @@ class Run:
     # --- kills
 
     def _is_there(self, kill: Kill) -> bool:
-        """Whether there is somebody to be killed; the pause before it begins then."""
+        """Return whether the victim exists; the pause before the kill starts then."""
         assert self._child is not None
         if kill.victim == "worker":
             return bool(self._actors())
@@ -176,7 +176,7 @@ class Run:
         return kill.victim != "node" or self.on_cluster or raylet_below(self._child.pid) is not None
 
     def _strike(self, kill: Kill) -> bool:
-        """Whether there still was somebody to be killed."""
+        """Execute the kill; return whether the victim still existed."""
         assert self._child is not None
         began_s = time.monotonic()
         pids: list[int] = []
@@ -215,7 +215,7 @@ class Run:
         return True
 
     def _damage(self, kill: Kill) -> None:
-        """One of the run's files but store.json, which tells this bench where to look."""
+        """Damage one of the run's files, except store.json, which this bench reads."""
         checkpoints = (self.out / "checkpoints").glob("*.json")
         names = ("history.jsonl", "calls.jsonl", "journal.jsonl", "run.json")
         files = [*(self.out / name for name in names), *sorted(checkpoints)]
@@ -225,7 +225,7 @@ class Run:
         self._damaged = path, content, path.read_bytes()
 
     def _requeue(self) -> bool:
-        """Whether there was a damaged file that the run has not made good."""
+        """Restore a damaged file that the run has not repaired; return whether there was one."""
         if self._damaged is None:
             return False
         path, content, since = self._damaged
@@ -236,7 +236,7 @@ class Run:
         return True
 
     def _is_driven(self) -> bool:
-        """Whether the present process has taken the run."""
+        """Return whether the current process holds the run."""
         assert self._child is not None
         if not (self.out / "store.json").exists():
             return False
@@ -253,36 +253,36 @@ class Run:
         assert self._child is not None
         return actors_below(self._child.pid)
 
-    # --- what has become of it
+    # --- result
 
     def _compare(self, whole: Mapping[str, Any], purchases: Purchases) -> None:
-        """Write down how it differs from the `whole` one, which nobody has killed."""
+        """Record differences from the summary `whole` of the uninterrupted run."""
         try:
             found = json.loads(summary_file(self.out).read_text())
         except ValueError as error:
-            self.flaws.append(f"{summary_file(self.out)}: is not the summary alone ({error})")
+            self.flaws.append(f"{summary_file(self.out)}: is not one JSON summary ({error})")
             return
         self.flaws += [
-            f"{name} is {found[name]}, and without kills {whole[name]}"
+            f"{name} is {found[name]}, but {whole[name]} without kills"
             for name in ("history_sha256", "steps", "calls")
             if found[name] != whole[name]
         ]
         lines = read_history(self.out / "history.jsonl")
         if [json.loads(line.content)["step"] for line in lines] != list(range(whole["steps"])):
-            self.flaws.append("history.jsonl does not tell of every step once")
+            self.flaws.append("history.jsonl does not hold every step exactly once")
         name = json.loads((self.out / "store.json").read_text())["run"]
         about = retry(self.stage.server.store(name).inspect)
         committed = about.counts["agent_steps"]
         if committed != whole["agents"] * whole["steps"]:
             self.flaws.append(
-                f"{committed} agent-steps were committed, and there are "
+                f"{committed} agent-steps were committed instead of "
                 f"{whole['agents'] * whole['steps']}"
             )
         if purchases.unique != whole["calls"]:
             self.flaws.append(f"{purchases.unique} requests were made, not {whole['calls']}")
         if purchases.beyond:
             self.flaws.append(
-                f"{purchases.beyond} answers were bought twice that no kill found in flight"
+                f"{purchases.beyond} answers were bought twice but were not in flight at a kill"
             )
-        time.sleep(about.lease_left_s)  # none is left, unless the store was away at the end
+        time.sleep(about.lease_left_s)  # 0 unless the store was down at the end
         retry(self.stage.server.remove, name)

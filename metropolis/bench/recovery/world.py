@@ -1,6 +1,6 @@
-"""The world of the recovery bench: walkers whose every move hangs on what a model has answered.
+"""The world of the recovery bench: walkers whose moves depend on a model's answers.
 
-They meet, hear each other and talk, so that a lost, doubled or late step shows in the history.
+They meet, hear each other and talk, so that a lost, doubled or late step changes the history.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MEMORY = 5
 
 @dataclass
 class Field(World):
-    """Walkers see three tiles far, and talk to whom they stand beside."""
+    """Walkers see three tiles far and talk to adjacent walkers."""
 
     names: list[str]
     name, perception_radius, max_velocity, joint_radius = "field", 3.0, 1.0, 1.0
@@ -36,7 +36,7 @@ class Field(World):
         return [Entity(name, (draw(SIDE), draw(SIDE)), "agent") for name in self.names]
 
     def observe(self, view: View) -> str:
-        """Who is near, and what was heard."""
+        """Describe nearby walkers and heard words."""
         near = [(other.name, other.position) for other in view.agents()]
         heard = [event["words"] for event in view.events()]
         return f"{view.position} {near} {heard}"
@@ -56,13 +56,13 @@ class Field(World):
 
 @dataclass
 class Asker(Agent):
-    """Asks what to do in two steps of three, and remembers what it was told."""
+    """Calls the model in two of three steps, and remembers the answers."""
 
     name: str
     memory: list[str] = field(default_factory=list)
 
     async def proceed(self, observation: Any, llm: Any) -> str:
-        """Do as the model says."""
+        """Act on the model's answer."""
         if self.random.random() < 1 / 3:
             return f"on {self.memory[-1:]}"
         said = await llm.chat(f"{observation} {self.memory}", function="act", max_tokens=16)
@@ -70,12 +70,12 @@ class Asker(Agent):
         return str(said.text)
 
     async def answer(self, question: Any, llm: Any) -> str:
-        """Say what the model says."""
+        """Say the model's answer."""
         said = await llm.chat(f"{question} {self.memory}", function="talk", max_tokens=16)
         return str(said.text)
 
 
 def make(*, agents: int | None = None, seed: int = 0) -> Scenario:  # noqa: ARG001
-    """Some walkers."""
+    """Make a scenario of walkers."""
     names = [f"walker {i}" for i in range(agents or AGENTS)]
     return Scenario(Field(names), [Asker(name) for name in names], steps=STEPS)

@@ -1,6 +1,7 @@
-"""`metropolis bench serving`: every policy with every dispatcher, on simulations and on programs.
+"""`metropolis bench serving`: every policy with every dispatcher, for simulations and programs.
 
-Makespans of replays of SmallVille and LargeVille, latencies of agentic mixes; all simulated.
+Measures makespans of replays of SmallVille and LargeVille, and latencies of agentic mixes; all
+simulated.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from metropolis.trace.generate.largeville import generate
 
 OF_REPLAYS = ("fcfs", "step", "kairos", "step+kairos", "mlfq", "plas", "atlas", "step+atlas")
 OF_MIXES = ("fcfs", "kairos", "mlfq", "plas", "atlas")
-"""Neither has a plan of stages for `topology`, and a mix has no steps."""
+"""Mixes have neither a plan of stages, for `topology`, nor steps."""
 HOURS = (12.0, 13.0)
-"""The busy one."""
+"""The busy hour."""
 SMALLVILLE = Place("SmallVille", 25, 2)
 
 
@@ -40,7 +41,7 @@ SMALLVILLE = Place("SmallVille", 25, 2)
     type=click.IntRange(1, 100_000),
     default=250,
     show_default=True,
-    help="Of LargeVille on --instances; twice as many are on half of them.",
+    help="Agents of LargeVille on --instances; twice as many run on half of them.",
 )
 @click.option("--programs", type=click.IntRange(20, 1_000_000), default=400, show_default=True)
 @click.option("--load", type=Number(0.01, 100), default=1.1, show_default=True)
@@ -50,7 +51,7 @@ SMALLVILLE = Place("SmallVille", 25, 2)
     "--prefix-reuse/--no-prefix-reuse",
     default=True,
     show_default=True,
-    help="Whether instances keep what prompts begin with.",
+    help="Reuse the KV cache of shared prefixes.",
 )
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
@@ -68,7 +69,7 @@ def command(
 ) -> None:
     """Replay simulations and serve programs with every policy and dispatcher, in virtual time.
 
-    --load is the rate of programs, of the one that keeps all memory of the instances in use.
+    --load is the rate of programs as a multiple of the rate that fills all KV memory.
     """
     placing = dispatchers or tuple(names_of(DISPATCHERS))
     of_replays = list(product(policies or OF_REPLAYS, placing))
@@ -76,7 +77,7 @@ def command(
     measuring = Bench(profile, load_profile(profile), prefix_reuse, seed)
     fleet = fleet_of(measuring.engine, instances)
     for policy, dispatcher in of_replays:
-        plug_ins(policy, dispatcher, fleet)  # says what is wrong before any long work
+        plug_ins(policy, dispatcher, fleet)  # fail fast on wrong names
     places = [
         SMALLVILLE,
         Place("LargeVille", agents, instances),

