@@ -1,4 +1,4 @@
-"""`metropolis bench agentix`: it measures what it says, and throughput at equal latency is that."""
+"""`metropolis bench agentix`: its measurements, and throughput at equal latency."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_most_is_sought_at_every_latency_that_both_were_measured_at() -> Non
 
 
 def test_an_instance_is_busy_at_its_busy_rate() -> None:
-    """Well below it nobody waits long; well above, latency is a multiple."""
+    """Well below the rate waits are short; well above it latency is a multiple."""
     bench = Bench("llama-3-8b/a100", sequences=128, programs=400, seed=1)
     per_s = bench.busy_per_s("BFCL", OPTIMISED)
     assert per_s > 2 * bench.busy_per_s("BFCL", FCFS)

@@ -1,4 +1,4 @@
-"""`metropolis bench kairos`, small: every system under every load, and the paper's bands beside."""
+"""`metropolis bench kairos`, small: every system under every load, with the paper's ranges."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_history_is_learned_from_and_not_measured() -> None:
     bare, taught = (
         kairos.measure(CO_LOCATED, 0.001, 0.4, 6, history, fleet, engine, 0) for history in (0, 60)
     )
-    for one, other in zip(bare, taught, strict=True):  # nobody meets anybody
+    for one, other in zip(bare, taught, strict=True):  # programs never overlap
         assert other.average_ms == pytest.approx(one.average_ms)
     accuracy = [{one.system: one.accuracy for one in measured} for measured in (bare, taught)]
     assert accuracy[0]["Ayo"] == accuracy[1]["Ayo"]

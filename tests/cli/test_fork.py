@@ -1,4 +1,4 @@
-"""`metropolis fork` and `metropolis diff` as their user meets them."""
+"""`metropolis fork` and `metropolis diff` from the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passwords and keys: what of them a run writes down, prints or shows other users."""
+"""Passwords and keys: a run does not write, print or show them to other users."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PASSWORD = "METROPOLIS_STORE_PASSWORD"
 
 @pytest.fixture
 def guarded() -> Iterator[tuple[int, str]]:
-    """The port of a store, and its password."""
+    """Yield the port of a store, and its password."""
     port, password = free_port(), f"hunter{secrets.token_hex(8)}"
     options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--requirepass", password]
     server = subprocess.Popen([_valkey(), *options], stdout=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""`metropolis replay` as its user meets it."""
+"""`metropolis replay` from the command line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIELDS = {
 
 
 BOUNDS = ("--modes", "no_dependency,critical_path")
-"""They ask no policy."""
+"""Bounds use no policy."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`metropolis run` and `resume` as users meet them: to the end, stopped in every way, and on."""
+"""`metropolis run` and `resume` from the command line: complete, stopped, and resumed runs."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_people_read_a_story_and_a_table_in_80_columns(run: Run) -> None:
 
 
 def test_a_finished_run_goes_on(run: Run, uninterrupted: dict[str, Any]) -> None:
-    assert summary(run, "meadow.py:make", "--hours", "0.02")["steps"] == 8  # of 10 s
+    assert summary(run, "meadow.py:make", "--hours", "0.02")["steps"] == 8  # 10 s each
     longer = summary(run, "resume", "--steps", str(STEPS))
     assert longer["history_sha256"] == uninterrupted["history_sha256"]
     assert longer["calls"] == uninterrupted["calls"]
@@ -179,7 +179,7 @@ def test_a_budget_stops_a_run_and_a_larger_one_lets_it_go_on(
         assert prompt + output <= 5000
     else:
         assert prompt * 1000 + output * 2000 <= 5e6
-    # the same budget is as exhausted as before
+    # the same budget is still exhausted
     status, _, err = run("resume", "here", "--quiet")
     assert (status, "the budget is exhausted" in err) == (3, True)
     assert Path("here/journal.jsonl").read_text().splitlines()[1:] == journal
@@ -193,7 +193,7 @@ def test_a_journal_is_replayed(run: Run, uninterrupted: dict[str, Any]) -> None:
     status, _, err = run("meadow.py", "--llm", "replay:uninterrupted/journal.jsonl", "--seed", "3")
     assert status == 2
     assert re.fullmatch(r"metropolis: .* has no answer to .*metropolis resume .*\n", err)
-    # a run whose model has failed goes on with another
+    # a run whose model has failed resumes with another
     resumed = summary(run, "resume", "--llm", "scripted")
     other = summary(run, "meadow.py", "--seed", "3")
     assert resumed["history_sha256"] == other["history_sha256"]
@@ -252,7 +252,7 @@ def test_killed_at_any_moment_it_goes_on(run: Run, tmp_path: Path) -> None:
 
 
 def _kill_at(journal_bytes: int, arguments: list[str], folder: Path) -> bool:
-    """Run, and kill -9 once the journal is as long as that; whether it was in time."""
+    """Run, and kill -9 at that journal size; return whether the run was still alive."""
     process = subprocess.Popen(
         [sys.executable, "-c", "from metropolis.cli import main; main()", *arguments],
         cwd=folder,

@@ -1,4 +1,4 @@
-"""`metropolis serve sglang`, with a small program in the place of SGLang."""
+"""`metropolis serve sglang`, with a small program instead of SGLang."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def port() -> int:
 
 @pytest.fixture
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Makes `python -m sglang.launch_server` run the program above; its report is returned."""
+    """Make `python -m sglang.launch_server` run the program above; return its report file."""
     package = tmp_path / "sglang"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -69,7 +69,7 @@ def arguments(port: int, *more: str) -> list[str]:
 
 
 def _heed_interrupts() -> None:
-    """A shell's background jobs ignore them, and so do their children."""
+    """Restore SIGINT: a shell's background jobs and their children ignore it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -117,7 +117,7 @@ def lives(pid: int) -> bool:
         status = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return False
-    return status.rpartition(")")[2].split()[0] != "Z"  # ended, and its parent has yet to notice
+    return status.rpartition(")")[2].split()[0] != "Z"  # a zombie has ended
 
 
 def test_priorities_are_on_and_flags_of_the_user_come_last(

@@ -1,4 +1,4 @@
-"""`metropolis store` as its user meets it."""
+"""`metropolis store` from the command line."""
 
 from __future__ import annotations
 

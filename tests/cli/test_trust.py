@@ -1,4 +1,4 @@
-"""Folders of runs that this user has not written, or that were changed since."""
+"""Run folders that another user wrote, or that were changed since."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def files(folder: str) -> dict[Path, bytes]:
 
 @pytest.fixture
 def hostile(uninterrupted: dict[str, Any], tmp_path: Path) -> Path:
-    """The folder `there`, whose world is another; the file that appears when that is run."""
+    """Make the folder `there` name another world; return the file that this world creates."""
     marker = tmp_path / "hostile code has run"
     Path("hostile.py").write_text(HOSTILE.format(marker=marker))
     shutil.copytree("uninterrupted", "there")
@@ -109,7 +109,7 @@ def test_an_unsigned_folder_is_signed_once_it_is_trusted(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "somebody else's"))
     status, _, err = run("resume", "moved")
     assert (status, "moved/run.json: cannot be checked (" in err) == (2, True)
-    assert summary(run, "meadow.py", "--steps", "2", "--quiet")["steps"] == 2  # has a key now
+    assert summary(run, "meadow.py", "--steps", "2", "--quiet")["steps"] == 2  # creates a key
     status, _, err = run("resume", "moved")
     assert (status, "signed with another user's or machine's key" in err) == (2, True)
     assert summary(run, "resume", "moved", "--trust")["history_sha256"] == whole
@@ -179,7 +179,7 @@ def test_a_store_in_the_folder_of_the_run_is_copied_with_it(run: Run, store: str
 def test_a_branch_of_an_untrusted_run_is_as_untrusted(
     run: Run, uninterrupted: dict[str, Any]
 ) -> None:
-    change("uninterrupted", lambda content: content["about"].update(hours=None))  # as it was
+    change("uninterrupted", lambda content: content["about"].update(hours=None))  # same content
     assert run("fork", "uninterrupted", "--at", "9", "--out", "mine", "--quiet")[0] == 0
     change("uninterrupted", lambda content: content["about"].update(concurrency=2))
     assert run("fork", "uninterrupted", "--at", "9", "--out", "theirs", "--quiet")[0] == 2

@@ -1,6 +1,6 @@
-"""Hostile run.json and store.json: without trust nothing runs or connects, always a sentence.
+"""Hostile run.json and store.json: without trust nothing runs or connects; errors are one sentence.
 
-Half of them have the checksum of what they hold. The others are damaged: trust does not help.
+Half of them have a valid checksum. The others count as damaged: trust does not help.
 
 METROPOLIS_FUZZ_INPUTS=10000 pytest -m campaign tests/cli/test_trust_fuzz.py
 """
@@ -32,7 +32,7 @@ FILES = ("run.json", "store.json")
 WATCHED = ("socket.connect", "socket.getaddrinfo", "subprocess.Popen", "os.system", "exec")
 HOSTILE = "from pathlib import Path\nPath(__file__).with_suffix('.ran').touch()\n"
 Texts = dict[str, bytes | None]
-"""The content of the folder's files; None: there is none."""
+"""Contents of the folder's files; None: no such file."""
 
 _events: list[str] | None = None
 
@@ -56,7 +56,7 @@ def listener() -> Iterator[socket.socket]:
 
 @pytest.fixture
 def donors(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Texts]:
-    """The files of a run in a store of this user, of another one, and of somebody else's."""
+    """Return the files of two runs of this user in a store, and of a run of another user."""
     found = {}
     for name in ("mine", "other", "stranger"):
         with monkeypatch.context() as patched:
@@ -69,7 +69,7 @@ def donors(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[st
 
 
 class Mutator:
-    """Draws hostile folders; `found` are the files of real ones."""
+    """Draws hostile folders from `found`, the files of real ones."""
 
     def __init__(self, draw: Random, donors: dict[str, Texts], port: int, world: Path) -> None:
         self.draw, self.donors = draw, donors
@@ -112,7 +112,7 @@ class Mutator:
         return _written(mine | {"signature": theirs.get("signature")}, text)
 
     def damage(self, name: str, text: bytes | None) -> bytes | None:
-        """Bytes that change, go, come or come again."""
+        """Change, delete, insert or repeat bytes."""
         found = bytearray(text or b"{}")
         at = self.draw.randrange(len(found) + 1)
         length = self.draw.choice([1, 1, 2, 20, 500])
@@ -127,7 +127,7 @@ class Mutator:
         return bytes(found)
 
     def change(self, name: str, text: bytes | None) -> bytes | None:
-        """A value that becomes another, a key that goes or comes."""
+        """Change a value, or delete or add a key."""
         content = _object(text)
         if content is None:
             return text
@@ -148,7 +148,7 @@ class Mutator:
         return _written(content, text)
 
     def replace(self, name: str, text: bytes | None) -> bytes | None:
-        """Something else altogether."""
+        """Replace the file by something else."""
         deep = self.draw.choice([10, 900, 5_000, 200_000])
         return self.draw.choice(
             [
@@ -181,24 +181,24 @@ def _object(text: bytes | None) -> dict[str, Any] | None:
 
 
 def _written(content: dict[str, Any], before: bytes | None) -> bytes:
-    """The file `before` with another content, and the checksum it had."""
+    """Return the file `before` with another content, but its old checksum."""
     checksum = (before or b"{").partition(b",")[0]
     return b"%b,%b\n" % (checksum, json.dumps(content).encode()[1:])
 
 
 def signed(texts: Texts, donors: dict[str, Texts]) -> bool:
-    """Whether the folder names what this user has signed for a run, however it is written."""
+    """Return whether the folder names what this user has signed for a run, in any notation."""
     whole = all(intact(text) for text in texts.values() if text is not None)
     return whole and any(same(texts, donors[run]) for run in ("mine", "other"))
 
 
 def same(texts: Texts, mine: Texts) -> bool:
-    """Whether the folder names what that one does."""
+    """Return whether both folders name the same things."""
     run = [_object(of["run.json"]) for of in (texts, mine)]
     if run[0] is None or json.dumps(run[0], sort_keys=True) != json.dumps(run[1], sort_keys=True):
         return False
     if texts["store.json"] is None:
-        return True  # nowhere but where run.json says
+        return True  # only run.json names a store
     place = [_object(of["store.json"]) or {} for of in (texts, mine)]
     return all(place[0].get(n) == place[1].get(n) for n in ("address", "run", "signature"))
 
@@ -215,7 +215,7 @@ def test_hostile_folders(
 ) -> None:
     hostile = Path("hostile.py").resolve()
     hostile.write_text(HOSTILE)
-    run("resume", "nowhere")  # what is imported late is imported now
+    run("resume", "nowhere")  # trigger lazy imports
     counts = {"as signed": 0, "refused": 0, "refused though trusted": 0}
     for seed in range(inputs):
         draw = Random(seed)
@@ -248,7 +248,7 @@ def test_hostile_folders(
 
 
 def watched(act: Callable[[], Any], seed: int) -> Any:
-    """What `act` returns; fails when it runs code, starts a process or connects."""
+    """Return the result of `act`; fail if it runs code, starts a process or connects."""
     global _events
     _events = []
     try:

@@ -1,4 +1,4 @@
-"""Agents that end the interpreter, loop or wait for ever: real processes, real signals."""
+"""Agents that exit the interpreter, loop or wait forever, with real processes and signals."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ EVER = {
 
 
 def world(form: str, act: str) -> int:
-    """Writes world.py; returns the line of `act`."""
+    """Write world.py; return the line of `act`."""
     how = {"kind": "Walker", "define": "async def", "wait": "await"}
     if form == "plain":
         how = {"kind": "PlainWalker", "define": "def", "wait": ""}
@@ -165,7 +165,7 @@ def test_who_goes_on_for_ever_is_named_and_ctrl_c_ends_it(run: Run, ever: str) -
     ), line
     assert "agent 'w01'" in process.stderr.readline()
     process.send_signal(signal.SIGINT)
-    if ever in ("thread", "sleep", "await"):  # a plain agent's thread is left alone
+    if ever in ("thread", "sleep", "await"):  # a plain agent's thread is not stopped
         out, err = process.communicate(timeout=60)
         assert process.returncode == 130
         assert "interrupted; the run is at step" in err

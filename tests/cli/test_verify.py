@@ -1,4 +1,4 @@
-"""`--verify` of run, resume and fork: what is said, and the exit status."""
+"""`--verify` of run, resume and fork: its output, and the exit status."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.cli.conftest import Run, summary
 
 
 def told(out: str) -> tuple[str, str]:
-    """What stands about the history, and the last line."""
+    """Return the note on the history, and the last line."""
     found = re.search(r"history_sha256 [0-9a-f]{64}(.*?)\n\n", out, re.DOTALL)
     assert found is not None
     return found[1].strip(), " ".join(out.split("\n\n")[-1].split())

@@ -1,4 +1,4 @@
-"""`metropolis world import-genagent`, and running what it writes."""
+"""`metropolis world import-genagent`, and runs of imported worlds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCRATCH = {
 
 
 def checkout(root: Path) -> Path:
-    """A tiny one, laid out as the original."""
+    """Create a tiny checkout with the layout of the original."""
     server = root / "environment" / "frontend_server"
     matrix = server / "static_dirs" / "assets" / "the_ville" / "matrix"
     for folder in (matrix / "maze", matrix / "special_blocks"):

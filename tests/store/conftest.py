@@ -1,4 +1,4 @@
-"""The servers that every store test runs on; those in other processes are shared by all tests."""
+"""Servers for store tests; those in other processes are shared by all tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REDIS = shutil.which("redis-server")
 
 @pytest.fixture(scope="session")
 def server_of() -> Iterator[Callable[[str], Server]]:
-    """The server of a kind, started when it is asked for."""
+    """Yield a function that returns the server of a kind, started on first use."""
 
     @cache
     def started(kind: str) -> Server:
@@ -48,7 +48,7 @@ def server(request: pytest.FixtureRequest, server_of: Callable[[str], Server]) -
 
 @pytest.fixture(params=["valkey", "redis"])
 def shared(request: pytest.FixtureRequest, server_of: Callable[[str], Server]) -> EmbeddedServer:
-    """A server that other processes reach."""
+    """A server that other processes can reach."""
     chosen = server_of(request.param)
     assert isinstance(chosen, EmbeddedServer)
     return chosen

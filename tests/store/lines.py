@@ -1,4 +1,4 @@
-"""A little world for tests of stores: agents on a line who step up and down."""
+"""A small world for store tests: agents on a line that step up and down."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LEASE_S = 600.0
 
 
 def begin(store: Store, agents: int) -> int:
-    """A run, and the fence of its lease, which has run out."""
+    """Create a run; return the fence of its lease, which has expired."""
     names = tuple(f"a{i}" for i in range(agents))
     info = RunInfo("line", 1, names, 0, 10_000, "chebyshev", 2.0)
     bodies = [Entity(name, (10 * i, 0), AGENT) for i, name in enumerate(names)]
@@ -32,7 +32,7 @@ def claimed(store: Store, worker: str = "test", lease_s: float = LEASE_S) -> Cla
 
 
 def outcome_of(claim: Claim, load: str = "") -> Outcome:
-    """Everybody moves, and sings something as long as `load`."""
+    """All agents move, and sing a text as long as `load`."""
     bodies = {f"a{i}": (10 * i, (claim.step + 1) % 2) for i in claim.agents}
     writes = {name: Entity(name, at, AGENT, {"by": claim.worker}) for name, at in bodies.items()}
     events = [Event(claim.step, name, at, "sang", {"what": load}) for name, at in bodies.items()]

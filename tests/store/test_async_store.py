@@ -1,4 +1,4 @@
-"""The store in Redis from an event loop."""
+"""The Redis store used from an event loop."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_link_does_what_its_store_does(run: tuple[Store, int]) -> None:
 def test_who_waits_is_told(
     server_of: Callable[[str], Server], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of clusters that are nobody's, and of those that one ran last; else it would ask anew."""
+    """For clusters without an owner and clusters it ran last; otherwise it would have to poll."""
     monkeypatch.setattr(commands, "WAIT_S", 60.0)
     server = server_of(kind)
     name = uuid.uuid4().hex
@@ -107,7 +107,7 @@ def test_what_is_asked_at_the_same_moment_goes_out_together(
         reads = shared.client.info("stats")["total_reads_processed"]
         found = await asyncio.gather(*(together.ask("ECHO", str(i)) for i in range(50)))
         assert found == [str(i).encode() for i in range(50)]
-        # the two INFOs are reads as well
+        # the two INFOs count as reads
         assert shared.client.info("stats")["total_reads_processed"] - reads <= 3
         await together.close()
 
@@ -131,7 +131,7 @@ def test_a_server_that_ends_and_comes_back(tmp_path: Path) -> None:
                 await waiting
             try:
                 committed = await link.commit(claim, outcome_of(claim), minds_of(claim))
-            except StoreUnavailableError:  # the connection was found broken only now
+            except StoreUnavailableError:  # only now is the connection found broken
                 committed = await link.commit(claim, outcome_of(claim), minds_of(claim))
             assert committed
             await link.close()
@@ -146,7 +146,7 @@ def test_a_server_that_is_silent_is_given_up(
     monkeypatch.setattr(pipelined_connection, "_WATCH_S", 0.05)
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answers the handshake and nothing else."""
+        """Answer only the handshake."""
         while data := await reader.read(1 << 16):
             if b"CLIENT" in data or b"SELECT" in data:
                 writer.write(b"+OK\r\n" * data.count(b"*"))

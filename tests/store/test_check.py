@@ -1,4 +1,4 @@
-"""Every store keeps its promises, and the checker finds those that do not."""
+"""Every store passes the checker, which finds faulty ones."""
 
 from __future__ import annotations
 

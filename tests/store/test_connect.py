@@ -1,4 +1,4 @@
-"""Servers that cannot keep a run are refused at the start, in one sentence without a secret."""
+"""Servers that cannot hold a run are refused at the start, in one sentence without secrets."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def free_port() -> int:
 
 @contextmanager
 def served(folder: Path, *options: str, binary: str | None = None) -> Iterator[int]:
-    """A server on a port of 127.0.0.1; ended afterwards."""
+    """Run a server on a port of 127.0.0.1; end it afterwards."""
     port = free_port()
     plain = [] if "--tls-port" in options else ["--port", str(port)]
     secured = [str(port) if option == "PORT" else option for option in options]
@@ -147,14 +147,14 @@ def test_a_folder_does_not_make_its_server_connect(tmp_path: Path, command: str)
     words = command.format(port=free_port()).split()
     with files[-1].open("a") as file:
         file.write(f"*{len(words)}\r\n" + "".join(f"${len(w)}\r\n{w}\r\n" for w in words))
-    seals.Seals(tmp_path).write(closed=True)  # as who has written that can do, too
+    seals.Seals(tmp_path).write(closed=True)  # an attacker can do this, too
     with pytest.raises(StoreError, match=r"did not start: .*nknown command"):
         EmbeddedServer(tmp_path)
 
 
 @pytest.mark.parametrize("written", ["%2e", "?", "/../metropolis-a/socket?x=", "plain"])
 def test_a_folder_names_no_other_socket(tmp_path: Path, written: str) -> None:
-    """Not by signs that mean something in a URL, and none but such as we make."""
+    """Neither by special characters of URLs, nor any socket that we did not make."""
     folder = tmp_path / "store"
     folder.mkdir()
     with socket.socket(socket.AF_UNIX) as listener:
@@ -309,7 +309,7 @@ def test_a_server_that_does_not_start(tmp_path: Path) -> None:
 def test_a_server_that_still_reads_what_it_keeps_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only INFO is answered meanwhile."""
+    """While loading, the server answers only INFO."""
     info, loading = redis.Redis.info, [1, 1, *[0] * 100]
 
     def slow(client: Any, *sections: str) -> Any:

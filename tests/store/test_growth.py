@@ -1,4 +1,4 @@
-"""What is kept grows with agents and with how far they are apart, not with steps."""
+"""A store's size grows with agents and with their distance in steps, not with steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOAD = 300 * "x"
 
 
 def walk(store: Store, fence: int, random: Random, agents: int, steps: int, lag: int) -> None:
-    """Until the floor has risen by `steps`, nobody more than `lag` ahead of it."""
+    """Run until the floor has risen by `steps`; no agent is more than `lag` ahead of it."""
     at = list(store.nodes().steps)
     last = min(at) + steps
     while min(at) < last:
@@ -25,7 +25,7 @@ def walk(store: Store, fence: int, random: Random, agents: int, steps: int, lag:
 
 
 def measured(server: EmbeddedServer, agents: int, lag: int, *, steps: int) -> list[tuple[int, int]]:
-    """(bytes, keys) of the server, the largest of each hundred steps."""
+    """Return (bytes, keys) of the server, the maximum of each hundred steps."""
     run, random = uuid.uuid4().hex, Random(1)
     store = server.store(run)
     fence = begin(store, agents)
@@ -49,7 +49,7 @@ def test_memory_does_not_grow_with_steps(shared: EmbeddedServer) -> None:
 
 
 def test_memory_grows_with_agents_and_lag(shared: EmbeddedServer) -> None:
-    """So the measure above measures something."""
+    """This shows that the measure above is sensitive."""
     (few, _), *_ = measured(shared, 4, 5, steps=100)
     (more_agents, _), *_ = measured(shared, 16, 5, steps=100)
     (more_lag, _), *_ = measured(shared, 4, 40, steps=100)

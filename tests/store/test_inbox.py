@@ -1,4 +1,4 @@
-"""What is dispatched to a worker that waits is claimed for it then and there."""
+"""A cluster dispatched to a waiting worker is claimed for it at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.store.lines import LEASE_S, begin, claimed, commit, dispatch
 
 
 class Waiter:
-    """The call of a worker for clusters, command after command."""
+    """A worker's call for clusters, command by command."""
 
     def __init__(self, store: RedisStore, lease_s: float = LEASE_S, most: int = 8) -> None:
         self._store = store
@@ -31,14 +31,14 @@ class Waiter:
         self._waiting = self._ask(next(self._said))
 
     def _ask(self, command: Any) -> Any:
-        """The command that waits, after what is asked before it."""
+        """Execute the commands before the blocking one; return that."""
         while isinstance(command, commands.Script):
             reply = call(self._client, command.name, self._store.prefix, *command.arguments)
             command = self._said.send(reply)
         return command
 
     def told(self, lost: bool = False) -> list[Claim]:
-        """What it waits for; when the reply is lost it asks again."""
+        """Return the awaited claims; if the reply is lost, the call asks again."""
         reply = self._client.execute_command(*self._waiting.arguments)
         try:
             self._ask(self._said.send(None if lost else reply))
@@ -60,7 +60,7 @@ def store(shared: EmbeddedServer) -> Iterator[RedisStore]:
 
 @pytest.fixture
 def fence(store: RedisStore) -> int:
-    """Of a run in which "test" has committed the first step of all three."""
+    """The fence of a run in which "test" has committed the first step of all three agents."""
     fence = begin(store, 3)
     for agent in range(3):
         dispatch(store, fence, 0, agent)
@@ -91,7 +91,7 @@ def test_a_lost_reply_is_told_again(store: RedisStore, fence: int) -> None:
 def test_what_came_too_late_is_told_to_the_next_call(store: RedisStore, fence: int) -> None:
     Waiter(store)  # its connection ends
     dispatch(store, fence, 1, 0)
-    dispatch(store, fence, 1, 1)  # it has asked for one answer
+    dispatch(store, fence, 1, 1)  # the call asked for one reply
     assert agents([claimed(store), claimed(store)]) == [(0,), (1,)]
     assert store.claim("test", LEASE_S) is None
     assert store.inspect().counts["claims"] == 3 + 2

@@ -1,4 +1,4 @@
-"""Random interleavings of everything a controller and workers do, against a simple model."""
+"""Random interleavings of all operations of a controller and workers, against a simple model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ AGENTS = st.sets(st.integers(0, COUNT - 1), min_size=1).map(sorted).map(tuple)
 
 @dataclass
 class Cluster:
-    """A dispatched cluster of the model; `holder` is the claim that counts, if it is claimed."""
+    """A dispatched cluster of the model; `holder` is the valid claim, if there is one."""
 
     step: int
     agents: tuple[int, ...]
@@ -43,7 +43,7 @@ class Cluster:
 
 @dataclass
 class Model:
-    """What should be so."""
+    """The expected state of the store."""
 
     steps: list[int] = field(default_factory=lambda: [0] * COUNT)
     minds: list[object] = field(default_factory=lambda: [None] * COUNT)
@@ -52,7 +52,7 @@ class Model:
     """(step, agents, number of the claim)"""
     until: list[int] = field(default_factory=lambda: [0] * COUNT)
     changed: set[tuple[str, int]] = field(default_factory=set)
-    """Workers who have begun a step of an agent and not committed it: its mind is not theirs."""
+    """(worker, agent) of steps started and not committed: the worker's agent state is stale."""
     answers: dict[int, set[str]] = field(default_factory=lambda: {i: set() for i in range(COUNT)})
     released: int = 0
 
@@ -92,7 +92,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(agents=AGENTS, more=st.integers(0, 4))
     def dispatch(self, agents: tuple[int, ...], more: int) -> None:
-        """Those of the wish that are at the step of its first agent."""
+        """Dispatch those of `agents` that are at the step of the first one."""
         step = self.model.steps[agents[0]]
         agents = tuple(agent for agent in agents if self.model.steps[agent] == step)
         ahead = {}
@@ -120,7 +120,7 @@ class Interleavings(RuleBasedStateMachine):
     def dispatch_what_is_apart(self, agents: tuple[int, ...]) -> None:
         steps = {self.model.steps[agent] for agent in agents}
         if len(steps) > 1:
-            with pytest.raises(ValueError):  # noqa: PT011 -- the model compares what comes of it
+            with pytest.raises(ValueError):  # noqa: PT011 -- the model checks the effect
                 self.store.dispatch(self.fences[-1], [Dispatch(max(steps), agents)], {}, 0)
 
     @rule(agents=AGENTS, old=st.integers(0, 100))
@@ -166,7 +166,7 @@ class Interleavings(RuleBasedStateMachine):
     @precondition(lambda self: self.claims)
     @rule(which=st.integers(0, 1000), continues=st.booleans())
     def commit(self, which: int, continues: bool) -> None:
-        """Also claims that are lost, and those that have been committed."""
+        """Commit any claim, also lost and committed ones."""
         claim = self.claims[which % len(self.claims)]
         lease_s = HOUR_S if continues else None
         outcome = self.outcome(claim)
@@ -180,7 +180,7 @@ class Interleavings(RuleBasedStateMachine):
             if dispatched:
                 holder = claim.number if continues else None
                 self.model.queue[following, first] = Cluster(following, claim.agents, holder)
-            if continues:  # though it may not
+            if continues:  # even if it may not
                 self.claims += [claim.following(outcome)] if dispatched else []
                 self.model.changed |= {(claim.worker, agent) for agent in claim.agents}
             self.model.acknowledged.append((claim.step, claim.agents, claim.number))
@@ -188,7 +188,7 @@ class Interleavings(RuleBasedStateMachine):
                 self.model.steps[agent] += 1
                 self.model.minds[agent] = [claim.worker, claim.step + 1]
                 self.model.answers[agent] = set()
-        elif accepted:  # its own commit, once more
+        elif accepted:  # a repetition of its own commit
             assert (claim.step, claim.agents, claim.number) in self.model.acknowledged
 
     def outcome(self, claim: Claim) -> Outcome:

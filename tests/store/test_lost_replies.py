@@ -1,4 +1,4 @@
-"""A reply that is lost does no harm: whatever is sent again is answered as the first time."""
+"""Lost replies do no harm: a repeated command gets the same answer as the first time."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_lost_replies(shared: EmbeddedServer) -> None:
 
 @pytest.mark.usefixtures("every_reply_is_lost_once")
 def test_several_claims_whose_reply_is_lost(shared: EmbeddedServer) -> None:
-    """Those that were claimed together come again together, less what others have by then."""
+    """Clusters claimed together are returned together again, except those that others now hold."""
     run = uuid.uuid4().hex
     store = shared.store(run)
     fence = begin(store, 5)

@@ -1,4 +1,4 @@
-"""Several processes at one store, some of which are killed."""
+"""Several processes on one store, some of which are killed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PATIENCE_S = 30.0
 
 @contextmanager
 def process(program: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Runs `program`; killed at the end."""
+    """Run `program` in a process; kill it at the end."""
     child = subprocess.Popen(
         [sys.executable, "-c", START + program, *arguments],
         cwd=Path(__file__).parents[2],
@@ -72,7 +72,7 @@ def run(shared: EmbeddedServer) -> Iterator[str]:
 
 
 def test_of_two_who_commit_the_same_step_one_counts(shared: EmbeddedServer, run: str) -> None:
-    """Each has claimed every cluster; the first one's claims have run out."""
+    """Each process has claimed every cluster; the first one's claims have expired."""
     store = shared.store(run)
     fence = begin(store, 30)
     for agent in range(30):
@@ -126,7 +126,7 @@ print(counted, flush=True)
 
 
 def whole(store: Store, first: int, load: str) -> int:
-    """The steps of the agent; every part of its last one has to be there."""
+    """Return the agent's step; check that every part of its last commit is stored."""
     (step,) = store.nodes().steps
     (body,), events = store.world(step)
     assert body.position == (0, step % 2)
@@ -141,7 +141,7 @@ def whole(store: Store, first: int, load: str) -> int:
 def test_nothing_is_half_written_by_a_client_that_is_killed(
     shared: EmbeddedServer, run: str
 ) -> None:
-    """Commits of a megabyte, so that some are cut in the middle of being sent."""
+    """Commits have a megabyte, so that some are cut off while they are sent."""
     store, load = shared.store(run), 300_000 * "x"
     fence = begin(store, 1)
     program = """
@@ -158,7 +158,7 @@ for step in range(store.nodes().steps[0], 10_000):
             time.sleep(kill * 0.002)
             victim.kill()
             victim.wait()
-            # what it has sent is carried out by then, or never
+            # by then, the commands it sent are executed, or never will be
             assert eventually(lambda: len(shared.client.client_list()) == connections)
             before = whole(store, before, load)
             store.release(fence, before)
@@ -171,7 +171,7 @@ print(server.pid, server.url, flush=True)
 
 
 def ended(pid: int) -> bool:
-    """Zombies have ended, whoever their parent is."""
+    """Return whether the process has ended; a zombie has."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
@@ -188,7 +188,7 @@ def test_a_server_ends_with_its_owner(end: str, tmp_path: Path) -> None:
         "fork": "child = os.fork()\nprint(child, flush=True) if child else time.sleep(99)\ninput()",
     }
     begun = OWNER
-    if end == "thread":  # the end of the thread that has started it is not its owner's
+    if end == "thread":  # the server outlives the thread that started it
         lines = OWNER.replace("\n", "\n    ")
         begun = f"""
 import threading
@@ -238,7 +238,7 @@ def test_a_run_outlives_its_server(tmp_path: Path) -> None:
         store = RedisServer(url).store("long")
         assert list(store.nodes().steps) == [1, 1]
         dispatch(store, fence, 1, 0, 1)
-    with EmbeddedServer(tmp_path) as server:  # once the killed one's has ended
+    with EmbeddedServer(tmp_path) as server:  # after the killed owner's server ended
         store = server.store("long")
         assert commit(store, claimed(store))
         assert list(store.nodes().steps) == [2, 2]

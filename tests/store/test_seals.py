@@ -1,4 +1,4 @@
-"""Seals of a store's folder: what they find, and what they let pass."""
+"""Seals of a store's folder: which changes they detect, and which they accept."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def log_of(folder: Path) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Of a store whose server was ended."""
+    """The folder of a store whose server was ended."""
     with EmbeddedServer(tmp_path / "store") as server:
         server.client.set("digits", 12345)
     return tmp_path / "store"
@@ -49,7 +49,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def lost(tmp_path: Path) -> Path:
-    """Of a store whose machine has failed; what was written last is not sealed."""
+    """The folder of a store whose machine failed; the last writes are not sealed."""
     server = EmbeddedServer(tmp_path / "store")
     server.client.set("early", 12345)
     log = log_of(tmp_path / "store")
@@ -202,7 +202,7 @@ def test_a_file_that_the_server_has_rewritten(folder: Path) -> None:
 def test_a_machine_that_fails_after_its_server_has_rewritten_the_file(lost: Path) -> None:
     server = EmbeddedServer(lost)
     assert server._watch is not None
-    os.kill(server._watch.pid, signal.SIGKILL)  # before it has sealed that
+    os.kill(server._watch.pid, signal.SIGKILL)  # before it seals the rewrite
     rewrite(server)
     os.kill(server.pid, signal.SIGKILL)
     server.close()

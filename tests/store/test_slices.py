@@ -1,4 +1,4 @@
-"""A slice shows the members of a cluster exactly what the whole world's state would show them."""
+"""A slice shows a cluster's members exactly what the state of the whole world would show them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAMES = ["ann", "bob", "cem", "dee", "eve"]
 
 
 class Walk:
-    """Agents who walk, write and sing in a random order, in a store and in a State alike."""
+    """Agents that walk, write and sing in random order, both in a store and in a State."""
 
     def __init__(self, random: Random, server: Server, metric_name: str) -> None:
         self.random = random
@@ -49,7 +49,7 @@ class Walk:
         self.fence = self.store.take_lease("walk", 60)
 
     def step(self) -> None:
-        """One cluster of agents of one step, not too far ahead of the others."""
+        """Run one cluster of agents at the same step, not too far ahead of the others."""
         steps = self.store.nodes().steps
         at = self.random.choice([step for step in set(steps) if step < min(steps) + 4])
         standing = [agent for agent in range(len(NAMES)) if steps[agent] == at]
@@ -102,7 +102,7 @@ class Walk:
             self.compare_names(cut, cut_view.position, piece.step)
 
     def compare_names(self, cut: State, position: Position, step: int) -> None:
-        """What may be read or written by name is known."""
+        """Check lookups by name within reading and writing distance."""
         for name in self.known:
             version = self.state.version(name, step)
             entity = version and version[1]

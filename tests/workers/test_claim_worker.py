@@ -1,4 +1,4 @@
-"""Workers whose store is slow or wrong about leases: what they commit is still the truth."""
+"""Workers whose store is slow or wrong about leases: their commits are still correct."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Slow(Scripted):
 
 
 class Rebinding(Walker):
-    """Makes a new memory of what was and what is; copies of it share nothing."""
+    """Replaces its memory by a new object in each step, so that copies share nothing."""
 
     async def proceed(self, observation: Any, llm: Any) -> Any:
         said = await llm.chat(f"{observation} {self.memory[-3:]}", function="think", max_tokens=40)
@@ -75,7 +75,7 @@ def test_a_late_answer_about_a_lease_harms_no_later_step(
 def test_leases_that_run_out_under_living_workers_cost_time_only(
     monkeypatch: pytest.MonkeyPatch, agent: Any, workers: int
 ) -> None:
-    monkeypatch.setattr(leases, "BEATS", 0.25)  # too late, always
+    monkeypatch.setattr(leases, "BEATS", 0.25)  # always too late
     expected = run(7, agent)
     with EmbeddedServer() as server:
         found = run(7, agent, lease_s=0.005, store=server.url, workers=workers)
