@@ -13,7 +13,7 @@ from metropolis.store.embedded import EmbeddedServer
 
 @pytest.fixture(scope="session", params=["valkey", "redis"])
 def shared(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
-    """A server that other processes reach."""
+    """A server that other processes can reach."""
     redis = shutil.which("redis-server")
     if request.param == "redis" and redis is None:
         pytest.skip("redis-server is not installed; Debian has it: apt install redis-server")
@@ -24,7 +24,7 @@ def shared(request: pytest.FixtureRequest) -> Iterator[EmbeddedServer]:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[None]:
-    """A Ray of our own, on this machine."""
+    """A local Ray cluster."""
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
     yield
     ray.shutdown()

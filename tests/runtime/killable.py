@@ -1,4 +1,4 @@
-"""A run in a store, to be killed:
+"""A run in a store, as a process to kill:
 
 python -m tests.runtime.killable OUT STORE STEPS [WORKERS [RAY_ADDRESS]]
 """
@@ -19,12 +19,12 @@ from tests.runtime.walkers import Meadow, Walker, author
 SEED = 5
 LATENCY_S = 0.01
 SLOW_S = 0.25
-"""Instead, while there is a file called slow."""
+"""Latency while a file named slow exists."""
 LEASE_S = 0.6
 
 
 class Logged(Scripted):
-    """Takes its time, and writes down what was bought of it and by which process, a line a call."""
+    """Answers with latency, and logs each bought call and its process, one line per call."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(author)
@@ -47,7 +47,7 @@ def _append(path: Path, line: str) -> None:
 def simulation(
     out: Path, store: str | None, workers: int | str = 1, ray_address: str | None = None
 ) -> Simulation:
-    """Of six walkers; goes on with the run in `out` if there is one."""
+    """Make a simulation of six walkers; resume the run in `out` if there is one."""
     world = Meadow(6, side=9, joint=1)
     return Simulation(
         world,

@@ -1,4 +1,4 @@
-"""What a run buys of its model, for tests of runs that end early."""
+"""Counts of a run's purchases, for tests of runs that end early."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from metropolis.runtime.result import RunResult
 
 
 class Counts:
-    """Of a backend: counts what is answered, and fails from the `fails_at`-th answer on."""
+    """Mixin of backends: counts answers, and fails from the `fails_at`-th answer on."""
 
     def __init__(self, *about: Any, fails_at: int = 1 << 30) -> None:
         super().__init__(*about)
@@ -27,7 +27,7 @@ class Counts:
 
 
 def same(result: RunResult, whole: RunResult) -> None:
-    """The runs are one."""
+    """Assert that the results are equal."""
     assert result.steps == whole.steps
     assert result.history_sha256 == whole.history_sha256
     assert result.calls == whole.calls

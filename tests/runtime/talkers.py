@@ -1,4 +1,4 @@
-"""A world whose agents ask their model in every way that there is, for tests of traces."""
+"""A world whose agents call their model in every possible way, for tests of traces."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from metropolis.world.transaction import Member, Transaction
 from metropolis.world.view import View
 
 WAYS = ("nothing", "one", "chain", "gather", "nested", "fails", "stream", "leaves")
-"""How an `async` agent asks; see `ask_in`."""
+"""Ways in which an `async` agent calls; see `ask_in`."""
 ALL_WAYS = (*WAYS, "begun", "lock")
-"""With those in which latencies decide what is seen to wait for what."""
+"""Includes ways in which latencies decide which dependencies are observed."""
 
 
 class Square(World):
-    """Agents who walk a square of `side` tiles, and who talk with those next to them."""
+    """Agents that walk on a square of `side` tiles, and talk with their neighbours."""
 
     name = "square"
     perception_radius = 2
@@ -43,7 +43,7 @@ class Square(World):
         return [body.name for body in view.agents()]
 
     async def resolve(self, cluster: Transaction) -> None:
-        """Talks one after the other, or at once and a last one behind them, or none."""
+        """Hold talks one after the other, or concurrently with a last one after them, or none."""
         members = sorted(cluster, key=lambda member: member.name)
         draw = Random(f"{self.talks} {members[0].step} {[member.name for member in members]}")
         if len(members) > 1:
@@ -87,7 +87,7 @@ class Talker(Agent):
 
 @dataclass
 class PlainTalker(Agent):
-    """Of a thread; asks one thing after the other."""
+    """Runs in a thread; makes one call after the other."""
 
     name: str
     seed: int = 0
@@ -110,7 +110,7 @@ class PlainTalker(Agent):
 
 
 async def ask_in(way: str, topic: str, llm: Any, draw: Random) -> None:
-    """Ask about `topic`; every way asks the same each time."""
+    """Make calls about `topic`; each way always makes the same calls."""
 
     async def chain(name: str, calls: int) -> None:
         for number in range(calls):
@@ -160,7 +160,7 @@ async def ask_in(way: str, topic: str, llm: Any, draw: Random) -> None:
 
 
 def author(request: Request, draw: Random) -> str:
-    """Answers of very different lengths."""
+    """Return answers of very different lengths."""
     if request.text.startswith("FAIL"):
         raise RefusedError("refused")
     words = Random(request.text)

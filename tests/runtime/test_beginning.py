@@ -1,4 +1,4 @@
-"""What makes no sense is refused before anything is written down, and leaves nothing behind."""
+"""Invalid setups are refused before anything is written, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_arguments_of_a_wrong_type_are_told(
 
 
 class Returning(Meadow):
-    """Begins with what it is given."""
+    """Its reset returns the given value."""
 
     given: Any
 
@@ -182,7 +182,7 @@ class Returning(Meadow):
 
 
 class Waiting(Meadow):
-    """Begins some time."""
+    """Its reset is a coroutine function."""
 
     async def reset(self, *, seed: int, options: Mapping[str, Any]) -> Any:  # type: ignore[override]
         return []
@@ -304,7 +304,7 @@ def test_draws_before_the_run_do_not_outlive_its_seed() -> None:
 
 
 class Far(Stage):
-    """Far from the origin, where float32 tells only half units apart."""
+    """Far from the origin, where float32 resolves only half units."""
 
     metric = EUCLIDEAN
 

@@ -1,4 +1,4 @@
-"""The overhead benchmark: everybody waits equally long, and the ideal is what was drawn."""
+"""`metropolis bench overhead`: equal waits for all clients, and an ideal from the draws."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_every_way_makes_every_call() -> None:
     rows = measure(load, 1, runs.append)
     assert [row.way for row in rows] == list(overhead.WAYS)
     assert len(runs) == len(rows)
-    for row in rows:  # answers that were not awaited would have come sooner
+    for row in rows:  # less would mean that answers were not awaited
         assert row.wall_s >= row.ideal_wall_s > 0
         assert row.barrier_wall_s >= row.ideal_wall_s
         assert row.cpu_ms_per_agent_step > 0

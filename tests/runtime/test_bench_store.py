@@ -1,4 +1,4 @@
-"""The bench of stores: every way runs every step, and figures are of the steps after the first."""
+"""`metropolis bench store`: every way runs every step, and figures exclude the first steps."""
 
 from __future__ import annotations
 

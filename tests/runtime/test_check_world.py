@@ -1,4 +1,4 @@
-"""`check_world` finds what is planted, and nothing in worlds that are sound."""
+"""`check_world` finds planted faults, and nothing in sound worlds."""
 
 import re
 from collections.abc import Callable
@@ -51,7 +51,7 @@ def test_the_worlds_that_ship_are_sound(name: str) -> None:
 
 
 def test_a_schedule_that_breaks_a_world_is_found() -> None:
-    """What lockstep does not show, kept where nobody watches, tells by its effect."""
+    """Hidden state that has no effect in lockstep is found by its effect in other schedules."""
     newest = [0]
 
     class KnowsWhoIsAhead(Yard):

@@ -1,4 +1,4 @@
-"""A checkpoint holds the world exactly as it was between two steps."""
+"""A checkpoint holds the exact state of the world between two steps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.runtime.walkers import Meadow, choose
 
 @dataclass
 class Quick(Agent):
-    """Decides at once, so that the floor rises as fast as it can."""
+    """Decides at once, so that the floor rises as fast as possible."""
 
     name: str
     memory: list[str] = field(default_factory=list)

@@ -1,7 +1,7 @@
-"""A damaged folder of a run leads to the undamaged history or to one sentence, never to another.
+"""A damaged run folder leads to the undamaged history or to one sentence, never to another history.
 
-`METROPOLIS_FUZZ_INPUTS=20000 pytest -m campaign tests/runtime/test_damaged_folders.py` is the long
-one; a failure names the seed of its input.
+Campaign: `METROPOLIS_FUZZ_INPUTS=20000 pytest -m campaign tests/runtime/test_damaged_folders.py`;
+a failure names the seed of its input.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def fork(run: Path, out: Path, at: int) -> None:
 
 @dataclass(frozen=True)
 class Runs:
-    """Folders of the same run, and one of another."""
+    """Folders of the same run, and one of another run."""
 
     folders: tuple[Path, ...]
     other: Path
@@ -106,7 +106,7 @@ def watched(what: str) -> Iterator[None]:
 
 
 def outcome(runs: Runs, folder: Path, seed: int) -> str:
-    """What one damage to `folder` leads to; asserts that this is right."""
+    """Damage `folder` once; return the outcome, and assert that it is right."""
     draw = Random(f"damage {seed}")
     origin = draw.choice(runs.folders)
     it, branch = folder / "it", folder / "branch"
@@ -173,7 +173,7 @@ def test_an_earlier_checkpoint_stands_in_for_a_damaged_one(runs: Runs, tmp_path:
 
 
 def relived(folder: Path, source: Path, tmp_path: Path) -> Path:
-    """The same run from its beginning, as it would be with another author."""
+    """Rerun `source` from its beginning with another author."""
     other = Path(shutil.copytree(source, tmp_path / folder))
     shutil.rmtree(other / "checkpoints")
     (other / "journal.jsonl").unlink()
@@ -218,7 +218,7 @@ def test_a_file_that_spoils_many_checkpoints_is_told_once(
 
 @pytest.mark.parametrize("origin", ["finished", "branch"])
 def test_another_seed_than_that_of_the_checkpoints(runs: Runs, tmp_path: Path, origin: str) -> None:
-    """Nothing is bought again."""
+    """No answer is bought again."""
     (source,) = (folder for folder in runs.folders if folder.name == origin)
     it, bought = copied(source, tmp_path), []
 

@@ -1,7 +1,7 @@
 """A damaged embedded store leads to the undamaged history or to one sentence, never to another.
 
-`METROPOLIS_FUZZ_INPUTS=2000 pytest -m campaign tests/runtime/test_damaged_stores.py` is the long
-one; a failure names the seed of its input.
+Campaign: `METROPOLIS_FUZZ_INPUTS=2000 pytest -m campaign tests/runtime/test_damaged_stores.py`;
+a failure names the seed of its input.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PATIENCE_S = 30.0
 
 
 class Uneven(Scripted):
-    """Some agents get ahead of others."""
+    """Latencies that let some agents get ahead of others."""
 
     async def complete(self, request: Request) -> Completion:
         await asyncio.sleep(0.002 * (request.agent % 3) ** 2)
@@ -59,7 +59,7 @@ def simulation(out: Path, backend: type[Scripted] = Scripted, **how: object) -> 
     return Simulation(world, agents, llm, seed=SEED, out=out, lease_s=LEASE_S, **how)  # type: ignore[arg-type]
 
 
-# --- damages: to bytes, and to commands, whose lengths stay right
+# --- damage to bytes, and to commands with correct lengths
 
 Commands = list[list[bytes]]
 
@@ -165,7 +165,7 @@ OF_COMMANDS: tuple[Callable[[bytes, Random], bytes], ...] = (
 
 
 def damage(store: Path, draw: Random) -> str:
-    """One, to one of the append-only files."""
+    """Damage one of the append-only files once; return a description."""
     logs = sorted((store / seals.LOGS).iterdir())
     path = draw.choice([*logs, *(12 * [path for path in logs if path.suffix == ".aof"])])
     is_log = path.name.endswith(".incr.aof")
@@ -177,12 +177,12 @@ def damage(store: Path, draw: Random) -> str:
     return f"{path.name}, {act.__name__}"
 
 
-# --- runs that were stopped
+# --- stopped runs
 
 
 @dataclass(frozen=True)
 class Stopped:
-    """A run's folder, put back where it was before each input: its store's address is absolute."""
+    """A run's folder, restored in place before each input: its store's address is absolute."""
 
     folder: Path
     kept: Path
@@ -196,7 +196,7 @@ class Stopped:
         return cls(folder, Path(shutil.copytree(folder, top / f"{folder.name} kept")), whole)
 
     def put_back(self) -> None:
-        gc.collect()  # servers of runs that could not begin
+        gc.collect()  # end servers of runs that failed to start
         with (self.folder / "store" / "lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
         shutil.rmtree(self.folder)
@@ -229,7 +229,7 @@ for record in run.steps(STEPS):
 
 
 def killed(out: Path, what: str) -> None:
-    """With `kill -9`, half-way."""
+    """Run half-way and kill with `kill -9`."""
     place = Path(__file__).parents[2]
     command = [sys.executable, "-c", PROGRAM, str(out), what]
     ended = subprocess.run(command, cwd=place, check=False)
@@ -237,7 +237,7 @@ def killed(out: Path, what: str) -> None:
 
 
 def killed_half_way(out: Path) -> None:
-    """The run alone: the server is ended and sealed."""
+    """Kill only the run: its server ends in order and is sealed."""
     killed(out, "run")
     deadline_s = time.monotonic() + PATIENCE_S
     while not closed(out / "store") and time.monotonic() < deadline_s:
@@ -246,7 +246,7 @@ def killed_half_way(out: Path) -> None:
 
 
 def failed_half_way(out: Path) -> None:
-    """With all its processes: what was written since some steps is not sealed."""
+    """Kill the run with all its processes: the writes of the last steps are not sealed."""
     killed(out, "machine")
     assert not closed(out / "store")
 
@@ -267,7 +267,7 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> Stopped:
 
 
 def outcome(run: Stopped, what: str) -> tuple[str, str]:
-    """What going on with `run` leads to, and what is said."""
+    """Resume `run`; return the outcome and the error."""
     try:
         with watched(what):
             result = simulation(run.folder, resume=True).run(STEPS)
@@ -276,14 +276,14 @@ def outcome(run: Stopped, what: str) -> tuple[str, str]:
         return "refused" if is_sentence else "no sentence", str(error)
     except TimeoutError:
         return "hangs", ""
-    except Exception as error:  # noqa: BLE001 -- told with its input
+    except Exception as error:  # noqa: BLE001 -- reported with its input
         return "traceback", repr(error)
     same = result.history_sha256 == run.whole.history_sha256
     return "equal" if same else "another history", ""
 
 
 def attack(stopped: Sequence[Stopped], seeds: Sequence[int]) -> dict[str, list[str]]:
-    """Outcomes, and the inputs that lead there."""
+    """Damage and resume runs; return outcome -> inputs."""
     found: dict[str, list[str]] = {}
     for seed in seeds:
         draw = Random(f"store {seed}")
@@ -328,7 +328,7 @@ def test_the_way_back_leads_to_the_equal_history(stopped: Sequence[Stopped]) -> 
 
 
 def cut_off(failed: Stopped, seeds: Sequence[int]) -> dict[str, list[str]]:
-    """Outcomes, where the end of the file is lost and its seal is older than that."""
+    """Truncate the file after its last seal and resume; return outcome -> inputs."""
     found: dict[str, list[str]] = {}
     for seed in seeds:
         failed.put_back()
@@ -365,7 +365,7 @@ def test_campaign(stopped: Sequence[Stopped]) -> None:
 @pytest.mark.campaign
 @pytest.mark.usefixtures("unsealed")
 def test_campaign_without_seals(stopped: Sequence[Stopped]) -> None:
-    """What the seals are for."""
+    """Without seals, damage leads to another history."""
     found = attack(stopped, range(CAMPAIGN_INPUTS))
     sys.stdout.write(counted(found))
     assert "another history" in found

@@ -1,4 +1,4 @@
-"""Who waits for whom, as it is read from a run's store while it goes on."""
+"""The graph of blocked agents, read from the store of an active run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def stored(server: EmbeddedServer, out: Path) -> Store:
 
 
 def check(about: Inspection) -> None:
-    """Nobody waits for those ahead, and nobody waits who can run."""
+    """Assert that no agent waits for agents ahead of it, and that no runnable agent waits."""
     for agent, blocker in about.blocked_by.items():
         assert about.steps[blocker] <= about.steps[agent], about
     for queued in (*about.ready, *about.claimed):
@@ -27,7 +27,7 @@ def check(about: Inspection) -> None:
 
 
 class Watching:
-    """Looks at a store again and again, in a thread."""
+    """Inspects a store repeatedly in a thread."""
 
     def __init__(self, inspect: Callable[[], Inspection]) -> None:
         self._inspect, self._ended = inspect, Event()

@@ -1,4 +1,4 @@
-"""Estimates: exact where the whole run is rehearsed, in proportion where it is not."""
+"""Estimates: exact if the whole run is rehearsed, proportional otherwise."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_whole_rehearsal_is_exact(walkers: int, joint: int, seed: int) -> None
 
 @pytest.mark.parametrize("mode", ["lockstep", "out_of_order"])
 def test_the_makespan_is_the_run_s(mode: str) -> None:
-    # where nobody asks others: who asked after whom is not in a trace
+    # for worlds without talks: a trace does not hold the order of questions between agents
     found = estimate_run(make_scenario("minimal"), 120, 0, PROFILE, 2)
     scenario = make_scenario("minimal")
     llm = VirtualInstances(Scripted(scenario.author), load_profile(PROFILE), 2)

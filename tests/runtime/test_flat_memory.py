@@ -1,4 +1,4 @@
-"""What a run in a folder keeps does not grow with its length, and nothing is lost by that."""
+"""The memory of a run in a folder does not grow with its length, and nothing is lost."""
 
 from __future__ import annotations
 

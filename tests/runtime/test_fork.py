@@ -1,4 +1,4 @@
-"""Branches: the past of the run they have left, and only so much of a new future as they must."""
+"""Branches: they keep the past of their origin and change only the necessary future."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ ISLANDS = [(x + far, y) for far in (0, 100) for x in range(6) for y in range(6)]
 
 
 class Counting(Counts, Scripted):
-    """The offline author's answers."""
+    """The offline author, with counted answers."""
 
     def __init__(self) -> None:
         super().__init__(author)
 
 
 class Town:
-    """A small random world and its agents, made anew for every run."""
+    """A small random world and its agents, created afresh for every run."""
 
     def __init__(self, seed: int, **world: Any) -> None:
         draw = Random(seed)
@@ -78,7 +78,7 @@ def files(run: Path) -> dict[str, str]:
 
 
 def forget(moment: Moment) -> None:
-    """Somebody remembers another word."""
+    """Change a word in an agent's memory."""
     walker: Any = moment.agents[min(moment.agents)]
     walker.memory = ["a flood"]
 
@@ -88,7 +88,7 @@ def forget(moment: Moment) -> None:
 def test_without_a_difference_it_is_the_run_it_has_left(
     tmp_path_factory: pytest.TempPathFactory, seed: int, ats: list[int]
 ) -> None:
-    """A branch, and a branch of that: the same history, and nothing is bought."""
+    """Branches of branches have the same history and buy nothing."""
     folder, town = tmp_path_factory.mktemp("run"), Town(seed)
     how = Random(seed).choice([{"checkpoint_wall_s": 0}, {}, {"mode": "lockstep"}])
     whole = lived(town, folder / "0", **how)
@@ -118,7 +118,7 @@ def test_without_a_difference_it_is_the_run_it_has_left(
 def test_an_edit_changes_the_future_and_buys_only_what_is_asked_otherwise(
     tmp_path_factory: pytest.TempPathFactory, seed: int, at: int, leave: int
 ) -> None:
-    """Killed and resumed as well, in every mode."""
+    """Also if stopped and resumed, in every mode."""
     folder, town = tmp_path_factory.mktemp("run"), Town(seed)
     lived(town, folder / "origin")
     known = dict(read_journal(folder / "origin" / "journal.jsonl"))
@@ -146,7 +146,7 @@ def test_an_edit_changes_the_future_and_buys_only_what_is_asked_otherwise(
 def test_who_cannot_know_of_an_edit_lives_on_as_before(
     tmp_path_factory: pytest.TempPathFactory, seed: int, at: int
 ) -> None:
-    """Two islands: the other one's inhabitants do as they did, and nothing of theirs is bought."""
+    """Of two islands, the one without the edit keeps its history and buys nothing."""
     folder, town = tmp_path_factory.mktemp("run"), Town(seed, places=ISLANDS, walkers=8)
     lived(town, folder / "origin")
     town.fork(folder / "origin", folder / "branch", at=at, edit=forget, replay_llm=True)
@@ -180,12 +180,12 @@ def test_another_seed_is_another_future_of_the_same_past(tmp_path: Path) -> None
         backend = Counting()
         found[name] = town.run(out, backend=backend, resume=True, mode=mode).run(STEPS)
         assert lines(out)[:at] == lines(tmp_path / "origin")[:at]
-        assert min(key.step for key in backend.bought) >= at  # asked anew
+        assert min(key.step for key in backend.bought) >= at  # bought again
         assert found[name].seed == town.seed
     assert found["a"].history_sha256 == found["b"].history_sha256
     assert len({whole, *(found[name].history_sha256 for name in "bc")}) == 3
     assert found["d"].history_sha256 == whole
-    town.fork(tmp_path / "a", tmp_path / "aa", at=15)  # the branch's seed stays
+    town.fork(tmp_path / "a", tmp_path / "aa", at=15)  # keeps the branch's seed
     assert lived(town, tmp_path / "aa", resume=True) == found["a"].history_sha256
 
 
@@ -215,7 +215,7 @@ def test_an_answer_that_is_lost_is_named_with_what_can_be_forked(tmp_path: Path)
         if step not in (4, 16):
             kept.path(step).unlink()
             continue
-        found = kept.read(step)  # of a run whose workers keep answers elsewhere
+        found = kept.read(step)  # as in a run whose workers keep answers elsewhere
         assert found.past is not None
         kept.add(replace(found, past=replace(found.past, journal=None)))
     journal = tmp_path / "origin" / "journal.jsonl"

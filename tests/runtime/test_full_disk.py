@@ -28,7 +28,7 @@ STEPS = 12
 
 @dataclass
 class Stubborn(Walker):
-    """Goes on whatever happens to its calls."""
+    """Continues whatever happens to its calls."""
 
     async def proceed(self, observation: Any, llm: Any) -> Any:
         try:
@@ -47,7 +47,7 @@ def simulation(out: Path | None, kind: type[Walker] = Walker, **how: Any) -> Sim
 
 @contextmanager
 def file_size_at_most(size_bytes: int) -> Iterator[None]:
-    """A write beyond it fails, as on a full disk."""
+    """Make writes beyond this size fail, as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
     try:
@@ -58,7 +58,7 @@ def file_size_at_most(size_bytes: int) -> Iterator[None]:
 
 @contextmanager
 def full_after(writes: int, name: str) -> Iterator[None]:
-    """The disk takes so many writes to the file, and half of the next one."""
+    """Let the disk accept `writes` writes to the file, and half of the next one."""
     whole, left = durable._write_all, [writes]
 
     def write(file: FileIO, content: bytes | bytearray) -> None:

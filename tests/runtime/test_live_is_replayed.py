@@ -1,7 +1,7 @@
-"""A run in virtual time takes as long as the replay of its trace says, in every mode.
+"""A run in virtual time takes exactly as long as the replay of its trace, in every mode.
 
-Equal to the last bit, but for `sequential`: there calls of one agent-step that could go at once go
-in another order, and sums of the same durations differ by rounding.
+Equal to the last bit, except in `sequential`: there concurrent calls of one agent-step run in
+another order, and sums of the same durations differ by rounding.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.runtime.talkers import ALL_WAYS, WAYS, PlainTalker, Square, Talker, a
 
 PROFILE = "llama-3-8b/l4"
 MODES = ("sequential", "lockstep", "versioned", "conservative")
-"""As replays call them."""
+"""Modes, as named in replays."""
 CAMPAIGN = int(os.environ.get("METROPOLIS_FUZZ_INPUTS", "500"))
 """Worlds; each runs five times and is replayed 17 times."""
 
@@ -44,10 +44,10 @@ class Case:
     plain: float
     """Share of agents that run in threads."""
     ways: tuple[str, ...] = WAYS
-    """How the others ask."""
+    """Ways in which the other agents call."""
 
     def run(self, mode: str) -> RunResult:
-        """Live, in virtual time."""
+        """Run live in virtual time."""
         world = Square(self.agents, self.side, self.seed)
         draw = Random(self.seed)
         agents = [
@@ -65,7 +65,7 @@ class Case:
         return Simulation(world, agents, client, **live).run(self.steps)
 
     def replayed_sim_s(self, trace: Trace, mode: str) -> float:
-        """As the table at the end of a run has it."""
+        """Return the makespan as in the table at the end of a run."""
         setting = replace(Setting.of(trace.meta, PROFILE), instances=self.instances)
         return replay(trace, mode, setting).makespan_sim_s
 
@@ -123,7 +123,7 @@ def test_campaign(case: Case, mode: str) -> None:
 
 
 class Flaky(Scripted):
-    """Fails once in every three times, in a way that may pass."""
+    """Fails every third time with a transient error."""
 
     def __init__(self) -> None:
         super().__init__(author)
@@ -149,5 +149,5 @@ def test_pauses_before_a_call_is_sent_again_take_no_virtual_time(
 
 
 def backend() -> Scripted:
-    """What a case asks."""
+    """Make the backend of a case."""
     return Scripted(author)

@@ -1,4 +1,4 @@
-"""Agents far from all others go on without asking: the same history, and nothing bought twice."""
+"""Agents far from all others continue on their own: same history, and nothing bought twice."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Counting(Counts, Scripted):
 def simulation(
     backend: Scripted, *, agent: Any = Walker, seed: int = 1, lease_s: float = 0.6, **how: Any
 ) -> Simulation:
-    """Few on a wide meadow; who they are, how far they see and walk depends on the seed."""
+    """Few agents on a wide meadow; the seed determines agents, perception and velocity."""
     draw = Random(seed)
     world = Meadow(
         draw.randint(2, 8),
@@ -80,7 +80,7 @@ def test_leases_that_run_out_under_living_workers_cost_time_only(
     shared: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seed: int
 ) -> None:
     expected = simulation(Counting(), seed=seed, store="memory").run(STEPS)
-    monkeypatch.setattr(leases, "BEATS", 0.25)  # too late, always
+    monkeypatch.setattr(leases, "BEATS", 0.25)  # always too late
     where = {"store": shared.url, "out": tmp_path / f"late-{seed}", "workers": 1 + seed % 2}
     run = simulation(Slow(), seed=seed, lease_s=0.01, **where)
     same(run.run(STEPS), expected)

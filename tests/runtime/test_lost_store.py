@@ -1,4 +1,4 @@
-"""A run whose store is lost goes on from its last checkpoint, in whatever store."""
+"""A run whose store is lost resumes from its last checkpoint, in any store."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tests.runtime.test_stored import STEPS, Counting, simulation
 
 @pytest.fixture(scope="module")
 def lived(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunResult, Checkpoints]:
-    """The run in memory and lockstep, with as many checkpoints as are kept."""
+    """The run in memory and lockstep, with all its checkpoints."""
     out = tmp_path_factory.mktemp("lived") / "it"
     run = simulation(Counting(), out=out, mode="lockstep", checkpoint_wall_s=0)
     return run.run(STEPS), Checkpoints(out / "checkpoints")
 
 
 def left_at(step: int, backend: Counting, out: Path, store: str) -> None:
-    """Begin a run in `store` and leave it when `step` has passed."""
+    """Start a run in `store` and stop it after `step`."""
     run = simulation(backend, out=out, store=store, workers=2, checkpoint_wall_s=0)
     steps = run.steps(STEPS)
     for record in steps:
@@ -51,7 +51,7 @@ def test_its_folder_is_deleted(
     assert run.first_step > 0
     same(run.run(STEPS), lived[0])
     assert (out / "store").exists() == (where.get("store") != "memory")
-    assert max(backend.bought.values()) == 1  # the answers since are in the journal
+    assert max(backend.bought.values()) == 1  # the journal holds later answers
 
 
 def test_its_server_is_wiped_or_changed(
@@ -112,7 +112,7 @@ def test_checkpoints_are_those_of_a_run_in_memory(
 def test_answers_of_workers_on_ray_are_lost_with_it(
     tmp_path: Path, shared: EmbeddedServer, lived: tuple[RunResult, Checkpoints]
 ) -> None:
-    """And are bought again; so are those that a branch would need, but at a checkpoint."""
+    """They are bought again. A branch can only start at a checkpoint."""
     out = tmp_path / "it"
     run = simulation(Counting(), out=out, store=shared.url, workers="ray:2", checkpoint_wall_s=0)
     steps = run.steps(STEPS)

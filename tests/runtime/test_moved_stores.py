@@ -1,4 +1,4 @@
-"""The folder of a run in an embedded store is moved and copied as a whole."""
+"""The folder of a run with an embedded store can be moved and copied as a whole."""
 
 from __future__ import annotations
 

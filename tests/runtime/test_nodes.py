@@ -1,4 +1,4 @@
-"""A Ray of two nodes in two network namespaces, one of which is cut off in mid-run."""
+"""A Ray cluster of two nodes in two network namespaces, one of which is cut off mid-run."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ PASSWORD = "METROPOLIS_STORE_PASSWORD"
 
 @dataclass(frozen=True)
 class Namespace:
-    """A network of its own, which ends with the last process in it."""
+    """A network namespace, which ends with its last process."""
 
     pid: int
     address: str
 
     @property
     def inside(self) -> tuple[str, ...]:
-        """What a command in it begins with."""
+        """Command prefix that runs a command in the namespace."""
         return ("nsenter", f"--net=/proc/{self.pid}/ns/net")
 
     def ip(self, *words: str) -> None:
@@ -46,7 +46,7 @@ class Namespace:
 
 @contextmanager
 def namespace(address: str) -> Iterator[Namespace]:
-    """Held by a process that ends when a pipe from this one is closed, in whatever way."""
+    """Create a namespace held by a process that ends when a pipe from this one closes."""
     holder = subprocess.Popen(
         ["unshare", "--net", "cat"], stdin=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -64,7 +64,7 @@ def namespace(address: str) -> Iterator[Namespace]:
 
 @pytest.fixture
 def network() -> Iterator[tuple[Namespace, Namespace]]:
-    """Two namespaces and a link between them."""
+    """Create two namespaces and a link between them."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("network namespaces need root, and ip from iproute2")
     with namespace("10.213.77.1") as here, namespace("10.213.77.2") as there:
@@ -78,7 +78,7 @@ def network() -> Iterator[tuple[Namespace, Namespace]]:
 
 @contextmanager
 def store_in(where: Namespace, folder: Path, password: str) -> Iterator[str]:
-    """The address of a server that both namespaces reach; ends with this process."""
+    """Run a server that both namespaces reach; yield its address. It ends with this process."""
     with EmbeddedServer() as embedded:
         assert isinstance(embedded, EmbeddedServer)
         binary = os.readlink(f"/proc/{embedded.pid}/exe")
@@ -104,7 +104,7 @@ def store_in(where: Namespace, folder: Path, password: str) -> Iterator[str]:
 
 
 def buyers(folder: Path) -> set[int]:
-    """The processes that have bought an answer so far."""
+    """Return the processes that have bought an answer so far."""
     file = folder / "buyers"
     return {int(line) for line in file.read_text().splitlines()} if file.exists() else set()
 
@@ -118,13 +118,13 @@ def test_a_run_finishes_without_the_node_that_was_cut_off(
     tmp_path: Path, network: tuple[Namespace, Namespace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, there = network
-    monkeypatch.setattr(killable, "LATENCY_S", 0.0)  # of this process, not of the other
+    monkeypatch.setattr(killable, "LATENCY_S", 0.0)  # only in this process
     whole = killable.simulation(tmp_path / "whole", "memory").run(STEPS)
     (tmp_path / "bought").unlink()
-    (tmp_path / "slow").touch()  # the run lasts a minute at least: until the link is cut
+    (tmp_path / "slow").touch()  # the run outlasts the cut: at least a minute
     out, password = tmp_path / "it", secrets.token_hex(8)
     environment = {**ray_environment(), PASSWORD: password}
-    ray = Path(tempfile.mkdtemp(prefix="mr-", dir="/tmp"))  # sockets want a short path
+    ray = Path(tempfile.mkdtemp(prefix="mr-", dir="/tmp"))  # sockets need a short path
     command = [*here.inside, sys.executable, "-m", "tests.runtime.killable"]
     with ExitStack() as ended:
         ended.callback(shutil.rmtree, ray, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What a run needs goes away under it, and comes back."""
+"""Outages of the model and the store during a run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ AWAY_AT = 6
 
 
 class Model:
-    """A stand-in at a fixed address, which can be away."""
+    """A stub model at a fixed address, which can be stopped."""
 
     def __init__(self, log: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -59,7 +59,7 @@ def simulation(model: Model, patience_s: float, **how: Any) -> Simulation:
 
 
 def whole(model: Model) -> RunResult:
-    """The run without an outage; what it has asked is forgotten."""
+    """The run without an outage; its purchases are not counted."""
     result = simulation(model, 60).run(STEPS)
     os.truncate(model.log, 0)
     return result

@@ -1,4 +1,4 @@
-"""Workers on a real Ray: the same history, also when their processes are killed."""
+"""Workers on a real Ray cluster: the same history, also when their processes are killed."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ def test_workers_that_are_killed_are_replaced(
     assert run.result().history_sha256 == whole.history_sha256
     assert run.result().calls == whole.calls
     bought = Counter((tmp_path / "bought").read_text().splitlines())
-    assert bought.total() <= whole.calls + 6 * len(killed)  # what was in flight
+    assert bought.total() <= whole.calls + 6 * len(killed)  # calls in flight
 
 
 def workers_alive() -> list[int]:
-    """Processes of our actors."""
+    """Return the processes of our actors."""
     while True:
         found = [
             int(entry.name)
@@ -82,13 +82,13 @@ def workers_alive() -> list[int]:
 
 
 def is_worker(process: Path) -> bool:
-    """Whether it is an actor of a Ray that this process has begun."""
+    """Return whether it is an actor of a Ray cluster that this process started."""
     try:
         if not (process / "cmdline").read_bytes().startswith(b"ray::_Actor"):
             return False
         raylet = (process / "stat").read_text().rpartition(")")[2].split()[1]
         parent = Path(f"/proc/{raylet}/stat").read_text().rpartition(")")[2].split()[1]
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return False
     return int(parent) == os.getpid()
 
@@ -119,7 +119,7 @@ def test_what_goes_wrong_is_raised_where_the_run_was_started(shared: EmbeddedSer
 
 
 class Blocking(Walker):
-    """Holds up its worker's event loop for a while."""
+    """Blocks its worker's event loop for a while."""
 
     async def proceed(self, observation: Any, llm: Any) -> Any:
         if self.step == 2 and self.name == "w01":
@@ -152,7 +152,7 @@ def test_what_cannot_be_shipped_is_refused(shared: EmbeddedServer) -> None:
 
 
 class Named(Scripted):
-    """Knows its model only after it was asked, like a server's."""
+    """Knows its model only after `check`, like a server's backend."""
 
     asked = False
 
@@ -171,7 +171,7 @@ def test_workers_know_what_the_check_has_found(shared: EmbeddedServer) -> None:
 
 
 def test_a_world_in_a_file_of_its_own(tmp_path: Path, shared: EmbeddedServer) -> None:
-    """Neither file nor what it imports can be imported by workers."""
+    """Workers can import neither the file nor its imports."""
     beside = f"beside_{tmp_path.name}"  # imported once by this process
     (tmp_path / f"{beside}.py").write_text("WORDS = 'Pass it on'\n")
     lines = Path(minimal.__file__).read_text().replace('f"Pass this', 'f"{WORDS}: this')
@@ -186,7 +186,7 @@ def test_a_world_in_a_file_of_its_own(tmp_path: Path, shared: EmbeddedServer) ->
 
 
 def test_workers_import_what_the_driver_imports(tmp_path: Path) -> None:
-    """Not what lies in the folder it is begun in: in a clone, a metropolis that is not compiled."""
+    """They do not import from the start folder, in a clone an uncompiled metropolis."""
     (tmp_path / "msgspec.py").write_text("raise ImportError('not this one')")
     where = ["--store", "embedded", "--workers", "ray:1", "--out", "it"]
     script = Path(sys.executable).with_name("metropolis")
@@ -195,7 +195,7 @@ def test_workers_import_what_the_driver_imports(tmp_path: Path) -> None:
 
 
 def test_what_workers_cannot_import_is_named(tmp_path: Path, shared: EmbeddedServer) -> None:
-    """It is sent along only if the driver has imported it."""
+    """A module is shipped only if the driver has imported it."""
     beside, world = f"late_{tmp_path.name}", tmp_path / f"late_world_{tmp_path.name}.py"
     (tmp_path / f"{beside}.py").write_text("FAR = 4\n")
     observe = 'return {"near"'
@@ -208,7 +208,7 @@ def test_what_workers_cannot_import_is_named(tmp_path: Path, shared: EmbeddedSer
 
 
 def test_a_node_without_what_metropolis_needs(tmp_path: Path) -> None:
-    """Its actors cannot be made."""
+    """Its actors cannot be created."""
     (tmp_path / "msgspec.py").write_text("raise ImportError('not this one')")
     lines = (
         "import os",
@@ -228,7 +228,7 @@ def test_a_node_without_what_metropolis_needs(tmp_path: Path) -> None:
 def test_a_store_that_only_one_node_cannot_reach_ends_no_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Only the driver, with its own patience, knows whether the store is gone."""
+    """Only the driver, with its own patience, decides whether the store is lost."""
     failures = [StoreUnavailableError("not from here"), StoreError("refused")]
 
     class Silent:

@@ -1,4 +1,4 @@
-"""What workers on a real Ray buy: accounts, budgets and limits per minute."""
+"""Purchases of workers on a real Ray cluster: accounts, budgets and limits per minute."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("cluster")
 
 
 def simulation(out: Path, store: str | None, **limits: Any) -> Simulation:
-    """Of six walkers, with two workers on Ray if there is a store."""
+    """Make a simulation of six walkers, with two workers on Ray if there is a store."""
     world = Meadow(6, side=9, joint=1)
     return Simulation(
         world,

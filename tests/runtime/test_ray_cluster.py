@@ -1,4 +1,4 @@
-"""The Ray that a run begins: who reaches it; and clusters that cannot be joined."""
+"""The Ray cluster that a run starts and access to it; and clusters that cannot be joined."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SLOW_RUN = ["--steps", "100000", "--quiet", "--store", "embedded", "--workers", 
 
 
 def listening(pids: set[int]) -> dict[str, str]:
-    """Where these processes listen on TCP: what /proc/net calls the place -> the process."""
+    """Return the TCP sockets on which `pids` listen: address as in /proc/net -> process."""
     owners = {}
     for pid in pids:
         for link in Path(f"/proc/{pid}/fd").iterdir():
@@ -46,7 +46,7 @@ def listening(pids: set[int]) -> dict[str, str]:
 
 
 def test_what_a_run_begins_listens_on_loopback_only(tmp_path: Path) -> None:
-    """Its Ray and its store; a stranger without the token gets nothing from Ray."""
+    """This holds for Ray and the store; without the token, Ray refuses all requests."""
     script = Path(sys.executable).with_name("metropolis")
     out = tmp_path / "it"
     run = subprocess.Popen([script, "run", "minimal", *SLOW_RUN, "--out", out], cwd=tmp_path)
@@ -98,7 +98,7 @@ for variables in json.loads(sys.argv[2]):
 
 
 def joined(address: str, *environments: dict[str, str]) -> list[str]:
-    """What comes of another process that wants to join the cluster with these variables set."""
+    """Let other processes with these variables join the cluster; return their results."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     return subprocess.run(
         [sys.executable, "-c", JOIN, address, json.dumps(environments)],
@@ -112,7 +112,7 @@ def joined(address: str, *environments: dict[str, str]) -> list[str]:
 
 @contextmanager
 def answering(said: bytes | None) -> Iterator[str]:
-    """The address of a server that says `said`, or nothing and stays."""
+    """Yield the address of a server that sends `said`, or stays silent."""
     connections = []
     with socket.create_server(("", 0)) as server:
 

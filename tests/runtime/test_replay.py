@@ -1,4 +1,4 @@
-"""Every mode runs the trace's own history: each call once, after all that it depends on."""
+"""Every mode replays the trace's history: each call once, after all its dependencies."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_replay_is_deterministic() -> None:
 def test_agents_far_apart_do_not_wait_for_each_other() -> None:
     trace = small_trace(3, agents=2, steps=40, edge=1, radius=1)
     trace.positions[:, 1] += 1000
-    setting = setting_for(trace, instances=20)  # nobody ever shares one
+    setting = setting_for(trace, instances=20)  # calls never share one
     makespan = {m: replay(trace, m, setting).makespan_sim_s for m in MODES}
     assert makespan["conservative"] == pytest.approx(makespan["critical_path"])
     assert makespan["lockstep"] > 1.1 * makespan["conservative"]

@@ -1,4 +1,4 @@
-"""Runs that end early go on to the same history, and pay for no answer twice."""
+"""Runs that end early resume to the same history, and pay for no answer twice."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SEED = 5
 
 
 class Counting(Counts, VirtualInstances):
-    """The offline author's answers."""
+    """The offline author, with counted answers."""
 
     def __init__(self, fails_at: int = 1 << 30) -> None:
         instances = Scripted(author), load_profile("llama-3-8b/l4"), 2

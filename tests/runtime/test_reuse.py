@@ -1,4 +1,4 @@
-"""A world keeps its author; what has lived in a run begins no other."""
+"""A world keeps its author; worlds and agents of a run cannot start another."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_agents_live_in_one_run() -> None:
     first = simulation.run(12)
     with pytest.raises(MetropolisError, match=LIVED):
         Simulation(world, agents)
-    with pytest.raises(MetropolisError, match=LIVED):  # made before the first has run
+    with pytest.raises(MetropolisError, match=LIVED):  # created before the first run
         second.run(12)
     with pytest.raises(MetropolisError, match=LIVED):
         Simulation(world, deepcopy(agents))
@@ -95,7 +95,7 @@ def test_agents_restored_by_a_resumed_run_begin_no_other(tmp_path: Path) -> None
 
 
 class Counting(Meadow):
-    """Keeps what only entities should."""
+    """Keeps state outside of its entities."""
 
     def __init__(self) -> None:
         super().__init__(4)
@@ -116,7 +116,7 @@ def test_a_world_that_a_run_has_changed_is_refused() -> None:
 
 
 class Drawn(Meadow):
-    """Chooses its places by the seed."""
+    """Draws its places from the seed."""
 
     def reset(self, *, seed: int, options: Mapping[str, Any]) -> Sequence[Entity]:
         self.places = self.places[: 20 + seed]

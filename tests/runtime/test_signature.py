@@ -1,4 +1,4 @@
-"""The user's key, and what it tells of files."""
+"""The user's key, and its signatures of files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONTENT = {"world": "mine", "about": {"llm": "http://h", "hours": 0.1, "big": 10
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A configuration folder that is not there yet."""
+    """A configuration folder that does not exist yet."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "configuration"))
     return tmp_path / "configuration" / "metropolis"
 
@@ -43,7 +43,7 @@ def test_a_key_of_somebody_else(folder: Path) -> None:
     signed = sign("run.json", CONTENT)
     (folder / "run-key").unlink()
     assert "run-key: No such file" in str(flaw("run.json", CONTENT, signed))
-    assert not (folder / "run-key").exists()  # only who writes needs one
+    assert not (folder / "run-key").exists()  # only signing creates one
     sign("run.json", CONTENT)
     assert flaw("run.json", CONTENT, signed) == ("is signed with another user's or machine's key")
 
@@ -85,14 +85,14 @@ def test_a_folder_of_somebody_else(folder: Path, monkeypatch: pytest.MonkeyPatch
     owner = folder.stat().st_uid
     monkeypatch.setattr(signature.os, "geteuid", lambda: owner + 1)
     assert sign("run.json", CONTENT) is None
-    assert list(folder.iterdir()) == []  # no key that its owner could not read
+    assert list(folder.iterdir()) == []  # no unreadable key is left
 
 
 def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
     def nowhere() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
-    monkeypatch.setenv("XDG_CONFIG_HOME", "relative")  # which the specification says to ignore
+    monkeypatch.setenv("XDG_CONFIG_HOME", "relative")  # to be ignored by the specification
     monkeypatch.setattr(Path, "home", nowhere)
     assert sign("run.json", CONTENT) is None
     assert "this user has no home" in str(flaw("run.json", CONTENT, "x"))

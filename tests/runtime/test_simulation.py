@@ -1,4 +1,4 @@
-"""Live runs: whatever the mode, the history equals lockstep's."""
+"""Live runs: in every mode the history equals lockstep's."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(
 
 
 def random_meadow(seed: int, name: str) -> Meadow:
-    """A meadow of any geometry, its walkers near enough to meet; the same for the same seed."""
+    """Draw a meadow of any geometry from `seed`, with walkers near enough to meet."""
     draw = Random(seed)
     velocity = draw.choice([0, 1, 2])
     metric, places = random_metric(draw, name, velocity)
@@ -88,7 +88,7 @@ def test_every_mode_equals_lockstep_in_many_worlds(metric: str) -> None:
 
 
 def test_a_rule_one_tile_looser_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test above has teeth: with too small a block radius some history differs."""
+    """This shows that the test above is sensitive: too small a block radius changes a history."""
 
     def looser(radius: float, velocity: float, joint: float) -> Rule:
         rule = versioned(radius, velocity, joint)
@@ -111,10 +111,10 @@ def test_a_rule_one_tile_looser_is_caught(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(("instances", "tolerance"), [(1, 1e-9), (2, 0.01)])
 @pytest.mark.parametrize("mode", ["lockstep", "versioned", "conservative"])
 def test_virtual_time_is_that_of_a_replay(mode: str, instances: int, tolerance: float) -> None:
-    """Live in virtual time or replayed from its own trace: the same makespan.
+    """A live run in virtual time and the replay of its trace have the same makespan.
 
-    Without talks: a trace does not know that an answer waits for another agent's question. With
-    two instances, which of them gets which of two simultaneous calls may differ.
+    Without talks: a trace does not record that an answer waits for another agent's question. With
+    two instances, the placement of two simultaneous calls may differ.
     """
     how = {"mode": "lockstep"} if mode == "lockstep" else {"rule": mode}
     world = Meadow(7, side=14, joint=-1)
@@ -149,7 +149,7 @@ def test_steps_come_in_order_and_can_be_left() -> None:
 
 
 class Broken(Meadow):
-    """Remembers in the world what belongs to entities."""
+    """Keeps state in the world that belongs to entities."""
 
     async def resolve(self, cluster: Transaction) -> None:
         self.total = 1
@@ -207,7 +207,7 @@ def test_within_an_event_loop_there_is_a_sentence() -> None:
 
 
 def test_a_talk_waits_for_all_who_decide_and_each_turn_for_the_one_before() -> None:
-    """On four tiles all are one cluster, and `resolve` asks one after the other."""
+    """On four tiles all agents form one cluster, and `resolve` asks them one after the other."""
     world = Meadow(4, side=2, joint=1)
     result = run(world, 30, seed=1)
     calls = result.trace.calls

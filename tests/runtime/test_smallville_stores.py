@@ -1,4 +1,4 @@
-"""The same stretch of SmallVille in memory and in stores: minds that grow, and conversations."""
+"""The same hours of SmallVille in memory and in stores: growing memories, and conversations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs in a store: the same history as in memory, wherever they are kept and however they end."""
+"""Runs in a store: the same history as in memory, in any store and however they end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LEASE_S = 0.6
 
 
 class Counting(Counts, Scripted):
-    """The offline author's answers."""
+    """The offline author, with counted answers."""
 
     def __init__(self, fails_at: int = 1 << 30) -> None:
         super().__init__(author, fails_at=fails_at)
@@ -116,7 +116,7 @@ def test_a_store_that_is_none(whole: RunResult) -> None:
 
 
 def check_killed(folder: Path, store: str, whole: RunResult, kills: int, seed: int) -> int:
-    """Kills the process of a run `kills` times; returns how often it was killed in mid-run."""
+    """Kill the process of a run `kills` times; return how many kills hit it mid-run."""
     draw, out = Random(seed), folder / "it"
     command = [sys.executable, "-m", "tests.runtime.killable", str(out), store, str(STEPS)]
     killed = 0

@@ -1,4 +1,4 @@
-"""Budgets of runs in a store: what ends is resumed, and a worker gets no share twice."""
+"""Budgets of runs in a store: stopped runs resume, and no worker gets its share twice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STEPS = 12
 
 
 class Stubborn(Walker):
-    """Goes on when the budget does not."""
+    """Continues when the budget is exhausted."""
 
     async def proceed(self, observation: Any, llm: Any) -> Any:
         try:

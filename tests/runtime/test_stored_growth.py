@@ -1,4 +1,4 @@
-"""Of a whole run nothing in the store grows with steps."""
+"""The store of a whole run does not grow with its steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STEPS = 120
 
 
 class Forgetful(Walker):
-    """Remembers no more than it uses."""
+    """Remembers only what it uses."""
 
     async def proceed(self, observation: Any, llm: Any) -> Any:
         action = await super().proceed(observation, llm)
@@ -32,7 +32,7 @@ class Forgetful(Walker):
 def test_a_whole_run(
     tmp_path: Path, shared: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coordinator, "RELEASE_S", 0.0)  # else it is what was done meanwhile
+    monkeypatch.setattr(coordinator, "RELEASE_S", 0.0)  # release without delay
     world, out = Meadow(8, side=10, joint=1), tmp_path / uuid.uuid4().hex
     agents = [Forgetful(name) for name in world.names]
     llm = Client(Scripted(author))

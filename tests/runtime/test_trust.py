@@ -1,4 +1,4 @@
-"""Python users bring world and model themselves; the folder still names a store."""
+"""Trust in Python: users provide world and model, but the folder still names a store."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def simulation(out: Path, **how: Any) -> Simulation:
 
 @pytest.fixture
 def folders(tmp_path: Path) -> tuple[Path, Path]:
-    """Of two runs in a store."""
+    """The folders of two runs in a store."""
     found = tmp_path / "one", tmp_path / "two"
     for folder in found:
         simulation(folder, store="embedded").run(2)
@@ -42,7 +42,7 @@ def test_a_store_that_somebody_else_has_named(folders: tuple[Path, Path]) -> Non
         with pytest.raises(MetropolisError, match=r"store.json: has been changed .* trust=True"):
             simulation(folder, resume=True)
         with pytest.raises(MetropolisError, match="has been changed"):
-            simulation(folder, resume=True, store="embedded")  # whose run would be another
+            simulation(folder, resume=True, store="embedded")  # that would be another run
         listener.settimeout(0)
         with pytest.raises(BlockingIOError):
             listener.accept()

@@ -1,4 +1,4 @@
-"""Agents who start tasks and threads, keep what they returned, and catch every error."""
+"""Agents that start tasks and threads, modify returned actions, and catch every error."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_of_a_task_group_of_errors_for_users_the_first_is_raised() -> None:
 
 
 def test_nothing_goes_on_once_a_run_is_left(caplog: pytest.LogCaptureFixture) -> None:
-    """Turns that end while the run is being stopped begin no others: asyncio tells of such."""
+    """Turns that end while the run stops start no others: asyncio would warn about these."""
 
     class Quick(Thinker):
         async def proceed(self, observation: Any, llm: Any) -> Any:
@@ -169,7 +169,7 @@ def test_nothing_goes_on_once_a_run_is_left(caplog: pytest.LogCaptureFixture) ->
                 for _ in range(self.random.randrange(4)):
                     await asyncio.sleep(0)
             except asyncio.CancelledError:
-                return  # ends its turn as if nothing had been
+                return  # ends its turn normally
 
     world = Line(5, 100)
     for seed in range(20):

@@ -1,4 +1,4 @@
-"""`verify` finds runs that lockstep would not repeat, and buys nothing for it."""
+"""`verify` finds runs that lockstep would not reproduce, and buys nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STEPS = 20
 
 
 class Counting(Counts, Scripted):
-    """The offline author's answers."""
+    """The offline author, with counted answers."""
 
     def __init__(self) -> None:
         super().__init__(author)
@@ -55,7 +55,7 @@ def test_a_sound_world_is_verified_and_nothing_is_bought(
 
 
 class Dice(Meadow):
-    """Walks where chance has it."""
+    """Writes unseeded random values."""
 
     async def resolve(self, cluster: Transaction) -> None:
         await super().resolve(cluster)
@@ -64,7 +64,7 @@ class Dice(Meadow):
 
 
 class Clocked(Meadow):
-    """Knows what time it is outside."""
+    """Reads the wall clock."""
 
     async def resolve(self, cluster: Transaction) -> None:
         await super().resolve(cluster)
@@ -90,7 +90,7 @@ def test_chance_and_clocks_are_found_out(world: type[Meadow], tmp_path: Path) ->
 
 @dataclass
 class Moody(Walker):
-    """Asks what it has a mind to."""
+    """Makes a call with an unseeded random prompt."""
 
     async def proceed(self, observation: Any, llm: Any) -> Any:
         if self.step == 3:
@@ -133,7 +133,7 @@ def test_an_answer_that_the_journal_lacks_is_told_and_not_bought(tmp_path: Path)
 
 
 class Failing(Scripted):
-    """Refuses some of what it is asked."""
+    """Refuses some requests."""
 
     async def complete(self, request: Request) -> Completion:
         if request.step % 3 == 0:
@@ -142,7 +142,7 @@ class Failing(Scripted):
 
 
 class Patient(Walker):
-    """Lives with it."""
+    """Handles refused calls."""
 
     async def proceed(self, observation: Any, llm: Any) -> Any:
         try:
@@ -242,7 +242,7 @@ def test_steps_that_are_no_number_of_steps_are_refused(steps: Any, tmp_path: Pat
 
 
 class Broken(Meadow):
-    """Resolves nothing any more."""
+    """Its `resolve` fails."""
 
     async def resolve(self, cluster: Transaction) -> None:
         raise ZeroDivisionError("no grass")

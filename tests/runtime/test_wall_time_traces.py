@@ -25,7 +25,7 @@ from tests.runtime.talkers import WAYS, PlainTalker, Square, Talker, author
 Name = tuple[int, int, str | None]
 """A call: its step, agent and prompt, which is unique within a step."""
 TRACED = tuple(way for way in WAYS if way != "leaves")
-"""A stream that is left in wall time is in the trace only if its end came first."""
+"""An abandoned stream in wall time is in the trace only if it ended first."""
 
 
 class AtOnce(Scripted):
@@ -110,7 +110,7 @@ def test_a_call_that_stood_at_a_lock_waits_for_the_one_before() -> None:
 
 
 class BeginsTasks(Fake):
-    """Answers after 2 s, and begins a task half-way, as clients of HTTP do."""
+    """Answers after 2 s, and starts a task half-way, as HTTP clients do."""
 
     async def complete(self, request: Request) -> Completion:
         if request.text == "short":

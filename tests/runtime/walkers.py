@@ -1,4 +1,4 @@
-"""A small random world for tests: walkers who pick up, drop, shout, talk and remember."""
+"""A small random world for tests: walkers that pick up, drop, shout, talk and remember."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Meadow(World):
         return [*walkers, *apples]
 
     def step_from(self, position: Position, move: int) -> Position:
-        """The `move`-th of the places that can be reached."""
+        """Return the reachable place with index `move`."""
         within = [
             place
             for place in self.places
@@ -106,7 +106,7 @@ class Walker(Agent):
 
 @dataclass
 class PlainWalker(Agent):
-    """The same, without async."""
+    """A walker without async."""
 
     name: str
     memory: list[str] = field(default_factory=list)
@@ -134,6 +134,6 @@ def choose(walker: Walker | PlainWalker, observation: Any) -> dict[str, Any]:
 
 
 def author(request: Request, draw: Random) -> str:
-    """Answers that depend on the question, of very different lengths."""
+    """Return answers of very different lengths that depend on the question."""
     words = Random(request.text).choices(["sun", "rain", "wind", "snow", "hail", "fog"], k=3)
     return " ".join(words * draw.choice([1, 1, 2, 8]))
