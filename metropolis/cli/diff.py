@@ -51,15 +51,15 @@ def command(run: str, other: str, trust: bool, as_json: bool) -> None:
 
 def _print(found: Comparison, scenario: Scenario) -> None:
     if found.first is None:
-        click.echo(f"The {found.steps:,} steps that both runs have are equal.")
+        click.echo(f"The {found.steps:,} common steps of the runs are equal.")
         return
     agents = {agent.name for agent in scenario.agents}
     differ = sum(name in agents for name in found.since)
     click.echo(
         filled(
             f"Equal up to step {found.first:,} ({clock(scenario.world, found.first)}); of the "
-            f"{found.steps:,} steps of both {found.differing:,} differ, and {differ} of "
-            f"{len(agents)} lives. They part at:"
+            f"{found.steps:,} common steps {found.differing:,} differ, and {differ} of "
+            f"{len(agents)} agents. They diverge at:"
         )
     )
     for name, step in found.since.items():

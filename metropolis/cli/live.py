@@ -32,7 +32,7 @@ from metropolis.world.scenario import Scenario, file_of, in_file
 
 FINISHED, STATUS_BUDGET, STATUS_DIFFERS, STATUS_INTERRUPTED = 0, 3, 4, 130
 SHOW_CURSOR = b"\x1b[?25h\n"
-"""The progress bar hides it."""
+"""Shows the cursor that the progress bar hides."""
 
 
 def go_on(

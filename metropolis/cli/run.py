@@ -137,7 +137,7 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
     show_default=True,
     help="Number of simulated instances.",
 )
-@click.option("--concurrency", type=_COUNT, default=1024, show_default=True, help="Maximum calls.")
+@click.option("--concurrency", type=_COUNT, default=1024, show_default=True, help="Calls at once.")
 @click.option(
     "--timeout", type=_POSITIVE, default=300, show_default=True, help="Seconds for one answer."
 )

@@ -56,7 +56,7 @@ def test_a_branch_without_a_difference_is_told_as_the_run(
     assert (origin["step"], origin["replay_llm"], origin["edit"]) == (9, True, None)
     assert run("diff", "origin", "meadow-1")[:2] == (
         0,
-        "The 24 steps that both runs have are equal.\n",
+        "The 24 common steps of the runs are equal.\n",
     )
 
 

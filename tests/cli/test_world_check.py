@@ -13,7 +13,7 @@ def test_a_sound_world() -> None:
     result = CliRunner().invoke(check_command, ["minimal", "--seeds", "1", "--steps", "6"])
     assert (result.exit_code, result.exception) == (0, None)
     assert result.output == (
-        "nothing found in 6 steps for 1 seeds: lockstep thrice, 3 random schedules under each "
+        "nothing found in 6 steps for 1 seeds: lockstep three times, 3 random schedules under each "
         "rule, and once saved and resumed\n"
     )
 
