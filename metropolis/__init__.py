@@ -58,7 +58,7 @@ _PUBLIC = {
     "parallel_env": "metropolis.adapters.parallel",
     "verify": "metropolis.runtime.verify",
 }
-"""Name -> the module it lives in; imported when it is asked for, so that `import` stays quick."""
+"""Name -> its module, imported on first access so that `import metropolis` stays fast."""
 
 __all__ = sorted(_PUBLIC)
 
@@ -66,7 +66,7 @@ __all__ = sorted(_PUBLIC)
 def __getattr__(name: str) -> Any:
     if name in _PUBLIC:
         found = globals()[name] = getattr(import_module(_PUBLIC[name]), name)
-        return found  # kept, which is quicker the next time, and where pdoc looks
+        return found  # stored in globals: faster next time, and pdoc looks there
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -76,7 +76,7 @@ def __dir__() -> list[str]:
 
 if find_spec("metropolis._core") is None:
     raise ImportError(
-        f"{__path__[0]} holds only the sources of metropolis, which hide what is installed: start "
+        f"{__path__[0]} holds only the sources of metropolis, which hide the installation: start "
         "Python in another folder or with -P, or install the clone with pip install -e ."
     )
 register()

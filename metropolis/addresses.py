@@ -1,22 +1,22 @@
-"""Addresses with secrets in them: as they may be written down, and as sentences may show them."""
+"""Addresses that contain secrets: forms that are safe to store and to show in messages."""
 
 from __future__ import annotations
 
 import re
 
 HIDDEN = "***"
-"""Stands for a secret in an address that was written down."""
+"""Placeholder for a secret in a stored address."""
 _USER = re.compile(r"\A([^/]*://)([^/?#]*|[^/?#:@\[]*:(?!\d*(?:[/?#]|\Z)).*)@", re.DOTALL)
-"""A password may hold what ends a place: after a colon there is a port or a password."""
+"""A password may contain the characters that end a host: a port or a password follows a colon."""
 _QUERY = re.compile(
     r"(?<=[?&])([^=&#?]*(?:key|token|secret|password|sig)[^=&#?]*)=[^&#]+", re.IGNORECASE
 )
 
 
 def without_secrets(address: str) -> str:
-    """`address` with HIDDEN in the place of user, password, and keys in a query.
+    """`address` with user, password, and keys of the query replaced by HIDDEN.
 
-    Of a store the user stays and the password goes: METROPOLIS_STORE_PASSWORD gives it again.
+    A store's address keeps the user and drops the password, which METROPOLIS_STORE_PASSWORD gives.
     """
     is_store = address.startswith(("redis://", "rediss://", "unix://"))
     user = _without_password if is_store else rf"\1{HIDDEN}@"
@@ -30,12 +30,12 @@ def _without_password(user: re.Match[str]) -> str:
 
 
 def shown(address: str) -> str:
-    """`address`, which may be none, without what may be a user, a password or options."""
+    """`address`, which may be malformed, without possible users, passwords and options."""
     kind, mark, place = address.partition("://")
     if not mark:
         kind, place = "", address
-    if kind != "unix" or not place.startswith("/"):  # whose paths may hold an @
+    if kind != "unix" or not place.startswith("/"):  # a socket's path may contain an @
         user, at, place = place.rpartition("@")
-        if at and ("?" in user or "#" in user):  # part of a password, or of an option?
+        if at and ("?" in user or "#" in user):  # ambiguous: part of a password or of an option
             return f"{kind}{mark}{HIDDEN}"
     return f"{kind}{mark}{re.split('[?#]', place)[0]}"

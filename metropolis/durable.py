@@ -1,9 +1,9 @@
-"""Files that tell when they are damaged; docs/run-folder.md describes the format.
+"""Files that detect their own damage; docs/run-folder.md describes the format.
 
 A line is `{"line":N,"crc32":C,FIELDS}`: N counts from 1, C is the CRC-32 of FIELDS, continued from
-the line before. So a changed, missing, repeated or moved line is found, and so is a line of another
-run, because the first line names the run. An object that people read is `{"crc32":C,FIELDS}`, too.
-CRC-32 finds damage, not forgery.
+the line before. This detects a changed, missing, repeated or moved line, and a line of another run,
+because the first line names the run. An object for people to read is `{"crc32":C,FIELDS}`.
+CRC-32 detects damage, not forgery.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class UnwritableError(MetropolisError):
 
 
 class DamagedError(MetropolisError):
-    """A file is not as it was written."""
+    """A file differs from what was written."""
 
     def __init__(self, sentence: str, path: Path | None = None) -> None:
         """`path` is the file; None: more than one."""
@@ -43,12 +43,12 @@ class DamagedError(MetropolisError):
 
 @dataclass(frozen=True)
 class Format:
-    """Of a kind of file."""
+    """The format of a kind of file."""
 
     name: str
     version: int
     repair: str
-    """The way back from damage; `{whole}` stands for the number of whole lines before it."""
+    """How to repair damage; `{whole}` stands for the number of intact lines before it."""
 
     def header(self, run: str) -> bytes:
         """The fields of the first line of a file of `run`."""
@@ -65,7 +65,7 @@ class Format:
 
 
 class Mark(NamedTuple):
-    """A place in a file: so many lines after the first one, and the checksum there."""
+    """A position in a file: the number of lines after the first one, and the checksum there."""
 
     lines: int
     crc32: int
@@ -78,7 +78,7 @@ class Line:
     mark: Mark
     fields: bytes
     end: int
-    """The size of the file up to here, in bytes."""
+    """The size of the file up to and including this line, in bytes."""
 
     @property
     def content(self) -> bytes:
@@ -92,7 +92,7 @@ def with_content(content: bytes, before: bytes = b"") -> bytes:
 
 
 class LineFile:
-    """A file to which lines are appended; what it holds is read first.
+    """A file to which lines are appended after its content has been read.
 
     Raises MetropolisError when the file is of another run or format.
     """
@@ -113,7 +113,7 @@ class LineFile:
             yield from lines
 
     def cut(self, last: Line | None) -> None:
-        """Go on after `last`, which was read; None: after the first line of the file."""
+        """Truncate the file after `last`, which was read; None: after the first line."""
         last = last or self._first
         self.mark, self._size = (last.mark, last.end) if last else (Mark(-1, 0), 0)
         with reported(self.path):
@@ -122,7 +122,7 @@ class LineFile:
             self.append([self._kind.header(self._run or "")])
 
     def append(self, lines: Iterable[bytes]) -> None:
-        """Write the fields of the next lines; all of them or none.
+        """Write the fields of the next lines, all or none.
 
         Raises UnwritableError when they cannot be written.
         """
@@ -140,7 +140,7 @@ class LineFile:
         self.mark, self._size = Mark(count, checksum), self._size + len(block)
 
     def sync(self) -> None:
-        """Let what is written survive a power cut."""
+        """Flush to disk, so that the content survives a power cut."""
         with reported(self.path):
             os.fsync(self._file.fileno())
 
@@ -149,14 +149,14 @@ class LineFile:
         self._file.close()
 
     def fileno(self) -> int:
-        """Of the open file."""
+        """The descriptor of the open file."""
         return self._file.fileno()
 
 
 def read_lines(path: Path, kind: Format, run: str | None = None) -> Iterator[Line]:
-    """The lines of a file of `run` (None: of any run); no lines if there is no file.
+    """Yield the lines of a file of `run` (None: of any run); none if the file does not exist.
 
-    An unfinished last line is left out. Raises DamagedError at the first damaged line,
+    An unfinished last line is skipped. Raises DamagedError at the first damaged line,
     MetropolisError when the file is of another run or format.
     """
     if path.exists():
@@ -165,13 +165,13 @@ def read_lines(path: Path, kind: Format, run: str | None = None) -> Iterator[Lin
 
 
 def write_document(path: Path, kind: Format, run: str, content: bytes) -> None:
-    """Write a file of one line, whole or not at all, so that it survives a power cut."""
+    """Write a file of one line atomically, so that it survives a power cut."""
     fields = with_content(content, kind.header(run) + b",")
     write_whole(path, b'{"line":1,"crc32":%d,%b}\n' % (crc32(fields), fields))
 
 
 def read_document(path: Path, kind: Format, run: str | None = None) -> Any:
-    """What `write_document` wrote. Raises MetropolisError as `read_lines`."""
+    """Read the content that `write_document` wrote. Raises MetropolisError as `read_lines`."""
     with open_regular(path, "r") as file:
         text = file.readall()
     line = _checked(text, _begins(1), 0)
@@ -186,13 +186,13 @@ def read_document(path: Path, kind: Format, run: str | None = None) -> Any:
 
 
 def write_object(path: Path, content: Mapping[str, Any]) -> None:
-    """Write an object that people read, of JSON, as `write_whole`."""
+    """Write a JSON object for people to read, as `write_whole`."""
     fields = json.dumps(content, indent=2).encode()[1:-1]
     write_whole(path, b"%b%d,%b}\n" % (_OBJECT, crc32(fields), fields))
 
 
 def read_object(path: Path, way_back: str) -> dict[str, Any]:
-    """What `write_object` wrote. Raises DamagedError, with the way back from damage."""
+    """Read what `write_object` wrote. Raises DamagedError; `way_back` says how to repair damage."""
     with open_regular(path, "r") as file:
         text = file.readall()
     fields = _checked(text, _OBJECT, 0)
@@ -206,7 +206,7 @@ def read_object(path: Path, way_back: str) -> dict[str, Any]:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Replace a file, so that it survives a power cut. Raises UnwritableError."""
+    """Replace a file atomically, so that it survives a power cut. Raises UnwritableError."""
     partial = path.with_suffix(".partial")
     with reported(path):
         try:
@@ -220,7 +220,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def open_regular(path: Path, mode: str) -> FileIO:
-    """An unbuffered file. Raises DamagedError when there is none to be opened."""
+    """Open an unbuffered file. Raises DamagedError when it cannot be opened."""
     if path.exists() and not path.is_file():
         raise DamagedError(f"{path}: is not a regular file; put back the file of that name", path)
     try:
@@ -232,7 +232,7 @@ def open_regular(path: Path, mode: str) -> FileIO:
 
 
 def _private(path: str, flags: int) -> int:
-    """For the eyes of this user."""
+    """Open with permissions for this user only."""
     return os.open(path, flags, 0o600)
 
 
@@ -261,7 +261,7 @@ def _begins(number: int) -> bytes:
 
 
 def _checked(text: bytes, begins: bytes, checksum: int) -> bytes | str:
-    """The fields between the checksum that follows `begins` and the end, or what is wrong."""
+    """The fields between the checksum that follows `begins` and the end, or the error as text."""
     if not text.startswith(begins):
         return f"it should begin with {begins.decode()}"
     if not text.endswith(b"}\n"):
@@ -299,7 +299,7 @@ def _write_all(file: FileIO, content: bytes | bytearray) -> None:
 
 @contextmanager
 def reported(path: Path) -> Iterator[None]:
-    """Tell an OSError as UnwritableError, with the file's name."""
+    """Raise an OSError as UnwritableError, with the file's name."""
     try:
         yield
     except OSError as error:

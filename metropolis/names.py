@@ -1,4 +1,4 @@
-"""What a misspelt name was meant to be."""
+"""Suggestions for misspelt names."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from metropolis.types import MetropolisError
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """ " (did you mean 'kairos'?)", or nothing when no known name is like `name`."""
+    """ " (did you mean 'kairos'?)", or an empty text when no known name resembles `name`."""
     by_letters = {one.lower(): one for one in known}
     near = get_close_matches(name.lower(), by_letters, n=1, cutoff=0.6)
     return f" (did you mean {by_letters[near[0]]!r}?)" if near else ""
 
 
 def check_name(kind: str, name: object, known: Collection[str]) -> None:
-    """Raise MetropolisError unless `name` is among the known ones of its kind."""
+    """Raise MetropolisError unless `name` is among the `known` names of its `kind`."""
     if not isinstance(name, str) or name not in known:
         meant = did_you_mean(str(name), known)
         raise MetropolisError(f"there is no {kind} {name!r}{meant}; there are {', '.join(known)}")

@@ -1,4 +1,4 @@
-"""A progress bar with rate and time left; quiet when standard error is not a terminal."""
+"""A progress bar with rate and time left; hidden when standard error is not a terminal."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Rate(ProgressColumn):
 def progress_bar(
     total: int, what: str, *, quiet: bool = False
 ) -> Iterator[tuple[Callable[[int], None], Callable[[str], None]]]:
-    """Show progress towards `total` of `what`; yields (advance, describe)."""
+    """Show progress towards `total` units of `what`; yields (advance, describe)."""
     console = Console(stderr=True)
     with Progress(
         TextColumn("{task.description}"),
@@ -43,7 +43,7 @@ def progress_bar(
         TimeRemainingColumn(),
         console=console,
         disable=quiet or not console.is_terminal,
-        redirect_stdout=sys.stdout.isatty(),  # what goes to a file is not for this terminal
+        redirect_stdout=sys.stdout.isatty(),  # leave output to a file alone
         transient=True,
     ) as progress:
         task = progress.add_task("", total=total)

@@ -1,4 +1,4 @@
-"""Vocabulary shared by every part: identifiers, events and commands, and the error users see."""
+"""Types shared by every part: identifiers, events and commands, and the errors that users see."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Position = tuple[float, float]
 
 
 class MetropolisError(Exception):
-    """Bad input, said in one sentence: what is wrong, where, and what would be right.
+    """Bad input, described in one sentence: what is wrong, where, and what would be right.
 
     The command line prints it and exits with status 2.
     """
@@ -19,15 +19,15 @@ class MetropolisError(Exception):
 class CausalityError(MetropolisError):
     """A world reached further than its radius or velocity allow, or kept state outside the engine.
 
-    Names the agent, the step, what was reached for and by how much it was too far.
+    Names the agent, the step, the target and the distance beyond the limit.
     """
 
 
 class AgentError(MetropolisError):
-    """An agent or a world has raised what would end a thread, a task or the interpreter.
+    """An agent or a world raised an exception that would end a thread, a task or the interpreter.
 
-    Names the agent, the step, the function, and the file and line of theirs that led there. Other
-    exceptions of theirs are raised as they are, with such a sentence as a note.
+    Names the agent, the step, the function, and the file and line in the user's code. Their other
+    exceptions are raised unchanged, with such a sentence as a note.
     """
 
 

@@ -1,1 +1,1 @@
-"""Worlds as others know them: Gymnasium's Env and PettingZoo's ParallelEnv."""
+"""Adapters of worlds to Gymnasium's Env and PettingZoo's ParallelEnv."""

@@ -1,4 +1,4 @@
-"""A world as a PettingZoo `ParallelEnv`: everybody is told what to do."""
+"""A world as a PettingZoo `ParallelEnv`: all agents are controlled from outside."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ Infos = dict[str, dict[str, Any]]
 
 
 class ParallelWorld(ParallelEnv[str, Any, Any]):
-    """All agents act at once; nobody terminates, and all are truncated after `max_cycles` steps.
+    """All agents act in parallel; none terminates, and all are truncated after `max_cycles` steps.
 
-    Rewards are the world's (`World.reward`). The seed of `reset` is the world's; without one it is
-    drawn from the generator that the last seed has started.
+    Rewards come from `World.reward`. The seed of `reset` is the world's; if None, it is drawn from
+    the generator that the last given seed initialised.
 
     Args:
         world: a world, or the name of an installed one.
-        agents: how many, for a world by name; None: as many as it usually has.
-        scenario_seed: what a world by name is made with, whatever the seed of a run.
-        max_cycles: steps of an episode; None: the scenario's own.
+        agents: number of agents of a world given by name; None: the world's default.
+        scenario_seed: the seed with which a world given by name is made; runs have their own.
+        max_cycles: steps of an episode; None: the scenario's default.
         render_mode: None or `ansi`.
     """
 
@@ -62,7 +62,7 @@ class ParallelWorld(ParallelEnv[str, Any, Any]):
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observations, Infos]:
-        """Begin anew. Raises MetropolisError if the seed changes who lives there."""
+        """Start a new episode. Raises MetropolisError if the seed changes the set of agents."""
         if seed is not None:
             self._draw = np.random.default_rng(seed)
         chosen = int(self._draw.integers(2**31)) if seed is None else seed
@@ -75,7 +75,7 @@ class ParallelWorld(ParallelEnv[str, Any, Any]):
     def step(
         self, actions: dict[str, Any]
     ) -> tuple[Observations, dict[str, float], dict[str, bool], dict[str, bool], Infos]:
-        """Let everybody act. Raises MetropolisError when an action is missing or out of place."""
+        """Run a step of all agents. Raises MetropolisError on a missing or invalid action."""
         stage = self._begun()
         if missing := [name for name in self.agents if name not in actions]:
             raise MetropolisError(f"step {stage.step}: there is no action for {missing[0]!r}")
@@ -93,21 +93,21 @@ class ParallelWorld(ParallelEnv[str, Any, Any]):
         )
 
     def observation_space(self, agent: str) -> gymnasium.Space[Any]:
-        """A space of the agent's own, so that it can be seeded."""
+        """The agent's copy of the space, which can be seeded."""
         return _own(self.observation_spaces, agent, self.world.observation_space)
 
     def action_space(self, agent: str) -> gymnasium.Space[Any]:
-        """A space of the agent's own, so that it can be seeded."""
+        """The agent's copy of the space, which can be seeded."""
         return _own(self.action_spaces, agent, self.world.action_space)
 
     def render(self) -> str | None:
-        """Where everybody is, as text, in the mode `ansi`."""
+        """Return the agents' positions as text, in the mode `ansi`."""
         if self.render_mode is None:
             return None
         return text_map(self.world, self._begun().entities())
 
     def close(self) -> None:
-        """Free what the run holds."""
+        """Free the resources of the episode."""
         if self._stage is not None:
             self._stage.close()
             self._stage = None
@@ -117,7 +117,7 @@ class ParallelWorld(ParallelEnv[str, Any, Any]):
 
     def _begun(self) -> Stage:
         if self._stage is None:
-            raise MetropolisError(f"the world {self.world.name!r} has not begun; call reset first")
+            raise MetropolisError(f"the world {self.world.name!r} is not reset; call reset first")
         return self._stage
 
 
@@ -130,4 +130,4 @@ def _own(
 
 
 parallel_env = ParallelWorld
-"""PettingZoo's own word for it."""
+"""PettingZoo's naming convention."""

@@ -1,7 +1,7 @@
 """The worlds' ids for `gymnasium.make`.
 
-Gymnasium has had no entry points for plug-ins since 1.0: importing a package registers what it
-has. To keep `import metropolis` quick, that waits until somebody imports Gymnasium.
+Gymnasium has no entry points for plug-ins since 1.0: a package registers its environments when it
+is imported. To keep `import metropolis` fast, this waits until Gymnasium is imported.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ IDS = {
 
 
 def register() -> None:
-    """Register the worlds now if Gymnasium is imported already, otherwise when it is."""
+    """Register the worlds now if Gymnasium is imported already, otherwise on its import."""
     if "gymnasium" in sys.modules:
         _register(sys.modules["gymnasium"])
     elif not any(isinstance(finder, _Awaiting) for finder in sys.meta_path):
@@ -39,7 +39,7 @@ def _register(gymnasium: ModuleType) -> None:
 
 
 class _Awaiting(MetaPathFinder):
-    """Finds Gymnasium as anybody would, once, and registers the worlds when it is loaded."""
+    """Finds Gymnasium in the usual way, once, and registers the worlds when it is loaded."""
 
     def find_spec(
         self,

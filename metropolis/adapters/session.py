@@ -1,7 +1,7 @@
-"""A world driven from outside, a step of everybody at a time.
+"""A world driven from outside, one step of all agents at a time.
 
-Some agents do what they are told; the others are agents as in any run. What happens is what a
-lockstep run makes of the same actions: the same worker runs it.
+Some agents are controlled from outside; the others act as in any run. The result equals that of a
+lockstep run with the same actions, because the same worker executes it.
 """
 
 from __future__ import annotations
@@ -34,47 +34,47 @@ Policy = Callable[[str, Any], Any]
 
 
 class Told(Agent):
-    """Does what it was told."""
+    """An agent controlled from outside."""
 
     def __init__(self, name: str) -> None:
         self.name, self.action = name, None
 
     async def proceed(self, observation: Any, llm: Any) -> Any:  # noqa: ARG002
-        """The action from outside."""
+        """Return the action set from outside."""
         return self.action
 
     async def answer(self, question: Any, llm: Any) -> None:  # noqa: ARG002
-        """Nobody is there to answer."""
+        """Return None: there is no agent that could answer."""
         return None
 
 
 class Following(Told):
-    """Does what `policy` decides."""
+    """An agent controlled by `policy`."""
 
     def __init__(self, name: str, policy: Policy) -> None:
         super().__init__(name)
         self.policy = policy
 
     async def proceed(self, observation: Any, llm: Any) -> Any:  # noqa: ARG002
-        """What the policy says."""
+        """Return the policy's action."""
         return self.policy(self.name, observation)
 
 
 class Wandering(Told):
-    """Does anything: draws from the action space."""
+    """An agent that acts at random: it samples the action space."""
 
     def __init__(self, name: str, space: gymnasium.Space[Any]) -> None:
         super().__init__(name)
         self.space = deepcopy(space)
 
     async def proceed(self, observation: Any, llm: Any) -> Any:  # noqa: ARG002
-        """An action drawn for (seed, agent, step)."""
+        """Return an action sampled for (seed, agent, step)."""
         self.space.seed(self.random.getrandbits(31))
         return self.space.sample()
 
 
 class Stage:
-    """A world from its beginning on, with its agents in the order of its bodies."""
+    """One episode of a world, with its agents in the order of the bodies."""
 
     def __init__(
         self,
@@ -99,18 +99,18 @@ class Stage:
         self._worker = LocalWorker(world, cast, self._client, seed)
         self._loop = asyncio.new_event_loop()
         self.close = finalize(self, _free, self._worker, self._loop)
-        """Free threads and event loop; whoever forgets the stage does so too."""
+        """Free the threads and the event loop; also called on garbage collection."""
 
     def observe(self, name: str) -> Any:
-        """What `name` perceives, as data of the caller's own."""
+        """Return the observation of `name`, as a copy that the caller may change."""
         return fresh(self.world.observe(self._view(name)))
 
     def reward(self, name: str) -> float:
-        """What `name` has gained by its last step."""
+        """Return the reward of `name` for its last step."""
         return float(self.world.reward(self._view(name)))
 
     def act(self, actions: Mapping[str, Any]) -> None:
-        """Let a step happen. Raises MetropolisError for an action outside the action space."""
+        """Run a step. Raises MetropolisError for an action outside the action space."""
         for name, action in actions.items():
             agent = self._agents[name]
             if action not in self.world.action_space:
@@ -131,7 +131,7 @@ class Stage:
         self._state.drop_events(self.step)
 
     def entities(self) -> list[Entity]:
-        """Everything as it is now, by name."""
+        """Return all current entities, ordered by name."""
         return self._state.at(self.step)[0]
 
     def _view(self, name: str) -> View:
@@ -146,7 +146,7 @@ def _free(worker: LocalWorker, loop: asyncio.AbstractEventLoop) -> None:
 def scenario_of(
     world: World | str, agents: int | None, scenario_seed: int
 ) -> tuple[Callable[[], Scenario], Scenario]:
-    """How to make the scenario again, with agents that know nothing yet; and one of it."""
+    """A factory of the scenario with new agents, and one such scenario."""
     make: Callable[[], Scenario]
     if isinstance(world, str):
         make = partial(make_scenario, world, agents=agents, seed=scenario_seed)
@@ -167,7 +167,7 @@ def bodies_of(entities: Sequence[Entity]) -> list[str]:
 
 
 def fresh(value: Any) -> Any:
-    """`value` in containers nobody else holds."""
+    """`value` with all its containers copied."""
     if isinstance(value, Mapping):
         return {key: fresh(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
@@ -176,7 +176,7 @@ def fresh(value: Any) -> Any:
 
 
 def text_map(world: World, entities: Sequence[Entity]) -> str:
-    """Where everybody is, to read: the map with an initial for each agent, then their places."""
+    """The agents' positions for people: the map with each agent's initial, then a list."""
     bodies = [entity for entity in entities if entity.kind == AGENT]
     lines = [f"{body.name} at ({body.position[0]:g}, {body.position[1]:g})" for body in bodies]
     if world.map is None:
@@ -189,5 +189,5 @@ def text_map(world: World, entities: Sequence[Entity]) -> str:
 
 
 def nearest_tile(position: Position) -> tuple[int, int]:
-    """The tile at `position`."""
+    """The tile nearest to `position`."""
     return int(np.floor(position[0] + 0.5)), int(np.floor(position[1] + 0.5))

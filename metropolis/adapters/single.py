@@ -1,4 +1,4 @@
-"""One agent's view of a world as a Gymnasium `Env`; the others live their own lives."""
+"""A world as a Gymnasium `Env` for one agent; the other agents act by themselves."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class SingleAgentWorld(gymnasium.Env[Any, Any]):
 
     Args:
         world: a world, or the name of an installed one.
-        agent: who is controlled from here; None: the first body.
-        others: a policy (agent, observation) -> action, or agents with memories of their own, which
-            are copied at every reset; None: the scenario's own agents with its offline author, or
-            random actions where there are none.
+        agent: the agent that is controlled; None: the first body.
+        others: a policy (agent, observation) -> action, or stateful agents, which are copied at
+            every reset; None: the scenario's agents with its offline author, or random actions if
+            it has none.
         agents, scenario_seed, max_cycles, render_mode: see `metropolis.parallel_env`.
     """
 
-    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 -- as Gymnasium has it
+    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 -- Gymnasium's interface
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class SingleAgentWorld(gymnasium.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin anew; `seed` is the world's, drawn from `np_random` if None."""
+        """Start a new episode; `seed` is the world's, drawn from `np_random` if None."""
         super().reset(seed=seed)
         chosen = int(self.np_random.integers(2**31)) if seed is None else seed
         self.close()
@@ -76,26 +76,26 @@ class SingleAgentWorld(gymnasium.Env[Any, Any]):
         return self._stage.observe(self.agent), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Act, while the others act too. Raises MetropolisError for an action out of place."""
+        """Run a step of all agents. Raises MetropolisError for an invalid action."""
         stage = self._begun()
         stage.act({self.agent: action})
         observation, reward = stage.observe(self.agent), stage.reward(self.agent)
         return observation, reward, False, stage.step >= self.max_cycles, {}
 
     def render(self) -> Any:
-        """Where everybody is, as text, in the mode `ansi`."""
+        """Return the agents' positions as text, in the mode `ansi`."""
         if self.render_mode is None:
             return None
         return text_map(self.world, self._begun().entities())
 
     def close(self) -> None:
-        """Free what the run holds."""
+        """Free the resources of the episode."""
         if self._stage is not None:
             self._stage.close()
             self._stage = None
 
     def _company(self) -> dict[str, Agent]:
-        """Everybody else, as they are when an episode begins."""
+        """The other agents, in their initial state."""
         others = self._others
         if others is None:
             own = {agent.name: agent for agent in self._make().agents}
@@ -112,5 +112,5 @@ class SingleAgentWorld(gymnasium.Env[Any, Any]):
 
     def _begun(self) -> Stage:
         if self._stage is None:
-            raise MetropolisError(f"the world {self.world.name!r} has not begun; call reset first")
+            raise MetropolisError(f"the world {self.world.name!r} is not reset; call reset first")
         return self._stage

@@ -1,4 +1,4 @@
-"""The controller in C++: command for command what `reference.py` returns."""
+"""The controller in C++; it returns the same commands as `reference.py`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def native_controller(
     check_moves: bool = True,
     steps: Sequence[Step] = (),
 ) -> _core.Controller:
-    """The C++ object, for a C++ driver; parameters as of `ReferenceController`.
+    """The C++ object, for a C++ caller; parameters as of `ReferenceController`.
 
     `positions` is (agents, 2). Raises MetropolisError on bad input.
     """
@@ -64,7 +64,7 @@ class NativeController:
     """See `metropolis.controller.base.Controller`; drives a C++ object from Python."""
 
     def __init__(self, core: _core.Controller, target_step: Step) -> None:
-        """Takes the C++ object over: nobody else may drive it."""
+        """Take ownership of the C++ object: no other code may drive it."""
         self._core = core
         self._target = target_step
         self._ready: list[tuple[Step, tuple[int, ...]]] = []

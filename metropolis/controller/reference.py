@@ -1,10 +1,10 @@
-"""The controller as a specification: brute force, every pair looked at after every event.
+"""The controller as a specification: brute force over every pair after every event.
 
-An agent is *waiting* (at a step it may not have been allowed to run yet), *running* (dispatched)
-or *finished* (at the target step). Its position is where it stands when its step begins.
-A cluster is a connected component of coupled waiting agents of one step. It is dispatched as soon
-as no member is blocked by anybody and none is coupled with a running agent (which the rules
-exclude while nobody moves faster than `max_velocity`).
+An agent is *waiting* (not yet dispatched at its step), *running* (dispatched) or *finished* (at the
+target step). Its position is the one at the beginning of its step. A cluster is a connected
+component of coupled waiting agents at the same step. It is dispatched when no member is blocked and
+none is coupled with a running agent (which the rules exclude while no agent moves faster than
+`max_velocity`).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class ReferenceController:
     ) -> None:
         """Agent i starts at `positions[i]` before `steps[i]` and stops before `target_step`.
 
-        Without `steps` all start before step 0. Steps and positions of a controller that has come
-        to an end make one that goes on: it starts with the clusters that were running.
+        Without `steps` all agents start before step 0. Steps and positions of an earlier controller
+        make one that continues it: it starts with the clusters that were running.
 
-        Without `check_moves` agents may jump further than `max_velocity`; the rules then promise
+        Without `check_moves` agents may jump further than `max_velocity`; the rules then guarantee
         causality only between agents that did not meet across a jump.
         """
         check_start(metric, max_velocity, positions, target_step)
@@ -76,7 +76,7 @@ class ReferenceController:
         return edges
 
     def clear_until(self, agent: AgentId) -> Step:  # noqa: ARG002
-        """See `Controller.clear_until`: the specification knows of none."""
+        """See `Controller.clear_until`; always 0 here."""
         return 0
 
     @property
@@ -119,9 +119,9 @@ class ReferenceController:
             raise InvariantError("nobody runs and not everybody has finished")
 
     def _too_close(self, a: AgentId, b: AgentId, k: int) -> bool:
-        """Whether a has come k steps ahead of b although it had to wait, or to go together.
+        """Whether a is k steps ahead of b although it should have waited or run together with b.
 
-        a was not blocked k - 1 steps ahead (not coupled, for k = 1), and has moved at most v.
+        a was not blocked when k - 1 steps ahead (not coupled, for k = 1), and has moved at most v.
         """
         radius = self._rule.couple_radius if k == 1 else self._rule.block_radius
         radius -= self._max_velocity
@@ -161,7 +161,7 @@ class ReferenceController:
         return all(self._blocker(a) is None for a in cluster)
 
     def _blocker(self, a: AgentId) -> AgentId | None:
-        """The first agent that a waiting one must wait for."""
+        """The first agent that the waiting agent `a` must wait for."""
         for b in range(len(self._step)):
             if self.blocked(a, b) or (b in self._running and self.coupled(a, b)):
                 return b
@@ -203,14 +203,14 @@ def placed(position: Position) -> str:
 
 
 def check_place(metric: Metric, agent: AgentId, position: Position) -> None:
-    """Raises MetropolisError when nobody can stand at `position`."""
+    """Raise MetropolisError when no agent can stand at `position`."""
     flaw = metric.flaw(position)
     if flaw is not None:
         raise MetropolisError(f"agent {agent} cannot stand at {placed(position)}: {flaw}")
 
 
 def check_shape(commit: Commit) -> None:
-    """Raises MetropolisError on an empty commit or one with a position too many or too few."""
+    """Raise MetropolisError on a commit that is empty or has a wrong number of positions."""
     if not commit.agents or len(commit.agents) != len(commit.positions):
         raise MetropolisError(
             f"a commit of {len(commit.agents)} agents carries {len(commit.positions)} positions; "
@@ -221,7 +221,7 @@ def check_shape(commit: Commit) -> None:
 def check_start(
     metric: Metric, max_velocity: float, positions: Sequence[Position], target_step: Step
 ) -> None:
-    """Raises MetropolisError when no run can start like this."""
+    """Raise MetropolisError when the parameters of a run are invalid."""
     if not 0 <= max_velocity < float("inf"):
         raise MetropolisError(f"the velocity is {max_velocity:g}; it must be finite and >= 0")
     if target_step < 0:

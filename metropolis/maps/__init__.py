@@ -1,1 +1,1 @@
-"""Grid maps and our own town."""
+"""Grid maps and the bundled town."""

@@ -1,8 +1,8 @@
-"""Areas and objects of a map as geometry, with an index in space.
+"""Areas and objects of a map as geometry, with a spatial index.
 
-A tile (x, y) is the square of side 1 round its middle, so a position between tiles lies on the
-nearest. Distances are Euclid's, from a position to the nearest edge of what is looked for; 0
-inside. Walls play no part: how far a walk is, `GridMap.walk` and the metrics say.
+A tile (x, y) is the unit square centred on (x, y), so a position between tiles belongs to the
+nearest tile. Distances are Euclidean, from a position to the nearest edge of an area, and 0 inside
+it. They ignore walls; `GridMap.walk` and the metrics measure walks.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ class Area:
     """A named part of the map: a whole arena, or one object."""
 
     name: str
-    """`sector: arena`, or what the object is called."""
+    """`sector: arena`, or the name of the object."""
     tiles: tuple[Tile, ...]
     """From north to south, then from west to east."""
     geometry: BaseGeometry
-    """The union of its tiles: a polygon, or several."""
+    """The union of the tiles: one or more polygons."""
 
     def distance(self, position: Position) -> float:
-        """How far it is from `position`; 0 inside."""
+        """The distance from `position`; 0 inside."""
         return float(shapely.distance(self.geometry, shapely.Point(position)))
 
 
 class Areas:
-    """The arenas and objects of `grid`. Tiles of one object's name that touch are one object."""
+    """The arenas and objects of `grid`. Adjacent tiles with the same object name are one object."""
 
     def __init__(self, grid: GridMap) -> None:
         self._grid = grid
@@ -55,7 +55,7 @@ class Areas:
         )
 
     def arena(self, name: str) -> Area:
-        """The arena `name`. Raises MetropolisError when there is none."""
+        """The arena `name`. Raises MetropolisError when it does not exist."""
         if name not in self.arenas:
             raise MetropolisError(
                 f"the map {self._grid.name!r} has no arena {name!r}; there are "
@@ -64,7 +64,7 @@ class Areas:
         return self.arenas[name]
 
     def arena_at(self, position: Position) -> Area | None:
-        """The arena that `position` lies in; None outside of any."""
+        """The arena that contains `position`; None outside of all arenas."""
         x, y = (int(np.floor(axis + 0.5)) for axis in position)
         if not (0 <= x < self._grid.width and 0 <= y < self._grid.height):
             return None
@@ -72,18 +72,18 @@ class Areas:
         return self.arenas[self._grid.arena_names[number]] if number else None
 
     def arenas_within(self, position: Position, distance: float) -> list[Area]:
-        """The arenas at most `distance` away, the nearest first, then by name."""
+        """The arenas at most `distance` away, ordered by distance, then by name."""
         return self._arena_index.within(position, distance)
 
     def objects_within(
         self, position: Position, distance: float, name: str | None = None
     ) -> list[Area]:
-        """The objects at most `distance` away, the nearest first; None: whatever their name."""
+        """The objects at most `distance` away, the nearest first; `name` None: all names."""
         index = self._object_index if name is None else self._index_of(name)
         return index.within(position, distance)
 
     def nearest_object(self, position: Position, name: str | None = None) -> Area:
-        """The nearest object of that name. Raises MetropolisError when the map has none."""
+        """The nearest object named `name`. Raises MetropolisError when the map has none."""
         index = self._object_index if name is None else self._index_of(name)
         return index.nearest(position)
 
@@ -114,7 +114,7 @@ class Areas:
 
 
 class _SpatialIndex:
-    """An R-tree over the bounds of areas; the answers are exact."""
+    """An R-tree over the bounding boxes of areas; results are exact."""
 
     def __init__(self, areas: Sequence[Area]) -> None:
         self._areas = areas
@@ -129,7 +129,7 @@ class _SpatialIndex:
         return [area for _, _, _, area in sorted(found, key=lambda item: item[:3])]
 
     def nearest(self, position: Position) -> Area:
-        # What is nearest by its bounds gives a radius within which the nearest of all must lie.
+        # The area with the nearest bounding box gives an upper bound of the smallest distance.
         guess = next(iter(self._tree.nearest((*position, *position), 1)))
         return self.within(position, self._areas[guess].distance(position))[0]
 
@@ -155,11 +155,11 @@ def _tiles_of(layer: Int32, number: int) -> list[Tile]:
 
 
 def _touching(tiles: list[Tile]) -> Iterator[list[Tile]]:
-    """The groups of tiles joined by their sides."""
+    """The groups of tiles that share sides."""
     left = dict.fromkeys(tiles)
     while left:
         group = [left.popitem()[0]]
-        for x, y in group:  # grows while it is walked
+        for x, y in group:  # the list grows during the iteration
             for tile in ((x + 1, y), (x - 1, y), (x, y + 1), (x, y - 1)):
                 if tile in left:
                     del left[tile]

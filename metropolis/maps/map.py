@@ -26,30 +26,30 @@ class GridMap:
     name: str
     walls: npt.NDArray[np.bool_]
     arenas: Int32
-    """Index into `arena_names`; 0 is everything outside any arena, and its name is ``""``."""
+    """Index into `arena_names`; 0 means outside of all arenas, and its name is ``""``."""
     arena_names: tuple[str, ...]
     """`sector: arena`; perception ends at an arena's border."""
     objects: Int32
-    """Index into `object_names`; 0 is none, and its name is ``""``."""
+    """Index into `object_names`; 0 means no object, and its name is ``""``."""
     object_names: tuple[str, ...]
 
     @property
     def width(self) -> int:
-        """Tiles from west to east."""
+        """Number of tiles from west to east."""
         return int(self.walls.shape[1])
 
     @property
     def height(self) -> int:
-        """Tiles from north to south."""
+        """Number of tiles from north to south."""
         return int(self.walls.shape[0])
 
     def walk(
         self, start: Iterable[float], goal: Iterable[float], longest: float = math.inf
     ) -> list[Tile] | None:
-        """A shortest 4-neighbour path of tiles after `start`, up to `goal`.
+        """A shortest 4-neighbour path of tiles from `start` (exclusive) to `goal` (inclusive).
 
-        None if there is none of at most `longest` tiles. Positions between tiles count as the
-        nearest tile. Ties fall the same way every time.
+        None if no path has at most `longest` tiles. Positions between tiles count as the nearest
+        tile. Ties are broken deterministically.
         """
         source, target = _tile(start), _tile(goal)
         came_from: dict[Tile, Tile] = {source: source}
@@ -73,11 +73,11 @@ class GridMap:
 
 
 def read_genagent_map(directory: str | Path) -> GridMap:
-    """Read a map of the Generative Agents project (Park et al. 2023): its `matrix` folder.
+    """Read a map of the Generative Agents project (Park et al. 2023) from its `matrix` folder.
 
-    `maze_meta_info.json` gives the size; `maze/*_maze.csv` hold a block id for every tile, row by
-    row, in one line or one per row; `special_blocks/*_blocks.csv` name the ids, all but 0, which is
-    nothing. Raises `MetropolisError` naming the file, line and field.
+    `maze_meta_info.json` gives the size. `maze/*_maze.csv` give a block id for every tile, row by
+    row, on one line or one line per row. `special_blocks/*_blocks.csv` name all ids except 0, which
+    means empty. Raises `MetropolisError` naming the file, line and field.
     """
     root = Path(directory)
     meta_file = root / "maze_meta_info.json"
@@ -133,13 +133,13 @@ def _matrix(root: Path, layer: str, shape: tuple[int, int]) -> npt.NDArray[np.in
     if len(ids) != shape[0] * shape[1]:
         raise MetropolisError(
             f"{path}: holds {len(ids)} ids; it should be {shape[1]} x {shape[0]} ="
-            f" {shape[0] * shape[1]}, as maze_meta_info.json says"
+            f" {shape[0] * shape[1]}, the size in maze_meta_info.json"
         )
     return np.array(ids, np.int64).reshape(shape)
 
 
 def _blocks(root: Path, layer: str, names_min: int) -> dict[int, list[str]]:
-    """Of each block id its path: world, sector, arena, object."""
+    """Block id -> its path: world, sector, arena, object."""
     path = root / "special_blocks" / f"{layer}_blocks.csv"
     blocks = {}
     for number, line in enumerate(_read(path).splitlines(), 1):
@@ -158,7 +158,7 @@ def _blocks(root: Path, layer: str, names_min: int) -> dict[int, list[str]]:
 def _named(
     root: Path, layer: str, shape: tuple[int, int], names: dict[int, str]
 ) -> tuple[Int32, tuple[str, ...]]:
-    """The layer's ids as indices into the names that occur, 0 for nothing."""
+    """The layer's ids as indices into the names that occur, 0 for empty, and these names."""
     ids = _matrix(root, layer, shape)
     found, index = np.unique(ids, return_inverse=True)
     for unnamed in sorted({int(i) for i in found} - {0, *names}):

@@ -1,4 +1,4 @@
-"""Towns side by side."""
+"""Maps made of copies of a town side by side."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from metropolis.maps.map import GridMap
 
 
 def side_by_side(grid: GridMap, times: int) -> GridMap:
-    """`times` copies from west to east; arenas of copy k are called `name #k`, counted from 1."""
+    """`times` copies from west to east; arenas of copy k are named `name #k`, counted from 1."""
     arenas = [
         np.where(grid.arenas > 0, grid.arenas + k * (len(grid.arena_names) - 1), 0)
         for k in range(times)

@@ -1,4 +1,4 @@
-"""Alderbrook, the town that comes with the package; drawn in `town.toml`."""
+"""Alderbrook, the bundled town, which `town.toml` describes."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ class Place:
 
     name: str
     kinds: tuple[str, ...]
-    """Of `home`, `work`, `meal`, `errand`."""
+    """A subset of `home`, `work`, `meal`, `errand`."""
     staff: int
-    """How many people work here."""
+    """The number of people who work here."""
     spots: tuple[Tile, ...]
-    """Tiles of its objects, where one has something to do; beds left out."""
+    """Tiles of objects, at which residents act; without beds."""
     beds: tuple[Tile, ...]
 
 
 @dataclass(frozen=True)
 class Town:
-    """A map, and who may live, work and go out where."""
+    """A map, its places and its residents."""
 
     map: GridMap
     places: tuple[Place, ...]
     residents: tuple[str, ...]
-    """Names; resident i sleeps in the i-th of `beds`."""
+    """Names; resident i sleeps in bed i of `beds`."""
 
     def of_kind(self, kind: str) -> tuple[Place, ...]:
         """The places of one kind."""
@@ -43,13 +43,13 @@ class Town:
 
     @property
     def beds(self) -> tuple[tuple[Place, Tile], ...]:
-        """Every bed with the home it stands in."""
+        """Every bed, with its home."""
         return tuple((place, bed) for place in self.places for bed in place.beds)
 
 
 @cache
 def alderbrook() -> Town:
-    """The 140 x 100 town of `town.toml`; a hedge closes it in on all sides."""
+    """The 140 x 100 town of `town.toml`; walls enclose it on all sides."""
     drawing = tomllib.loads((files("metropolis.maps") / "town.toml").read_text("utf-8"))
     walls = np.ones((drawing["height"], drawing["width"]), np.bool_)
     walls[1:-1, 1:-1] = False
@@ -89,7 +89,7 @@ def alderbrook() -> Town:
 
 
 def _room(marks: dict[Tile, str], start: Tile) -> set[Tile]:
-    """The tiles of a plan that can be reached from `start` without passing a wall or a door."""
+    """The tiles of a plan reachable from `start` without crossing a wall or a door."""
     room, border = {start}, [start]
     while border:
         x, y = border.pop()

@@ -1,9 +1,9 @@
-"""Metrics: how far a walker must travel to come into what another perceives.
+"""Metrics: how far a walker must travel to come into the perception of another agent.
 
-Every rule is stated through one predicate. ``within(p, q, radius, reach)``: a walker standing at q
-can, by travelling at most `reach`, come within perception distance `radius` of p. Perception and
-movement may have different shapes, so p (who perceives) and q (who travels) are not
-interchangeable unless `reach` is 0.
+Every rule is stated through one predicate, ``within(p, q, radius, reach)``: a walker at q can, by
+travelling at most `reach`, come within perception distance `radius` of p. Perception and movement
+may have different shapes, so p (the perceiver) and q (the walker) are not interchangeable unless
+`reach` is 0.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from metropolis.names import check_name
 from metropolis.types import MetropolisError, Position
 
 GENAGENT_VELOCITY_MAX = 100
-"""Walks of twice as many steps are counted in bytes."""
+"""Walks of twice this length must be countable in a byte."""
 NEAR_STEPS = 2
-"""Clusters and moves ask in every step and reach no further: no long walk is measured for them."""
+"""Clusters and moves query every step with at most this reach, for which long walks are skipped."""
 COORDINATE_MAX = 1e9
-"""Beyond it doubles no longer tell neighbouring places apart reliably."""
+"""Beyond this, doubles do not distinguish neighbouring places reliably."""
 
 
 class Metric(Protocol):
-    """What rules and controllers ask of a world's geometry."""
+    """The geometry of a world, as rules and controllers query it."""
 
     @property
     def name(self) -> str:
-        """As it is written in a trace and on the command line."""
+        """The name in traces and on the command line."""
 
     @property
     def uniform(self) -> bool:
-        """Whether moving p by v never brings q closer than by v."""
+        """Whether moving p by v never brings q closer by more than v."""
 
     def within(self, p: Position, q: Position, radius: float, reach: float) -> bool:
         """Whether a walker at q, travelling at most `reach`, can come within `radius` of p.
 
-        May err towards True (the distance may be replaced by a lower bound), never towards False.
+        May be True wrongly (a lower bound may replace the distance), never False wrongly.
         """
 
     def perceives(self, p: Position, q: Position, radius: float) -> bool:
-        """Whether someone at p perceives what is at q; symmetric, and implies within by 0."""
+        """Whether an agent at p perceives q; symmetric, and implies ``within(p, q, radius, 0)``."""
 
     def flaw(self, p: Position) -> str | None:
-        """Why nobody can stand at p; None when somebody can."""
+        """The reason why no agent can stand at p; None: p is valid."""
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,10 @@ def _tile(p: Position) -> Tile:
 
 
 class _Tiles:
-    """Tiles on which one walks to a 4-neighbour in a step, and walls, on which nobody stands.
+    """Tiles and walls; a step leads to a 4-neighbour that is not a wall.
 
-    Walks longer than `horizon` are not measured: their lower bound ``max(horizon + 1, what it would
-    take without walls)`` stands for them.
+    Walks longer than `horizon` are replaced by a lower bound, ``max(horizon + 1, d)`` with d the
+    distance without walls.
     """
 
     def __init__(self, walls: npt.NDArray[np.bool_], horizon: int = 96) -> None:
@@ -123,7 +123,7 @@ class _Tiles:
         return None
 
     def _square(self, x: int, y: int, radius: int) -> list[Tile]:
-        """The tiles of the square of `radius` round (x, y), walls left out."""
+        """The tiles of the square of `radius` around (x, y), without walls."""
         height, width = self.walls.shape
         return [
             (i, j)
@@ -150,9 +150,9 @@ class _Tiles:
 
 
 class Geodesic(_Tiles):
-    """One distance for perception and movement: the length of the walk round walls.
+    """One distance for perception and movement: the length of the walk around walls.
 
-    Never less than Manhattan's, hence than Euclid's; nobody perceives through a wall.
+    At least the Manhattan distance, hence the Euclidean one. Walls block perception.
     """
 
     name = "geodesic"
@@ -163,7 +163,7 @@ class Geodesic(_Tiles):
         super().__init__(walls, horizon)
         self._from = lru_cache(maxsize=256)(lambda tile: self._walks([tile], horizon))
 
-    def __reduce__(self) -> tuple[Any, ...]:  # caches stay where they are
+    def __reduce__(self) -> tuple[Any, ...]:  # without caches
         return Geodesic, (self.walls, self.horizon)
 
     def within(self, p: Position, q: Position, radius: float, reach: float) -> bool:
@@ -181,18 +181,18 @@ class Geodesic(_Tiles):
 
 
 class GenAgent(_Tiles):
-    """Perceives as GenAgent does, a Chebyshev square cut to the arena; walks round walls.
+    """Perception as in GenAgent, a Chebyshev square cut to the arena; movement around walls.
 
-    The two shapes differ, so `within` asks for the walk into a *zone*: the tiles of the square of
-    `radius` round p, except those that two agents who move and write at most `max_velocity` away
-    cannot bear on one another from. A tile t stays in the zone iff one of p and t is within
-    `max_velocity` steps of the other's arena, or t within twice as many of p. That covers every
-    case of `metropolis.rules.rules`: what p perceives (the same arena), what it writes and others
-    perceive (or the reverse), and two writers who meet.
+    The two shapes differ, so `within` measures the walk into a *zone*: the tiles of the square of
+    `radius` around p from which an agent can affect one at p or the reverse, if both move and
+    write at most `max_velocity` away. A tile t is in the zone iff one of p and t is within
+    `max_velocity` steps of the other's arena, or t is within twice as many of p. That covers every
+    case of `metropolis.rules.rules`: p perceives (the same arena), p writes and others perceive (or
+    the reverse), and two writers meet.
     """
 
     name = "genagent"
-    uniform = False  # the next step may lead through a door
+    uniform = False  # a step may lead through a door
 
     def __init__(
         self,
@@ -201,7 +201,7 @@ class GenAgent(_Tiles):
         max_velocity: float,
         horizon: int = 96,
     ) -> None:
-        """As `_Tiles`; `arenas` is (height, width), equal numbers are one arena."""
+        """See `_Tiles`; `arenas` is (height, width), equal numbers are one arena."""
         super().__init__(walls, horizon)
         if arenas.shape != walls.shape:
             raise MetropolisError(
@@ -258,7 +258,7 @@ class GenAgent(_Tiles):
 
 @dataclass(slots=True)
 class _Field:
-    """A search from a node, as far as it has been needed."""
+    """A breadth-first search from a node, extended on demand."""
 
     hops: dict[int, int]
     edge: list[int]
@@ -272,7 +272,7 @@ class Hops:
     uniform = True
 
     def __init__(self, neighbours: Sequence[Sequence[int]]) -> None:
-        """`neighbours[i]` are the nodes next to node i; every edge must be listed at both ends."""
+        """`neighbours[i]` are the neighbours of node i; list every edge at both ends."""
         sets = [set(of) for of in neighbours]
         for node, of in enumerate(sets):
             for other in of:
@@ -307,7 +307,7 @@ class Hops:
         return [other for other, hops in self._hops(node, radius).items() if hops <= radius]
 
     def _hops(self, node: int, radius: float) -> dict[int, int]:
-        """The hops to all nodes within `radius`, and perhaps to more."""
+        """The hops to all nodes within `radius`, and possibly to others."""
         field = self._fields(node)
         while field.edge and field.hops[field.edge[0]] < radius:
             steps = field.hops[field.edge[0]] + 1
@@ -318,9 +318,9 @@ class Hops:
 
 
 def distance(metric: Metric, p: Position, q: Position) -> float:
-    """How far somebody at p must perceive to perceive what is at q; whole outside the plane.
+    """The smallest radius with which an agent at p perceives q; an integer outside the plane.
 
-    Infinite where not even a million is enough, as between arenas.
+    Infinite where a radius of a million is not enough, as between arenas.
     """
     if isinstance(metric, PlaneMetric):
         return metric.distance(abs(p[0] - q[0]), abs(p[1] - q[1]))
@@ -349,10 +349,10 @@ def metric_named(
     max_velocity: float = 1,
     graph: Sequence[Sequence[int]] | None = None,
 ) -> Metric:
-    """The metric a trace or the command line names; the walking ones need the map, hops the graph.
+    """The metric `name`; geodesic and genagent need the map, hops the graph.
 
-    Raises MetropolisError for an unknown name, for a metric without what it needs, and for places
-    in a graph measured in any other metric.
+    Raises MetropolisError for an unknown name, for a metric without its map or graph, and for a
+    graph with a metric other than hops.
     """
     check_name("metric", name, METRICS)
     if name == Hops.name:
@@ -363,7 +363,7 @@ def metric_named(
             )
         return Hops(graph)
     if graph is not None:
-        raise MetropolisError(f"the trace's places are in a graph; its metric is hops, not {name}")
+        raise MetropolisError(f"the trace has a graph; its metric should be hops, not {name}")
     if name in PLANE_METRICS:
         return PLANE_METRICS[name]
     if grid is None:

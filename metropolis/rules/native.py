@@ -1,4 +1,4 @@
-"""The C++ twins of metrics."""
+"""The C++ implementations of metrics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from metropolis.types import MetropolisError
 
 
 def core_metric(metric: Metric) -> _core.Metric:
-    """The C++ twin of a metric; raises MetropolisError when it has none."""
+    """The C++ implementation of a metric; raises MetropolisError when there is none."""
     if isinstance(metric, PlaneMetric):
         return _core.plane_metric(metric.name)
     if isinstance(metric, Geodesic):

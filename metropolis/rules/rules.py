@@ -1,28 +1,28 @@
 """The rules of causality: a rule is two radii over one predicate.
 
-Agent a is about to run step s_a at p_a, and k = s_a - s_b. Executing a step reads the world as it
-stands after every write of the steps before it. With `Metric.within`:
+Agent a is about to run step s_a at p_a, and k = s_a - s_b. Executing a step reads the world as of
+all writes of the steps before it. With `Metric.within`:
 
 * a and b are *coupled* iff k = 0 and ``within(p_a, p_b, couple_radius, 0)``;
 * a is *blocked* by b iff k > 0 and ``within(p_a, p_b, block_radius, k * max_velocity)``.
 
-A cluster may run when nobody in it is blocked. Nobody is ever blocked by the agents ahead, so
-whoever stands at the floor can always run. ``couple_radius <= block_radius`` is needed: an agent
-that is not blocked by b can then not find b coupled with it when b arrives at its step, so a
-cluster that may run can never grow. With r = perception_radius and v = max_velocity:
+A cluster may run when no member is blocked. An agent ahead never blocks an agent behind it, so
+agents at the floor can always run. ``couple_radius <= block_radius`` is required: it ensures that
+an agent not blocked by b is not coupled with b when b arrives at the agent's step, so a cluster
+that may run never grows. With r = perception_radius and v = max_velocity:
 
 **conservative** (AI Metropolis §3.2): both radii are ``max(r, v) + v``. *Read after write*: the
-pending writes of b land k*v away and a reads r, so the distance must exceed r + k*v. *Write after
-read*: b may stand k*v from here when it runs step s_a, and must not yet see what a writes at the
-end of that step within v of itself, so the distance must exceed r + (k+1)*v, which is more. The
-published rule assumes r >= v; otherwise two writers can meet out of anybody's sight, hence
-``max(r, v)``. Kept for all pairs of different steps: distance > max(r, v) + (|k|-1)*v.
+pending writes of b land up to k*v away and a reads r, so the distance must exceed r + k*v. *Write
+after read*: b may be k*v away when it runs step s_a, and must not see the writes of a within v at
+the end of that step, so the distance must exceed r + (k+1)*v, the larger bound. The published rule
+assumes r >= v; otherwise two writers can meet outside all perception, hence ``max(r, v)``.
+Invariant for all pairs at different steps: distance > max(r, v) + (|k|-1)*v.
 
-**versioned**: every value is kept with the step that wrote it, and a reader at step s sees the
-newest version below s. That leaves read after write (r + k*v) and two writers of one step, who
-must decide together (2v): the block radius is ``max(r, 2v)``, and agents of one step are coupled
-within ``max(2v, joint_radius)``, where `joint_radius` is how far the world lets two agents act
-together within a step.
+**versioned**: every value carries the step that wrote it, and a reader at step s sees the newest
+version below s. That leaves read after write (r + k*v) and two writers of one step, which must be
+resolved together (2v): the block radius is ``max(r, 2v)``, and agents at the same step are coupled
+within ``max(2v, joint_radius)``, where `joint_radius` is the distance within which the world lets
+two agents act together in a step.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from metropolis.types import MetropolisError
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Two radii in the world's unit of distance; infinite: everybody, negative: nobody."""
+    """Two radii in the world's unit of distance; infinite: all agents, negative: none."""
 
     couple_radius: float
     block_radius: float
@@ -55,9 +55,9 @@ def conservative(
     max_velocity: float,
     joint_radius: float | None = None,  # noqa: ARG001
 ) -> Rule:
-    """The rule of AI Metropolis §3.2, for worlds that keep only the newest value of everything.
+    """The rule of AI Metropolis §3.2, for worlds that keep only the newest version of a value.
 
-    It couples whoever could act together: its radius is never below versioned's.
+    It couples all agents that could act together: its radius is at least versioned's.
     """
     radius = max(perception_radius, max_velocity) + max_velocity
     return Rule(radius, radius)
@@ -66,7 +66,7 @@ def conservative(
 def versioned(
     perception_radius: float, max_velocity: float, joint_radius: float | None = None
 ) -> Rule:
-    """The rule for worlds that keep every value with the step that wrote it.
+    """The rule for worlds whose values carry the step that wrote them.
 
     `joint_radius` defaults to `perception_radius`; at most ``max(r, 2v)``.
     """
@@ -85,7 +85,7 @@ def lockstep(
     max_velocity: float = 0,  # noqa: ARG001
     joint_radius: float | None = None,  # noqa: ARG001
 ) -> Rule:
-    """Everybody is one cluster: a barrier after every step."""
+    """All agents are one cluster: a barrier after every step."""
     return Rule(math.inf, math.inf)
 
 
@@ -94,7 +94,7 @@ def unordered(
     max_velocity: float = 0,  # noqa: ARG001
     joint_radius: float | None = None,  # noqa: ARG001
 ) -> Rule:
-    """Only an agent's own order: a bound no causal execution can beat, itself not causal."""
+    """Only each agent's own order: not causal itself, a bound that no causal execution can beat."""
     return Rule(-math.inf, -math.inf)
 
 

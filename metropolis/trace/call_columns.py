@@ -1,4 +1,4 @@
-"""The calls of a trace as one nested Parquet column, both ways."""
+"""Conversion of the calls of a trace to and from one nested Parquet column."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ CALL_TYPE = pa.struct(
 CALL_FIELDS_REQUIRED = ("function", "prompt_tokens", "output_tokens")
 _INT32_MAX = 2**31 - 1
 Refuse = Callable[[int, str, object, str], MetropolisError]
-"""(call, field, value, what would be right) -> the error."""
+"""(call, field, value, expected value) -> the error."""
 Pairs = tuple[Int64, Int64]
-"""Two columns, of calls and of their parents."""
+"""Two columns: calls and their parents."""
 
 
 def call_structs(trace: Trace) -> pa.StructArray:
-    """The calls as structs; parents as numbers within their row, of their own null for a chain."""
+    """The calls as structs; parents are numbers within their row, null for a chain."""
     calls = trace.calls
     n = len(calls)
     key = calls.step.astype(np.int64) * trace.agents + calls.agent
@@ -97,7 +97,7 @@ def read_calls(lists: pa.ListArray, agents: int, place: Place) -> Calls:
         return MetropolisError(f"{where}, call {seq[i]}: {field} is {value}; it should be {right}")
 
     def column(name: str, fits: Callable[[pa.Array], pa.Array]) -> pa.Array | None:
-        """One field of the calls, or None if it is absent; null where not required."""
+        """One field of the calls, with nulls unless it is required; None if it is absent."""
         if structs.type.get_field_index(name) < 0:
             return None
         values = fits(pc.struct_field(structs, name))
@@ -162,7 +162,7 @@ def read_calls(lists: pa.ListArray, agents: int, place: Place) -> Calls:
 
 
 def _parents(lists: pa.Array | None, first: Int64, seq: Int64, refuse: Refuse) -> Pairs:
-    """Calls and their parents in their own row; without a list, the call before is the parent."""
+    """Calls and their parents in the same row; without a list, the previous call is the parent."""
     n = len(seq)
     lists = _lists(lists, n, pa.int32())
     chained = np.asarray(lists.is_null().to_numpy(False))
@@ -182,7 +182,7 @@ def _parents(lists: pa.Array | None, first: Int64, seq: Int64, refuse: Refuse) -
 def _other_parents(
     lists: pa.Array | None, agents: int, counts: Int64, row: Int64, refuse: Refuse
 ) -> Pairs:
-    """Calls and their parents in other rows of their step."""
+    """Calls and their parents in other rows of the same step."""
     lists = _lists(lists, len(row), _OTHER_PARENT)
     given = pc.list_value_length(lists).fill_null(0).to_numpy().astype(np.int64)
     child = np.repeat(np.arange(len(row)), given)
@@ -212,7 +212,7 @@ def _other_parents(
 
 
 def _lists(lists: pa.Array | None, n: int, kind: pa.DataType) -> pa.Array:
-    """The column, or one of nulls where there is none."""
+    """The column, or a column of nulls if it is absent."""
     if lists is None or pa.types.is_null(lists.type):
         return pa.nulls(n, pa.list_(kind))
     return lists

@@ -1,4 +1,4 @@
-"""What holds for a whole trace, as JSON: the `metropolis` entry of the file's metadata."""
+"""The metadata of a trace as JSON: the `metropolis` entry of the file's metadata."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from metropolis.types import MetropolisError
 FORMAT = "metropolis-trace"
 VERSION = 2
 GRAPH_NODES_MAX = 1 << 24
-"""Positions are float32, which tell no more nodes apart."""
+"""Positions are float32, which distinguish no more nodes."""
 _TEXTS = ("name", "metric", "movement_origin", "calls_origin", "source")
 _NUMBERS = ("perception_radius", "max_velocity", "step_s")
 _NUMBERS_READ = (*_NUMBERS, "joint_radius")
@@ -30,7 +30,7 @@ _LAYERS: dict[str, np.dtype[Any]] = {
     "arenas": np.dtype("<i4"),
     "objects": np.dtype("<i4"),
 }
-"""Arrays of a map and the type of their tiles, row by row."""
+"""Arrays of a map and the types of their tiles, in row order."""
 
 
 def meta_to_json(meta: TraceMeta) -> str:
@@ -47,7 +47,7 @@ def meta_to_json(meta: TraceMeta) -> str:
 
 
 def meta_from_json(text: bytes | str, path: object) -> TraceMeta:
-    """The metadata in `text`, which the file `path` holds; values are not checked further."""
+    """Parse the metadata `text` of the file `path`; only types are checked."""
 
     def refuse(field: str, value: object, right: str) -> MetropolisError:
         return MetropolisError(f"{path}, metadata: {field} is {brief(value)}; it should be {right}")
@@ -56,7 +56,7 @@ def meta_from_json(text: bytes | str, path: object) -> TraceMeta:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise MetropolisError(
-            f"{path}, metadata: the entry 'metropolis' is no JSON ({error});"
+            f"{path}, metadata: the entry 'metropolis' is not JSON ({error});"
             " it should be an object as in docs/trace-format.md"
         ) from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
@@ -66,7 +66,7 @@ def meta_from_json(text: bytes | str, path: object) -> TraceMeta:
         raise refuse(
             "version",
             content.get("version"),
-            f"{VERSION}, the one this release reads: make the file anew, with `metropolis trace"
+            f"{VERSION}, which this release reads: recreate the file with `metropolis trace"
             " import` or `metropolis trace generate`, or by running the world again",
         )
     for field in _REQUIRED:

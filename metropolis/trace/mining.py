@@ -1,4 +1,4 @@
-"""What a trace says about its true dependencies: who perceived whom, and the longest chain.
+"""Mining a trace for its true dependencies: mutual perception, and the longest chain of calls.
 
 AI Metropolis §2.2 (1.85 agents per agent-step) and §4.2 (the settings *oracle* and *critical*).
 """
@@ -23,10 +23,10 @@ _POINTS_AT_ONCE = 200_000
 
 @dataclass(frozen=True)
 class InteractionGraph:
-    """Who is in whose observation, at every step: the mined dependencies of `oracle`.
+    """The agents in each agent's observation, at every step: the mined dependencies of `oracle`.
 
     The partners of agent a at step s, without a, are `partners[offsets[i]:offsets[i + 1]]` with
-    i = s * agents + a. Agents in each other's observation synchronise before and after the step.
+    i = s * agents + a. Partners synchronise before and after the step.
     """
 
     offsets: Int64
@@ -40,9 +40,9 @@ class InteractionGraph:
 
 
 def interactions(trace: Trace, metric: Metric, radius: float) -> InteractionGraph:
-    """Mine who perceives whom at every step.
+    """Mine which agents perceive each other at every step.
 
-    In the plane `metric` perceives no further than Chebyshev's.
+    In the plane, perception in `metric` must not reach further than in Chebyshev's.
     """
     core = core_metric(metric)
     steps, agents = trace.steps, trace.agents
@@ -69,7 +69,7 @@ def interactions(trace: Trace, metric: Metric, radius: float) -> InteractionGrap
 
 
 def _neighbours(points: Float64, agents: int, radius: float) -> tuple[Int64, Int64]:
-    """Index pairs of points of one step in the same or adjacent cells of edge `radius`."""
+    """Index pairs of points at the same step in the same or adjacent cells of edge `radius`."""
     edge = max(radius, 1.0)
     cell = np.floor(points / edge).astype(np.int64)
     cell -= cell.min(axis=0) - 1
@@ -92,7 +92,7 @@ def _neighbours(points: Float64, agents: int, radius: float) -> tuple[Int64, Int
 def _neighbours_in_graph(
     points: Float64, agents: int, metric: Hops, radius: float
 ) -> tuple[Int64, Int64]:
-    """Index pairs of points of one step whose nodes are within `radius`."""
+    """Index pairs of points at the same step whose nodes are within `radius`."""
     nodes = len(metric.neighbours)
     balls = [np.array(metric.ball(node, radius), np.int64) for node in range(nodes)]
     ball_offsets = np.cumsum([0, *map(len, balls)])
@@ -123,15 +123,15 @@ class CriticalPath:
     weight: float
     """Sum of the weights along the chain."""
     calls: Int64
-    """Its calls, first to last."""
+    """The calls of the chain, first to last."""
 
 
 def critical_path(trace: Trace, graph: InteractionGraph, weight: Float64) -> CriticalPath:
     """Find the heaviest chain through the mined dependencies; `weight` is (calls,), >= 0.
 
     An agent-step starts when its agent and all its partners, at this step and at the one before,
-    have finished everything earlier: synchronised before and after (AI Metropolis §4.2). A call
-    starts when its agent-step has and its parents, of whichever agent, have finished.
+    have finished all earlier steps: synchronised before and after (AI Metropolis §4.2). A call
+    starts when its agent-step has started and its parents, of any agent, have finished.
     """
     steps, agents = trace.steps, trace.agents
     chains = _Chains(trace, weight)
@@ -147,7 +147,7 @@ def critical_path(trace: Trace, graph: InteractionGraph, weight: Float64) -> Cri
         waits_for[step] = np.arange(agents)
         start = finish.copy()
         for owners, others in (before, here):
-            # Of several partners the latest counts; assigning in ascending order keeps it.
+            # The latest partner counts: assignment in ascending order keeps the last.
             order = np.argsort(finish[others], kind="stable")
             owners, others = owners[order], others[order]
             later = finish[others] > start[owners]
@@ -170,7 +170,7 @@ def critical_path(trace: Trace, graph: InteractionGraph, weight: Float64) -> Cri
 
 
 class _Chains:
-    """The heaviest chains of calls within steps."""
+    """The heaviest chains of calls within each step."""
 
     def __init__(self, trace: Trace, weight: Float64) -> None:
         calls = trace.calls
@@ -181,12 +181,12 @@ class _Chains:
         self._parents, self._offsets = calls.parents.tolist(), calls.parent_offsets.tolist()
         self._finish = [0.0] * len(calls)
         self.previous = [-1] * len(calls)
-        """The parent that a call waited for; -1: its agent-step's start came later."""
+        """The parent that a call waited for; -1: it waited for the start of its agent-step."""
         self.last_of: dict[tuple[int, int], int] = {}
-        """The call that ends (step, agent)."""
+        """(step, agent) -> the call that finishes it."""
 
     def finish(self, step: int, at: Float64) -> None:
-        """`at` is (agents,): when each starts `step`; becomes when each has finished it."""
+        """Update `at`, (agents,), from the times each agent starts `step` to those it finishes."""
         starts: dict[int, float] = {}
         for call in self._order[self._first[step] : self._first[step + 1]]:
             agent = self._agent[call]

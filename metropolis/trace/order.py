@@ -1,4 +1,4 @@
-"""In which order the calls of a trace can follow one another."""
+"""Topological order of the calls of a trace."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from metropolis.trace.schema import Calls, Int64
 
 
 def parents_first(calls: Calls) -> Int64:
-    """The calls by step, each behind its parents.
+    """The calls ordered by step, each after its parents.
 
-    Calls that wait for each other in a cycle, and those that wait for them, are left out.
+    Calls in a cycle, and calls that wait for them, are left out.
     """
     n = len(calls)
     counts = np.diff(calls.parent_offsets)
@@ -34,6 +34,6 @@ def parents_first(calls: Calls) -> Int64:
 
 
 def ranges(starts: Int64, counts: Int64) -> Int64:
-    """starts[i], starts[i] + 1, ..., counts[i] of them, for every i."""
+    """The concatenation of the ranges [starts[i], starts[i] + counts[i])."""
     ends = np.cumsum(counts)
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + counts, counts)

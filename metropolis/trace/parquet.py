@@ -1,7 +1,7 @@
-"""Traces on disk: one Parquet file each, as docs/trace-format.md lays down.
+"""Traces on disk: one Parquet file each; docs/trace-format.md specifies the format.
 
-A row is one agent at one step. Reading checks everything (see `metropolis.trace.validate`); a
-file that cannot be a trace is refused in one sentence with its row, counted from 0, and field.
+A row is one agent at one step. Reading checks everything (see `metropolis.trace.validate`); an
+invalid file is refused in one sentence that names the row, counted from 0, and the field.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from metropolis.types import MetropolisError
 
 METADATA_KEY = b"metropolis"
 IN_RUN = "trace.parquet"
-"""Of a run's folder."""
+"""The name of the trace in a run's folder."""
 SCHEMA = pa.schema(
     [
         pa.field("step", pa.int32(), nullable=False),
@@ -39,14 +39,14 @@ SCHEMA = pa.schema(
 )
 _INT32_MAX = 2**31 - 1
 _DAMAGE = (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError)
-"""What pyarrow raises on bytes that are no intact Parquet."""
+"""The errors pyarrow raises on damaged Parquet files."""
 
 
 def check_target(path: str | Path, *sources: Path) -> Path:
-    """The file that writing to `path` makes or replaces: links are followed.
+    """The file that a write to `path` creates or replaces, with links resolved.
 
-    Raises `MetropolisError` if that is no regular file, one of `sources` or a JSON or CSV file in
-    one of them, or in no folder to write.
+    Raises `MetropolisError` if it is not a regular file, is one of `sources` or a JSON or CSV file
+    in one of them, or its folder is not writable.
     """
     target = Path(os.path.realpath(path))
     if os.path.lexists(target) and not os.path.isfile(target):
@@ -72,17 +72,17 @@ def check_target(path: str | Path, *sources: Path) -> Path:
 
 
 def write_trace(trace: Trace, path: str | Path) -> None:
-    """Write `trace` to `path`: whole or not at all, an existing file keeping its mode.
+    """Write `trace` to `path` atomically; an existing file keeps its mode.
 
-    Raises `MetropolisError` if the trace is not valid or `path` no file to write.
+    Raises `MetropolisError` if the trace is invalid or `path` is not writable.
     """
     write_pieces([trace], path)
 
 
 def write_pieces(pieces: Iterable[Trace], path: str | Path) -> None:
-    """The same for a trace in pieces, at least one: some steps each, in order.
+    """Like `write_trace`, for a trace in one or more pieces of consecutive steps.
 
-    Only one piece is in memory at a time. The trace begins when its first piece does.
+    Only one piece is in memory at a time. The trace starts when its first piece does.
     """
     path = Path(path)
     target = check_target(path)
@@ -101,7 +101,7 @@ def write_pieces(pieces: Iterable[Trace], path: str | Path) -> None:
             " it should be a file in a folder you may write to"
         ) from None
     finally:
-        with suppress(OSError):  # nothing is there, or what kept us from writing is already told
+        with suppress(OSError):  # the file does not exist, or the error has been raised already
             unfinished.unlink()
 
 
@@ -124,7 +124,7 @@ def _write(pieces: Iterable[Trace], path: Path, file: BinaryIO) -> None:
 
 
 def _columns(trace: Trace, first: int) -> list[pa.Array]:
-    """The columns of a trace whose steps are numbered from `first` on."""
+    """The columns of a trace whose steps are numbered from `first`."""
     steps, agents = trace.positions.shape[:2]
     return [
         pa.array(np.repeat(np.arange(first, first + steps, dtype=np.int32), agents)),
@@ -136,9 +136,9 @@ def _columns(trace: Trace, first: int) -> list[pa.Array]:
 
 
 def read_trace(path: str | Path) -> Trace:
-    """Read the trace at `path`, a file or the folder of a run, which holds one.
+    """Read the trace at `path`, a file or the folder of a run.
 
-    Raises `MetropolisError` if anything in it is not as it should.
+    Raises `MetropolisError` if any part of it is invalid.
     """
     path = Path(path)
     if path.is_dir():
@@ -152,8 +152,8 @@ def read_trace(path: str | Path) -> Trace:
             metadata = file.metadata.metadata or {}
             if METADATA_KEY not in metadata:
                 raise MetropolisError(
-                    f"{path}: is Parquet but no trace: its key-value metadata should have an entry"
-                    f" {METADATA_KEY.decode()!r}, as docs/trace-format.md says"
+                    f"{path}: is Parquet but not a trace: its key-value metadata should have an"
+                    f" entry {METADATA_KEY.decode()!r}, as docs/trace-format.md specifies"
                 )
             meta = meta_from_json(metadata[METADATA_KEY], path)
             _check_types(file.schema_arrow, path)
@@ -164,7 +164,7 @@ def read_trace(path: str | Path) -> Trace:
     agents = len(meta.agents)
     steps = _steps(table, meta, path)
     place = _row_place(path, meta.agents)
-    with np.errstate(over="ignore"):  # what overflows becomes infinite and is refused below
+    with np.errstate(over="ignore"):  # overflow yields infinity, which is refused below
         axes = [_numbers(table.column(axis), axis, path).astype(np.float32) for axis in ("x", "y")]
     positions = np.stack(axes, axis=-1).reshape(steps, agents, 2)
     trace = Trace(meta, positions, read_calls(table.column("calls").chunk(0), agents, place))
@@ -189,7 +189,7 @@ def _unreadable(path: Path, error: BaseException) -> str:
     reason = " ".join(str(error).split())[:200] or type(error).__name__
     return (
         f"{path}: is not an intact Parquet file ({reason}); it should be a trace written by"
-        " `metropolis trace import` or as docs/trace-format.md says"
+        " `metropolis trace import` or as docs/trace-format.md specifies"
     )
 
 
@@ -206,7 +206,7 @@ def _is_integer(kind: pa.DataType) -> bool:
 
 
 def _holds(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a list's values are integers, or structs of such, as wanted."""
+    """Whether a list's values are integers, or structs of integers, as `wanted`."""
     if not pa.types.is_struct(wanted):
         return _is_integer(found)
     names = [field.name for field in wanted]
@@ -222,7 +222,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _check_types(schema: pa.Schema, path: Path) -> None:
-    """Accept wider types than `SCHEMA`'s (int64, float64, large_string, no optional fields)."""
+    """Check the columns' types; wider ones than in `SCHEMA` and absent optional fields are fine."""
 
     def check(name: str, kind: pa.DataType | None, fits: bool, right: str) -> None:
         if kind is None:
@@ -269,7 +269,7 @@ def _numbers(column: pa.ChunkedArray, name: str, path: Path) -> npt.NDArray[Any]
 
 
 def _steps(table: pa.Table, meta: TraceMeta, path: Path) -> int:
-    """The number of steps, having checked that the rows are every agent at every step, in order."""
+    """The number of steps; checks that the rows are every agent at every step, in order."""
     agents, rows = len(meta.agents), table.num_rows
     if not rows or not agents:
         raise MetropolisError(

@@ -1,4 +1,4 @@
-"""Programs: what users of agentic applications send to a serving system."""
+"""Programs: tasks that users of agentic applications send to a serving system."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from metropolis.types import MetropolisError
 
 Text = tuple[int, int]
-"""A piece of a prompt: which it is, and its tokens. Prompts share tokens up to where they part."""
+"""A piece of a prompt: its id and its tokens. Prompts share tokens up to their first difference."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedCall:
-    """A call of a program; it is sent when its parents have been answered."""
+    """A call of a program; it is sent when its parents have completed."""
 
     function: str
     prompt_tokens: int
@@ -21,12 +21,12 @@ class PlannedCall:
     parents: tuple[int, ...] = ()
     """Indices of earlier calls of the program."""
     stages_left: int | None = None
-    """From here to the end, this one included, as the application's plan has it; branches and loops
-    that only the answers decide are not in it. None: there is no plan."""
+    """Remaining stages of the application's plan, including this one; without branches and loops
+    that depend on answers. None: there is no plan."""
     prefix: tuple[Text, ...] = ()
-    """What its prompt begins with; what lies behind is nobody else's."""
+    """The beginning of the prompt; no other prompt shares the rest."""
     answer_text: int | None = None
-    """Which text its answer is, for later prompts that repeat it; `prefix` is its whole prompt."""
+    """The id of its answer, for later prompts that repeat it; `prefix` is then the whole prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +54,10 @@ class Program:
 
     @property
     def output_tokens(self) -> int:
-        """Of all calls."""
+        """Output tokens of all calls."""
         return sum(call.output_tokens for call in self.calls)
 
 
 def by_arrival(programs: Sequence[Program]) -> list[Program]:
-    """In the order in which they arrive."""
+    """The programs in the order of their arrival."""
     return sorted(programs, key=lambda program: (program.arrival_s, program.name))

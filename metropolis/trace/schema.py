@@ -1,4 +1,4 @@
-"""What a trace is, in memory. `metropolis.trace.parquet` says how it lies on disk."""
+"""A trace in memory; `metropolis.trace.parquet` defines its form on disk."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Float32 = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class TraceMeta:
-    """What holds for a whole trace."""
+    """Metadata of a whole trace."""
 
     name: str
     agents: tuple[str, ...]
@@ -28,18 +28,18 @@ class TraceMeta:
     joint_radius: float | None = None
     """How far two agents may act together within a step; None: the perception radius."""
     metric: str = "chebyshev"
-    """How perception is measured; see `metropolis.rules.metrics`."""
+    """The metric of perception; see `metropolis.rules.metrics`."""
     step_s: float = 10.0
-    """Simulated seconds one step stands for."""
+    """Simulated duration of a step, in seconds."""
     start: datetime = field(default_factory=lambda: datetime(2023, 2, 13))
     """Simulated time at which step 0 begins."""
     map: GridMap | None = None
     graph: tuple[tuple[int, ...], ...] | None = None
     """For the metric `hops`: the neighbours of each node; positions are (node, 0)."""
     movement_origin: str = "recorded"
-    """`recorded` from a real run, or `generated`."""
+    """`recorded` in a real run, or `generated`."""
     calls_origin: str = "recorded"
-    """`recorded` from a real run, `derived` from other records of one, or `generated`."""
+    """`recorded` in a real run, `derived` from other records of one, or `generated`."""
     source: str = ""
 
 
@@ -53,7 +53,7 @@ _COLUMNS = (
     "prefix_id",
     "prefix_tokens",
 )
-"""One value per call."""
+"""The columns with one value per call."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class Calls:
     """LLM calls as columns, sorted by (step, agent, seq); n calls.
 
     `parents` of call i are `parents[parent_offsets[i]:parent_offsets[i + 1]]`: indices of calls of
-    the same step, which must have completed before call i is sent. Those of its own agent come
-    before it; those of others, with whom its agent acts together, may stand behind it.
+    the same step, which must complete before call i is sent. Parents of the same agent precede the
+    call; parents of other agents, with which its agent acts together, may follow it in the columns.
     """
 
     step: Int32
@@ -76,7 +76,7 @@ class Calls:
     prompt_tokens: Int32
     output_tokens: Int32
     prefix_id: Int64
-    """Calls of one prefix_id begin with the same `prefix_tokens` tokens; -1: none."""
+    """Calls with the same prefix_id begin with the same `prefix_tokens` tokens; -1: none."""
     prefix_tokens: Int32
     parent_offsets: Int64
     """(n + 1,)"""
@@ -86,7 +86,7 @@ class Calls:
 
     @classmethod
     def empty(cls) -> Calls:
-        """No calls."""
+        """Return columns without calls."""
         none = np.zeros(0, np.int32)
         return cls(
             none, none, none, (), none, (), none, none, none.astype(np.int64), none,
@@ -97,7 +97,7 @@ class Calls:
         return len(self.step)
 
     def keep(self, mask: npt.NDArray[np.bool_]) -> Calls:
-        """The calls where `mask` holds; those that waited for others wait for what these did."""
+        """The calls where `mask` holds; a dropped parent is replaced by its own parents."""
         kept = np.flatnonzero(mask)
         parents, counts = self._parents_where(mask)
         new_index = np.cumsum(mask) - 1
@@ -113,7 +113,7 @@ class Calls:
         )
 
     def _parents_where(self, mask: npt.NDArray[np.bool_]) -> tuple[Int64, Int64]:
-        """The parents and how many each call has, for calls where `mask` holds only such."""
+        """Parents and their number per call; kept calls have only parents where `mask` holds."""
         counts = np.diff(self.parent_offsets)
         if (mask[self.parents] | ~np.repeat(mask, counts)).all():
             return self.parents, counts
@@ -161,12 +161,12 @@ class Trace:
         return np.searchsorted(key, np.arange(self.steps * self.agents + 1)).astype(np.int64)
 
     def hour_of_step(self, step: int) -> float:
-        """Simulated hours since the midnight before step 0 at which `step` begins."""
+        """The simulated time at which `step` begins, in hours since the midnight before step 0."""
         start = self.meta.start
         return start.hour + start.minute / 60 + (start.second + step * self.meta.step_s) / 3600
 
     def window(self, first: int, last: int) -> Trace:
-        """The steps [first, last) as a trace of its own."""
+        """The steps [first, last) as a separate trace."""
         calls = self.calls.keep((self.calls.step >= first) & (self.calls.step < last))
         return Trace(
             replace(self.meta, start=self.meta.start + timedelta(seconds=first * self.meta.step_s)),
@@ -181,7 +181,7 @@ class Trace:
         return self.window(round((first - begin) * per_hour), round((last - begin) * per_hour))
 
     def first_agents(self, count: int) -> Trace:
-        """The first `count` agents as a trace of their own."""
+        """The first `count` agents as a separate trace."""
         return Trace(
             replace(self.meta, agents=self.meta.agents[:count]),
             np.ascontiguousarray(self.positions[:, :count]),

@@ -1,4 +1,4 @@
-"""What a trace holds, in numbers."""
+"""Summary statistics of a trace."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class FunctionSummary:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a trace holds. Chains count the calls of an agent-step that makes any."""
+    """Statistics of a trace. A chain is all calls of an agent-step that makes any."""
 
     name: str
     agents: int
@@ -47,20 +47,20 @@ class Summary:
     chain_length_median: float
     chain_length_max: int
     active_share: float
-    """Agent-steps that make a call."""
+    """Share of agent-steps that make a call."""
     stationary_share: float
-    """Agent-steps, but for the last step's, at whose end the agent stands where it stood."""
+    """Share of agent-steps, except those of the last step, in which the agent does not move."""
     walks: int
-    """Unbroken stretches of moving."""
+    """Number of uninterrupted sequences of moves."""
     walk_steps_median: float
     calls_per_hour: dict[int, int]
-    """By the hours since the midnight before step 0, those without calls included."""
+    """Keyed by hours since the midnight before step 0, including hours without calls."""
     functions: tuple[FunctionSummary, ...]
     """Most frequent first."""
 
 
 def summarise(trace: Trace) -> Summary:
-    """Count what `trace` holds."""
+    """Compute the statistics of `trace`."""
     meta, calls = trace.meta, trace.calls
     moving = (np.diff(trace.positions, axis=0) != 0).any(axis=2)
     edges = np.diff(np.pad(moving, ((1, 1), (0, 0))).astype(np.int8), axis=0)

@@ -1,9 +1,9 @@
-"""What every trace must satisfy, checked on every read, write and import.
+"""The constraints on every trace, checked on every read, write and import.
 
-1. Positions are finite, on a walkable tile when there is a map, and (node, 0) in a graph.
-2. Nobody moves further than `max_velocity` in one step, measured in the trace's own metric, in
-   which the rules of dependency are stated: for `geodesic` and `genagent` the length of the walk,
-   for `hops` along the graph.
+1. Positions are finite, on a walkable tile if there is a map, and (node, 0) in a graph.
+2. No agent moves further than `max_velocity` in one step, measured in the trace's metric, in which
+   the rules of dependency are stated: for `geodesic` and `genagent` the length of the walk, for
+   `hops` along the graph.
 3. A call has at least one prompt token and one output token; its prefix is part of its prompt.
 4. The parents of a call are earlier calls of the same agent-step, or calls of other agents in the
    same step; no calls wait for each other in a cycle.
@@ -24,32 +24,32 @@ from metropolis.trace.schema import Calls, Float32, Int64, Trace, TraceMeta
 from metropolis.types import MetropolisError
 
 Place = Callable[[int, int], str]
-"""Names where (step, agent) stands in the file, to begin a sentence with."""
+"""(step, agent) -> its place in the file, as the beginning of a sentence."""
 
 WALKING = (Geodesic.name, GenAgent.name)
-"""Metrics in which one moves by walking round the map's walls."""
+"""Metrics in which agents walk around the map's walls."""
 ORIGINS = ("recorded", "derived", "generated")
 LIMIT = 1e6
-"""What radius, velocity and seconds per step stay below."""
+"""Upper bound of radius, velocity and seconds per step."""
 SLACK = 1e-4
-"""Positions are float32: a move may exceed the velocity by this much,"""
+"""Positions are float32: a move may exceed the velocity by this absolute amount."""
 ROUNDING = 2.0**-22
-"""and far from the origin by this much of its coordinates: of two, at both ends, half a unit."""
+"""Relative tolerance of moves far from the origin: two coordinates at two ends, half a unit each."""
 
 
 def place_in(path: object, agents: tuple[str, ...]) -> Place:
-    """Places in a file that has no rows: by step and agent."""
+    """Places in a file without rows: by step and agent."""
     return lambda step, agent: f"{path}, step {step}, agent {brief(agents[agent])}"
 
 
 def brief(value: object) -> str:
-    """`value` as Python writes it, cut to fit a sentence."""
+    """The repr of `value`, truncated to fit a sentence."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
 
 def displacement(metric: str, moves: Float32) -> npt.NDArray[np.float64]:
-    """Lengths of `moves` (..., 2) in `metric`, walls aside (walks: Manhattan)."""
+    """Lengths of `moves` (..., 2) in `metric`, ignoring walls (walks: Manhattan)."""
     size = np.abs(moves.astype(np.float64))
     if metric == "chebyshev":
         return np.asarray(size.max(axis=-1))
@@ -59,7 +59,7 @@ def displacement(metric: str, moves: Float32) -> npt.NDArray[np.float64]:
 
 
 def validate(trace: Trace, path: object, place: Place | None = None) -> None:
-    """Raise `MetropolisError` with the first thing wrong; `path` is the file it came from."""
+    """Raise `MetropolisError` on the first violation; `path` is the file of the trace."""
     validate_meta(trace.meta, path)
     place = place or place_in(path, trace.meta.agents)
     shape = trace.positions.shape
@@ -75,7 +75,7 @@ def validate(trace: Trace, path: object, place: Place | None = None) -> None:
 
 
 def validate_meta(meta: TraceMeta, path: object) -> None:
-    """Check the values that hold for the whole trace."""
+    """Check the metadata of the trace."""
 
     def refuse(name: str, value: object, right: str) -> MetropolisError:
         return MetropolisError(f"{path}, metadata: {name} is {brief(value)}; it should be {right}")
@@ -107,7 +107,7 @@ def validate_meta(meta: TraceMeta, path: object) -> None:
 
 
 def validate_positions(positions: Float32, map: GridMap | None, place: Place) -> None:
-    """Check that everybody stands somewhere, and on a walkable tile of `map`."""
+    """Check that all positions are finite, and on a walkable tile of `map`."""
     if (bad := _first(~np.isfinite(positions).all(axis=2))) is not None:
         field = "y" if np.isfinite(positions[bad][0]) else "x"
         value = positions[bad]["xy".index(field)]
@@ -130,14 +130,14 @@ def validate_positions(positions: Float32, map: GridMap | None, place: Place) ->
 
 
 def _validate_nodes(positions: Float32, meta: TraceMeta, place: Place) -> None:
-    """Check that everybody stands on a node of the graph, if there is one."""
+    """Check that all positions are nodes of the graph, if there is one."""
     if meta.graph is None:
         return
     x, y = np.moveaxis(positions, 2, 0)
     node = (x >= 0) & (x < len(meta.graph)) & (x == np.floor(x)) & (y == 0)
     if (bad := _first(~node)) is not None:
         raise MetropolisError(
-            f"{place(*bad)}: x, y = {_at(positions[bad])} is no node; it should be a whole number,"
+            f"{place(*bad)}: x, y = {_at(positions[bad])} is not a node; it should be a whole number,"
             f" 0 to {len(meta.graph) - 1}, and 0"
         )
 
@@ -152,7 +152,7 @@ def jumps(positions: Float32, meta: TraceMeta) -> npt.NDArray[np.bool_]:
     longest = meta.max_velocity + SLACK + np.maximum(size[1:], size[:-1])
     too_far: npt.NDArray[np.bool_] = length > longest
     if meta.metric in WALKING and meta.map is not None:
-        # In the open the walking distance is Manhattan's; only longer moves can pass a wall.
+        # Without walls the walking distance is Manhattan's; only longer moves can cross a wall.
         longer = (length > 1) & ~too_far
         ends = np.concatenate([positions[:-1][longer], positions[1:][longer]], axis=1)
         kinds, kind = np.unique(ends, axis=0, return_inverse=True)
@@ -165,7 +165,7 @@ def jumps(positions: Float32, meta: TraceMeta) -> npt.NDArray[np.bool_]:
 def _leaps(
     positions: Float32, graph: Sequence[Sequence[int]], velocity: float
 ) -> npt.NDArray[np.bool_]:
-    """The same along a graph."""
+    """Like `jumps`, along a graph."""
     metric = Hops(graph)
     before, after = positions[:-1, :, 0], positions[1:, :, 0]
     too_far: npt.NDArray[np.bool_] = before != after
@@ -176,7 +176,7 @@ def _leaps(
 
 
 def validate_moves(positions: Float32, meta: TraceMeta, place: Place, advice: str = "") -> None:
-    """Check that nobody moves further than `max_velocity` in a step."""
+    """Check that no agent moves further than `max_velocity` in a step."""
     too_far = jumps(positions, meta)
     if (bad := _first(too_far)) is None:
         return
@@ -267,7 +267,7 @@ def _validate_parents(
         if not is_own[j]:
             problem = f"{seq}, which does not exist: the calls here are 0 to {last}"
         elif parent == i:
-            problem = f"{seq}, the call itself, so it would wait for ever"
+            problem = f"{seq}, the call itself, so it would wait forever"
         else:
             problem = f"{seq}, a later call, so they could wait for each other in a cycle"
         right = f"calls before call {own}" if own else "empty for the first call"
@@ -279,7 +279,7 @@ def _validate_parents(
     is_stuck[order] = False
     i = int(np.argmax(is_stuck))
     followed: dict[int, None] = {}
-    while i not in followed:  # to a parent that is stuck as well, until one comes again
+    while i not in followed:  # follow stuck parents until one repeats
         followed[i] = None
         waited = calls.parents[calls.parent_offsets[i] : calls.parent_offsets[i + 1]]
         i = int(waited[is_stuck[waited]][0])

@@ -1,1 +1,1 @@
-"""What authors write and what they meet: worlds, agents, views and writes."""
+"""The interface for authors of worlds: worlds, agents, views and transactions."""

@@ -1,4 +1,4 @@
-"""What authors hand over: a world's attributes and agents, checked before anything uses them."""
+"""Validation of users' input: a world's attributes and agents, checked before their first use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from metropolis.types import MetropolisError
 from metropolis.world.base import Agent, World
 
 STEP_S_MAX = 1e6
-"""As of traces."""
+"""The same limit as for traces."""
 SEED_MAX = 2**63 - 1
 
 
@@ -48,7 +48,7 @@ def check_seed(seed: Any, name: str = "seed") -> None:
 
 
 def check_number(name: str, value: Any, least: float = 0.0) -> None:
-    """Raise MetropolisError unless `value` is a number, `least` or more; infinity is one."""
+    """Raise MetropolisError unless `value` is a number >= `least`; infinity is allowed."""
     if not _is_number(value) or not value >= least:
         raise MetropolisError(f"{name} is {value!r:.80}; it should be a number, at least {least:g}")
 

@@ -1,8 +1,8 @@
-"""The clusters of a step: who decides together, whatever the mode.
+"""The clusters of a step: the agents that are resolved together, in every mode.
 
-Two agents of a step are in one cluster when they stand within `radius` of one another (twice the
-velocity, or the joint radius where that is more), directly or through others. This depends on where
-agents stand and on nothing else, so `World.resolve` is given the same clusters in every mode.
+Two agents at the same step are in one cluster when they are within `radius` of each other (the
+larger of twice the velocity and the joint radius), directly or transitively. This depends only on
+the agents' positions, so `World.resolve` receives the same clusters in every mode.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _Cell = tuple[int, int]
 
 
 def clusters(metric: Metric, radius: float, positions: Sequence[Position]) -> list[tuple[int, ...]]:
-    """The clusters as ascending indices into `positions`, by their smallest.
+    """The clusters as ascending indices into `positions`, ordered by their smallest index.
 
-    Two are coupled iff ``metric.within(p, q, radius, 0)``, which the controllers ask as well. It
-    may hold where `perceives` does not: two agents on either side of a door write the same tile.
+    Two agents are coupled iff ``metric.within(p, q, radius, 0)``, as in the controllers. This may
+    hold where `perceives` does not: two agents on opposite sides of a door write the same tile.
     """
     if isinf(radius):
         return [tuple(range(len(positions)))] if positions else []
@@ -35,7 +35,7 @@ def clusters(metric: Metric, radius: float, positions: Sequence[Position]) -> li
             continue
         waiting[cell_of(position)].remove(first)
         cluster = [first]
-        for member in cluster:  # grows while it is walked
+        for member in cluster:  # the list grows during the iteration
             here = positions[member]
             for cell in cells_near(cell_of(here)):
                 reached = [
@@ -51,11 +51,11 @@ def clusters(metric: Metric, radius: float, positions: Sequence[Position]) -> li
 
 
 _Cells = tuple[Callable[[Position], _Cell], Callable[[_Cell], Iterable[_Cell]]]
-"""The cell of a position; the cells that may hold somebody within the radius of a cell's."""
+"""The cell of a position; the cells that may contain an agent within the radius of a cell."""
 
 
 def _plane(radius: float) -> _Cells:
-    # A thousandth more than the radius: rounding never puts two who are coupled two cells apart.
+    # A thousandth more than the radius: rounding never puts two coupled agents two cells apart.
     side = 1.001 * max(radius, 1.0)
 
     def cell_of(position: Position) -> _Cell:

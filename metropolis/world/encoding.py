@@ -11,12 +11,12 @@ from metropolis.world.entities import Entity, Event, thaw
 
 
 def entity_to_json(entity: Entity) -> dict[str, Any]:
-    """All but the name."""
+    """An entity as JSON, without its name."""
     return {"kind": entity.kind, "at": entity.position, "state": thaw(entity.state)}
 
 
 def entity_from_json(name: str, content: Mapping[str, Any]) -> Entity:
-    """The reverse of `entity_to_json`."""
+    """The inverse of `entity_to_json`."""
     return Entity(name, tuple(content["at"]), content["kind"], content["state"])
 
 
@@ -32,14 +32,14 @@ def event_to_json(event: Event) -> dict[str, Any]:
 
 
 def event_from_json(content: Mapping[str, Any]) -> Event:
-    """The reverse of `event_to_json`."""
+    """The inverse of `event_to_json`."""
     return Event(
         content["step"], content["source"], tuple(content["at"]), content["kind"], content["data"]
     )
 
 
 def plain(value: Any) -> Any:
-    """What msgspec does not know by itself (its `enc_hook`), as what it knows."""
+    """Convert a value that msgspec does not support to one that it does (its `enc_hook`)."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, Mapping):

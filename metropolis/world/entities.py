@@ -1,4 +1,4 @@
-"""What stands in a world and what happens in it: plain, frozen data."""
+"""Entities and events of a world: plain, frozen data."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _PLAIN = (str, int, float, bool, type(None))
 
 
 def freeze(value: Any) -> Any:
-    """`value` with every mapping read-only and every list a tuple, so that readers can share it.
+    """`value` with mappings made read-only and lists made tuples, so that readers can share it.
 
     Raises MetropolisError on anything but texts, finite numbers, None, and mappings and lists of
     these.
     """
-    if isinstance(value, np.generic):  # as spaces sample them
+    if isinstance(value, np.generic):  # Gymnasium's spaces sample these
         return freeze(value.item())
-    if isinstance(value, Enum):  # a checkpoint keeps its value, too
+    if isinstance(value, Enum):  # a checkpoint also stores the value
         return freeze(value.value)
     if isinstance(value, float) and not isfinite(value):
         raise MetropolisError(
-            f"a world's value is {value}, which JSON does not know; write None, or leave it out"
+            f"a world's value is {value}, which JSON does not support; write None, or leave it out"
         )
     if isinstance(value, _PLAIN):
         return value
@@ -46,7 +46,7 @@ def freeze(value: Any) -> Any:
 
 
 def thaw(value: Any) -> Any:
-    """The reverse of `freeze`, for JSON."""
+    """The inverse of `freeze`, for JSON."""
     if isinstance(value, Mapping):
         return {key: thaw(item) for key, item in value.items()}
     if isinstance(value, tuple):
@@ -57,7 +57,7 @@ def thaw(value: Any) -> Any:
 def _position(given: Any, whose: str) -> Position:
     try:
         x, y = given
-        return float(x + 0.0), float(y + 0.0)  # no text is added to
+        return float(x + 0.0), float(y + 0.0)  # the addition raises TypeError on texts
     except (TypeError, ValueError, OverflowError) as error:
         raise MetropolisError(
             f"the position of {whose!r} is {given!r:.80}; it should be two numbers"
@@ -66,16 +66,16 @@ def _position(given: Any, whose: str) -> Position:
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """An agent's body or a thing, as it is at the beginning of a step.
+    """An agent's body or a thing, as of the beginning of a step.
 
-    `entity["mood"]` reads its state.
+    `entity["mood"]` reads a key of its state.
     """
 
     name: str
-    """Unique in the world; a body has its agent's name."""
+    """Unique in the world; a body has the name of its agent."""
     position: Position
     kind: str = "thing"
-    """A world's own word for what it is; `agent` for bodies."""
+    """A category chosen by the world; `agent` for bodies."""
     state: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -94,16 +94,16 @@ class Entity:
 
 
 AGENT = "agent"
-"""The kind of bodies."""
+"""The kind of agents' bodies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened at the end of step `step`; perceived in the step after it only."""
+    """Something that happened at the end of step `step`; perceived only in the step after it."""
 
     step: Step
     source: str
-    """The name of the agent that made it happen."""
+    """The name of the agent that caused it."""
     position: Position
     kind: str
     data: Mapping[str, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What the code of worlds and agents raises, as a sentence that names a line of theirs."""
+"""Errors raised by the code of worlds and agents, as a sentence that names a line of that code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Line = tuple[str, int]
 
 
 def own_line(lines: Iterable[Line], owner: object) -> str:
-    """The last of `lines` in a file beside that of the class of `owner`, or else the last."""
+    """The last of `lines` in the folder of the class of `owner`, otherwise the last."""
     lines = list(lines)
     module = sys.modules.get(type(owner).__module__)
     file = getattr(module, "__file__", None)
@@ -26,9 +26,9 @@ def own_line(lines: Iterable[Line], owner: object) -> str:
 
 
 def sentence_of(error: BaseException, owner: object) -> str:
-    """Where in the code of `owner`, a world or an agent, `error` comes from, and what it is.
+    """A sentence with `error` and its line in the code of `owner`, a world or an agent.
 
-    Without an owner no line of Python's library or of metropolis is named.
+    Without an owner, lines of Python's library and of metropolis are skipped.
     """
     error = first_of(error)
     lines = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
@@ -45,7 +45,7 @@ def sentence_of(error: BaseException, owner: object) -> str:
 
 def _is_engine(file: str) -> bool:
     path = Path(file)
-    if "site-packages" in path.parts:  # may lie in the library's folder
+    if "site-packages" in path.parts:  # may be below the standard library's folder
         return False
     return file[:1] == "<" or any(path.is_relative_to(folder) for folder in _ENGINE)
 
@@ -54,23 +54,23 @@ _ENGINE = Path(__file__).parent.parent, Path(get_path("stdlib"))
 
 
 class _Explanation(str):
-    """A note of an exception that says all in one sentence."""
+    """An exception note that explains the error in one sentence."""
 
 
 def explain(error: BaseException, sentence: str) -> None:
-    """Note `sentence` with an error, unless one was noted before."""
+    """Add `sentence` to an error as a note, unless it already has an explanation."""
     if explanation_of(error) is None:
         error.add_note(_Explanation(sentence))
 
 
 def explanation_of(error: BaseException) -> str | None:
-    """The sentence that was noted with `error`, or with the one it stands for."""
+    """The sentence that `explain` added to `error`."""
     notes = getattr(error, "__notes__", ())
     return next((note for note in notes if isinstance(note, _Explanation)), None)
 
 
 def alone(failure: BaseException) -> BaseException:
-    """The first of the sentences for users in a task group's error, if it holds nothing else."""
+    """The first error of a task group's failure if all are MetropolisError, otherwise `failure`."""
     if not isinstance(failure, BaseExceptionGroup):
         return failure
     failures = [alone(inner) for inner in failure.exceptions]
@@ -79,7 +79,7 @@ def alone(failure: BaseException) -> BaseException:
 
 
 def first_of(error: BaseException) -> BaseException:
-    """The first in a group that is no sentence for users, or else the first."""
+    """The first error of a group that is not a MetropolisError, otherwise the first."""
     if not isinstance(error, BaseExceptionGroup):
         return error
     leaves = [first_of(inner) for inner in error.exceptions]

@@ -1,9 +1,9 @@
-"""Plain data in parts, so that who keeps it is told only what has changed.
+"""Plain data split into parts, so that only changed parts need to be stored.
 
-A mapping or dataclass with something long in it is taken apart by its keys, and what is outermost
-always; a long list into chunks of CHUNK items. A part's name is its place: JSON, a list of
-[position, key] for mappings, whose order is kept so, and of the first item's number for lists. Its
-body is JSON.
+The outermost mapping or dataclass, and each one that contains a long list, is split by its keys; a
+long list is split into chunks of CHUNK items. A part's name is its path as a JSON list: [position,
+key] for mappings, which preserves their order, and the first item's index for lists. Its body is
+JSON.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 import msgspec
 
 CHUNK = 16
-"""Items of a list in a part."""
+"""Items per chunk of a list."""
 _SHORT = {str, int, float, bool, type(None), tuple}
 Parts = Mapping[str, bytes]
 Changes = Mapping[str, bytes | None]
-"""Parts that are new or different, and None for those that are gone."""
+"""New and changed parts, and None for removed ones."""
 Encoded = dict[str, tuple[list[Any], bytes]]
-"""Chunks of items that never change, and their bodies, by name."""
+"""Name -> a chunk of immutable items, and its body."""
 
 
 def parts_of(
@@ -32,13 +32,12 @@ def parts_of(
     encode_other: Callable[[Any], Any] | None = None,
     encoded: Encoded | None = None,
 ) -> dict[str, bytes]:
-    """`value` as JSON, in parts; `encode_other` makes plain data of what JSON does not know.
+    """`value` as JSON, in parts; `encode_other` converts values that JSON does not support.
 
-    Chunks that were `encoded` the last time, with the very same items that cannot have changed
-    (frozen dataclasses, tuples, texts, numbers), are not encoded anew; what is encoded now is
-    added.
+    A chunk in `encoded` with identical, immutable items (frozen dataclasses, tuples, texts,
+    numbers) is reused; newly encoded chunks are added to it.
 
-    Raises TypeError, ValueError or OverflowError on what cannot be kept as JSON, NaN included.
+    Raises TypeError, ValueError or OverflowError on values that JSON cannot hold, NaN included.
     """
     found: dict[str, bytes] = {}
     encoder = _Encoder(encode_other, {} if encoded is None else encoded)
@@ -47,7 +46,7 @@ def parts_of(
 
 
 def whole(parts: Parts) -> Any:
-    """The reverse of `parts_of`, as JSON has it."""
+    """The inverse of `parts_of`; the result has JSON's types."""
     top: dict[Any, Any] = {}
     for name, body in parts.items():
         path = [tuple(key) if isinstance(key, list) else key for key in msgspec.json.decode(name)]
@@ -62,7 +61,7 @@ def whole(parts: Parts) -> Any:
 
 
 def changes(before: Parts, now: Parts) -> dict[str, bytes | None]:
-    """What makes `now` of `before`."""
+    """The changes that turn `before` into `now`."""
     changed: dict[str, bytes | None] = {
         name: body for name, body in now.items() if before.get(name) != body
     }
@@ -70,7 +69,7 @@ def changes(before: Parts, now: Parts) -> dict[str, bytes | None]:
 
 
 def applied(before: Parts, changed: Changes) -> dict[str, bytes]:
-    """The reverse of `changes`: what `now` was."""
+    """The inverse of `changes`: apply `changed` to `before`."""
     both = {**before, **changed}
     return {name: body for name, body in both.items() if body is not None}
 
@@ -86,7 +85,7 @@ class _Encoder:
 
     def encode(self, value: Any) -> bytes:
         body = self._encoder.encode(value)
-        if b"null" in body and value is not None:  # which may have been NaN or infinity
+        if b"null" in body and value is not None:  # null may stand for NaN or infinity
             hook = self._encoder.enc_hook
             json.dumps(msgspec.to_builtins(value, str_keys=True, enc_hook=hook), allow_nan=False)
         return body
@@ -104,7 +103,7 @@ class _Encoder:
 
 
 def _is_fixed(value: Any) -> bool:
-    """Whether it can never change."""
+    """Whether `value` is immutable."""
     kind = type(value)
     if kind is tuple:
         return all(map(_is_fixed, value))
@@ -144,7 +143,7 @@ def _segment(position: int, key: str) -> str:
 
 
 def _is_long(value: Any) -> bool:
-    """Whether there is a long list in it."""
+    """Whether `value` is or contains a long list."""
     kind = type(value)
     if kind in _SHORT:
         return False
@@ -159,7 +158,7 @@ def _is_long(value: Any) -> bool:
 
 
 def _items(value: Any) -> Mapping[str, Any]:
-    """What a mapping of texts or a dataclass holds; empty for all else."""
+    """The items of a dict with text keys or the fields of a dataclass; empty for other values."""
     if type(value) is dict:
         return value if all(type(key) is str for key in value) else {}
     return {name: getattr(value, name) for name in _names(value.__class__)}

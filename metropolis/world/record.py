@@ -1,4 +1,4 @@
-"""What happened in one step: the unit of history."""
+"""The record of one step: the unit of history."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from metropolis.world.entities import Entity, Event
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One step of all agents, in an order that does not depend on the order of execution."""
+    """One step of all agents; its order does not depend on the order of execution."""
 
     step: Step
     actions: Mapping[str, Any]
-    """Agent -> what it did."""
+    """Agent -> its action."""
     writes: Mapping[str, Entity | None]
-    """Entity -> what it is after the step; None: it is gone. By name."""
+    """Entity -> its value after the step; None: removed. Ordered by name."""
     events: Sequence[Event]
-    """By the agent they come from, then in the order it emitted them."""
+    """Ordered by the agent that caused them, then by order of emission."""

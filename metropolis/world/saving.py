@@ -1,4 +1,4 @@
-"""Agents' own state as JSON, and back."""
+"""Agents' private state as JSON, and back."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from metropolis.world.parts import Encoded, parts_of
 
 
 def save(agent: Agent) -> Any:
-    """What `restore` needs, made of what JSON knows. Raises MetropolisError when it cannot be."""
+    """The state of `agent` for `restore`, as plain data. Raises MetropolisError if impossible."""
     with _saving(agent):
         if hasattr(agent, "save"):
             saved = agent.save()
         else:
             saved = msgspec.to_builtins(_state(agent), str_keys=True, enc_hook=_encode)
-        json.dumps(saved, allow_nan=False, ensure_ascii=False).encode()  # to find what cannot be
+        json.dumps(saved, allow_nan=False, ensure_ascii=False).encode()  # raises on invalid values
         return saved
 
 
 def save_parts(agent: Agent, encoded: Encoded) -> dict[str, bytes]:
-    """The same as JSON, in parts; `encoded` is as `parts_of` has left it.
+    """Like `save`, as JSON in parts; `encoded` is the cache of `parts_of`.
 
-    Raises MetropolisError when it cannot be.
+    Raises MetropolisError if impossible.
     """
     if hasattr(agent, "save"):
         return parts_of(save(agent), None, encoded)
@@ -55,7 +55,7 @@ def _state(agent: Agent) -> dict[str, Any]:
 
 
 def restore(agent: Agent, saved: Any) -> None:
-    """Give `agent` the state that `save` returned. Raises MetropolisError when it does not fit."""
+    """Set the state of `agent` from the result of `save`. Raises MetropolisError on a mismatch."""
     if hasattr(agent, "restore"):
         agent.restore(saved)
         return
@@ -65,14 +65,14 @@ def restore(agent: Agent, saved: Any) -> None:
             setattr(agent, name, value)
     except (TypeError, KeyError, msgspec.ValidationError) as error:
         raise MetropolisError(
-            f"the agent {agent.name!r} ({type(agent).__name__}) cannot be restored from what was "
-            f"saved ({error}); it should have the fields it had when it was saved"
+            f"the agent {agent.name!r} ({type(agent).__name__}) cannot be restored from its "
+            f"saved state ({error}); it should have the fields it had when it was saved"
         ) from error
 
 
 @cache
 def _fields(kind: type[Agent], agent: str) -> dict[str, Any]:
-    """The types of the fields to save; found when saving, so that no restore fails for them."""
+    """The types of the fields to save; resolved when saving, so that restoring cannot fail here."""
     if not is_dataclass(kind):
         raise MetropolisError(
             f"the agent {agent!r} ({kind.__name__}) cannot be saved; make it a "
@@ -83,7 +83,7 @@ def _fields(kind: type[Agent], agent: str) -> dict[str, Any]:
     except NameError as error:
         raise MetropolisError(
             f"the agent {agent!r} ({kind.__name__}) cannot be saved ({error}); the types of its "
-            "fields should be names of its module, and not only for type checkers"
+            "fields should be importable at run time, not only for type checkers"
         ) from error
     return {f.name: hints[f.name] for f in fields(kind) if not f.name.startswith("_")}
 

@@ -1,4 +1,4 @@
-"""A world ready to run, and how the command line finds it by name."""
+"""A world with its agents, and its lookup by name."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from metropolis.world.record import StepRecord
 GROUP = "metropolis.worlds"
 """Entry points: name -> a function (agents: int | None, seed: int) -> Scenario."""
 FOLDERS = "metropolis.folders"
-"""Entry points: name -> such a function that takes a folder first, which holds `name.json`."""
+"""Entry points: name -> the same, with the folder that holds `name.json` as first argument."""
 
 
 def plain_story(record: StepRecord) -> Sequence[str]:
-    """The events of a step: who, what, and its data."""
+    """The events of a step, a line each: source, kind and data."""
     return [
         " ".join([event.source, event.kind, *map(str, event.data.values())])
         for event in record.events
@@ -37,7 +37,7 @@ def plain_story(record: StepRecord) -> Sequence[str]:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A world with its agents, and what makes it pleasant to run without a model.
+    """A world with its agents, an author for runs without a model, and a story.
 
     Raises MetropolisError on a field of a wrong type or value.
     """
@@ -47,12 +47,12 @@ class Scenario:
     author: Callable[[Any, Random], str] | None = None
     """Becomes the author of `world`; None: the world keeps its own, if it has one."""
     story: Callable[[StepRecord], Sequence[str]] = plain_story
-    """What to tell people of a step, a sentence each; called in order of steps.
+    """Sentences that describe a step to the user; called in order of steps.
 
-    The command line puts the time before a line, and none before one that begins with a space.
+    The command line prints the time before each line that does not begin with a space.
     """
     steps: int = 360
-    """How long a run is unless told otherwise."""
+    """Default length of a run, in steps."""
 
     def __post_init__(self) -> None:
         check_world_parts(self.world, self.agents)
@@ -71,16 +71,16 @@ class Scenario:
 
 
 def scenario_names() -> list[str]:
-    """The worlds that are installed."""
+    """The names of the installed worlds."""
     return sorted(point.name for point in entry_points(group=GROUP))
 
 
 def make_scenario(name: str | Path, *, agents: int | None = None, seed: int = 0) -> Scenario:
-    """The scenario `name` with that many agents; None: as many as it usually has.
+    """Make the scenario `name`; `agents` is their number, None: the world's default.
 
-    `name` is an installed world's, a folder such as `metropolis world import-genagent` writes, or
-    `FILE.py` or `FILE.py:FUNCTION`, a function like those behind
-    the entry points, `make` unless said otherwise. Raises MetropolisError when there is none.
+    `name` is an installed world, a folder such as `metropolis world import-genagent` writes, or
+    `FILE.py` or `FILE.py:FUNCTION` with a function like those of the entry points (by default
+    `make`). Raises MetropolisError when it does not exist.
     """
     if not isinstance(name, str | Path):
         raise MetropolisError(
@@ -93,7 +93,7 @@ def make_scenario(name: str | Path, *, agents: int | None = None, seed: int = 0)
     scenario = _maker(name)(agents=agents, seed=seed)
     if not isinstance(scenario, Scenario):
         raise MetropolisError(
-            f"the world {name!r} is made as a {type(scenario).__name__}; its function should "
+            f"the function of the world {name!r} returned a {type(scenario).__name__}; it should "
             "return a metropolis.Scenario"
         )
     return scenario
@@ -113,7 +113,7 @@ def _maker(name: str) -> Callable[..., Any]:
     raise MetropolisError(
         f"there is no world {name!r}{did_you_mean(name, scenario_names())}; there are "
         f"{', '.join(scenario_names())}, and a Python file "
-        "with a function make is accepted too"
+        "with a function make is also accepted"
     )
 
 
@@ -127,13 +127,13 @@ def _maker_of(folder: Path) -> Callable[..., Any]:
         if (folder / f"{point.name}.json").is_file():
             return partial(point.load(), folder)
     known = ", ".join(sorted(f"{point.name}.json" for point in entry_points(group=FOLDERS)))
-    raise MetropolisError(f"{folder} holds no world; a folder with {known} would be one")
+    raise MetropolisError(f"{folder} holds no world; it should contain {known}")
 
 
 def function_in(path: Path, function: str, does: str) -> Callable[..., Any]:
-    """The function of that name in the Python file `path`, which `does` so and so.
+    """Load `function` from the Python file `path`; `does` describes it in error messages.
 
-    Raises MetropolisError when there is none, and called, on whatever goes wrong in the file.
+    Raises MetropolisError when it does not exist. The result raises it on any error in the file.
     """
     if not path.is_file():
         raise MetropolisError(f"there is no file {path}; name one with a function {function}")
@@ -143,8 +143,8 @@ def function_in(path: Path, function: str, does: str) -> Callable[..., Any]:
     assert spec.origin is not None
     file = spec.origin
     module = module_from_spec(spec)
-    sys.modules[path.stem] = module  # the types of agents' fields are looked up there
-    sys.path.insert(0, str(path.parent.resolve()))  # what stands beside it may be imported
+    sys.modules[path.stem] = module  # get_type_hints looks up the agents' field types there
+    sys.path.insert(0, str(path.parent.resolve()))  # the file may import its neighbours
     with _lines_of(file):
         spec.loader.exec_module(module)
     found = getattr(module, function, None)
@@ -167,7 +167,7 @@ def function_in(path: Path, function: str, does: str) -> Callable[..., Any]:
 
 @contextmanager
 def _lines_of(file: str) -> Iterator[None]:
-    """Errors in the user's own file become a sentence with the last line of it that led there."""
+    """Turn an error in the user's `file` into a sentence that names its innermost line there."""
     try:
         yield
     except MetropolisError:
@@ -178,7 +178,7 @@ def _lines_of(file: str) -> Iterator[None]:
 
 
 def in_file(file: str, error: BaseException) -> str | None:
-    """`error` as a sentence with the last line of `file` that led to it; None: none did."""
+    """`error` as a sentence with its innermost line in `file`; None: it did not pass through it."""
     if isinstance(error, SyntaxError):
         return None
     lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == file]

@@ -1,7 +1,7 @@
-"""Spaces that Gymnasium lacks and language needs: free text, choices, what may be absent, records.
+"""Spaces for language that Gymnasium lacks: free text, choices, optional values, records.
 
-They nest with Gymnasium's own (`Dict`, `Sequence`, `Box`, …), and are seeded, sampled, compared and
-pickled like them. What they sample is plain Python: no NumPy scalars.
+They nest with Gymnasium's spaces (`Dict`, `Sequence`, `Box`, …), and are seeded, sampled, compared
+and pickled like them. Samples are plain Python values, not NumPy scalars.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WORDS = ("a", "bench", "garden", "hello", "I", "letter", "of", "saw", "the", "t
 
 
 class _Plain(gymnasium.Space[T]):
-    """Values are Python's own, and have no array form."""
+    """A space of plain Python values, which have no array form."""
 
     @property
     def is_np_flattenable(self) -> bool:
@@ -29,14 +29,14 @@ class _Plain(gymnasium.Space[T]):
 
 
 class FreeText(_Plain[str]):
-    """Any text of at most `max_length` characters, in any script; samples are words."""
+    """A text of at most `max_length` characters, in any script; samples are words."""
 
     def __init__(self, max_length: int = 2000, seed: int | None = None) -> None:
         super().__init__(None, None, seed)
         self.max_length = max_length
 
     def sample(self, mask: None = None, probability: None = None) -> str:  # noqa: ARG002
-        """One to eight words, cut to the maximal length."""
+        """Return one to eight words, truncated to the maximum length."""
         words = self.np_random.choice(_WORDS, size=self.np_random.integers(1, 9))
         return " ".join(map(str, words))[: self.max_length]
 
@@ -61,7 +61,7 @@ class Choice(_Plain[T]):
         self.values = tuple(values)
 
     def sample(self, mask: None = None, probability: None = None) -> T:  # noqa: ARG002
-        """Any of the values, equally likely."""
+        """Return one of the values, uniformly at random."""
         return self.values[int(self.np_random.integers(len(self.values)))]
 
     def contains(self, x: Any) -> bool:
@@ -76,18 +76,18 @@ class Choice(_Plain[T]):
 
 
 class Maybe(_Plain[T | None]):
-    """What is in `space`, or None."""
+    """An element of `space`, or None."""
 
     def __init__(self, space: gymnasium.Space[T], seed: int | None = None) -> None:
         self.space = space
         super().__init__(None, None, seed)
 
     def sample(self, mask: None = None, probability: None = None) -> T | None:  # noqa: ARG002
-        """None half the time."""
+        """Return None with probability 0.5, otherwise a sample of the inner space."""
         return None if self.np_random.random() < 0.5 else _plain(self.space.sample())
 
     def seed(self, seed: int | None = None) -> Any:
-        """Seed this space and the one within; see `gymnasium.Space.seed`."""
+        """Seed this space and the inner one; see `gymnasium.Space.seed`."""
         return super().seed(seed), self.space.seed(seed)
 
     def contains(self, x: Any) -> bool:
@@ -102,16 +102,16 @@ class Maybe(_Plain[T | None]):
 
 
 class Record(_Plain[T]):
-    """Instances of the dataclass `kind`, a space for every field: ``Record(Say, to=…, words=…)``.
+    """Instances of the dataclass `kind`, with a space per field: ``Record(Say, to=…, words=…)``.
 
-    Fields without a space are left at their default and not checked.
+    Fields without a space keep their default and are not checked.
     """
 
     def __init__(
         self, kind: type[T], /, seed: int | None = None, **spaces: gymnasium.Space[Any]
     ) -> None:
         if not is_dataclass(kind):
-            raise MetropolisError(f"{kind!r} is no dataclass; the space Record describes one")
+            raise MetropolisError(f"{kind!r} is not a dataclass; the space Record requires one")
         if unknown := set(spaces) - {field.name for field in fields(kind)}:
             raise MetropolisError(
                 f"{kind.__name__} has no field {min(unknown)!r}; its fields are "
@@ -122,7 +122,7 @@ class Record(_Plain[T]):
         super().__init__(None, None, seed)
 
     def sample(self, mask: None = None, probability: None = None) -> T:  # noqa: ARG002
-        """An instance whose fields are sampled."""
+        """Return an instance with sampled fields."""
         return self.kind(**_plain(self.spaces.sample()))
 
     def seed(self, seed: int | None = None) -> Any:
@@ -144,7 +144,7 @@ class Record(_Plain[T]):
 
 
 def _plain(value: Any) -> Any:
-    """`value` with NumPy's scalars as Python's."""
+    """`value` with NumPy scalars converted to Python's."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, dict):

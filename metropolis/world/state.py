@@ -1,8 +1,8 @@
-"""A world's state, kept with the step that wrote it (DESIGN §2, the versioned rule).
+"""A world's state; each value carries the step that wrote it (DESIGN §2, the versioned rule).
 
-A value written by step s is seen by steps above s. A reader at step s sees the newest version
-written below s, however far others have run ahead. Versions that nobody can read any more, below
-the floor, are dropped when their entity is written next, and what is gone is forgotten.
+A value written by step s is visible to steps above s. A reader at step s sees the newest version
+written below s, however far other agents have run ahead. Versions below the floor, which no agent
+can read any more, are dropped at the next write of their entity; removed entities are forgotten.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from metropolis.types import MetropolisError, Position, Step
 from metropolis.world.entities import Entity, Event
 
 Version = tuple[Step, Entity | None]
-"""The first step that sees it, and what it sees; None: it is gone."""
+"""The first step to which this version is visible, and the entity; None: removed."""
 _Cell = tuple[int, int]
 _Numbered = tuple[int, Event]
-"""An event with a number that grows as its source goes on."""
-_ROUNDING = 1e-6  # more than coordinates of a thousand million are apart
+"""A sequence number, which increases for each source, and the event."""
+_ROUNDING = 1e-6  # more than the spacing of floats at coordinates of 1e9
 
 
 class State:
-    """The entities and events of a world, with an index in space."""
+    """The entities and events of a world, with a spatial index."""
 
     def __init__(
         self, metric: Metric, radius: float, entities: Iterable[Entity], step: Step = 0
     ) -> None:
-        """`entities` are what exists at the beginning of `step`; `radius` is the usual search's."""
+        """`entities` exist at the beginning of `step`; `radius` is the usual search radius."""
         self.metric, self.first_step = metric, step
         self._cell = max(1.0, radius)
         self._versions: dict[str, list[Version]] = {}
@@ -44,19 +44,19 @@ class State:
             self._add(entity.name, (step, entity))
 
     def version(self, name: str, step: Step) -> Version | None:
-        """What `step` sees of `name`, with the step since which it is so; None: never was."""
+        """The version of `name` visible to `step`; None: it never existed."""
         for version in reversed(self._versions.get(name, ())):
             if version[0] <= step:
                 return version
         return None
 
     def entity(self, name: str, step: Step) -> Entity | None:
-        """What `step` sees of `name`."""
+        """The entity `name` as visible to `step`; None: it does not exist."""
         version = self.version(name, step)
         return version[1] if version else None
 
     def near(self, position: Position, radius: float, step: Step) -> Iterator[Version]:
-        """What `step` perceives from `position` within `radius`, in no order."""
+        """The versions that `step` perceives within `radius` of `position`, in no order."""
         seen = set()
         for cell in self._cells_near(position, radius, self._cells):
             for name in self._cells.get(cell, ()):
@@ -70,7 +70,7 @@ class State:
                     yield version
 
     def events(self, position: Position, radius: float, step: Step) -> list[Event]:
-        """The events of the step before that are perceived from `position`, by source."""
+        """The events of step `step - 1` perceived from `position`, ordered by source."""
         cells = self._events.get(step)
         if cells is None:
             return []
@@ -84,14 +84,14 @@ class State:
     def commit(
         self, step: Step, writes: Mapping[str, Entity | None], events: Iterable[Event], floor: Step
     ) -> None:
-        """What a cluster wrote in `step`; nobody reads below `floor` any more."""
+        """Store a cluster's writes and events of `step`; no agent reads below `floor` any more."""
         for name, entity in writes.items():
             versions = self._versions.get(name)
             if versions:
                 while len(versions) > 1 and versions[1][0] <= floor:
                     self._forget(name, versions.pop(0))
                 if versions[-1][0] > step:
-                    raise AssertionError(f"{name} was written by a step above {step} already")
+                    raise AssertionError(f"{name} was already written by a step above {step}")
             self._add(name, (step + 1, entity))
             if entity is None:
                 self._gone.append((step + 1, name))
@@ -99,19 +99,19 @@ class State:
         self.restore_events(events)
 
     def drop_events(self, below: Step) -> None:
-        """Forget the events that only steps below `below` could perceive."""
+        """Drop the events that only steps below `below` could perceive."""
         for step in [step for step in self._events if step < below]:
             del self._events[step]
 
     def at(self, step: Step) -> tuple[list[Entity], list[Event]]:
-        """Everything that `step` could see, by name: the world between two steps."""
+        """Everything visible to `step`, ordered by name: the world between two steps."""
         entities = (self.entity(name, step) for name in sorted(self._versions))
         cells = self._events.get(step, {})
         events = _in_order(numbered for cell in cells.values() for numbered in cell)
         return [entity for entity in entities if entity], events
 
     def restore_events(self, events: Iterable[Event]) -> None:
-        """Events that the step after theirs perceives."""
+        """Add events; each is perceived in the step after its own."""
         for event in events:
             cells = self._events.setdefault(event.step + 1, {})
             cells.setdefault(self._cell_of(event.position), []).append((self._emitted, event))
@@ -149,9 +149,9 @@ class State:
     def _cells_near(
         self, position: Position, radius: float, known: Iterable[_Cell]
     ) -> Iterator[_Cell]:
-        """The cells within a Chebyshev distance, which no metric of the plane falls below.
+        """The cells within a Chebyshev distance, a lower bound of every metric of the plane.
 
-        Only those of `known` count.
+        Cells outside `known` are empty.
         """
         if isinf(radius):
             yield from known
@@ -169,5 +169,5 @@ class State:
 
 
 def _in_order(numbered: Iterable[_Numbered]) -> list[Event]:
-    """By source, and of one source as it emitted them."""
+    """Order events by source, then by order of emission."""
     return [event for _, event in sorted(numbered, key=lambda item: (item[1].source, item[0]))]

@@ -1,4 +1,4 @@
-"""What a world may write: the actions of one cluster, committed together or not at all."""
+"""What a world may write: the actions of one cluster, committed atomically."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Ask = Callable[[str, Any], Awaitable[Any]]
 
 
 class Transaction:
-    """The cluster whose actions `World.resolve` turns into writes; iterates over its members."""
+    """The cluster whose actions `World.resolve` turns into writes; iterating yields its members."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class Transaction:
     ) -> None:
         self.step = step
         self.writes: dict[str, Entity | None] = {}
-        """What each written entity becomes; None: it is gone."""
+        """Entity -> its new value; None: removed."""
         self.events: list[Event] = []
         self._ask = ask
         self._members = {
@@ -45,7 +45,7 @@ class Transaction:
         if name not in self._members:
             raise CausalityError(
                 f"step {self.step}: the agent {name!r} is not in the cluster "
-                f"{', '.join(map(repr, self._members))}; only a cluster's members act together"
+                f"{', '.join(map(repr, self._members))}; only members of a cluster act together"
             )
         return self._members[name]
 
@@ -59,9 +59,9 @@ class Transaction:
 
 
 class Member(View):
-    """An agent of the cluster: its view, its action, and what may be written in its name.
+    """An agent of the cluster: its view, its action, and its writes.
 
-    Its reads show what this transaction has written so far.
+    Its reads include the writes of this transaction so far.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Member(View):
         self._added = 0
 
     def move(self, position: Position) -> None:
-        """Stand at `position` from the next step on; at most the velocity away."""
+        """Move to `position`, at most the velocity away; visible from the next step on."""
         self._check_place(position)
         if not self._reach.metric.within(self.position, position, 0, self._reach.max_velocity):
             far = distance(self._reach.metric, self.position, position)
@@ -92,18 +92,18 @@ class Member(View):
         self._put(replace(self._own(), position=position))
 
     def write(self, entity: str | None = None, /, **state: Any) -> None:
-        """Change some of the state of `entity`; None: of the agent's own body."""
+        """Update keys of the state of `entity`; None: the agent's own body."""
         target = self._own() if entity is None else self._target(entity)
         self._put(replace(target, state={**target.state, **state}))
 
     def add(self, kind: str, position: Position | None = None, /, **state: Any) -> Entity:
-        """Put a new thing into the world, within reach; None: where the agent stands.
+        """Add a thing to the world, at most the velocity away; None: at the agent's position.
 
-        Its name is unique, made of the kind, the agent and the step: whether a name of one's own
-        choice is taken may only be known far away.
+        Its unique name is made of the kind, the agent and the step. A name chosen by the world
+        could already be in use out of reach.
         """
         if kind == AGENT:
-            raise MetropolisError(f"{self._who()} adds an agent; all agents are there from step 0")
+            raise MetropolisError(f"{self._who()} adds an agent; all agents exist from step 0")
         name = f"{kind}/{self.name}/{self.step}/{self._added}"
         place = self.position if position is None else position
         self._check_place(place)
@@ -114,22 +114,22 @@ class Member(View):
         return entity
 
     def remove(self, entity: str) -> None:
-        """Take a thing out of the world."""
+        """Remove a thing from the world."""
         if self._target(entity).kind == AGENT:
-            raise MetropolisError(f"{self._who()} removes {entity!r}, a body; agents stay")
+            raise MetropolisError(f"{self._who()} removes {entity!r}, a body; bodies stay")
         self._transaction.writes[entity] = None
 
     def emit(self, kind: str, position: Position | None = None, /, **data: Any) -> None:
-        """Let something happen that those around `position` perceive in their next step."""
+        """Emit an event that agents around `position` perceive in their next step."""
         place = self.position if position is None else position
         self._check_place(place)
         self._check_write(f"the event {kind!r}", place)
         self._transaction.events.append(Event(self.step, self.name, place, kind, data))
 
     async def ask(self, other: str, question: Any) -> Any:
-        """What the agent `other` answers (`Agent.answer`); both must be within the joint radius.
+        """Return the answer of the agent `other` (`Agent.answer`), within the joint radius.
 
-        None where nobody is there to answer, as when actions come from outside.
+        None if no agent object exists, as when actions come from outside.
         """
         partner = self._transaction[other]
         limit = self._reach.joint_radius
@@ -187,9 +187,9 @@ class Member(View):
 
 
 def apart(state: State, reach: Reach, step: Step, names: Sequence[str]) -> list[list[str]]:
-    """The clusters that `names` fall into, the same in every mode.
+    """Split `names` into clusters, the same in every mode.
 
-    Agents run together need not be near each other: in lockstep everybody is.
+    Agents that are dispatched together need not be near each other: lockstep dispatches all.
     """
     if len(names) == 1:
         return [list(names)]

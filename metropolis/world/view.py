@@ -15,7 +15,7 @@ from metropolis.world.state import State, Version
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How far agents of a world see, write and act together."""
+    """How far agents of a world perceive, write and act together."""
 
     metric: Metric
     perception_radius: float
@@ -24,24 +24,24 @@ class Reach:
 
     @property
     def cluster_radius(self) -> float:
-        """Within this two agents of a step are in one cluster."""
+        """Distance within which two agents at the same step belong to one cluster."""
         return max(2 * self.max_velocity, self.joint_radius)
 
 
 @dataclass(slots=True)
 class Reads:
-    """What a view has been asked: the versions it showed, and the areas it looked through."""
+    """What was read through a view: the versions returned and the areas searched."""
 
     versions: dict[str, Step]
-    """Entity -> the first step that saw this version of it."""
+    """Entity -> the first step to which the version read is visible."""
     areas: list[tuple[Position, float]]
     """(centre, radius)"""
 
 
 class View:
-    """The world as one agent may know it at the beginning of its step.
+    """The part of the world that one agent may read, as of the beginning of its step.
 
-    Every lookup further than the perception radius raises CausalityError; what is found is frozen.
+    A lookup beyond the perception radius raises CausalityError; returned entities are frozen.
     """
 
     def __init__(self, state: State, reach: Reach, seed: int, step: Step, name: str) -> None:
@@ -49,7 +49,7 @@ class View:
         if body is None:
             raise MetropolisError(
                 f"there is no body for the agent {name!r} at step {step}; World.reset should "
-                "return an entity of kind 'agent' with the agent's name, and none may remove it"
+                "return an entity of kind 'agent' with the agent's name, which is never removed"
             )
         self.step = step
         self.name = name
@@ -66,19 +66,19 @@ class View:
 
     @property
     def random(self) -> Random:
-        """Draws that depend on (seed, agent, step) only."""
+        """A generator whose draws depend on (seed, agent, step) only."""
         if self._random is None:
             self._random = keyed_random(self._seed, self.name, self.step, type(self).__name__)
         return self._random
 
     def agents(self, radius: float | None = None) -> list[Entity]:
-        """The bodies of the others within `radius`, by name; None: the perception radius."""
+        """The other agents' bodies within `radius`, by name; None: the perception radius."""
         return [
             body for body in self._near(radius) if body.kind == AGENT and body.name != self.name
         ]
 
     def things(self, kind: str | None = None, radius: float | None = None) -> list[Entity]:
-        """The entities other than agents within `radius`, by name; None: of every kind."""
+        """The entities other than agents within `radius`, by name; `kind` None: all kinds."""
         return [
             entity
             for entity in self._near(radius)
@@ -88,14 +88,14 @@ class View:
     def entity(self, name: str) -> Entity:
         """The entity `name`. Raises CausalityError when it is not perceived.
 
-        Whether something far away exists at all is not for this agent to know.
+        The agent may not even learn whether a distant entity exists.
         """
         entity = self._known(name)
         self._check_reach(f"the entity {name!r}", entity.position, self._reach.perception_radius)
         return entity
 
     def events(self, kind: str | None = None) -> list[Event]:
-        """What was perceived to happen at the end of the step before, by the agent it came from."""
+        """The perceived events of the end of the step before, ordered by their source agent."""
         radius = self._reach.perception_radius
         self.reads.areas.append((self.position, radius))
         events = self._state.events(self.position, radius, self.step)
@@ -108,14 +108,14 @@ class View:
         since, entity = self._lookup(name) or (self.step, None)
         if entity is None:
             raise CausalityError(
-                f"{self._who()} reaches for the entity {name!r}, and nothing of that name is "
+                f"{self._who()} reads the entity {name!r}, and no entity of that name is "
                 f"within the perception radius {self._reach.perception_radius:g}"
             )
         self._note(name, since)
         return entity
 
     def _note(self, name: str, since: Step) -> None:
-        if since <= self.step:  # else the transaction wrote it itself
+        if since <= self.step:  # otherwise this transaction wrote it
             self.reads.versions[name] = since
 
     def _versions(self, radius: float) -> Iterable[Version]:

@@ -247,7 +247,7 @@ def test_refusals() -> None:
         assert str(refusal.value) == sentence
 
     both = parallel_env(Pond())
-    refused("the world 'pond' has not begun; call reset first", both.step, {"ann": 0, "bob": 0})
+    refused("the world 'pond' is not reset; call reset first", both.step, {"ann": 0, "bob": 0})
     both.reset(seed=0)
     refused("step 0: there is no action for 'bob'", both.step, {"ann": 0})
     refused(

@@ -78,7 +78,7 @@ class Mood(str, Enum):  # noqa: UP042 -- as people write it
 
 def test_what_a_checkpoint_cannot_keep_is_refused_or_made_plain() -> None:
     for value in (math.inf, -math.inf, math.nan, np.float64("nan"), [{"deep": math.inf}]):
-        with pytest.raises(MetropolisError, match="which JSON does not know"):
+        with pytest.raises(MetropolisError, match="which JSON does not support"):
             Entity("x", (0, 0), state={"best": value})
     kept = Entity("x", (0, 0), state={"mood": Mood.HAPPY})
     assert f"{kept['mood']}" == "happy"

@@ -148,7 +148,7 @@ def test_a_missing_field_is_refused() -> None:
     saved = save(Villager("ann"))
     del saved["known"]
     with pytest.raises(
-        MetropolisError, match=r"cannot be restored from what was saved \('known'\)"
+        MetropolisError, match=r"cannot be restored from its saved state \('known'\)"
     ):
         restore(Villager("ann"), saved)
 

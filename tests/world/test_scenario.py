@@ -16,7 +16,7 @@ def test_a_name_that_is_not_there() -> None:
         make_scenario("atlantis")
     assert str(refusal.value) == (
         f"there is no world 'atlantis'; there are {', '.join(scenario_names())}, and a Python "
-        "file with a function make is accepted too"
+        "file with a function make is also accepted"
     )
 
 

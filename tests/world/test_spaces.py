@@ -101,7 +101,7 @@ def test_spaces_differ_by_what_they_hold() -> None:
 def test_refusals() -> None:
     with pytest.raises(MetropolisError, match="needs at least one"):
         Choice([])
-    with pytest.raises(MetropolisError, match="is no dataclass"):
+    with pytest.raises(MetropolisError, match="is not a dataclass"):
         Record(str)
     with pytest.raises(MetropolisError, match="Say has no field 'volume'; its fields are words"):
         Record(Say, volume=FreeText())

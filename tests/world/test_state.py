@@ -132,7 +132,7 @@ def test_names_are_unique() -> None:
 def test_steps_of_an_entity_are_written_in_order() -> None:
     state = State(CHEBYSHEV, 1, [Entity("ann", (0, 0))])
     state.commit(3, {"ann": Entity("ann", (1, 0))}, [], 0)
-    with pytest.raises(AssertionError, match="ann was written by a step above 2"):
+    with pytest.raises(AssertionError, match="ann was already written by a step above 2"):
         state.commit(2, {"ann": Entity("ann", (1, 0))}, [], 0)
 
 

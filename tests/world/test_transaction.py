@@ -141,17 +141,17 @@ def test_refusals(state: State) -> None:
         f"writes the event 'shout' at (2, 2), {too_far}", CausalityError, ann.emit, "shout", (2, 2)
     )
     refused(
-        "adds an agent; all agents are there from step 0", MetropolisError, ann.add, "agent", (0, 0)
+        "adds an agent; all agents exist from step 0", MetropolisError, ann.add, "agent", (0, 0)
     )
     refused(
-        "reaches for the entity 'ghost', and nothing of that name is within the perception "
+        "reads the entity 'ghost', and no entity of that name is within the perception "
         "radius 4",
         CausalityError,
         ann.write,
         "ghost",
         mood="pale",
     )
-    refused("removes 'ann', a body; agents stay", MetropolisError, ann.remove, "ann")
+    refused("removes 'ann', a body; bodies stay", MetropolisError, ann.remove, "ann")
     refused(
         "cannot put anything at (nan, 0): its coordinates must lie within ±1e+09",
         MetropolisError,

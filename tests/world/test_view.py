@@ -101,7 +101,7 @@ def test_reaching_for_what_is_not_there(state: State) -> None:
     with pytest.raises(CausalityError) as refusal:
         view_of(state, step=3).entity("ghost")
     assert str(refusal.value) == (
-        "step 3, agent 'ann': reaches for the entity 'ghost', and nothing of that name is within "
+        "step 3, agent 'ann': reads the entity 'ghost', and no entity of that name is within "
         "the perception radius 4"
     )
 

@@ -116,7 +116,7 @@ def test_a_graph_is_not_measured_otherwise(tmp_path: Path) -> None:
     path = str(tmp_path / "run" / "trace.parquet")
     told = CliRunner().invoke(cli, ["replay", path, "--metric", "chebyshev"])
     assert str(told.exception) == (
-        "the trace's places are in a graph; its metric is hops, not chebyshev"
+        "the trace has a graph; its metric should be hops, not chebyshev"
     )
 
 

@@ -1,1 +1,1 @@
-"""Generated traces: movement in a town of our own, calls on any movement, towns side by side."""
+"""Generated traces: movement in the bundled town, calls for any movement, towns side by side."""

@@ -1,9 +1,9 @@
-"""Agentic applications as Kairos runs them (§2.1): their workflows, with lengths of our own.
+"""The agentic applications of Kairos (§2.1): its workflows, with estimated lengths.
 
-The paper shows lengths in figures only, without numbers, so the medians below are *estimates*; what
-it says in words holds: the router is terse, the mathematician brief, the humanities long, writers
-longer than researchers, and functions differ by more than their own spread. Arrivals come in
-bursts, as those of the production trace it samples (Patel et al. 2024).
+The paper shows lengths only in figures without numbers, so the medians below are *estimates*. They
+agree with its text: the router is terse, the math expert brief, the humanities expert long, writers
+are longer than researchers, and functions differ by more than their own spread. Arrivals come in
+bursts, as in the production trace that it samples (Patel et al. 2024).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from metropolis.trace.programs import PlannedCall, Program
 from metropolis.types import MetropolisError
 
 SPREAD = 0.35
-"""Of the logarithm of an answer's length."""
+"""Standard deviation of the logarithm of an answer's length."""
 BURSTINESS = 0.4
-"""Shape of the gamma distributed gaps between arrivals; 1 would be Poisson's, less is burstier."""
+"""Shape of the gamma-distributed gaps between arrivals; 1 is Poisson, less is burstier."""
 TOKENS_MAX = 2048
 
 TESTER = "QA engineer"
@@ -39,14 +39,14 @@ REPAIRS_SHARE, REPAIRS_MAX = 0.35, 4
 
 
 class _Draft:
-    """A program's calls as they are drawn; every one reads what its parents wrote."""
+    """A program's calls while they are drawn; a prompt contains its parents' answers."""
 
     def __init__(self, draw: Random, task_tokens: int) -> None:
         self.calls: list[PlannedCall] = []
         self._draw, self._task_tokens = draw, task_tokens
 
     def add(self, function: str, stages_left: int, *parents: int) -> int:
-        """Another call; returns its index."""
+        """Add a call; returns its index."""
         instructions, median = LENGTHS[function]
         read = sum(self.calls[parent].output_tokens for parent in parents)
         written = min(TOKENS_MAX, max(1, round(self._draw.lognormvariate(log(median), SPREAD))))
@@ -56,7 +56,7 @@ class _Draft:
 
 
 def question_answer(draw: Random) -> list[PlannedCall]:
-    """A router passes a question on to one of two experts (dynamic branching)."""
+    """A router forwards a question to one of two experts (dynamic branching)."""
     draft = _Draft(draw, draw.randint(40, 120))
     router = draft.add("router", 2)
     draft.add(draw.choice(["math expert", "humanities expert"]), 1, router)
@@ -71,7 +71,7 @@ def report_generate(draw: Random) -> list[PlannedCall]:
 
 
 def code_generate(draw: Random) -> list[PlannedCall]:
-    """Five roles; what fails the test goes back to the engineer (dynamic feedback)."""
+    """Five roles; code that fails the test returns to the engineer (dynamic feedback)."""
     draft = _Draft(draw, draw.randint(80, 250))
     last = draft.add("product manager", 5)
     for left, role in ((4, "architect"), (3, "project manager"), (2, "engineer"), (1, TESTER)):
@@ -92,7 +92,7 @@ CO_LOCATED = "co-located"
 
 
 def workload(application: str, programs: int, per_s: float, seed: int) -> list[Program]:
-    """Programs of one application, or of all three in equal shares, `per_s` of them a second.
+    """Programs of one application, or of all three in equal shares; `per_s` programs a second.
 
     Program i is the same at every rate. Raises MetropolisError on an unknown application.
     """

@@ -1,11 +1,11 @@
-"""Programs with the statistics of those that Agentix was measured with (§6.1, figure 11).
+"""Programs with the statistics of the workloads of Agentix (§6.1, figure 11).
 
 From the paper: means and maxima of calls per program, mean tokens of prompts and answers, long
-tails, Poisson arrivals, and that programs share system prompts only (§3.2). *Estimates*, because
-the paper shows them in figures without numbers or not at all: the spreads, how a prompt divides
-into what is shared and what is new, and the shape of the trees. Its 256 prompt tokens of a chat can
-only be those that a turn adds, since the turns before it alone would be more; the others are
-read as whole prompts. Nobody takes time between an answer and the next call.
+tails, Poisson arrivals, and that programs share only system prompts (§3.2). *Estimates*, because
+the paper shows them in figures without numbers or not at all: the spreads, the division of a prompt
+into shared and new parts, and the shape of the trees. Its 256 prompt tokens of a chat can only be
+those that a turn adds, since the earlier turns alone would be more; the other lengths are taken as
+whole prompts. There is no delay between an answer and the next call.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ from metropolis.types import MetropolisError
 
 @dataclass(frozen=True)
 class Tail:
-    """A lognormal distribution of whole numbers, cut off."""
+    """A truncated lognormal distribution of whole numbers."""
 
     mean: float
     spread: float
-    """Of the logarithm."""
+    """Standard deviation of the logarithm."""
     most: int
 
     def draw(self, draw: Random) -> int:
-        """At least 1; `mean` is the distribution's before it is cut off."""
+        """Return a value from 1 to `most`; `mean` is that of the untruncated distribution."""
         value = self.mean * exp(draw.gauss(0, self.spread) - self.spread**2 / 2)
         return min(self.most, max(1, round(value)))
 
 
 SHARED_TEXTS = 64
-"""Texts of all programs have smaller numbers, those of one program larger ones."""
+"""Texts shared by all programs have smaller ids, texts of one program larger ones."""
 TEXTS_PER_PROGRAM = 1 << 20
 
 
 class _Draft:
-    """A program's calls as they are drawn."""
+    """A program's calls while they are drawn."""
 
     def __init__(self, draw: Random, number: int) -> None:
         self.draw, self.calls = draw, list[PlannedCall]()
         self._texts = count(SHARED_TEXTS + number * TEXTS_PER_PROGRAM)
 
     def text(self, tokens: int) -> Text:
-        """A text of its own."""
+        """Return a new text."""
         return next(self._texts), tokens
 
     def add(self, function: str, prompt: tuple[Text, ...], tokens: int, *parents: int) -> Text:
-        """Another call; returns its answer."""
+        """Add a call; returns its answer."""
         answer, prompt_tokens = self.text(tokens), sum(tokens for _, tokens in prompt)
         call = PlannedCall(function, prompt_tokens, tokens, parents, None, prompt, answer[0])
         self.calls.append(call)
@@ -61,7 +61,7 @@ class _Draft:
 
     @property
     def last(self) -> int:
-        """Index of the call added last."""
+        """Index of the last added call."""
         return len(self.calls) - 1
 
 
@@ -70,7 +70,7 @@ CHAT_SYSTEM: Text = (0, 40)
 
 
 def chat(draft: _Draft) -> None:
-    """ShareGPT: turns of a user, each prompt the conversation so far."""
+    """ShareGPT: turns of a user; each prompt is the conversation so far."""
     draw = draft.draw
     prompt: tuple[Text, ...] = (CHAT_SYSTEM,)
     parents: tuple[int, ...] = ()
@@ -83,11 +83,11 @@ def chat(draft: _Draft) -> None:
 TOOL_CALLS, TOOL_ANSWER = Tail(10.85, 0.7, 70), Tail(34.2, 0.5, 256)
 TOOL_TASK, TOOL_RESULT = Tail(40, 0.5, 256), Tail(22, 0.6, 256)
 TOOL_SYSTEMS: tuple[Text, ...] = tuple((1 + api, 166 + 20 * api) for api in range(8))
-"""Instructions with the signatures of one set of tools."""
+"""System prompts, each with the signatures of one set of tools."""
 
 
 def tool_use(draft: _Draft) -> None:
-    """BFCL: a task, then tools called and their results read, one after the other."""
+    """BFCL: a task, then sequential tool calls, whose results are read."""
     draw = draft.draw
     parents: tuple[int, ...] = ()
     prompt: tuple[Text, ...] = (draw.choice(TOOL_SYSTEMS), draft.text(TOOL_TASK.draw(draw)))
@@ -99,8 +99,8 @@ def tool_use(draft: _Draft) -> None:
 
 SEARCH_WIDTH, SEARCH_DEPTH_MAX = 5, 7
 SEARCH_ANSWERED, SEARCH_EXPANSIONS_MAX = 0.06, 50
-"""An expansion finds the answer, which ends the search; LATS (Zhou et al. 2023) gives up after so
-many. That each has the same chance is an estimate, and gives the paper's mean number of calls."""
+"""Probability that an expansion ends the search with an answer, and the number after which LATS
+(Zhou et al. 2023) gives up. The constant probability is an estimate; it gives the paper's mean."""
 SEARCH_ANSWER, SEARCH_OBSERVATION = Tail(72.7, 0.6, 512), Tail(20, 0.6, 256)
 SEARCH_QUESTION = Tail(30, 0.3, 128)
 SEARCH_SYSTEM: Text = (10, 124)
@@ -108,7 +108,7 @@ SEARCH_JUDGE: Text = (11, 124)
 
 
 def tree_search(draft: _Draft) -> None:
-    """LATS: expand a node by parallel actions, judge all in parallel, choose the next."""
+    """LATS: expand a node with parallel actions, judge them in parallel, choose the next node."""
     draw = draft.draw
     question = (draft.text(SEARCH_QUESTION.draw(draw)),)
     leaves: list[tuple[Text, ...]] = [()]
@@ -139,7 +139,7 @@ MIXED = "mixed"
 
 
 def workload(name: str, programs: int, per_s: float, seed: int) -> list[Program]:
-    """Programs of one kind, or of all in equal shares; Poisson arrivals, `per_s` a second.
+    """Programs of one kind, or of all in equal shares; Poisson arrivals at a rate of `per_s`.
 
     Program i is the same at every rate. Raises MetropolisError on an unknown name.
     """
@@ -157,7 +157,7 @@ def workload(name: str, programs: int, per_s: float, seed: int) -> list[Program]
 
 @lru_cache(maxsize=2)
 def _drawn(name: str, programs: int, seed: int) -> list[tuple[str, tuple[PlannedCall, ...]]]:
-    """Kept, because they are wanted at one rate after the other."""
+    """The programs without arrivals; cached, because callers vary the rate."""
     kinds = list(WORKLOADS) if name == MIXED else [name]
     found = []
     for number in range(programs):

@@ -1,4 +1,4 @@
-"""The constants of `calibration.toml`, typed; the file says where each comes from."""
+"""The constants of `calibration.toml`, typed; the file gives their sources."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class DayFit:
     """Calls by hour of the day."""
 
     calls: tuple[float, ...]
-    """(24,): per 25 agents."""
+    """(24,): calls per 25 agents."""
     hour_sd: float
     planned_hours: int
 
 
 @dataclass(frozen=True)
 class PerceptionFit:
-    """What is new to whom."""
+    """Perceptions of new events."""
 
     silent_change: float
     object_event: float
@@ -63,10 +63,10 @@ class PerceptionFit:
 
 @dataclass(frozen=True)
 class ConversationFit:
-    """Who talks to whom, and how long."""
+    """Frequency and length of conversations."""
 
     per_25_agents: tuple[float, ...]
-    """(24,): by hour of the day."""
+    """(24,): conversations per hour of the day."""
     together_steps: int
     candidate_every_steps: int
     most_utterances: int
@@ -79,7 +79,7 @@ class ConversationFit:
 
 @dataclass(frozen=True)
 class ReflectionFit:
-    """How often agents reflect, and on how much."""
+    """Frequency and size of reflections."""
 
     every_perceptions: float
     focal_points: int
@@ -95,16 +95,16 @@ class FunctionFit:
     output: float
     most_output: int
     prefix: str
-    """`function`: all its calls begin alike; `agent`: each agent's with its description."""
+    """`function`: all calls share a beginning; `agent`: calls begin with the agent's description."""
     prefix_share: float
     """Length of the common prefix as a share of the lowest prompt length."""
     failing: float = 0.0
-    """Share of answers that do not parse, so that the call is made once more."""
+    """Share of answers that do not parse, so that the call is repeated."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Everything the generator is fitted to."""
+    """All parameters of the generator."""
 
     movement: MovementFit
     day: DayFit
@@ -112,7 +112,7 @@ class Calibration:
     conversation: ConversationFit
     reflection: ReflectionFit
     chains: Mapping[str, tuple[str, ...]]
-    """The functions a trigger calls, in order."""
+    """Trigger -> the functions it calls, in order."""
     functions: Mapping[str, FunctionFit]
     model: str
     prompt_scale: float

@@ -1,8 +1,9 @@
-"""Calls on top of movement: what GenAgent would have asked an LLM, agent-step by agent-step.
+"""Calls generated from movement: the LLM calls of GenAgent, per agent-step.
 
-Each call follows from what happens: midnight (plans), a walk or another activity (action choice),
-coming near others and their doings (perception), company (conversations), all of it (reflection).
-How often is fitted to AI Metropolis §4.1-4.3; see `calibration.toml` and docs/generator.md.
+Each call has a trigger: midnight (plans), a walk or a new activity (action choice), approaching
+others and their activities (perception), company (conversations), accumulated perceptions
+(reflection). Frequencies are fitted to AI Metropolis §4.1-4.3; see `calibration.toml` and
+docs/generator.md.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ Bools = npt.NDArray[np.bool_]
 
 
 def generate_calls(trace: Trace, seed: int = 0, fit: Calibration = CALIBRATION) -> Trace:
-    """`trace` with generated calls in place of its own.
+    """`trace` with its calls replaced by generated ones.
 
     Deterministic in (positions, meta, seed). The calls of each hour of the day are proportional to
-    the agents, as far as these are awake and meet.
+    the number of agents, if enough of them are awake and meet.
     """
     calls = _Generation(trace, np.random.default_rng(seed), fit).calls()
     return replace(trace, meta=replace(trace.meta, calls_origin="generated"), calls=calls)
 
 
 class _Generation:
-    """Flat arrays of agent-steps use step * agents + agent."""
+    """One generation; flat arrays number agent-steps as step * agents + agent."""
 
     def __init__(self, trace: Trace, rng: np.random.Generator, fit: Calibration) -> None:
         self.trace, self.rng, self.fit = trace, rng, fit
@@ -48,7 +49,7 @@ class _Generation:
         self.sheet = Sheet(fit)
 
     def calls(self) -> Calls:
-        """What all agents ask."""
+        """Generate the calls of all agents."""
         self._plan_days()
         occupied = self._converse()
         walks = np.flatnonzero(self.life.walk_start & ~occupied)
@@ -70,7 +71,7 @@ class _Generation:
                 self.sheet.add(PLAN, np.full_like(everybody, step), everybody, chain, times=times)
 
     def _converse(self) -> Bools:
-        """Hold conversations; returns who is occupied by one, (steps, agents)."""
+        """Generate conversations; returns the occupied agent-steps, (steps, agents)."""
         mean = np.array(self.fit.conversation.per_25_agents)[self.of_day] * self.share
         fit, met = self.fit.conversation, meetings(of_the_awake(self.pairs, self.life))
         held, refused = hold(met, mean, self.hour, self.rng, fit)
@@ -85,7 +86,7 @@ class _Generation:
         return occupied
 
     def _talk(self, talk: Conversation) -> None:
-        """The whole dialogue in the initiator's step; both note it when it begins and ends."""
+        """Add the whole dialogue to the initiator's step; both agents record its start and end."""
         first, initiator = np.array([talk.first]), np.array([talk.initiator])
         self.sheet.add(REACT, first, initiator, "perceive", "talk")
         self.sheet.add(TALK, first, initiator, "utterance", times=talk.utterances)
@@ -95,20 +96,20 @@ class _Generation:
         self.sheet.add(REFLECT, np.full(2, talk.last - 1), both, "chat_over")
 
     def _act(self, sites: Int64) -> None:
-        """Choose an action at the agent-steps `sites`."""
+        """Add the choice of an action at the agent-steps `sites`."""
         self.sheet.add(ACT, *np.divmod(sites, self.trace.agents), "action")
 
     def _decompose(self, sites: Int64) -> None:
-        """Work out the hour ahead at an agent's first action choice in an hour."""
+        """Add the detailed plan of an hour at an agent's first action choice in it."""
         step, agent = np.divmod(sites, self.trace.agents)
         first = np.unique(agent * len(self.share) + self.hour[step], return_index=True)[1]
         due = first[self.rng.random(len(first)) < self.fit.perception.task_decomp]
         self.sheet.add(PLAN, step[due], agent[due], "decompose")
 
     def _silent_changes(self, occupied: Bools) -> Int64:
-        """Agent-steps that begin another activity where they stand, as its time has come.
+        """Agent-steps at which a new activity begins in place, on schedule.
 
-        That is where in the 5-minute grid most walks of the hour begin.
+        This is the phase of the 5-minute grid at which most walks of the hour begin.
         """
         grid = self.fit.movement.grid_steps
         phase = np.arange(self.trace.steps) % grid
@@ -120,7 +121,7 @@ class _Generation:
         return sites[self.rng.random(len(sites)) < self.fit.perception.silent_change]
 
     def _perceive(self, walks: Int64, silent: Int64) -> Int64:
-        """Fill each hour up to its calls with perceptions; returns them, sorted."""
+        """Add perceptions until each hour has its number of calls; returns them, sorted."""
         fit, senses = self.fit, self.senses
         seen = np.concatenate(
             [
@@ -153,14 +154,14 @@ class _Generation:
         return sites
 
     def _of_silent(self, sites: Int64) -> Int64:
-        """Perceptions of activities begun in place: the new activity, and its object, at once."""
+        """Perceptions of activities begun in place: the new activity and its object, together."""
         seen = self.senses.of_activities(sites)
         return np.concatenate(
             [seen, seen[self.rng.random(len(seen)) < self.fit.perception.object_event]]
         )
 
     def _reflect(self, perceived: Int64) -> None:
-        """Every so many perceptions, at the step of the last of them."""
+        """Add a reflection per `every_perceptions` perceptions, at the step of the last one."""
         fit = self.fit.reflection
         agent = perceived % self.trace.agents
         order = np.argsort(agent, kind="stable")
@@ -177,7 +178,7 @@ class _Generation:
             self.sheet.add(REFLECT, step[having], agent[having], "thought", times=int(times))
 
     def _reflection_length(self) -> float:
-        """Mean calls of a reflection."""
+        """Mean number of calls of a reflection."""
         fit = self.fit.reflection
         thoughts = sum(fit.thoughts) / 2 * fit.focal_points
         return self.sheet.length("reflect") + thoughts * self.sheet.length("thought")

@@ -1,4 +1,4 @@
-"""Who stands within whose perception, and who sleeps: what movement alone tells."""
+"""Proximity and sleep of agents, derived from movement alone."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -13,13 +13,13 @@ from metropolis.trace.schema import Int64, Trace
 Bools = npt.NDArray[np.bool_]
 
 NIGHT_END_H, EVENING_H, WINDOW_H = 5, 21, 7
-"""Who stands still at any time before 5 h sleeps; so does who stands from after 21 h to the end of
-the recording, or from its beginning, where that lies before 7 h."""
+"""An agent sleeps while it stands still, if that includes a time before 5 h, lasts from after 21 h
+to the end of the recording, or starts with a recording that begins before 7 h."""
 EVENING_STEPS = 90
 
 
 class Pairs(NamedTuple):
-    """Pairs a < b within each other's perception, sorted by (step, a, b)."""
+    """Pairs a < b that perceive each other, sorted by (step, a, b)."""
 
     step: Int64
     a: Int64
@@ -28,20 +28,20 @@ class Pairs(NamedTuple):
 
 @dataclass(frozen=True)
 class Life:
-    """Arrays are (steps, agents)."""
+    """Movement and sleep of all agents; arrays are (steps, agents)."""
 
     moving: Bools
     """Whether the agent leaves its tile in this step."""
     walk_start: Bools
     arrival: Bools
-    """First step standing after a walk."""
+    """The first step after a walk."""
     asleep: Bools
     hour: Int64
     """(steps,): hours since the midnight before step 0, rounded down."""
 
 
 def life(trace: Trace) -> Life:
-    """Walks and sleep of every agent."""
+    """The walks and sleep of every agent."""
     moving = np.zeros((trace.steps, trace.agents), np.bool_)
     moving[:-1] = (np.diff(trace.positions, axis=0) != 0).any(axis=2)
     before = np.zeros_like(moving)
@@ -68,7 +68,7 @@ def _sleeps(first: int, last: int, hour: Int64) -> bool:
 
 
 def pairs_in_range(trace: Trace) -> Pairs:
-    """Pairs in each other's perception, cut to the same arena where the map has any."""
+    """Pairs that perceive each other, restricted to the same arena if there is a map."""
     meta = trace.meta
     metric = metric_named(meta.metric, meta.map, meta.max_velocity, meta.graph)
     graph = interactions(trace, metric, meta.perception_radius)
@@ -86,26 +86,26 @@ def pairs_in_range(trace: Trace) -> Pairs:
 
 
 def of_the_awake(pairs: Pairs, living: Life) -> Pairs:
-    """The pairs at steps at which neither sleeps."""
+    """The pairs of which neither agent sleeps at the step."""
     step, a, b = pairs
     awake = ~(living.asleep[step, a] | living.asleep[step, b])
     return Pairs(step[awake], a[awake], b[awake])
 
 
 class Meetings(NamedTuple):
-    """Every step of every uninterrupted time together, sorted by (a, b, step)."""
+    """Every step of every uninterrupted meeting, sorted by (a, b, step)."""
 
     step: Int64
     a: Int64
     b: Int64
     first: Int64
-    """The step at which these two came together."""
+    """The first step of the meeting."""
     last: Int64
-    """The step after their last one together."""
+    """The step after the last one of the meeting."""
 
 
 def meetings(pairs: Pairs) -> Meetings:
-    """Pairs with the beginning and end of their time together."""
+    """The pairs with the beginning and end of their meeting."""
     order = np.lexsort((pairs.step, pairs.b, pairs.a))
     step, a, b = (column[order] for column in pairs)
     new = np.ones(len(step), np.bool_)

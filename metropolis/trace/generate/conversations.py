@@ -1,4 +1,4 @@
-"""Conversations, held only where two agents that are awake really meet."""
+"""Conversations between agents that are awake and meet."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from metropolis.trace.schema import Int64
 
 
 class Conversation(NamedTuple):
-    """The initiator's step `first` holds the dialogue; both are occupied until `last`."""
+    """The dialogue takes place in the initiator's step `first`; both are occupied until `last`."""
 
     first: int
     last: int
@@ -25,18 +25,18 @@ class Conversation(NamedTuple):
 
 @dataclass
 class _Diary:
-    """What has been agreed so far."""
+    """The conversations so far."""
 
     fit: ConversationFit
     busy: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     together: dict[tuple[int, int], list[tuple[int, int]]] = field(default_factory=dict)
 
     def free(self, step: int, pair: tuple[int, int]) -> bool:
-        """Whether neither of the two is in a conversation."""
+        """Whether neither agent is in a conversation."""
         return not any(_overlaps(self.busy.get(agent, []), step, step + 1) for agent in pair)
 
     def enter(self, first: int, last: int, pair: tuple[int, int]) -> bool:
-        """Note a conversation unless one of the two is occupied, or both talked lately."""
+        """Add a conversation unless an agent is occupied, or the pair talked recently."""
         calendars = [self.busy.setdefault(agent, []) for agent in pair]
         talks = self.together.setdefault(pair, [])
         rest = self.fit.cooldown_steps
@@ -62,15 +62,15 @@ def hold(
 ) -> tuple[list[Conversation], list[tuple[int, int]]]:
     """Conversations, sorted by first step, and refused ones as (step, agent).
 
-    `met` tells who, awake, is within whose perception. `expected` is the mean number of
-    conversations in each hour of the trace, and `hour` tells each step's; where too few agents
-    meet, there are fewer.
+    `met` holds the meetings of agents that are awake. `expected` is the mean number of
+    conversations per hour of the trace, and `hour` the hour of each step. If too few agents meet,
+    there are fewer conversations.
     """
     indices = np.flatnonzero(
         ((met.step - met.first) % fit.candidate_every_steps == 0)
         & (met.last - met.step >= fit.together_steps)
     )
-    # Everybody in company talks equally often: in a crowd each single pair talks the less.
+    # Every agent in company talks equally often, so a pair in a crowd talks less often.
     indices = indices[np.argsort(rng.exponential(_crowd(met)[indices]))]
     hours = hour[met.step[indices]]
     diary, held, refused = _Diary(fit), [], []
@@ -94,7 +94,7 @@ def hold(
 
 
 def _crowd(met: Meetings) -> npt.NDArray[np.float64]:
-    """How many others the two have in range, added up, for every meeting."""
+    """The number of agents in range of either agent, summed, for every meeting."""
     agents = met.b.max(initial=0) + 1
     ends = np.concatenate([met.a, met.b]) + agents * np.tile(met.step, 2)
     _, which, company = np.unique(ends, return_inverse=True, return_counts=True)

@@ -1,4 +1,4 @@
-"""LargeVille (AI Metropolis §4.3): towns side by side, each living a day of its own."""
+"""LargeVille (AI Metropolis §4.3): towns side by side, each with a different day."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from metropolis.trace.schema import Calls, Int32, Int64, Trace
 from metropolis.types import MetropolisError
 
 SHIFT_GRID_S = 300
-"""Copies are shifted by multiples of 5 minutes, on which agents begin what they do."""
+"""Copies are shifted by multiples of 5 minutes, on which agents begin activities."""
 
 Hours = tuple[float, float]
 Advance = Callable[[int], None]
-"""Called with the number of agents of each town, once it lives."""
+"""Called with the number of agents of each generated town."""
 
 
 def _silently(_agents: int) -> None:
@@ -36,10 +36,10 @@ def generate(
     radius: float | None = None,
     advance: Advance = _silently,
 ) -> Trace:
-    """Generated movement with generated calls; beyond the beds of one town, several side by side.
+    """Generate movement and calls, in several towns if the beds of one are not enough.
 
-    Hours count from the midnight before. Town k lives by (seed, k). Raises MetropolisError for no
-    agents or an empty stretch.
+    Hours count from the previous midnight. Town k depends on (seed, k). Raises MetropolisError for
+    no agents or an empty interval.
     """
     _check_stretch(hours, CALIBRATION.movement.step_s)
     home = len(alderbrook().beds)
@@ -60,12 +60,12 @@ def tile(
     hours: Hours | None = None,
     advance: Advance = _silently,
 ) -> Trace:
-    """`agents` agents in towns side by side; town k lives trace k modulo their number.
+    """`agents` agents in towns side by side; town k uses trace k modulo their number.
 
-    Where a trace is used again, its movement lies up to `shift_s` seconds earlier or later, the
-    first and last positions held; movement of our own town is generated anew instead. Generated
-    calls are generated anew for every town, recorded ones are copied. `hours` (from the midnight
-    before) cuts every town. Raises MetropolisError if the traces do not fit together.
+    When a trace is reused, its movement is shifted by up to `shift_s` seconds either way, with the
+    first and last positions held; movement of the bundled town is regenerated instead. Generated
+    calls are regenerated for every town, recorded ones are copied. `hours` (from the previous
+    midnight) cuts every town. Raises MetropolisError if the traces are incompatible.
     """
     if agents < 1:
         raise MetropolisError(f"{agents} agents cannot be tiled; it should be at least 1")
@@ -85,9 +85,9 @@ def tile(
 
 
 def _side_by_side(towns: Sequence[Trace]) -> Trace:
-    """One trace of all `towns`, each a map's width east of the one before; one alone stays as is.
+    """One trace of all `towns`, each a map's width east of the previous; a single one is unchanged.
 
-    The agents of town k are called `name #k`, counted from 1.
+    The agents of town k are named `name #k`, counted from 1.
     """
     if len(towns) == 1:
         return towns[0]
@@ -111,7 +111,7 @@ def _side_by_side(towns: Sequence[Trace]) -> Trace:
 
 
 def _seed(seed: int, town: int) -> int:
-    """A seed of its own for every town; the first one's is `seed`."""
+    """A different seed for every town; the first town's is `seed`."""
     if town == 0:
         return seed
     return int(np.random.SeedSequence([seed, town]).generate_state(1, np.uint64)[0])
@@ -123,7 +123,7 @@ def _cut(town: Trace, hours: Hours | None) -> Trace:
 
 
 def _check_hours(town: Trace, hours: Hours | None) -> None:
-    """Refuse to cut out what is not there."""
+    """Raise MetropolisError if the town does not contain `hours`."""
     if hours is None:
         return
     _check_stretch(hours, town.meta.step_s)
@@ -144,7 +144,7 @@ def _check_stretch(hours: Hours, step_s: float) -> None:
 
 
 def _another(source: Trace, seed: int, shift_s: float) -> Trace:
-    """The same place on another day."""
+    """The same town on another day."""
     meta = source.meta
     own_town = alderbrook().map.name
     if meta.movement_origin == "generated" and meta.map and meta.map.name == own_town:
@@ -156,7 +156,7 @@ def _another(source: Trace, seed: int, shift_s: float) -> Trace:
 
 
 def _shifted(source: Trace, later: int) -> Trace:
-    """Everything `later` steps later; what leaves the trace's time is cut off."""
+    """Shift a trace by `later` steps; its length stays the same."""
     steps = np.arange(source.steps) - later
     calls = source.calls
     calls = calls.keep((calls.step + later >= 0) & (calls.step + later < source.steps))
@@ -171,14 +171,13 @@ _SHARED = ("perception_radius", "max_velocity", "joint_radius", "metric", "step_
 
 
 def _check_fit(traces: Sequence[Trace]) -> None:
-    """All must share what holds for the whole of the tiled trace."""
+    """Raise MetropolisError unless all traces share the metadata of the tiled trace."""
     if not traces:
         raise MetropolisError("no trace to tile; give at least one")
     first = traces[0].meta
     if first.graph is not None:
         raise MetropolisError(
-            f"{first.name}: is a trace of a graph; only traces in the plane have a side to put "
-            "another town at"
+            f"{first.name}: is a trace of a graph; only traces in the plane can be put side by side"
         )
     for trace in traces[1:]:
         for name in _SHARED:
@@ -200,14 +199,14 @@ def _check_fit(traces: Sequence[Trace]) -> None:
 
 
 def _span(towns: Sequence[Trace]) -> int:
-    """Without a map, as far as anybody goes, and out of sight of the next town."""
+    """The width of a town without a map: its movement, plus a gap that perception cannot cross."""
     meta = towns[0].meta
     widest = max(float(np.ptp(town.positions[..., 0])) for town in towns)
     return int(widest + meta.perception_radius + 2 * meta.max_velocity) + 1
 
 
 def _join(towns: Sequence[Trace]) -> Calls:
-    """All calls in one order; agents, functions, models, prefixes and parents renumbered."""
+    """Merge all calls, with agents, functions, models, prefixes and parents renumbered."""
     parts = [town.calls for town in towns]
     sizes = [len(part) for part in parts]
     first_agent = np.repeat(np.cumsum([0, *(town.agents for town in towns[:-1])]), sizes)
@@ -221,7 +220,7 @@ def _join(towns: Sequence[Trace]) -> Calls:
     first_call = np.cumsum([0, *sizes[:-1]])
     parents = np.concatenate([part.parents + i for part, i in zip(parts, first_call, strict=True)])
     first_parent = np.cumsum(parent_counts) - parent_counts
-    # The parents of the calls in their new order, found by where they stood before.
+    # The parents of the calls in their new order, as new indices.
     moved = place[parents[ranges(first_parent[order], parent_counts[order])]]
 
     def columns(name: str) -> Int32:
@@ -253,14 +252,14 @@ def _join(towns: Sequence[Trace]) -> Calls:
 
 
 def _renumbered(parts: Sequence[tuple[tuple[str, ...], Int32]]) -> tuple[tuple[str, ...], Int32]:
-    """One list of names, and the indices into it, from several of each."""
+    """Merge several lists of names and the indices into them."""
     names = tuple(dict.fromkeys(chain.from_iterable(own for own, _ in parts)))
     index = [np.array([names.index(name) for name in own], np.int32)[of] for own, of in parts]
     return names, np.concatenate(index)
 
 
 def _prefixes(towns: Sequence[Trace]) -> Int64:
-    """Prefixes no town shares with another, but for what generated calls of a function share."""
+    """Prefix ids distinct between towns, except those that generated calls of a function share."""
     columns, next_free = [], 0
     for town in towns:
         calls = town.calls

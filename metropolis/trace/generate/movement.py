@@ -1,7 +1,7 @@
-"""Generated movement: people with homes, work and daily routines in a town.
+"""Generated movement: agents with homes, work and daily routines in a town.
 
 Fitted to recordings of GenAgent (see docs/generator.md): activities begin on multiples of five
-minutes, most lead to another object of the same house, some across the town.
+minutes; most lead to another object of the same building, some across the town.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MIDNIGHT = datetime(2023, 2, 13)
 
 
 class _Stay(NamedTuple):
-    """Until step `until` the agent keeps to `place`; without one it sleeps."""
+    """The agent stays at `place` until step `until`; without a place it sleeps."""
 
     until: int
     place: Place | None
@@ -46,8 +46,9 @@ def generate_movement(
 ) -> Trace:
     """Movement of up to 25 agents in Alderbrook over `hours` of simulated time, without calls.
 
-    Hours count from the midnight before; beyond 24 come further days. Agent i's routine depends on
-    (seed, i) alone. Raises MetropolisError for more agents than beds, or an empty stretch.
+    Hours count from the previous midnight; hours above 24 belong to later days. The routine of
+    agent i depends only on (seed, i). Raises MetropolisError for more agents than beds, or an empty
+    interval.
     """
     town = alderbrook()
     if not 1 <= agents <= len(town.beds):
@@ -84,7 +85,7 @@ def _employment(town: Town, seed: int) -> list[Place]:
 
 
 def _walk(town: Town, agent: int, work: Place, steps: int, seed: int, fit: MovementFit) -> Float32:
-    """(steps, 2): where the agent stands as each step begins."""
+    """(steps, 2): the agent's position at the beginning of each step."""
     rng = np.random.default_rng([seed, agent])
     home, bed = town.beds[agent]
     home = replace(home, spots=_own_spots(town, home, bed))
@@ -103,7 +104,7 @@ def _walk(town: Town, agent: int, work: Place, steps: int, seed: int, fit: Movem
 
 
 def _own_spots(town: Town, home: Place, bed: Tile) -> tuple[Tile, ...]:
-    """The spots of a home without those in other people's bedrooms."""
+    """The spots of a home, except those in other residents' bedrooms."""
     arenas = town.map.arenas
     others = {arenas[y, x] for x, y in home.beds} - {arenas[bed[1], bed[0]]}
     return tuple((x, y) for x, y in home.spots if arenas[y, x] not in others)
@@ -112,7 +113,7 @@ def _own_spots(town: Town, home: Place, bed: Tile) -> tuple[Tile, ...]:
 def _next_spot(
     town: Town, place: Place, at: Tile, rng: np.random.Generator, fit: MovementFit
 ) -> Tile:
-    """Where the next activity takes place: here, in the same place, or on an outing."""
+    """The tile of the next activity: the same tile, another of the place, or one of an outing."""
     draw = rng.random()
     if draw < fit.stay and at in place.spots:
         return at
@@ -124,7 +125,7 @@ def _next_spot(
 def _stays(
     town: Town, home: Place, work: Place, steps: int, rng: np.random.Generator, fit: MovementFit
 ) -> Iterator[_Stay]:
-    """Day after day from midnight until `steps` are covered; times lie on the grid."""
+    """The stays of consecutive days from midnight until `steps` are covered, on the time grid."""
     grid_h = fit.grid_steps * fit.step_s / 3600
 
     def step(day: int, hour: float) -> int:

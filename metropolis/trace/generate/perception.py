@@ -1,4 +1,4 @@
-"""What agents perceive anew: their own doings, others' in range, and whom they come near."""
+"""New perceptions of agents: their own activities, others' in range, and agents they approach."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Senses:
-    """Who perceives what when. An agent-step is one number, step * agents + agent."""
+    """Perceptions of all agents; an agent-step is one number, step * agents + agent."""
 
     def __init__(
         self, life: Life, met: Meetings, rng: np.random.Generator, fit: PerceptionFit
@@ -22,7 +22,7 @@ class Senses:
         self.life, self.rng, self.fit = life, rng, fit
         self.steps, self.agents = life.moving.shape
         self.awake = ~life.asleep.ravel()
-        # Both directions: `seen` is perceived by `seer`; sleepers see nothing.
+        # Both directions: `seer` perceives `seen`; sleeping agents perceive nothing.
         a, b = met.step * self.agents + met.a, met.step * self.agents + met.b
         seen, seer = np.concatenate([a, b]), np.concatenate([b, a])
         came = np.tile((met.step == met.first) & (met.step > 0), 2)
@@ -32,25 +32,25 @@ class Senses:
         self.seen, self.seer, self.came = self.seen[order], self.seer[order], self.came[order]
 
     def of_activities(self, sites: Int64) -> Int64:
-        """Agent-steps that perceive that another activity was begun at the agent-steps `sites`."""
+        """Agent-steps that perceive new activities, which begin at the agent-steps `sites`."""
         shown = self._next(sites)
         return np.concatenate([shown, self._witnesses(shown, self.fit.neighbour_event)])
 
     def of_objects(self, sites: Int64) -> Int64:
-        """Agent-steps that perceive that objects come into use at the agent-steps `sites`."""
+        """Agent-steps that perceive objects whose use begins at the agent-steps `sites`."""
         used = sites[self.rng.random(len(sites)) < self.fit.object_event]
         return np.concatenate([used, self._witnesses(used, self.fit.neighbour_event)])
 
     def of_approaches(self) -> Int64:
-        """Agent-steps that perceive somebody they have come near, and the object in use there."""
+        """Agent-steps that perceive an agent they have approached, and the object in use there."""
         seer = self.seer[self.came]
         return np.concatenate([seer, seer[self.rng.random(len(seer)) < self.fit.approach_object]])
 
     def of_happenings(self, wanted: Floats, hour: Int64) -> Int64:
-        """Agent-steps that perceive what else happens: `wanted` in each hour, if enough are awake.
+        """Agent-steps that perceive other events: `wanted` per hour, if enough agents are awake.
 
-        It happens where somebody is awake, more often on walks, and all in range may notice it at
-        once. `hour` gives each step's.
+        The events happen at agents that are awake, more often on walks, and all agents in range may
+        perceive them at once. `hour` is the hour of each step.
         """
         fit = self.fit
         weight = self.awake * (1 + fit.walking_weight * self.life.moving.ravel())
@@ -65,7 +65,7 @@ class Senses:
         return np.repeat(seer, self.rng.choice(sizes, len(seer), p=fit.group_share))
 
     def _next(self, sites: Int64) -> Int64:
-        """The agents of `sites` a step later, when they, if awake, perceive what they began."""
+        """The agents of `sites` a step later, when they perceive their own activity if awake."""
         later: Int64 = sites[sites < (self.steps - 1) * self.agents] + self.agents
         return later[self.awake[later]]
 

@@ -1,4 +1,4 @@
-"""Chains of calls, collected trigger by trigger and laid out as the columns of a trace."""
+"""Chains of calls, collected by trigger and converted to the columns of a trace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PERCEIVE, PLAN, ACT, REACT, TALK, REFLECT = range(6)
 
 @dataclass
 class Sheet:
-    """Calls in the making."""
+    """A builder of calls."""
 
     fit: Calibration
     _blocks: list[tuple[Int64, Int64, Int64, Int64]] = field(default_factory=list)
@@ -28,7 +28,7 @@ class Sheet:
         self._index = {name: i for i, name in enumerate(self.fit.functions)}
 
     def add(self, order: int, step: Int64, agent: Int64, *chains: str, times: int = 1) -> None:
-        """The functions of `chains`, `times` over, for each (step[i], agent[i])."""
+        """Add the functions of `chains`, `times` times, for each (step[i], agent[i])."""
         functions = np.array(
             [self._index[f] for chain in chains for f in self.fit.chains[chain]] * times, np.int64
         )
@@ -43,19 +43,19 @@ class Sheet:
         )
 
     def length(self, *chains: str) -> float:
-        """Mean number of calls that `chains` make, repeated attempts included."""
+        """Mean number of calls of `chains`, including repeated attempts."""
         attempts = self._attempts_mean()
         functions = [self._index[f] for chain in chains for f in self.fit.chains[chain]]
         return float(attempts[functions].sum())
 
     def count(self, hour: Int64, hours: int) -> Floats:
-        """Calls to expect so far in each hour; `hour` gives each step's."""
+        """Expected number of calls so far per hour; `hour` is the hour of each step."""
         step, _, _, function = self._columns()
         expected = np.bincount(hour[step], self._attempts_mean()[function], hours)
         return expected.astype(np.float64)
 
     def lay_out(self, rng: np.random.Generator) -> Calls:
-        """The calls of an agent-step one after the other, each waiting for the one before."""
+        """The calls as columns; within an agent-step each call waits for the previous one."""
         step, agent, order, function = self._columns()
         sorting = np.lexsort((order, agent, step))
         sorting = np.repeat(sorting, self._attempts(function[sorting], rng))
@@ -75,7 +75,7 @@ class Sheet:
             models=(self.fit.model,),
             prompt_tokens=prompt,
             output_tokens=output,
-            # First the functions' common beginnings, then the agents' descriptions.
+            # Ids of the functions' common prefixes come first, then those of the agents.
             prefix_id=np.where(by_agent, len(rows) + agent, function),
             prefix_tokens=_int32(prefix * self.fit.prompt_scale),
             parent_offsets=np.concatenate([[0], np.cumsum(chained)]).astype(np.int64),
@@ -83,7 +83,7 @@ class Sheet:
         )
 
     def _columns(self) -> tuple[Int64, Int64, Int64, Int64]:
-        """Step, agent, order and function of the calls so far."""
+        """Step, agent, order and function of all calls so far."""
         step, agent, order, function = map(np.concatenate, zip(*self._blocks, strict=True))
         return step, agent, order, function
 

@@ -1,6 +1,6 @@
-"""Traces from what others recorded: movement here, LLM calls in `calls`.
+"""Import of recordings of other projects: movement here, LLM calls in `calls`.
 
-The format is recognised by content, never by name. A new one is a `Format` in `FORMATS`.
+The format is recognised by content, never by name. Add new formats to `FORMATS`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ VELOCITY = 1.0
 
 @dataclass(frozen=True)
 class Format:
-    """A movement format kept in one JSON file."""
+    """A movement format of one JSON file."""
 
     shape: str
     recognise: Callable[[Any], bool]
@@ -51,18 +51,18 @@ FORMATS = (
 
 @dataclass(frozen=True)
 class Import:
-    """An imported trace, without calls, and what was recorded beside the movement."""
+    """An imported trace, without calls, and the whole recording."""
 
     trace: Trace
     recording: Recording
     clamped: int
-    """Agent-steps whose position was changed because of jumps."""
+    """Number of agent-steps whose position was changed because of jumps."""
 
 
 def read_recording(path: str | Path) -> Recording:
     """Read movement in any known format, plain or gzipped."""
     path = Path(path)
-    if os.path.isdir(path):  # says no where Path.is_dir would raise
+    if os.path.isdir(path):  # returns False where Path.is_dir raises
         if genagent.is_folder(path):
             return genagent.read_folder(path)
         if not os.path.isfile(path / "master_movement.json"):
@@ -76,7 +76,7 @@ def read_recording(path: str | Path) -> Recording:
         if known.recognise(content):
             return known.read(content, path)
     raise MetropolisError(
-        f"{path}: is JSON but no movement; it should have one of the shapes"
+        f"{path}: is JSON but not a movement; it should have one of the shapes"
         f" {'; '.join(known.shape for known in FORMATS)}"
     )
 
@@ -92,19 +92,17 @@ def import_recording(
     map: GridMap | None = None,
     jumps: Literal["error", "clamp"] = "error",
 ) -> Import:
-    """Read movement and settle what a trace needs; arguments override what the file says.
+    """Read movement as a trace; arguments override values in the file.
 
-    A file that does not say has steps of 10 s, from midnight, and a velocity of 1 (whoever is
-    faster is a jump). Raises `MetropolisError` naming file, step and agent.
+    The defaults are steps of 10 s, from midnight, and a velocity of 1 (a faster move is a jump).
+    Raises `MetropolisError` naming file, step and agent.
     """
     recording = read_recording(path)
     if not recording.agents:
         raise MetropolisError(f"{path}: the movement names no agents; it should have at least one")
     radius = radius if radius is not None else recording.radius
     if radius is None:
-        raise MetropolisError(
-            f"{path}: does not say how far agents perceive; give it with --radius"
-        )
+        raise MetropolisError(f"{path}: has no perception radius; give it with --radius")
     meta = TraceMeta(
         name=recording.name,
         agents=recording.agents,
@@ -118,7 +116,7 @@ def import_recording(
     )
     validate_meta(meta, path)
     place = place_in(path, meta.agents)
-    with np.errstate(over="ignore"):  # what overflows becomes infinite and is refused below
+    with np.errstate(over="ignore"):  # overflow yields infinity, which is refused below
         tracks: Float32 = recording.positions.astype(np.float32)
     validate_positions(tracks, map, place)
     moving = replace(meta, metric=recording.movement_metric or metric)
@@ -126,7 +124,7 @@ def import_recording(
     if jumps == "clamp":
         tracks, clamped = clamp(tracks, moving, path)
     else:
-        advice = ", or give --jumps clamp and the agent walks after its recorded track"
+        advice = "; with --jumps clamp the agent walks along its recorded track"
         validate_moves(tracks, moving, place, advice)
     trace = Trace(meta, tracks, Calls.empty())
     validate(trace, path)

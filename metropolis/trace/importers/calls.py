@@ -1,7 +1,7 @@
-"""LLM calls from logs: one JSON object a line, or CSV with a header; plain or gzipped.
+"""LLM calls from logs: one JSON object per line, or CSV with a header; plain or gzipped.
 
-A field may go by other names, see `ALIASES`. Tokens that were not logged are estimated: from a
-text or its number of characters (4 a token), else from typical lengths of GenAgent's functions.
+Fields may have other names, see `ALIASES`. Missing token counts are estimated from a text or its
+number of characters (4 per token), otherwise from typical lengths of GenAgent's functions.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ ALIASES = {
     "prompt": ("prompt", "input"),
     "completion": ("completion", "response", "output"),
 }
-"""Our fields and what logs call them; the first that is there counts, others are ignored."""
+"""Field -> its names in logs; the first one present is used, others are ignored."""
 UNNAMED_FUNCTION = "call"
 _WHOLE = re.compile(r"(-?[0-9]{1,18})(\.0*)?")
 
 
 @dataclass(slots=True)
 class _Entry:
-    """One line of a log; the call was sent `attempts` times, one after the other."""
+    """One line of a log; the call was sent `attempts` times in sequence."""
 
     place: str
     step: int
@@ -71,10 +71,10 @@ class _Entry:
 
 
 def import_calls(path: str | Path, trace: Trace) -> Trace:
-    """`trace` with the calls logged at `path`, sorted by step, agent and seq (else: line).
+    """`trace` with the calls logged at `path`, sorted by step, agent and seq (without seq: line).
 
-    `parents` in the log number the calls of the same agent-step from 0 in that order. The calls
-    count as `derived` if a length had to come from the table of typical ones, else as `recorded`.
+    `parents` in the log number the calls of the same agent-step from 0 in that order. The origin of
+    the calls is `derived` if a length came from the table of typical ones, otherwise `recorded`.
     Raises `MetropolisError` naming file, line and field.
     """
     path = Path(path)
@@ -92,7 +92,7 @@ def import_calls(path: str | Path, trace: Trace) -> Trace:
 
 
 def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(place, fields) of each call in the log."""
+    """Yield (place, fields) of each call in the log."""
     text = read_text(path)
     if not text.strip():
         raise MetropolisError(f"{path}: is empty; it should have one call a line")
@@ -136,7 +136,7 @@ def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 class _Log:
-    """Understands lines; knows the agents, and whether a length had to be taken from the table."""
+    """Parses lines; records whether a length was taken from the table of typical ones."""
 
     def __init__(self, agents: dict[str, int], steps: int) -> None:
         self.agents = agents
@@ -238,19 +238,19 @@ class _Log:
 
 @cache
 def typical_tokens() -> dict[str, tuple[int, int]]:
-    """Prompt and output tokens of GenAgent's functions: typical of its templates and memories."""
+    """Typical prompt and output tokens of GenAgent's functions, from its templates and memories."""
     text = files("metropolis.trace.importers").joinpath("typical_tokens.csv").read_text("utf-8")
     rows = csv.DictReader(text.splitlines())
     return {row["function"]: (int(row["prompt_tokens"]), int(row["output_tokens"])) for row in rows}
 
 
 def _value(fields: dict[str, Any], field: str) -> Any:
-    """The value under the first of the field's names that is there, or None."""
+    """The value under the first of the field's names that is present, or None."""
     return next((fields[name] for name in ALIASES[field] if fields.get(name) is not None), None)
 
 
 def _whole(value: Any) -> int | None:
-    """A whole number of at most 18 digits, as JSON or as CSV has it."""
+    """Parse a whole number of at most 18 digits from JSON or CSV; None if `value` is none."""
     if isinstance(value, str):
         found = _WHOLE.fullmatch(value.strip())
         return int(found[1]) if found else None
@@ -277,9 +277,9 @@ def _text(fields: dict[str, Any], field: str, place: str) -> str | None:
 
 
 def _columns(entries: list[_Entry]) -> Calls:
-    """Entries in order as columns, each attempt a call that waits for the attempt before."""
+    """The entries as columns; each attempt is a call that waits for the previous attempt."""
     parents: list[list[int]] = []
-    last_of: dict[tuple[int, int], list[int]] = {}  # of each agent-step's entries: the last attempt
+    last_of: dict[tuple[int, int], list[int]] = {}  # agent-step -> last attempt of each entry
     waiting: list[tuple[list[int], _Entry]] = []
     for entry in entries:
         last = last_of.setdefault((entry.step, entry.agent), [])

@@ -1,4 +1,4 @@
-"""Repair of recorded jumps: the agent walks what it was recorded to have leapt."""
+"""Repair of recorded jumps: the agent walks the distance instead."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from metropolis.types import MetropolisError
 
 
 def clamp(positions: Float32, meta: TraceMeta, path: object) -> tuple[Float32, int]:
-    """Positions without jumps, and how many agent-steps differ from the recording.
+    """Positions without jumps, and the number of agent-steps that differ from the recording.
 
-    `meta.metric` is how moves are measured. From a jump on the agent follows its recorded track
-    at `max_velocity`, leaving out loops, until it has caught up. Between tiles it walks
-    4-neighbour steps, round walls if there is a map; a track that is not on whole tiles is
-    pursued in a straight line.
+    `meta.metric` measures moves. After a jump the agent follows its recorded track at
+    `max_velocity`, without loops, until it has caught up. Between tiles it walks 4-neighbour steps,
+    around walls if there is a map; a track that is not on whole tiles is followed in a straight
+    line.
     """
     repaired = positions.copy()
     for agent in np.flatnonzero(jumps(positions, meta).any(axis=0)):
@@ -37,7 +37,7 @@ def _walk(track: Float32, velocity: int, map: GridMap | None, place: str) -> npt
     tiles = [(int(x), int(y)) for x, y in track]
     at = tiles[0]
     ahead: list[Tile] = []  # recorded tiles the agent still has to reach
-    leg: Iterator[Tile] = iter(())  # the way to the first of them
+    leg: Iterator[Tile] = iter(())  # the path to the first of them
     walked = [at]
     for step, recorded in enumerate(tiles[1:], 1):
         if recorded in ahead:
@@ -60,7 +60,7 @@ def _walk(track: Float32, velocity: int, map: GridMap | None, place: str) -> npt
 
 
 def _way(start: Tile, goal: Tile, map: GridMap | None, place: str) -> Iterator[Tile]:
-    """4-neighbour tiles after `start`, up to `goal`; without a map first along x, then along y."""
+    """4-neighbour tiles from `start` (exclusive) to `goal`; without a map along x, then along y."""
     if map is None:
         (x, y), (to_x, to_y) = start, goal
         along_x = range(x, to_x, 1 if to_x > x else -1)[1:]
@@ -69,7 +69,7 @@ def _way(start: Tile, goal: Tile, map: GridMap | None, place: str) -> Iterator[T
     walk = map.walk(start, goal)
     if walk is None:
         raise MetropolisError(
-            f"{place}: no way leads from {start} to {goal} on the map, so the jump cannot be"
+            f"{place}: there is no path from {start} to {goal} on the map, so the jump cannot be"
             " clamped; the map should be the one of the recording"
         )
     return iter(walk)

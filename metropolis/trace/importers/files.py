@@ -1,4 +1,4 @@
-"""Text and JSON files, plain or gzipped, with one clear sentence for what cannot be read."""
+"""Reading of text and JSON files, plain or gzipped, with one clear sentence per error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from metropolis.types import MetropolisError
 
 
 def read_text(path: Path) -> str:
-    """The UTF-8 text of `path`, unpacked if it is gzip."""
+    """The UTF-8 text of `path`, decompressed if it is gzip."""
     try:
         content = path.read_bytes()
         if content[:2] == b"\x1f\x8b":
@@ -35,11 +35,11 @@ def read_text(path: Path) -> str:
 
 
 def keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; of a key that is there twice, Python would keep the last."""
+    """A JSON object; raises ValueError on a duplicate key, of which Python keeps the last."""
     content = dict(pairs)
     if len(content) < len(pairs):
         twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
-        raise ValueError(f"the key {brief(twice)} is there twice in one object")
+        raise ValueError(f"the key {brief(twice)} occurs twice in one object")
     return content
 
 
@@ -49,10 +49,10 @@ def read_json(path: Path) -> Any:
         return json.loads(read_text(path), object_pairs_hook=keys_once)
     except json.JSONDecodeError as error:
         raise MetropolisError(
-            f"{path}, line {error.lineno}, column {error.colno}: is broken off or not JSON"
+            f"{path}, line {error.lineno}, column {error.colno}: is truncated or not JSON"
             f" ({error.msg}); it should be one complete JSON value"
         ) from None
     except (ValueError, RecursionError) as error:
         raise MetropolisError(
-            f"{path}: is not JSON that can be read ({error}); it should be one JSON value"
+            f"{path}: is not readable JSON ({error}); it should be one JSON value"
         ) from None

@@ -1,9 +1,9 @@
-"""Runs of the Generative Agents project (Park et al. 2023) as it stores them.
+"""Stored runs of the Generative Agents project (Park et al. 2023).
 
-Its server moves the agents of step N to the tiles in movement/N.json; the front end then shows
-them and writes environment/N+1.json. So environment/N is where everybody stands when step N
-begins, which is what a trace holds, and movement/N where everybody stands when step N + 1 begins.
-`master_movement.json` is movement/ in one file, leaving out agents to whom nothing happened.
+Its server moves the agents at step N to the tiles in movement/N.json; the front end then shows
+them and writes environment/N+1.json. So environment/N holds the positions at the beginning of step
+N, as a trace does, and movement/N those at the beginning of step N + 1. `master_movement.json` is
+movement/ in one file, without agents whose state did not change.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from metropolis.trace.validate import brief
 from metropolis.types import MetropolisError
 
 VELOCITY = 1.0
-"""Tiles an agent walks in a step."""
+"""Tiles that an agent walks in a step."""
 _DATE = "%B %d, %Y"
 _CLOCK = "%B %d, %Y, %H:%M:%S"
 _STEP = re.compile("[0-9]{1,9}")
@@ -41,16 +41,18 @@ def is_master(content: Any) -> bool:
 
 
 def read_master(content: dict[str, Any], path: Path) -> Recording:
-    """`master_movement.json`; an agent that is left out at a step stays where it was.
+    """Read `master_movement.json`; an agent that is missing at a step has not moved.
 
-    Nobody knows where the agents stood when step 0 began: they are taken not to have moved in it.
+    The positions at the beginning of step 0 are unknown: agents are assumed not to move in it.
     """
     moves_of: dict[int, Any] = {}
     for key, moves in content.items():
         if not _STEP.fullmatch(key):
-            raise MetropolisError(f"{path}: {brief(key)} is no step; it should be a whole number")
+            raise MetropolisError(
+                f"{path}: {brief(key)} is not a step; it should be a whole number"
+            )
         if int(key) in moves_of:
-            raise MetropolisError(f"{path}: step {int(key)} is there twice; it should be once")
+            raise MetropolisError(f"{path}: step {int(key)} occurs twice; it should occur once")
         moves_of[int(key)] = moves
     where: _Tiles = {}
     ends = []
@@ -72,16 +74,16 @@ def read_master(content: dict[str, Any], path: Path) -> Recording:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether this is a simulation's folder, or the movement/ or environment/ folder of one."""
+    """Whether `path` is a simulation's folder, or the movement/ or environment/ folder of one."""
     _, moves, stands = _steps_in(path)
     return bool(moves or stands)
 
 
 def read_folder(path: Path) -> Recording:
-    """A folder with environment/N.json, movement/N.json or both.
+    """Read a folder with environment/N.json, movement/N.json or both.
 
-    environment/ is used where it reaches at least as far; without its 0.json nobody knows
-    where the agents stood when step 0 began: they are taken not to have moved in it.
+    environment/ is used if it has at least as many steps. Without its 0.json the positions at the
+    beginning of step 0 are unknown: agents are assumed not to move in it.
     """
     root, moves, stands = _steps_in(path)
     meta = root / "reverie" / "meta.json"
@@ -98,7 +100,7 @@ def read_folder(path: Path) -> Recording:
 def _steps_in(path: Path) -> tuple[Path, dict[int, Path], dict[int, Path]]:
     """A simulation's folder and the step files in its movement/ and environment/.
 
-    If `path` is one of the two, only that one counts.
+    If `path` is one of the two, the other one is ignored.
     """
     alone = path.name if path.name in ("movement", "environment") and _numbered(path) else None
     root = path.parent if alone else path
@@ -116,7 +118,7 @@ def _numbered(folder: Path) -> dict[int, Path]:
             if file.suffix == ".json" and _STEP.fullmatch(file.stem):
                 if other := files.get(int(file.stem)):
                     raise MetropolisError(
-                        f"{file}: is the same step as {other.name}; it should be there once"
+                        f"{file}: is the same step as {other.name}; each step should have one file"
                     )
                 files[int(file.stem)] = file
         return files
@@ -176,7 +178,7 @@ def _environment(content: Any, path: Path) -> _Tiles:
 
 
 def _movements(content: Any, path: Path) -> _Tiles:
-    # The project's own key for the agents of a step.
+    # The project's key for the agents of a step.
     agents = content.get("persona")
     if not isinstance(agents, dict):
         raise MetropolisError(f"{path}: 'persona' should be an object with every agent's movement")
@@ -221,10 +223,10 @@ def _recording(tiles: list[_Tiles], meta: Path, root: Path) -> Recording:
 
 
 def _meta(path: Path, steps: int) -> tuple[datetime | None, float | None]:
-    """Start and step length from a run's meta.json, if it has one.
+    """Start and step length from a run's meta.json, if it exists.
 
-    `sec_per_step` there is what the last session was started with (1800 in a published run of
-    10 s steps); where it contradicts the clock beside it, the clock is divided by the steps.
+    Its `sec_per_step` is that of the last session (1800 in a published run of 10 s steps). If it
+    contradicts the clock in the file, the elapsed time is divided by the number of steps.
     """
     if not path.exists():
         return None, None
@@ -239,7 +241,7 @@ def _meta(path: Path, steps: int) -> tuple[datetime | None, float | None]:
             step_s = max(1.0, float(np.rint(passed_s / steps)))
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise MetropolisError(
-            f"{path}: cannot be understood ({brief(error)}); it should have start_date"
+            f"{path}: cannot be parsed ({brief(error)}); it should have start_date"
             " (February 13, 2023), curr_time (February 13, 2023, 00:01:00), sec_per_step and step"
         ) from None
     return start, step_s

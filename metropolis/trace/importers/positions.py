@@ -19,7 +19,7 @@ from metropolis.types import MetropolisError
 
 
 def is_tracks(content: Any) -> bool:
-    """Whether this is {name: [[x, y], ...]}, plain or under `positions`."""
+    """Whether `content` is {name: [[x, y], ...]}, plain or under `positions`."""
     if not isinstance(content, dict):
         return False
     tracks = content.get("positions", content)
@@ -31,7 +31,7 @@ def is_tracks(content: Any) -> bool:
 
 
 def read_tracks(content: dict[str, Any], path: Path) -> Recording:
-    """{name: [[x, y], ...]}; wrapped, `positions` stands beside perception_radius and the like."""
+    """Read {name: [[x, y], ...]}, or {positions: ..., perception_radius: ..., ...}."""
     wrapped = content if "positions" in content else {}
     tracks = content["positions"] if wrapped else content
 
@@ -53,12 +53,12 @@ def read_tracks(content: dict[str, Any], path: Path) -> Recording:
 
 
 def is_columns(content: Any) -> bool:
-    """Whether this is {agents: [name, ...], x: [[...], ...], y: [[...], ...]}."""
+    """Whether `content` is {agents: [name, ...], x: [[...], ...], y: [[...], ...]}."""
     return isinstance(content, dict) and "agents" in content and ("x" in content or "y" in content)
 
 
 def read_columns(content: dict[str, Any], path: Path) -> Recording:
-    """GenAgent runs repacked: agent a is at x[a][t], y[a][t] when step t begins."""
+    """Read repacked GenAgent runs: agent a is at x[a][t], y[a][t] at the beginning of step t."""
     agents = content["agents"]
     named = isinstance(agents, list) and all(isinstance(name, str) for name in agents)
     if not named or not agents or len(set(agents)) < len(agents):
@@ -73,7 +73,7 @@ def read_columns(content: dict[str, Any], path: Path) -> Recording:
         axes.append(parse_tracks(dict(zip(agents, tracks, strict=True)), f"{path}, {axis}", 1))
     if axes[0].shape != axes[1].shape:
         raise MetropolisError(
-            f"{path}: x has {len(axes[0])} steps and y {len(axes[1])}; they should have as many"
+            f"{path}: x has {len(axes[0])} steps and y {len(axes[1])}; they should be equal"
         )
     hyper = content.get("hyper")
     radius = hyper.get("vision_r") if isinstance(hyper, dict) else None
@@ -92,7 +92,7 @@ def read_columns(content: dict[str, Any], path: Path) -> Recording:
 
 
 def stem(path: Path) -> str:
-    """The file's name without .json.gz and the like."""
+    """The file's name up to its first dot."""
     return path.name.split(".")[0]
 
 
@@ -119,7 +119,7 @@ def _conversations(entries: Any, agents: list[str], path: Path) -> tuple[Convers
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise MetropolisError(
-                f"{path}, conversation {i}: cannot be understood ({brief(error)}); it should have"
+                f"{path}, conversation {i}: cannot be parsed ({brief(error)}); it should have"
                 " start, end, n_utterances, and an initiator and participants among the agents"
             ) from None
     return tuple(conversations)

@@ -1,4 +1,4 @@
-"""What every movement format is read into, and the rows of numbers they have in common."""
+"""The common form of all movement formats, and shared parsers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from metropolis.trace.validate import brief
 from metropolis.types import MetropolisError
 
 MIDNIGHT = datetime(2023, 2, 13)
-"""When a recording starts that does not say; the day GenAgent's runs start."""
+"""The default start of a recording: the day on which GenAgent's runs start."""
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """Agents (indices) talk from the step in which the dialogue is made up to `end`, exclusive."""
+    """A conversation of agents (indices) from the step of the dialogue to `end` (exclusive)."""
 
     start: int
     end: int
@@ -29,9 +29,9 @@ class Conversation:
 
 @dataclass(frozen=True)
 class Recording:
-    """Movement as a file holds it, before radius, velocity and map are settled.
+    """The content of a movement file, before radius, velocity and map are determined.
 
-    `positions` is (steps, agents, 2). What the file does not say is None.
+    `positions` is (steps, agents, 2). Values that the file does not give are None.
     """
 
     agents: tuple[str, ...]
@@ -43,13 +43,13 @@ class Recording:
     step_s: float | None = None
     start: datetime | None = None
     movement_metric: str | None = None
-    """How moves are measured where that is not how perception is: GenAgent's agents walk to
+    """The metric of moves, if it differs from that of perception: GenAgent's agents walk to
     4-neighbours but perceive a square."""
     conversations: tuple[Conversation, ...] = ()
 
 
 def parse_start(text: object, place: str) -> datetime:
-    """A date and time, or a time of day such as 06:30."""
+    """Parse a date and time, or a time of day such as 06:30."""
     try:
         try:
             return datetime.combine(MIDNIGHT, time.fromisoformat(str(text)))
@@ -63,14 +63,14 @@ def parse_start(text: object, place: str) -> datetime:
 
 
 def parse_number(value: object, place: str) -> float:
-    """A number as JSON holds it."""
+    """Parse a JSON number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e15:
         raise MetropolisError(f"{place} is {brief(value)}; it should be a number")
     return float(value)
 
 
 def parse_tracks(tracks: dict[str, Any], place: str, width: int) -> npt.NDArray[np.float64]:
-    """(steps, agents, width) from one equally long list per agent; width 1: plain numbers."""
+    """(steps, agents, width) from one list per agent, all equally long; width 1: plain numbers."""
     for name, track in tracks.items():
         if not isinstance(track, list):
             raise MetropolisError(
@@ -84,7 +84,7 @@ def parse_tracks(tracks: dict[str, Any], place: str, width: int) -> npt.NDArray[
         if length != steps:
             raise MetropolisError(
                 f"{place}, agent {brief(name)}: has {length} steps while others have {steps}, so"
-                f" step {length} is missing; every agent should have as many"
+                f" step {length} is missing; every agent should have the same number"
             )
     right = "a pair [x, y] of numbers" if width > 1 else "a number"
     for name, track in tracks.items():
