@@ -1,4 +1,4 @@
-"""Generate an hour of a small society and ask what out-of-order execution would buy.
+"""Generate an hour of a small society and measure the gain of out-of-order execution.
 
 Run it from anywhere: python examples/compare_modes.py
 """

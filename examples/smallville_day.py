@@ -1,4 +1,4 @@
-"""A day of SmallVille from midnight on, beside the day of the original that the paper traced.
+"""A day of SmallVille from midnight, compared with the day of the original traced by the paper.
 
 Run it from anywhere: python examples/smallville_day.py [HOURS [SEED]]. A whole day takes a minute.
 """
@@ -32,7 +32,7 @@ with progress_bar(steps, "steps") as (advance, _):
         advance(1)
 run = simulation.result()
 
-# Who is within 4 tiles of whom, oneself included, at every third step.
+# The number of pairs within 4 tiles, each agent with itself included, at every third step.
 at = run.trace.positions[::3]
 near = sum(int((abs(now[:, None] - now).max(axis=2) <= 4).sum()) for now in at)
 active = len({*zip(run.trace.calls.step.tolist(), run.trace.calls.agent.tolist(), strict=True)})

@@ -1,4 +1,4 @@
-"""What if nobody had thought of a lantern festival? A counterfactual on SmallVille, offline.
+"""What if there were no idea of a lantern festival? A counterfactual on SmallVille, offline.
 
 Run it from anywhere: python examples/what_if.py
 """
@@ -10,19 +10,19 @@ from metropolis import Client, Moment, Simulation, fork, make_scenario
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.runtime.comparison import compare
 
-STEPS, AT = 900, 720  # from 6 o'clock to half past 8; what differs, differs from 8 o'clock on
+STEPS, AT = 900, 720  # from 6:00 to 8:30; the histories differ from 8:00
 FOLDER = Path(mkdtemp())
 AS_IT_WAS, WHAT_IF = FOLDER / "as_it_was", FOLDER / "without_festival"
 
 
 def forget_the_festival(moment: Moment) -> None:
-    """Ines Duarte, whose idea it is, wakes up without it."""
+    """Remove the festival from the memory of Ines Duarte, whose idea it is."""
     memory = moment.agents["Ines Duarte"].memory
     memory.nodes = [node for node in memory.nodes if "festival" not in node.text]
 
 
 def live(out: Path, resume: bool = False) -> list[str]:
-    """Run to the end; returns what was talked about since AT, and how many answers were bought."""
+    """Run to the end; prints the number of answers bought, returns the conversations since AT."""
     town = make_scenario("smallville")
     llm = Client(Scripted(town.author))
     talks = []

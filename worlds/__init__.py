@@ -1,1 +1,1 @@
-"""Worlds that come with the package; they use only its public interface."""
+"""Bundled worlds; they use only the package's public interface."""

@@ -1,4 +1,4 @@
-"""A policy and a dispatcher of one's own: this file, and their names in pyproject.toml.
+"""A custom policy and dispatcher: this file, and their names in pyproject.toml.
 
 `pip install ./examples/own_policy`, then
 `metropolis replay TRACE --policy short-prompts:patience_s=5 --dispatcher by-function`
@@ -21,14 +21,14 @@ class ShortPrompts(Policy):
         self._patience_s = patience_s
 
     def rank(self, request: QueuedRequest) -> int:
-        """Smaller goes first; what counts is the difference to others'."""
+        """Requests with smaller ranks run first; only differences between ranks matter."""
         return int(request.prompt_tokens + 1000 * request.arrived_s / self._patience_s)
 
 
 class ByFunction(Dispatcher):
-    """All requests of a function to the same instance, where its instructions are cached."""
+    """Sends all requests of a function to one instance, which caches its instructions."""
 
     def place(self, request: QueuedRequest, now_s: float) -> int | None:  # noqa: ARG002
-        """The instance of its function, or another as long as that is closed."""
+        """The instance of the function, or another one while that is closed."""
         taking = [one for one in range(self.fleet.instances) if one not in self.closed]
         return taking[crc32(request.function.encode()) % len(taking)] if taking else None

@@ -34,7 +34,8 @@ LIMIT = 1e6
 SLACK = 1e-4
 """Positions are float32: a move may exceed the velocity by this absolute amount."""
 ROUNDING = 2.0**-22
-"""Relative tolerance of moves far from the origin: two coordinates at two ends, half a unit each."""
+"""The same relative to the coordinates, far from the origin: half a unit for each of two at both
+ends."""
 
 
 def place_in(path: object, agents: tuple[str, ...]) -> Place:
@@ -137,8 +138,8 @@ def _validate_nodes(positions: Float32, meta: TraceMeta, place: Place) -> None:
     node = (x >= 0) & (x < len(meta.graph)) & (x == np.floor(x)) & (y == 0)
     if (bad := _first(~node)) is not None:
         raise MetropolisError(
-            f"{place(*bad)}: x, y = {_at(positions[bad])} is not a node; it should be a whole number,"
-            f" 0 to {len(meta.graph) - 1}, and 0"
+            f"{place(*bad)}: x, y = {_at(positions[bad])} is not a node; it should be a whole"
+            f" number, 0 to {len(meta.graph) - 1}, and 0"
         )
 
 

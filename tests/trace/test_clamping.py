@@ -73,7 +73,7 @@ def test_clamping_goes_round_walls(tmp_path: Path) -> None:
     assert [4.0 in tile for tile in positions.tolist()].index(True) == 4
     assert positions[-2].tolist() == positions[-1].tolist() == [3, 0]
     map.walls[4, 2] = True
-    with pytest.raises(MetropolisError, match=r"'Ada', step 1: no way leads from \(1, 0\)"):
+    with pytest.raises(MetropolisError, match=r"'Ada', step 1: there is no path from \(1, 0\)"):
         import_movement(path, map=map, velocity=1, jumps="clamp")
 
 

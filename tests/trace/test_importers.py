@@ -134,7 +134,7 @@ def forget(name: str, key: str = "") -> Callable[[Path], None]:
 
 ADA = "Agent 0"
 DAMAGE: dict[str, tuple[Writer, list[str]]] = {
-    "truncated tracks": (cut_file(recordings.tracks), ["day.json, line 1", "broken off"]),
+    "truncated tracks": (cut_file(recordings.tracks), ["day.json, line 1", "truncated"]),
     "truncated gzip": (cut_file(recordings.wrapped_tracks), ["damaged gzip"]),
     "ragged tracks": (
         edited(recordings.tracks, lambda c: c[ADA].pop()),
@@ -166,7 +166,7 @@ DAMAGE: dict[str, tuple[Writer, list[str]]] = {
     ),
     "agent twice": (
         lambda trace, folder: text(folder / "a.json", '{"Ada": [[0, 0]], "Ada": [[9, 9]]}'),
-        ["a.json", "the key 'Ada' is there twice"],
+        ["a.json", "the key 'Ada' occurs twice"],
     ),
     "huge position": (
         edited(recordings.tracks, lambda c: c[ADA].__setitem__(3, [1e300, 1])),
@@ -232,10 +232,10 @@ DAMAGE: dict[str, tuple[Writer, list[str]]] = {
         ["step 6 is missing"],
     ),
     "master with a step twice": (
-        edited(recordings.master, lambda c: c.update({"02": {}})), ["step 2 is there twice"]
+        edited(recordings.master, lambda c: c.update({"02": {}})), ["step 2 occurs twice"]
     ),
     "master with a step that is none": (
-        edited(recordings.master, lambda c: c.update({"-1": {}})), ["'-1' is no step"]
+        edited(recordings.master, lambda c: c.update({"-1": {}})), ["'-1' is not a step"]
     ),
     "master without agents": (
         lambda trace, folder: dump(folder / "a.json", {"0": {}}), ["names no agents"]
@@ -264,7 +264,7 @@ DAMAGE: dict[str, tuple[Writer, list[str]]] = {
     ),
     "environment file cut": (
         damaged_step(recordings.environment, "environment/3.json", cut),
-        ["environment/3.json, line 1", "broken off"],
+        ["environment/3.json, line 1", "truncated"],
     ),
     "environment file of another kind": (
         damaged_step(recordings.environment, "environment/3.json", lambda p: dump(p, [1])),

@@ -69,9 +69,9 @@ GRAPH = META | {"metric": "hops", "graph": {"nodes": 12, "edges": [[3, 4], [5, 4
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"y": 1.0}, ["row 2", "(4, 1) is no node", "0 to 11, and 0"]),
-        ({"x": 3.5}, ["row 2", "(3.5, 0) is no node"]),
-        ({"x": 12.0}, ["row 2", "(12, 0) is no node"]),
+        ({"y": 1.0}, ["row 2", "(4, 1) is not a node", "0 to 11, and 0"]),
+        ({"x": 3.5}, ["row 2", "(3.5, 0) is not a node"]),
+        ({"x": 12.0}, ["row 2", "(12, 0) is not a node"]),
         ({"x": 5.0}, ["row 2", "jumps from (3, 0) to (5, 0)", "a hops distance of 2", "1"]),
         ({"x": 9.0}, ["row 2", "jumps from (3, 0) to (9, 0)", "a hops distance of inf"]),
     ],

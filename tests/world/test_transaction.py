@@ -144,8 +144,7 @@ def test_refusals(state: State) -> None:
         "adds an agent; all agents exist from step 0", MetropolisError, ann.add, "agent", (0, 0)
     )
     refused(
-        "reads the entity 'ghost', and no entity of that name is within the perception "
-        "radius 4",
+        "reads the entity 'ghost', and no entity of that name is within the perception radius 4",
         CausalityError,
         ann.write,
         "ghost",

@@ -1,4 +1,4 @@
-"""LargeVille: towns like SmallVille side by side, for 25 to 1000 and more agents."""
+"""LargeVille: several SmallVille towns side by side, for 25 to 1000 and more agents."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ AGENTS = 100
 
 
 def make(*, agents: int | None = None, seed: int = 0) -> Scenario:
-    """As many towns as `agents` need; None: 100 agents in four towns.
+    """Make as many towns as `agents` need; None: 100 agents in four towns.
 
-    Town k is Alderbrook with other people in it, k maps further east. Raises MetropolisError when
-    there should be nobody.
+    Town k is Alderbrook with other residents, k map widths further east. Raises MetropolisError
+    when `agents` is less than 1.
     """
     count = AGENTS if agents is None else agents
     if count < 1:
-        raise MetropolisError(f"largeville was asked for {count} residents; it needs one at least")
+        raise MetropolisError(f"largeville cannot have {count} residents; it needs at least one")
     first = town_profiles()
     town = alderbrook().map
     towns = renamings(first, -(-count // len(first)), seed)
@@ -44,7 +44,7 @@ def make(*, agents: int | None = None, seed: int = 0) -> Scenario:
 
 
 class LargeVille(SmallVille):
-    """Several towns; nobody walks from one to the next."""
+    """Several towns; residents do not walk from one to another."""
 
     name = "largeville"
 
@@ -54,7 +54,7 @@ class LargeVille(SmallVille):
 
 
 class _Author:
-    """SmallVille's author, who knows the people of each town by their own names."""
+    """SmallVille's author, with the names of the residents of each town."""
 
     def __init__(self, towns: list[Renaming], size: int) -> None:
         self._towns, self._size = towns, size

@@ -1,4 +1,4 @@
-"""The people of further towns: those of the first, under other names."""
+"""The residents of further towns: those of the first, renamed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from metropolis.worlds.smallville.profile import Profile
 
 
 class Renaming:
-    """Names in texts, replaced: full names, and first names by themselves."""
+    """Replaces names in texts: full names, and first names alone."""
 
     def __init__(self, names: Mapping[str, str]) -> None:
-        """`names`: the full name in the first town -> the one here."""
+        """`names`: the full name in the first town -> the full name in this town."""
         self._new = dict(names)
         for old, new in names.items():
             self._new[old.split()[0]] = new.split()[0]
@@ -26,11 +26,11 @@ class Renaming:
         self._old = re.compile(rf"\b(?:{'|'.join(map(re.escape, longest_first))})\b")
 
     def text(self, text: str) -> str:
-        """`text` with the names of this town."""
+        """`text` with this town's names."""
         return self._old.sub(lambda found: self._new[found[0]], text) if self._new else text
 
     def profile(self, profile: Profile, left: int) -> Profile:
-        """Somebody of the first town, here, `left` tiles further east."""
+        """`profile` of the first town, renamed and moved `left` tiles east."""
         changed = {
             field.name: self._renamed(getattr(profile, field.name)) for field in fields(profile)
         }
@@ -48,9 +48,9 @@ class Renaming:
 
 
 def renamings(first: Sequence[Profile], towns: int, seed: int) -> list[Renaming]:
-    """One for each town, the first of which keeps its names; no two people have the same.
+    """One renaming per town, with unique names; the first town keeps its names.
 
-    Raises MetropolisError when there are not names enough.
+    Raises MetropolisError when there are not enough names.
     """
     lists = tomllib.loads((files(__package__) / "names.toml").read_text("utf-8"))
     taken: set[str] = set()
@@ -74,6 +74,6 @@ def _full_name(given: str, surnames: list[str], taken: set[str], random: Random)
             taken.add(name)
             return name
     raise MetropolisError(
-        f"there are no more names for somebody called {given}; largeville has names for about "
+        f"there are no more surnames for {given}; largeville has names for about "
         f"{len(surnames) * 2} towns"
     )

@@ -1,4 +1,4 @@
-"""SmallVille: a town of 25 generative agents, in the manner of Park et al. 2023."""
+"""SmallVille: a town of 25 generative agents, after Park et al. 2023."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def town_profiles() -> list[Profile]:
 
 
 def make(*, agents: int | None = None, seed: int = 0) -> Scenario:  # noqa: ARG001
-    """Alderbrook with its first `agents` residents; None: with all 25.
+    """Alderbrook with its first `agents` residents; None: all 25.
 
-    The seed matters to the run only. Raises MetropolisError when the town has not as many.
+    The seed affects only the run. Raises MetropolisError when the town has fewer residents.
     """
     return populate(alderbrook().map, town_profiles(), agents, "smallville")

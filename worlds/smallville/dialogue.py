@@ -1,7 +1,7 @@
 """A conversation: a joint action of two residents, held turn by turn within one step.
 
-Both learn in their next step what was said (an event that carries every line), and are occupied for
-as long as it takes to say it. Nobody writes into another's memory.
+Both perceive it in their next step (an event with every line), and are occupied for the time that
+speaking the lines takes. No agent writes into another's memory.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from metropolis.world.transaction import Member, Transaction
 CONVERSATION = "conversation"
 UTTERANCES_MAX = 16
 LETTERS_PER_MINUTE = 240
-"""Thirty words: how long Park et al.'s agents take for a conversation."""
+"""Thirty words, which gives the length of conversations in Park et al."""
 LINE_LETTERS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What somebody said."""
+    """One line of a speaker."""
 
     speaker: str
     text: str
@@ -31,7 +31,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """Asked of the one who is addressed: will you talk? The answer is True, or anything else."""
+    """A question to the invited resident: will you talk? Only the answer True accepts."""
 
     partner: str
     partner_doing: str
@@ -39,7 +39,7 @@ class Invitation:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Asked of the speaker: what do you say? The answer is an `Utterance`."""
+    """A question to the next speaker: what do you say? The answer is an `Utterance`."""
 
     partner: str
     partner_doing: str
@@ -48,7 +48,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Utterance:
-    """One turn's words, and whether they end the conversation."""
+    """The text of a turn, and whether it ends the conversation."""
 
     text: str
     ends: bool
@@ -56,14 +56,14 @@ class Utterance:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Asked of the one who began: what was it about? The answer is a text."""
+    """A question to the initiator: what was it about? The answer is a text."""
 
     partner: str
     lines: tuple[Line, ...]
 
 
 async def pairs_of(cluster: Transaction, members: Sequence[Member]) -> list[tuple[Member, Member]]:
-    """Who talks with whom: invitations in the order given, as far as both are free and willing."""
+    """The pairs that talk: invitations in order of `members`, if both are free and willing."""
     taken: set[str] = set()
     pairs = []
     for member in members:
@@ -83,7 +83,7 @@ async def pairs_of(cluster: Transaction, members: Sequence[Member]) -> list[tupl
 
 
 async def converse(pairs: Sequence[tuple[Member, Member]], step_s: float) -> set[str]:
-    """Hold the conversations of `pairs`, all at once; returns the names of those who talk."""
+    """Hold the conversations of `pairs` concurrently; returns the names of those who talk."""
     held = await asyncio.gather(*(_hold(first, second, step_s) for first, second in pairs))
     return {
         member.name for pair, talked in zip(pairs, held, strict=True) if talked for member in pair
@@ -133,6 +133,6 @@ def _write(first: Member, second: Member, lines: Sequence[Line], about: str, unt
 
 
 def _steps(lines: Sequence[Line], step_s: float) -> int:
-    """How long it takes to say the lines; at least a step."""
+    """Duration of the lines in steps, at least 1."""
     letters = sum(len(line.text) for line in lines)
     return max(1, ceil(letters / LETTERS_PER_MINUTE * 60 / step_s))

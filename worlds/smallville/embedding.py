@@ -1,4 +1,4 @@
-"""Embeddings: how near two texts are in meaning, as the cosine of two vectors."""
+"""Embeddings of texts; the cosine of two vectors measures their similarity."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 Vector = npt.NDArray[np.float32]
 Embedder = Callable[[str], Vector]
-"""Text -> a vector of unit length, or of zeros for a text without words; always the same one."""
+"""Text -> a unit vector, or zeros for a text without words; deterministic."""
 
 DIMENSIONS = 256
 STEM_LETTERS = 5
@@ -30,7 +30,7 @@ _COMMON = frozenset(
 
 @lru_cache(maxsize=65536)
 def _places(word: str) -> tuple[int, int]:
-    """Where a word and its stem count."""
+    """The indices of a word and its stem in a vector."""
     return crc32(word.encode()) % DIMENSIONS, crc32(word[:STEM_LETTERS].encode()) % DIMENSIONS
 
 
@@ -38,7 +38,7 @@ def _places(word: str) -> tuple[int, int]:
 def hashed_words(text: str) -> Vector:
     """A bag of words and stems, hashed to 256 numbers (Weinberger et al. 2009): offline and fast.
 
-    Texts are near that share words, or words that begin alike. The vector is read-only.
+    Texts that share words or beginnings of words are similar. The vector is read-only.
     """
     words = [word for word in _WORD.findall(text.lower()) if word not in _COMMON]
     vector = np.zeros(DIMENSIONS, np.float32)

@@ -1,4 +1,4 @@
-"""A town of one's own as a folder: `town.json`, its map, and `residents.toml`, its people."""
+"""A custom town as a folder: `town.json`, its map, and `residents.toml`, its residents."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STEPS = 7 * 360
 
 
 class _Town(msgspec.Struct, forbid_unknown_fields=True):
-    """`walls` draws a wall as #; `arenas` and `objects` are indices into their names, by rows."""
+    """`walls` marks walls with #; `arenas` and `objects` are rows of indices into their names."""
 
     format: Literal["metropolis-town"]
     version: Literal[1]
@@ -39,7 +39,7 @@ class _Town(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def make_from(folder: Path, *, agents: int | None = None, seed: int = 0) -> Scenario:  # noqa: ARG001
-    """The town in `folder` with its first `agents` residents; None: with all.
+    """The town in `folder` with its first `agents` residents; None: all.
 
     Raises MetropolisError naming the file and what is wrong with it.
     """
@@ -52,12 +52,12 @@ def make_from(folder: Path, *, agents: int | None = None, seed: int = 0) -> Scen
 def populate(
     grid: GridMap, profiles: Sequence[Profile], agents: int | None, whose: str
 ) -> Scenario:
-    """A scenario of one town; `whose` is what the error calls it when it is too small."""
+    """A scenario of one town; `whose` names it in the error when it is too small."""
     count = len(profiles) if agents is None else agents
     if not 1 <= count <= len(profiles):
         raise MetropolisError(
-            f"{whose} has {len(profiles)} residents, and {count} were asked for; "
-            "largeville has as many towns as it takes"
+            f"{whose} has {len(profiles)} residents, not {count}; "
+            "largeville adds towns for more residents"
         )
     chosen = profiles[:count]
     atlas, world = Atlas(grid), SmallVille(grid, chosen)
@@ -66,7 +66,7 @@ def populate(
 
 
 def write_town(folder: Path, grid: GridMap, profiles: Sequence[Profile]) -> None:
-    """Write both files into `folder`, which is made if need be."""
+    """Write both files into `folder`, which is created if necessary."""
     folder.mkdir(parents=True, exist_ok=True)
     town = _Town(
         "metropolis-town",
@@ -114,13 +114,13 @@ def _check_bed(grid: GridMap, profile: Profile, path: Path) -> None:
     inside = 0 <= x < grid.width and 0 <= y < grid.height
     if not inside or grid.walls[y, x]:
         raise MetropolisError(
-            f"{path}: {profile.name} is at ({x}, {y}), where nobody can stand; it should be a free "
+            f"{path}: {profile.name} is at ({x}, {y}), which is not free; it should be a free "
             f"tile of the map, which is {grid.width} x {grid.height}"
         )
 
 
 def _table(fields: Mapping[str, Any]) -> str:
-    """A resident as TOML; a table within comes last."""
+    """A resident as TOML; nested tables come last."""
     inner = {key: value for key, value in fields.items() if isinstance(value, Mapping)}
     lines = ["[[resident]]"]
     lines += [f"{key} = {_value(value)}" for key, value in fields.items() if key not in inner]
@@ -131,5 +131,5 @@ def _table(fields: Mapping[str, Any]) -> str:
 
 
 def _value(value: Any) -> str:
-    """JSON's texts, numbers and lists are TOML's."""
+    """A value as TOML, whose texts, numbers and lists equal JSON's."""
     return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")

@@ -1,4 +1,4 @@
-"""What residents know of their town by heart: its places, and the shortest way to each of them."""
+"""Residents' constant knowledge of their town: its places, and the shortest path to each."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _FAR = np.iinfo(np.int16).max
 
 
 class Atlas:
-    """A town's map as its residents use it; tiles are the world's, `left` tiles east of the map's.
+    """A town's map for its residents; tiles are the world's, `left` tiles east of the map's.
 
-    Distances to a tile are measured when somebody first walks there, and kept.
+    Distances to a tile are computed on first use and cached.
     """
 
     def __init__(self, grid: GridMap, left: int = 0) -> None:
@@ -33,7 +33,7 @@ class Atlas:
 
     @cached_property
     def places(self) -> Mapping[str, Mapping[str, Mapping[str, tuple[Tile, ...]]]]:
-        """Sector -> arena -> object -> the tiles it stands on, west to east."""
+        """Sector -> arena -> object -> its tiles, west to east."""
         found: dict[str, dict[str, dict[str, list[Tile]]]] = {}
         grid = self.grid
         for y, x in np.argwhere((grid.arenas > 0) & (grid.objects > 0) & ~grid.walls).tolist():
@@ -50,17 +50,17 @@ class Atlas:
         }
 
     def arena(self, tile: Tile) -> str:
-        """The arena of a tile, as `sector: arena`; empty outside of any."""
+        """The arena of a tile, as `sector: arena`; empty outside of all arenas."""
         name: str = self.grid.arena_names[self.grid.arenas[tile[1], tile[0] - self.left]]
         return name
 
     def steps(self, here: Tile, there: Tile) -> int | None:
-        """How many steps the shortest walk takes; None: there is no way."""
+        """The length of the shortest walk in steps; None: there is no path."""
         far = self._field(there)[here[1] + 1][here[0] - self.left + 1]
         return None if far == _FAR else far
 
     def toward(self, here: Tile, there: Tile) -> str:
-        """The first move of a shortest walk; ties fall the same way every time."""
+        """The first move of a shortest walk; ties are broken deterministically."""
         if here == there:
             return "stay"
         field, x, y = self._field(there), here[0] - self.left + 1, here[1] + 1
@@ -71,7 +71,7 @@ class Atlas:
         return found
 
     def _field(self, goal: Tile) -> list[list[int]]:
-        """Steps to `goal` from every tile; a rim of walls is added on all sides."""
+        """Steps to `goal` from every tile; the array has a border of walls."""
         if goal not in self._fields:
             self._fields[goal] = self._measure(goal).tolist()
         return self._fields[goal]

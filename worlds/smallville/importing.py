@@ -1,8 +1,8 @@
-"""`metropolis world import-genagent`: a town of the Generative Agents project, to run here.
+"""`metropolis world import-genagent`: import a town of the Generative Agents project.
 
 A checkout of that project (Park et al. 2023) has the map under
-``environment/frontend_server/static_dirs/assets/the_ville/matrix``, what people know of each other
-in ``agent_history_init_n25.csv`` beside it, and a simulation's people and start tiles under
+``environment/frontend_server/static_dirs/assets/the_ville/matrix``, the agents' initial memories in
+``agent_history_init_n25.csv`` beside it, and a simulation's agents and start tiles under
 ``environment/frontend_server/storage/SIMULATION``.
 """
 
@@ -31,15 +31,15 @@ _OCCUPATION = re.compile(r"\bis an? ([^.,;]+?)(?= (?:who|at|of|in|that|with)\b|[
 @click.argument("checkout", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The folder to write.")
 @click.option(
-    "--simulation", default=SIMULATION, show_default=True, help="Whose people: a stored simulation."
+    "--simulation", default=SIMULATION, show_default=True, help="Stored simulation with the agents."
 )
 def command(checkout: Path, out: Path, simulation: str) -> None:
-    """Make a town of the map and the people in CHECKOUT, a copy of Generative Agents.
+    """Make a town from the map and the agents in CHECKOUT, a copy of Generative Agents.
 
     Run it with `metropolis run OUT`.
     """
     if out.exists():
-        raise MetropolisError(f"{out} exists; name a folder that is to be made")
+        raise MetropolisError(f"{out} exists; name a folder that does not exist")
     grid = read_genagent_map(checkout / _ASSETS / "matrix")
     profiles = read_genagent_people(checkout, simulation, grid)
     write_town(out, grid, profiles)
@@ -50,7 +50,7 @@ def command(checkout: Path, out: Path, simulation: str) -> None:
 
 
 def read_genagent_people(checkout: Path, simulation: str, grid: GridMap) -> list[Profile]:
-    """The people of a stored simulation, in the order of their start tiles.
+    """The agents of a stored simulation, in the order of their start tiles.
 
     Raises MetropolisError naming the file and the field.
     """
@@ -70,7 +70,7 @@ def read_genagent_people(checkout: Path, simulation: str, grid: GridMap) -> list
         scratch = _json(scratch_file)
         profiles.append(_profile(name, at, scratch, scratch_file, history.get(name, ()), grid))
     if not profiles:
-        raise MetropolisError(f"{starts_file}: holds nobody; it should give a tile to each person")
+        raise MetropolisError(f"{starts_file}: is empty; it should give a tile for each person")
     return profiles
 
 
@@ -114,7 +114,7 @@ def _profile(
 
 
 def _workplace(texts: dict[str, str], home: str, grid: GridMap) -> str:
-    """The first sector of the map that the person's description names, home left out."""
+    """The first sector of the map, except home, that the person's description names."""
     sectors = {name.partition(": ")[0] for name in grid.arena_names if name} - {home}
     for field in ("learned", "currently", "lifestyle"):
         named = [sector for sector in sorted(sectors) if sector.lower() in texts[field].lower()]
@@ -124,7 +124,7 @@ def _workplace(texts: dict[str, str], home: str, grid: GridMap) -> str:
 
 
 def _history(path: Path) -> dict[str, tuple[str, ...]]:
-    """What people know of each other, if the file is there: a row has a name, and facts."""
+    """The initial memories of each person, if the file exists; a row is a name and facts."""
     if not path.is_file():
         return {}
     with path.open(encoding="utf-8-sig", newline="") as file:

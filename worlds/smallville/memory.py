@@ -1,8 +1,8 @@
-"""Associative memory: what a resident saw, thought and talked about, and what comes to mind.
+"""Associative memory: a resident's events, thoughts and chats, and their retrieval.
 
-A memory comes to mind by the sum of three scores, each scaled to 0..1 over all memories (Park et
-al. 2023, §4.1): recency, 0.995 for every hour since it last came to mind; importance, 1 to 10 as
-rated when it was made; and relevance, the cosine between its embedding and the question's.
+Memories are retrieved by the sum of three scores, each scaled to 0..1 over all memories (Park et
+al. 2023, §4.1): recency, 0.995 to the power of the hours since the last retrieval; importance, 1 to
+10 as rated at creation; and relevance, the cosine between its embedding and the question's.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ _FIRST_CAPACITY = 256
 
 @dataclass(frozen=True)
 class Node:
-    """One memory, as it was made. Times are simulated seconds since the midnight before step 0."""
+    """One memory. Times are simulated seconds since the midnight before step 0."""
 
     kind: Literal["event", "thought", "chat"]
     text: str
     created_s: int
     importance: int
-    """1, mundane, to 10, poignant."""
+    """From 1, mundane, to 10, poignant."""
     subject: str
     predicate: str
     object: str
     evidence: tuple[int, ...] = ()
-    """The memories a thought was drawn from."""
+    """The numbers of the memories on which a thought is based."""
 
 
 @dataclass
 class Memory:
-    """All nodes in the order they were made; a node's number is its place in the list."""
+    """All nodes in order of creation; a node's number is its index in the list."""
 
     nodes: list[Node] = field(default_factory=list)
     accessed_s: list[int] = field(default_factory=list)
-    """When each last came to mind."""
+    """The time of each node's last retrieval."""
 
     def __post_init__(self) -> None:
         self._known = 0
@@ -51,13 +51,13 @@ class Memory:
         self._by_subject: dict[str, list[int]] = {}
 
     def add(self, node: Node) -> int:
-        """Remember; returns the node's number."""
+        """Add a node; returns its number."""
         self.nodes.append(node)
         self.accessed_s.append(node.created_s)
         return len(self.nodes) - 1
 
     def retrieve(self, question: str, count: int, now_s: int, embed: Embedder) -> list[Node]:
-        """The `count` memories that come to mind first, and note that they did."""
+        """The `count` memories with the highest scores; updates their time of retrieval."""
         if not self.nodes:
             return []
         self._index(embed)
@@ -68,17 +68,17 @@ class Memory:
         return [self.nodes[number] for number in chosen.tolist()]
 
     def latest(self, count: int, among: int) -> list[Node]:
-        """Of the newest `among`, the `count` that came to mind last, the last one at the end."""
+        """The `count` last retrieved of the newest `among` nodes, the most recent one last."""
         newest = range(max(0, len(self.nodes) - among), len(self.nodes))
         chosen = sorted(newest, key=self.accessed_s.__getitem__)[-count:]
         return [self.nodes[number] for number in chosen]
 
     def scores(self, question: str, now_s: int, embed: Embedder) -> npt.NDArray[np.float64]:
-        """How readily each node comes to mind, 0 to 3."""
+        """The score of each node, 0 to 3."""
         self._index(embed)
         count = self._known
         hours = (now_s - self._accessed_s[:count]) / 3600
-        # Rounded, so that no processor's order of summing decides between equals.
+        # Rounded, so that a processor's order of summation does not decide ties.
         relevance = np.round(self._vectors[:count] @ embed(question), 5)
         total = _scaled(RECENCY_PER_HOUR**hours)
         total += _scaled(self._importance[:count])
@@ -93,7 +93,7 @@ class Memory:
         ]
 
     def _index(self, embed: Embedder) -> None:
-        """Take up the nodes that have been added since."""
+        """Index the nodes added since the last call."""
         for number in range(self._known, len(self.nodes)):
             node = self.nodes[number]
             if number == len(self._vectors):
@@ -112,7 +112,7 @@ class Memory:
 
 
 def _scaled(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Between 0 and 1; all 0 when they are equal."""
+    """Scale values to 0..1; all 0 if they are equal."""
     low, high = values.min(), values.max()
     if high - low < 1e-12:
         return np.zeros_like(values)

@@ -1,4 +1,4 @@
-"""What a resident notices, and how much it matters to it."""
+"""A resident's perception of events, and their importance to it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from metropolis.worlds.smallville.resident import Resident
 
 ATTENTION_BANDWIDTH = 3
-"""How many others are noticed at a time, the nearest first."""
+"""Maximum number of other residents perceived at a time, the nearest first."""
 RETENTION = 8
-"""How many events back one is not new."""
+"""Number of recent events that are not new."""
 IMPORTANCE_DEFAULT, IMPORTANCE_MAX = 4, 10
 
 
 @dataclass(frozen=True, slots=True)
 class Noticed:
-    """An event as it is perceived: `subject` `predicate` `object`."""
+    """A perceived event: `subject` `predicate` `object`."""
 
     text: str
     subject: str
@@ -33,7 +33,7 @@ class Noticed:
 
 
 async def perceive(me: Resident, observation: Observation, llm: LLM) -> list[Noticed]:
-    """Remember what is new around, the nearest first; returns it."""
+    """Remember the new events, the nearest first; returns them."""
     recent = me.recent
     fresh = [event for event in _attended(me, observation) if event.text not in recent]
     if not fresh:
@@ -57,7 +57,7 @@ async def perceive(me: Resident, observation: Observation, llm: LLM) -> list[Not
 
 
 async def rate(me: Resident, function: str, text: str, llm: LLM) -> int:
-    """How important `text` is to the resident, 1 to 10, in the model's judgement."""
+    """The importance of `text` to the resident, 1 to 10, as the model rates it."""
     prompt = prompts.poignancy(me, function, text)
     answer = (await llm.chat(prompt, function=function, max_tokens=16, temperature=0)).text
     found = re.search(r"\d+", answer)
@@ -71,7 +71,7 @@ async def _rate(me: Resident, event: Noticed, llm: LLM) -> int:
 
 
 def _attended(me: Resident, observation: Observation) -> list[Noticed]:
-    """What itself does, what was said, then the nearest others and what they use."""
+    """The resident's own activity, speech, then the nearest others and the objects they use."""
     activity = me.activity
     found = []
     if activity.what:

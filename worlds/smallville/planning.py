@@ -1,4 +1,4 @@
-"""A resident's plans: the day, hour by hour and task by task; and where to do a task."""
+"""A resident's plans: the day, its hours and tasks, and the place of a task."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 WAKE_HOUR_DEFAULT = 7
 TASK_MINUTES_DEFAULT = 30
-"""Of a task the model gave no time."""
+"""Duration of a task for which the model gives none."""
 _BULLET = re.compile(r"^\s*(?:[-*•]|\d+[.):])\s*")
 _MINUTES = re.compile(r"[(\[,:]?\s*(\d+)\s*min[a-z.]*\s*[)\]]?\s*$", re.IGNORECASE)
 
 
 async def begin_day(me: Resident, now_s: int, llm: LLM) -> None:
-    """Plan the day that `now_s` lies in; on later days, after a look back at the one before."""
+    """Plan the day of `now_s`; on later days, first review the previous day."""
     if me.day.number >= 0:
         await _look_back(me, now_s, llm)
     number = day_of(now_s)
@@ -48,7 +48,7 @@ async def begin_day(me: Resident, now_s: int, llm: LLM) -> None:
 
 
 async def next_activity(me: Resident, here: Tile, now_s: int, llm: LLM) -> Doing:
-    """Choose what to do now, and where."""
+    """Choose the next activity and its place."""
     hour = _current(me.day.hours, now_s) or me.day.hours[-1]
     if is_sleep(hour.what):
         return _go_to_bed(me, here, hour)
@@ -73,7 +73,7 @@ async def next_activity(me: Resident, here: Tile, now_s: int, llm: LLM) -> Doing
 
 
 async def revise_tasks(me: Resident, now_s: int, llm: LLM) -> None:
-    """Plan the rest of the hour anew, as after a conversation."""
+    """Replan the rest of the hour, as after a conversation."""
     hour = _current(me.day.hours, now_s)
     if hour is None or is_sleep(hour.what):
         return
@@ -93,9 +93,9 @@ async def event_triple(me: Resident, text: str, function: str, llm: LLM) -> tupl
 
 
 def tasks_of(text: str, start_s: int, end_s: int, otherwise: str) -> list[Task]:
-    """The tasks a model lists, `what (15 minutes)` a line, one after the other up to `end_s`.
+    """The tasks in a model's list, a line `what (15 minutes)` each, in sequence up to `end_s`.
 
-    The last one is given the time that is left; `otherwise` is the task where none is listed.
+    The last one gets the remaining time; `otherwise` is the task if the list is empty.
     """
     tasks: list[Task] = []
     for line in lines_of(text):
@@ -112,13 +112,13 @@ def tasks_of(text: str, start_s: int, end_s: int, otherwise: str) -> list[Task]:
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines of a list, without bullets and numbers."""
+    """The non-empty lines of a list, without bullets and numbers."""
     lines = (_BULLET.sub("", line).strip() for line in text.splitlines())
     return [line for line in lines if line]
 
 
 def first_line(text: str) -> str:
-    """The first line that says something, without quotes and full stop."""
+    """The first non-empty line, without quotes and full stop."""
     return next(iter(lines_of(text)), "").strip("\"' .")
 
 
@@ -128,7 +128,7 @@ def is_sleep(what: str) -> bool:
 
 
 def option_in(answer: str, options: Iterable[str]) -> str | None:
-    """The option that an answer names: exactly, or else the longest that occurs in it."""
+    """The option that an answer equals, otherwise the longest one that occurs in it."""
     said = first_line(answer).strip("{}[]<>").lower()
     named = [option for option in options if option.lower() == said]
     named = named or [option for option in options if option.lower() in said]
@@ -136,7 +136,7 @@ def option_in(answer: str, options: Iterable[str]) -> str | None:
 
 
 async def _wake_up(me: Resident, now_s: int, llm: LLM) -> int:
-    """Seconds after midnight."""
+    """The time of waking up, in seconds after midnight."""
     prompt = prompts.wake_up_hour(me, now_s)
     answer = (await llm.chat(prompt, function="wake_up_hour", max_tokens=8)).text
     found = re.search(r"(\d{1,2})(?::(\d\d))?", answer)
@@ -146,7 +146,7 @@ async def _wake_up(me: Resident, now_s: int, llm: LLM) -> int:
 
 
 async def _look_back(me: Resident, now_s: int, llm: LLM) -> None:
-    """Renew the goal from what happened the day before."""
+    """Update the goal from the events of the previous day."""
     focus = (f"{me.name}'s plans and what matters today", f"how {me.name} felt yesterday")
     memories = [
         node for question in focus for node in me.memory.retrieve(question, 15, now_s, me.embed)
@@ -168,7 +168,7 @@ async def _look_back(me: Resident, now_s: int, llm: LLM) -> None:
 
 
 async def _decompose(me: Resident, hour: Task, now_s: int, llm: LLM) -> Task:
-    """Plan in detail from now to the end of `hour`; returns what is first."""
+    """Plan in detail from now to the end of `hour`; returns the first task."""
     known = me.memory.retrieve(f"{me.name}'s plans: {hour.what}", 8, now_s, me.embed)
     prompt = prompts.task_decomp(me, hour, known, now_s)
     answer = await llm.chat(prompt, function="task_decomp", max_tokens=1000)
@@ -187,7 +187,7 @@ async def _choose(
     now_s: int,
     llm: LLM,
 ) -> str:
-    """One of `options`, in the model's judgement; the likeliest where it names none."""
+    """The model's choice among `options`; a default if it names none of them."""
     names = list(options)
     prompt = prompts.where(me, function, task, hour, names, within, now_s)
     answer = await llm.chat(prompt, function=function, max_tokens=15, temperature=0)
@@ -203,7 +203,7 @@ async def _emoji(me: Resident, what: str, llm: LLM) -> str:
 
 
 async def _thing_state(me: Resident, what: str, thing: str, llm: LLM) -> str:
-    """How `thing` is seen to be while it is used."""
+    """The visible state of `thing` while it is used."""
     prompt = prompts.act_obj_desc(me, what, thing)
     answer = await llm.chat(prompt, function="act_obj_desc", max_tokens=15, temperature=0)
     state = first_line(answer.text)
@@ -218,25 +218,25 @@ async def _thing_state(me: Resident, what: str, thing: str, llm: LLM) -> str:
 
 
 def fall_asleep(me: Resident) -> Doing:
-    """What one does in bed."""
+    """The activity of sleeping in bed."""
     return Doing(SLEEPING, "💤", me.activity.place, "bed", asleep=True)
 
 
 def _go_to_bed(me: Resident, here: Tile, task: Task) -> Doing:
-    """Going to sleep needs no thought; it is asleep once it is there."""
+    """Go to bed without calling a model; the resident sleeps on arrival."""
     place = f"{me.profile.home}: {me.profile.room}"
     me.activity = Activity("going to bed", place, "bed", "", me.bed, task.end_s, asleep=True)
     return fall_asleep(me) if here == me.bed else Doing("going to bed", "🛏️", place, "bed")
 
 
 def _tile(me: Resident, here: Tile, tiles: Iterable[Tile]) -> Tile:
-    """One of those that can be reached; this one, where none can."""
+    """A random reachable tile of `tiles`; `here` if there is none."""
     reachable = [tile for tile in tiles if me.atlas.steps(here, tile) is not None]
     return me.random.choice(reachable) if reachable else here
 
 
 def _current(tasks: Iterable[Task], now_s: int) -> Task | None:
-    """The first that goes on for a minute at least and has begun by then."""
+    """The first task that lasts at least another minute, if it begins within a minute."""
     task = next((task for task in tasks if now_s + MINUTE_S <= task.end_s), None)
     return task if task and task.start_s <= now_s + MINUTE_S else None
 

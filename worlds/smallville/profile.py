@@ -1,4 +1,4 @@
-"""Who lives in a town: what is known of each resident before the first step."""
+"""Profiles of a town's residents: the data of each one before the first step."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ class Profile:
     background: str
     habits: str
     goal: str
-    """What they are after at present."""
+    """Their present goal."""
     home: str
-    """The sector they live in."""
+    """The sector in which they live."""
     room: str
-    """The arena in it they sleep in."""
+    """The arena of `home` in which they sleep."""
     at: tuple[int, int]
-    """The tile they are on at step 0, beside or on their bed."""
+    """Their tile at step 0, beside or on their bed."""
     workplace: str = ""
-    """The sector they work or study in; empty: at home, or nowhere."""
+    """The sector in which they work or study; empty: at home, or none."""
     topics: Mapping[str, str] = field(default_factory=dict)
-    """What they like to talk about, and what they would say about it."""
+    """Favourite topic -> their remark about it."""
     relations: Mapping[str, str] = field(default_factory=dict)
-    """What they would say of others: name -> a sentence."""
+    """Name of another resident -> a sentence about them."""
     memories: Sequence[str] = ()
-    """What else they remember when the story begins, most of it about the town."""
+    """Other memories at step 0, most of them about the town."""
     news: Sequence[str] = ()
-    """What they know and like to pass on."""
+    """Facts that they like to pass on."""
     secrets: Sequence[str] = ()
-    """What they know and keep to themselves."""
+    """Facts that they keep to themselves."""
 
     @property
     def first_name(self) -> str:
-        """How friends call them."""
+        """The first name, which friends use."""
         return self.name.split()[0]
 
 
@@ -54,7 +54,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_profiles(path: Path) -> list[Profile]:
-    """The residents of a TOML file with a table `[[resident]]` for each.
+    """The residents of a TOML file with a table `[[resident]]` each.
 
     Raises MetropolisError naming the file and the field.
     """

@@ -1,6 +1,6 @@
-"""What residents ask a model. One function a question; each begins with who asks.
+"""The prompts of residents, one function each; most begin with the resident's identity.
 
-Facts stand in lines `Heading: text`, which models read well.
+Facts are lines `Heading: text`, which models read well.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def identity(me: Resident) -> str:
-    """Who the resident is."""
+    """The resident's identity."""
     profile = me.profile
     lines = [
         f"Name: {profile.name} (age {profile.age})",
@@ -39,13 +39,13 @@ def identity(me: Resident) -> str:
 
 
 def town(me: Resident) -> str:
-    """What places there are."""
+    """The places of the town."""
     places = (f"{sector} ({', '.join(arenas)})" for sector, arenas in me.atlas.places.items())
     return f"Places in town: {'; '.join(places)}\n"
 
 
 def poignancy(me: Resident, function: str, text: str) -> str:
-    """How important an event, a thought or a conversation is."""
+    """Rate the importance of an event, a thought or a conversation."""
     kind = function.removesuffix("_poignancy")
     kind = "conversation" if kind == "chat" else kind
     return (
@@ -59,7 +59,7 @@ def poignancy(me: Resident, function: str, text: str) -> str:
 
 
 def wake_up_hour(me: Resident, now_s: int) -> str:
-    """When to get up."""
+    """Choose the time of waking up."""
     return (
         f"{_who(me, now_s)}\nAt what time in the morning does {me.name} wake"
         " up today? Answer with the time alone, as 7:15.\nWakes up at:"
@@ -67,7 +67,7 @@ def wake_up_hour(me: Resident, now_s: int) -> str:
 
 
 def daily_plan(me: Resident, wake_s: int, now_s: int) -> str:
-    """The day in broad strokes."""
+    """Outline the day."""
     return (
         f"{_who(me, now_s)}{town(me)}\nIn five to eight lines, what is"
         f" {me.name}'s plan for the day, from {clock(wake_s)} to bedtime? Write one line for each"
@@ -79,7 +79,7 @@ def daily_plan(me: Resident, wake_s: int, now_s: int) -> str:
 def revise_identity(
     me: Resident, what: str, memories: Sequence[Node], texts: Sequence[str], now_s: int
 ) -> str:
-    """What to keep from the day before: `notes` to plan by, `feelings`, or a new `goal`."""
+    """Review the previous day: `notes` for planning, `feelings`, or a new `goal`."""
     asked = {
         "notes": f"What should {me.name} bear in mind when planning today? Mention what was agreed"
         " with others, with time and place, if anything was.",
@@ -93,7 +93,7 @@ def revise_identity(
 
 
 def hourly_schedule(me: Resident, hours: Sequence[Task], hour: int, now_s: int) -> str:
-    """What to do in an hour of the day."""
+    """Choose the activity of an hour of the day."""
     so_far = "\n".join(f"[{clock(task.start_s)}-{_end(task)}] {task.what}" for task in hours)
     return (
         f"{_who(me, now_s)}{town(me)}\n"
@@ -105,7 +105,7 @@ def hourly_schedule(me: Resident, hours: Sequence[Task], hour: int, now_s: int) 
 
 
 def task_decomp(me: Resident, hour: Task, known: Sequence[Node], now_s: int) -> str:
-    """An entry of the schedule in detail."""
+    """Split an entry of the schedule into tasks."""
     minutes = (hour.end_s - now_s) // 60
     return (
         f"{_who(me, now_s)}{town(me)}\nWhat {me.name} has in mind:\n"
@@ -117,7 +117,7 @@ def task_decomp(me: Resident, hour: Task, known: Sequence[Node], now_s: int) -> 
 
 
 def new_decomp_schedule(me: Resident, hour: Task, now_s: int) -> str:
-    """The rest of the hour, after an interruption."""
+    """Replan the rest of the hour after an interruption."""
     planned = [task for task in me.day.tasks if task.end_s > now_s and task.start_s < hour.end_s]
     before = "\n".join(f"[{clock(task.start_s)}-{_end(task)}] {task.what}" for task in planned)
     minutes = (hour.end_s - now_s) // 60
@@ -139,7 +139,7 @@ def where(
     within: str,
     now_s: int,
 ) -> str:
-    """In which sector, in which arena of it, and with which object, to do a task."""
+    """Choose the sector, the arena in it, or the object for a task."""
     kind = {"action_sector": "place", "action_arena": "room"}.get(function, "object")
     inside = f"{me.name} goes to {within}.\n" if within else ""
     return (
@@ -153,7 +153,7 @@ def where(
 
 
 def pronunciatio(me: Resident, what: str) -> str:
-    """An activity as one or two emoji."""
+    """Express an activity as one or two emoji."""
     return (
         f"Write the activity below, done by {me.name}, {me.profile.occupation}, as one or two"
         " emoji that make it recognisable at a glance, and nothing else.\n"
@@ -162,7 +162,7 @@ def pronunciatio(me: Resident, what: str) -> str:
 
 
 def triple(me: Resident, text: str) -> str:
-    """A sentence as subject, predicate, object."""
+    """Convert a sentence to subject, predicate, object."""
     return (
         "Write the sentence as a subject, a predicate and an object, in the form"
         " (subject, predicate, object); give the subject its full name.\n"
@@ -176,7 +176,7 @@ def triple(me: Resident, text: str) -> str:
 
 
 def act_obj_desc(me: Resident, what: str, thing: str) -> str:
-    """How an object is seen to be while it is used."""
+    """Describe the visible state of an object while it is used."""
     return (
         f"In what state is an object while somebody uses it? Name the state in two to five words,"
         f" as it would be seen by somebody who comes in.\n"
@@ -187,7 +187,7 @@ def act_obj_desc(me: Resident, what: str, thing: str) -> str:
 
 
 def decide_to_talk(me: Resident, other: str, doing: str, known: Sequence[Node], now_s: int) -> str:
-    """Whether to begin, or to accept, a conversation."""
+    """Decide whether to begin or to accept a conversation."""
     talked = me.talked.get(other)
     last = "have not talked today yet" if talked is None else "have talked earlier"
     return (
@@ -201,7 +201,7 @@ def decide_to_talk(me: Resident, other: str, doing: str, known: Sequence[Node], 
 
 
 def decide_to_react(me: Resident, other: Seen, now_s: int) -> str:
-    """Whether to wait for somebody who uses what one needs."""
+    """Decide whether to wait for another resident who uses the same object."""
     return (
         f"{_who(me, now_s)}\nIt is {clock(now_s)}. {me.name} is"
         f" on the way to the {me.activity.thing} in {me.activity.place} for"
@@ -212,7 +212,7 @@ def decide_to_react(me: Resident, other: Seen, now_s: int) -> str:
 
 
 def summarize_relationship(me: Resident, other: str, known: Sequence[Node]) -> str:
-    """How two stand with each other."""
+    """Describe the relationship of two residents."""
     return (
         f"{_who(me)}\nWhat {me.name} remembers that may bear on {other}:\n{_list(known)}\n"
         f"In two or three sentences, how does {me.name} know {other}, how do they feel about each"
@@ -230,7 +230,7 @@ def iterative_convo(
     lines: Sequence[Line],
     now_s: int,
 ) -> str:
-    """The next utterance in a conversation."""
+    """Write the next utterance of a conversation."""
     so_far = "".join(f"{line.speaker}: {line.text}\n" for line in lines)
     return (
         f"{_who(me, now_s)}\nWhat comes to {me.name}'s mind:\n"
@@ -247,7 +247,7 @@ def iterative_convo(
 
 
 def summarize_conversation(me: Resident, other: str, lines: Sequence[Line]) -> str:
-    """What a conversation was about."""
+    """Summarize a conversation."""
     talk = "".join(f"{line.speaker}: {line.text}\n" for line in lines)
     return (
         f"Conversation between {me.name} and {other}:\n{talk}\n"
@@ -259,7 +259,7 @@ def summarize_conversation(me: Resident, other: str, lines: Sequence[Line]) -> s
 def on_conversation(
     me: Resident, function: str, other: str, lines: Sequence[Line], now_s: int
 ) -> str:
-    """What follows from a conversation for the day's plan, or what was notable in it."""
+    """Draw a conclusion from a conversation for the day's plan, or note what was remarkable."""
     talk = "".join(f"{line.speaker}: {line.text}\n" for line in lines)
     asked = {
         "planning_thought_on_convo": f"In one sentence beginning with '{me.name}', what should"
@@ -273,7 +273,7 @@ def on_conversation(
 
 
 def focal_pt(me: Resident, memories: Sequence[Node]) -> str:
-    """What to reflect about."""
+    """Choose questions for reflection."""
     return (
         f"{_who(me)}\nRecent memories of {me.name}:\n{_list(memories)}\nGiven these alone, what"
         " are the three most telling questions one could answer about the people in them? One line"
@@ -282,7 +282,7 @@ def focal_pt(me: Resident, memories: Sequence[Node]) -> str:
 
 
 def insight_and_guidance(me: Resident, question: str, memories: Sequence[Node]) -> str:
-    """What follows from memories."""
+    """Draw insights from memories."""
     return (
         f"{_who(me)}\nStatements about {me.name}'s days:\n{_list(memories)}\nQuestion:"
         f" {question}\nWhich five insights can be drawn from the statements? One line each, as a"
@@ -296,7 +296,7 @@ def _topics(topics: Mapping[str, str]) -> str:
 
 
 def _who(me: Resident, now_s: int | None = None) -> str:
-    """How every question begins."""
+    """The common beginning of prompts."""
     date = "" if now_s is None else f"Date: {_date(me, now_s)}\n"
     return f"{identity(me)}{_mind(me)}{date}"
 
@@ -306,7 +306,7 @@ def _date(me: Resident, now_s: int) -> str:
 
 
 def _mind(me: Resident) -> str:
-    """What came up in today's conversations."""
+    """The conclusions of today's conversations."""
     if not me.day.intentions:
         return ""
     return "From today's conversations: " + " ".join(me.day.intentions[-4:]) + "\n"
@@ -326,5 +326,5 @@ def _list(nodes: Iterable[Node]) -> str:
 
 
 def _end(task: Task) -> str:
-    """When a task ends; midnight is 24:00."""
+    """The time at which a task ends; midnight is 24:00."""
     return clock(task.end_s) if task.end_s % DAY_S else f"{DAY_S // HOUR_S}:00"

@@ -1,4 +1,4 @@
-"""Whether to talk to somebody one has just noticed, or to wait for them."""
+"""A resident's reaction to a newly perceived resident: talk, or wait for them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from metropolis.worlds.smallville.resident import Resident
 
 SILENCE_STEPS = 800
-"""How long two who have talked do not talk again."""
+"""Steps after a conversation in which the same pair does not talk again."""
 LATE_S = 23 * HOUR_S
 WAIT_S = 300
 NEWEST_MEMORIES, RELEVANT_MEMORIES = 4, 8
-"""What comes to mind of somebody: what happened last, and what bears on the moment."""
+"""Number of memories of the other that a decision uses: the newest, and the most relevant."""
 
 
 async def react(
     me: Resident, observation: Observation, fresh: Sequence[Noticed], now_s: int, llm: LLM
 ) -> str:
-    """Whom to talk to; empty: nobody. May decide to wait, too."""
+    """The name of the resident to talk to; empty: none. May also decide to wait."""
     new = {event.subject for event in fresh}
     other = next((seen for seen in observation.nearby if seen.name in new), None)
     if other is None or other.asleep or me.activity.asleep:
@@ -41,13 +41,13 @@ async def react(
 
 
 def may_talk(me: Resident, other: str, now_s: int) -> bool:
-    """Whether the two have not just talked, and it is not too late."""
+    """Whether the two have not talked recently, and it is not too late."""
     silent = me.step - me.talked.get(other, -SILENCE_STEPS) >= SILENCE_STEPS
     return silent and now_s % DAY_S < LATE_S
 
 
 async def wants_to_talk(me: Resident, other: str, doing: str, now_s: int, llm: LLM) -> bool:
-    """Whether now is the moment to talk to `other`, in the model's judgement."""
+    """Whether the resident wants to talk to `other` now, as the model decides."""
     known = me.memory.about(other, NEWEST_MEMORIES, me.embed)
     for node in me.memory.retrieve(f"{other} is {doing}", RELEVANT_MEMORIES, now_s, me.embed):
         if node not in known:
@@ -58,7 +58,7 @@ async def wants_to_talk(me: Resident, other: str, doing: str, now_s: int, llm: L
 
 
 def _in_the_way(me: Resident, observation: Observation, other: Seen) -> bool:
-    """Whether `other` uses what this one is on its way to use."""
+    """Whether `other` uses the object that the resident is walking to."""
     own = me.activity
     walking = (observation.x, observation.y) != own.goal
     return walking and bool(own.thing) and (own.place, own.thing) == (other.place, other.thing)

@@ -1,4 +1,4 @@
-"""Reflection: when enough of importance has happened, a resident draws conclusions."""
+"""Reflection: after enough important events, a resident draws conclusions."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from metropolis.worlds.smallville.resident import Resident
 
 IMPORTANCE_BUDGET = 150
-"""How much importance adds up before a resident reflects (Park et al. 2023, §4.2)."""
+"""The sum of importance after which a resident reflects (Park et al. 2023, §4.2)."""
 QUESTIONS, INSIGHTS = 3, 5
 RECENT_MEMORIES, EVIDENCE_MEMORIES = 30, 20
 NEWEST_MEMORIES = 200
-"""Among which the recent ones are looked for."""
+"""Number of newest memories among which the recently retrieved ones are chosen."""
 _EVIDENCE = re.compile(r"\s*\(because of ([\d, and]+)\)\s*\.?\s*$")
 
 
 async def reflect(me: Resident, now_s: int, llm: LLM) -> list[str]:
-    """Ask oneself what matters, answer it from memory, and keep the insights; returns them."""
+    """Ask questions, answer them from memory, and store the insights; returns these."""
     me.unreflected = IMPORTANCE_BUDGET
     newest = me.memory.latest(RECENT_MEMORIES, among=NEWEST_MEMORIES)
     answer = await llm.chat(prompts.focal_pt(me, newest), function="focal_pt", max_tokens=150)
@@ -54,7 +54,7 @@ async def reflect(me: Resident, now_s: int, llm: LLM) -> list[str]:
 
 
 def insight_of(line: str) -> tuple[str, list[int]]:
-    """An insight and the places of its evidence: `text (because of 1, 5, 3)`."""
+    """An insight and the indices of its evidence: `text (because of 1, 5, 3)`."""
     found = _EVIDENCE.search(line)
     if found is None:
         return line, []

@@ -1,12 +1,12 @@
 """A generative agent (Park et al. 2023): perceives, remembers, plans, reacts, talks and reflects.
 
-What it is and where its parts are:
+Its parts:
 
-    perceiving.py   what is new around it, and how much it matters
-    reacting.py     whether to talk to somebody, or to wait
-    talking.py      its part in a conversation, and what stays of it
-    planning.py     its day, hour by hour and task by task; where to do the next thing
-    reflecting.py   what it concludes when enough has happened
+    perceiving.py   new events and their importance
+    reacting.py     the decision to talk to another resident, or to wait
+    talking.py      its turns in a conversation, and the memories of it
+    planning.py     its day, hours and tasks; the place of the next activity
+    reflecting.py   conclusions after enough important events
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FIRST_DAY = START.date()
 
 @dataclass
 class Resident(Agent):
-    """Somebody who lives in a town; all its state is saved but `_atlas` and `_embed`."""
+    """A resident of a town; all its state except `_atlas` and `_embed` is saved."""
 
     profile: Profile
     _atlas: Atlas = field(repr=False)
@@ -42,21 +42,21 @@ class Resident(Agent):
     """The date of step 0."""
     name: str = ""
     goal: str = ""
-    """What it is after at present."""
+    """Its present goal."""
     memory: Memory = field(default_factory=Memory, repr=False)
     day: Day = field(default_factory=Day, repr=False)
     activity: Activity = field(default_factory=Activity)
     abed: bool = True
-    """Whether it sleeps, in its bed."""
+    """Whether it sleeps in its bed."""
     waiting_until_s: int = 0
     talk: Talk | None = None
-    """The conversation it is in."""
+    """Its current conversation."""
     talked: dict[str, int] = field(default_factory=dict)
-    """Name -> the step at which the last conversation with them ended."""
+    """Name -> the step at which the last conversation with that resident ended."""
     recent: list[str] = field(default_factory=list)
-    """The events it perceived last, which are not new to it."""
+    """The last perceived events, which are not new to it."""
     unreflected: int = reflecting.IMPORTANCE_BUDGET
-    """How much importance may still add up before it reflects."""
+    """The importance that remains until it reflects."""
     now_s: int = 0
     """The time of its last step."""
 
@@ -69,7 +69,7 @@ class Resident(Agent):
             self.memory.add(Node("thought", text, 0, RELATION_IMPORTANCE, self.name, "knows", name))
 
     async def proceed(self, observation: Observation, llm: LLM) -> Action | None:
-        """One step of life; None: it goes on as before, standing where it is."""
+        """Run one step; None: the resident continues its activity in place."""
         now_s, here = observation.clock_s, (observation.x, observation.y)
         self.now_s = now_s
         if observation.conversation is not None:
@@ -101,27 +101,27 @@ class Resident(Agent):
         return _STEPS[move] if move != "stay" else None
 
     async def answer(self, question: Any, llm: LLM) -> Any:
-        """What it says to somebody it talks with."""
+        """Answer a question of a conversation."""
         return await talking.answer(self, question, llm)
 
     @property
     def atlas(self) -> Atlas:
-        """The town as it knows it."""
+        """The resident's knowledge of the town."""
         return self._atlas
 
     @property
     def embed(self) -> Embedder:
-        """How it tells what a text is about."""
+        """The embedding of texts."""
         return self._embed
 
     @property
     def bed(self) -> Tile:
-        """Where it sleeps."""
+        """The tile on which it sleeps."""
         return self.profile.at
 
 
 def _known(profile: Profile) -> list[tuple[str, int]]:
-    """What it remembers before the first step, and how important that is."""
+    """The memories before the first step, with their importance."""
     return [
         *((text, MEMORY_IMPORTANCE) for text in profile.memories),
         *((f"News: {text}", NEWS_IMPORTANCE) for text in profile.news),

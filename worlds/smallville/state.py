@@ -1,4 +1,4 @@
-"""What a resident is in the middle of: its day, its activity, its conversation."""
+"""The current state of a resident: its day, its activity, its conversation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DAY_S = 24 * HOUR_S
 
 @dataclass
 class Task:
-    """Something planned, from `start_s` to `end_s` on the town's clock."""
+    """A planned task, from `start_s` to `end_s` on the town's clock."""
 
     what: str
     start_s: int
@@ -25,20 +25,20 @@ class Day:
     """The plan of one day."""
 
     number: int = -1
-    """Days since the one of step 0; -1: there is no plan yet."""
+    """Days since that of step 0; -1: there is no plan yet."""
     outline: list[str] = field(default_factory=list)
-    """In broad strokes."""
+    """The plan in outline."""
     hours: list[Task] = field(default_factory=list)
-    """All 24 hours; equal neighbours are one."""
+    """All 24 hours; equal consecutive entries are merged."""
     tasks: list[Task] = field(default_factory=list)
     """The part of the day that has been planned in detail."""
     intentions: list[str] = field(default_factory=list)
-    """What came up in today's conversations."""
+    """The conclusions of today's conversations."""
 
 
 @dataclass
 class Activity:
-    """What the resident does now, or is on its way to do."""
+    """The current activity, or the one to which the resident is walking."""
 
     what: str = ""
     place: str = ""
@@ -46,24 +46,24 @@ class Activity:
     thing: str = ""
     thing_doing: str = ""
     goal: Tile = (0, 0)
-    """Where it is done."""
+    """The tile of the activity."""
     until_s: int = 0
     asleep: bool = False
 
 
 @dataclass
 class Talk:
-    """A conversation that still goes on."""
+    """A conversation in progress."""
 
     partner: str
     lines: tuple[Line, ...]
     until_s: int
     memory: int
-    """The number of the chat in the memory."""
+    """The number of its node in the memory."""
 
 
 def day_of(now_s: int) -> int:
-    """Days since the one of step 0."""
+    """Days since that of step 0."""
     return now_s // DAY_S
 
 

@@ -1,4 +1,4 @@
-"""A run in words people like to read: who is up, who met whom, said what, and what got round."""
+"""A run as readable text: who is awake, meetings, conversations, and how news spreads."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from metropolis.worlds.smallville.profile import Profile
 from metropolis.worlds.smallville.world import THOUGHT, SmallVille
 
 REVIEW_S = 1800
-"""How often it is told who has got up or gone to bed."""
+"""Interval between lines about residents who got up or went to bed."""
 TALK_QUIET_S, THOUGHT_QUIET_S, CROWD_QUIET_S = 2700, 2700, 7200
-"""How long there is silence about talks without news, thoughts, and the crowd at a place."""
+"""Minimum interval between lines about talks without news, thoughts, and crowds at a place."""
 CROWDS = (5, 10, 15, 20, 25, 50, 100, 200, 500)
 KNOWING = (10, 25, 50, 100, 200, 500, 1000)
-"""How many people in one place, or who know something, are worth a line."""
+"""Numbers of people in one place, or with knowledge of a fact, that are reported."""
 NAMES_MOST = 6
 MARGIN = " " * 6
 
 
 class Story:
-    """Tells a run step by step; what it has told already is all it keeps.
+    """Reports a run step by step; its state is what it has reported.
 
-    A piece of news, or a secret, is what a resident's profile lists as such. Who hears it word for
-    word in a conversation knows it from then on.
+    News and secrets are the entries in residents' profiles. A resident who hears one word for word
+    in a conversation knows it from then on.
     """
 
     def __init__(self, world: SmallVille, residents: Sequence[Profile]) -> None:
@@ -45,7 +45,7 @@ class Story:
         self._silent_until: dict[object, Step] = {}
 
     def __call__(self, record: StepRecord) -> Sequence[str]:
-        """What to tell of a step; most steps are not worth a word."""
+        """The lines for a step; for most steps there are none."""
         self._watch(record)
         told = [*self._review(record), *self._crowds(record)]
         for event in record.events:
@@ -57,7 +57,7 @@ class Story:
         return told
 
     def _watch(self, record: StepRecord) -> None:
-        """Note who comes to which place, and who wakes up or falls asleep."""
+        """Record changes of place, and residents who wake up or fall asleep."""
         self._entered.clear()
         for name, body in record.writes.items():
             if body is None or body.kind != AGENT:
@@ -82,7 +82,7 @@ class Story:
         return lines
 
     def _crowds(self, record: StepRecord) -> list[str]:
-        """Where many have come together, at home left out."""
+        """Report places where many residents have gathered, except homes."""
         lines = []
         for place in sorted(self._entered):
             if not place[0] or place[0] in self._homes:
@@ -105,7 +105,7 @@ class Story:
         return [f"{event.source} and {event['partner']} talk {where} about {about}.", *told]
 
     def _told(self, event: Event) -> list[str]:
-        """The lines in which news is told for the first time, or has come far."""
+        """The lines in which news is told for the first time, or has spread far."""
         two = (event.source, event["partner"])
         lines = []
         for turn, (speaker, text) in enumerate(event["lines"]):
@@ -124,16 +124,16 @@ class Story:
         return lines
 
     def _reaction(self, speaker: str, text: str) -> list[str]:
-        """How an answer begins, up to news of its own."""
+        """The beginning of an answer, up to news that it contains."""
         own = [text.find(news.rstrip(".")) for news in self._knowing]
         end = min((_sentence_before(text, start) for start in own if start >= 0), default=None)
         begins = " ".join(re.split(r"(?<=[.!?]) ", text[:end].strip())[:2])
         return [_quote(speaker, begins)] if begins else []
 
     def _may_tell(self, what: object, step: Step, quiet_s: float) -> bool:
-        """Whether there has been silence about it for long enough; there is from now on.
+        """Whether `what` may be reported; if so, the interval `quiet_s` starts again.
 
-        What needs no silence is told once.
+        With a `quiet_s` of 0 it is reported only once.
         """
         if step < self._silent_until.get(what, 0) or (not quiet_s and what in self._silent_until):
             return False
@@ -146,12 +146,12 @@ def _quote(speaker: str, text: str) -> str:
 
 
 def _sentence_before(text: str, place: int) -> int:
-    """Where the sentence begins that ends just before `place`."""
+    """The index at which the sentence that ends just before `place` begins."""
     return max(text.rfind(mark, 0, max(0, place - 2)) + 2 for mark in (". ", "! ", "? ", "\0 "))
 
 
 def _at(place: tuple[str, str]) -> str:
-    """With the preposition and article that a place's name takes."""
+    """A place's name with its preposition and article."""
     sector, town = place
     beyond = f" of {town}" if town else ""
     if not sector:

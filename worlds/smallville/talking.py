@@ -1,4 +1,4 @@
-"""A resident's part in a conversation, and what stays of it."""
+"""A resident's turns in a conversation, and its memories of it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ UTTERANCE_SCHEMA = {
 
 
 async def answer(me: Resident, question: Any, llm: LLM) -> Any:
-    """What the resident answers to a question of `dialogue`."""
+    """Answer a question of `dialogue`."""
     now_s = me.now_s
     match question:
         case Invitation(partner, doing):
@@ -43,11 +43,11 @@ async def answer(me: Resident, question: Any, llm: LLM) -> Any:
             prompt = prompts.summarize_conversation(me, partner, lines)
             reply = await llm.chat(prompt, function="summarize_conversation", max_tokens=40)
             return first_line(reply.text).removeprefix("conversing about ")
-    raise TypeError(f"{me.name} was asked {question!r:.80}, which is no question of this world")
+    raise TypeError(f"{me.name} received {question!r:.80}, which is not a question of this world")
 
 
 async def remember(me: Resident, conversation: Conversation, now_s: int, llm: LLM) -> None:
-    """Keep a conversation that has begun, and be in it."""
+    """Remember a conversation that has begun, and enter it."""
     partner, about = conversation.partner, conversation.about
     text = f"{me.name} and {partner} are conversing about {about}"
     importance, triple = await asyncio.gather(
@@ -61,7 +61,7 @@ async def remember(me: Resident, conversation: Conversation, now_s: int, llm: LL
 
 
 async def look_back(me: Resident, now_s: int, llm: LLM) -> None:
-    """When a conversation is over: what to do about it, and what was notable in it."""
+    """After a conversation: draw conclusions for the plan, and note what was remarkable."""
     assert me.talk is not None
     talk, me.talk = me.talk, None
     me.talked[talk.partner] = me.step
@@ -79,7 +79,7 @@ async def look_back(me: Resident, now_s: int, llm: LLM) -> None:
 
 
 async def think(me: Resident, text: str, evidence: list[int], now_s: int, llm: LLM) -> None:
-    """Keep a thought."""
+    """Add a thought to the memory."""
     (subject, predicate, what), importance = await asyncio.gather(
         event_triple(me, text, "event_triple", llm), rate(me, "thought_poignancy", text, llm)
     )
@@ -96,7 +96,7 @@ async def _conclude(me: Resident, function: str, talk: Talk, now_s: int, llm: LL
 async def _say(
     me: Resident, partner: str, doing: str, lines: Sequence[Line], now_s: int, llm: LLM
 ) -> Utterance:
-    """The next utterance, from how one stands with `partner` and what comes to mind."""
+    """The next utterance, from the relationship with `partner` and retrieved memories."""
     known = me.memory.retrieve(partner, RELATION_MEMORIES, now_s, me.embed)
     prompt = prompts.summarize_relationship(me, partner, known)
     relation = await llm.chat(prompt, function="summarize_relationship", max_tokens=140)
@@ -110,7 +110,7 @@ async def _say(
 
 
 def utterance_of(text: str) -> Utterance:
-    """What a model wants said; where it kept to no format, all of it."""
+    """The utterance in a model's answer; its first line if it is not in the JSON format."""
     try:
         said = json.loads(text)
         words = str(said["utterance"]).strip()

@@ -1,4 +1,4 @@
-"""The laws of the town: what residents perceive, how they move, and how they talk together."""
+"""The laws of the town: perception, movement and conversations of residents."""
 
 from __future__ import annotations
 
@@ -30,37 +30,37 @@ SAID, THOUGHT = "said", "thought"
 
 @dataclass(frozen=True, slots=True)
 class Doing:
-    """What somebody is seen to do."""
+    """A visible activity."""
 
     what: str
     emoji: str = ""
     place: str = ""
-    """`sector: arena` it is meant to be in."""
+    """Its intended `sector: arena`."""
     thing: str = ""
-    """The object that is used."""
+    """The object in use."""
     thing_doing: str = ""
-    """How that object is seen to be."""
+    """The visible state of that object."""
     asleep: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What somebody does in a step. Doing nothing new is the action None."""
+    """A resident's action in a step; None stands for no change."""
 
     move: str = "stay"
     doing: Doing | None = None
-    """A new activity; None: as before."""
+    """A new activity; None: unchanged."""
     talk_to: str = ""
-    """Whom to start a conversation with."""
+    """The resident with whom to start a conversation."""
     say: str = ""
-    """Something said aloud, to whoever hears it."""
+    """A text said aloud to all residents in range."""
     thinks: tuple[str, ...] = ()
-    """What is concluded inwardly; kept for the story, perceived by nobody."""
+    """Private conclusions for the story, which no resident perceives."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Somebody within sight."""
+    """Another resident in sight."""
 
     name: str
     x: int
@@ -71,12 +71,12 @@ class Seen:
     thing_doing: str
     asleep: bool
     free: bool
-    """Whether they are in no conversation."""
+    """Whether the resident is not in a conversation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """One that the observer has just begun, with all that will be said in it."""
+    """A conversation of the observer that has just begun, with all its lines."""
 
     partner: str
     about: str
@@ -86,20 +86,20 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a resident perceives at the beginning of a step."""
+    """A resident's perception at the beginning of a step."""
 
     clock_s: int
     """Simulated seconds since the midnight before step 0."""
     x: int
     y: int
     nearby: tuple[Seen, ...] = ()
-    """By name."""
+    """Ordered by name."""
     heard: tuple[Line, ...] = ()
     conversation: Conversation | None = None
 
 
 class SmallVille(World):
-    """A town of walls, doors and rooms. One perceives a square of 4 tiles, cut to the room."""
+    """A town of walls, doors and rooms. Perception is a square of 4 tiles, cut to the room."""
 
     name = "smallville"
     perception_radius = 4
@@ -170,7 +170,7 @@ class SmallVille(World):
         )
 
     def reset(self, *, seed: int, options: Mapping[str, Any]) -> Sequence[Entity]:
-        """Everybody at home, asleep. There are no options."""
+        """All residents at home, asleep. There are no options."""
         return [
             Entity(
                 resident.name,
@@ -184,7 +184,7 @@ class SmallVille(World):
         ]
 
     def observe(self, view: View) -> Observation:
-        """The others in sight, what was said aloud, and a conversation that has begun."""
+        """The others in sight, speech, and a conversation that has begun."""
         x, y = view.position
         events = view.events()
         return Observation(
@@ -197,7 +197,7 @@ class SmallVille(World):
         )
 
     def resolve(self, cluster: Transaction) -> Awaitable[None] | None:
-        """Start the conversations on which two agree; all others move and act."""
+        """Hold the conversations on which two residents agree; all others move and act."""
         members = sorted(cluster, key=lambda member: member.name)
         if any(member.action is not None and member.action.talk_to for member in members):
             return self._resolve_talks(cluster, members)
@@ -233,7 +233,7 @@ class SmallVille(World):
             member.emit(THOUGHT, text=thought)
 
     def sector(self, x: int, y: int) -> tuple[str, str]:
-        """The sector of a tile, empty outside of any, and the town it is in, empty if the only."""
+        """The sector of a tile, empty outside of all, and its town, empty if there is only one."""
         assert self.map is not None
         return self.map.arena_names[self.map.arenas[y, x]].partition(": ")[0], ""
 
@@ -267,7 +267,7 @@ class SmallVille(World):
 
 
 def _body(doing: Doing) -> dict[str, Any]:
-    """The state of somebody's body, in no conversation."""
+    """The state of a body that is not in a conversation."""
     return {
         "doing": doing.what[:TEXT_LETTERS],
         "emoji": doing.emoji[:NAME_LETTERS],

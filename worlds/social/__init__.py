@@ -1,7 +1,7 @@
-"""A social network: distance is hops between acquaintances, and nobody moves.
+"""A social network: distance is hops between acquaintances, and agents do not move.
 
-People post, read what those they follow have posted, like it, share it with their own followers,
-and follow or leave acquaintances (AI Metropolis §6: a world without space).
+People write posts, read, like and share the posts of people they follow, and follow or leave
+acquaintances (AI Metropolis §6: a world without space).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LAST = "Abel Brun Cole Dahl Egan Frey Gray Holm Iyer Jens Kerr Lund Moss Nash Od
 
 
 def make(*, agents: int | None = None, seed: int = 0) -> Scenario:
-    """A network of that many people, drawn by `seed`."""
+    """A network of `agents` people, drawn with `seed`; None: 50 people."""
     draw = Random(f"social/{seed}")
     names = _names(agents or PEOPLE, draw)
     people = [
@@ -37,7 +37,7 @@ def make(*, agents: int | None = None, seed: int = 0) -> Scenario:
 
 
 def story(record: StepRecord) -> Sequence[str]:
-    """Posts, shares and new ties of a step."""
+    """The posts, shares, follows and leaves of a step."""
     told = []
     for event in record.events:
         if event.kind == "posted":
@@ -50,7 +50,7 @@ def story(record: StepRecord) -> Sequence[str]:
 
 
 def _names(count: int, draw: Random) -> list[str]:
-    """Different names; from the second thousand on with a number."""
+    """Unique names; numbered once all pairs of first and last name are used."""
     pairs = [f"{first} {last}" for first in FIRST.split() for last in LAST.split()]
     draw.shuffle(pairs)
     again = [f"{pairs[i % len(pairs)]} {i // len(pairs) + 1}" for i in range(len(pairs), count)]

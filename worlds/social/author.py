@@ -55,7 +55,7 @@ OPENERS = ["", "", "", "Honestly: ", "Small news: ", "For the record: "]
 
 
 def author(asked: Any, draw: Random) -> str:
-    """An answer in the place of a model."""
+    """Answer a request in place of a model."""
     if asked.function == "react":
         return _react(asked.text, draw)
     topic = next(name for name, about in TOPICS.items() if f"about {about}." in asked.text)
@@ -63,7 +63,7 @@ def author(asked: Any, draw: Random) -> str:
 
 
 def _react(question: str, draw: Random) -> str:
-    """Likes what is about one's interests, most of the time, and shares some of it."""
+    """Like a post about one's interests, most of the time, and share some of these."""
     interests = re.findall(r"care about (\w+) and (\w+)", question)[0]
     topics = re.findall(r"^\d+\. \[(\w*)\]", question, re.MULTILINE)
     dear = [number for number, topic in enumerate(topics, 1) if topic in interests]

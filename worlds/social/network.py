@@ -1,4 +1,4 @@
-"""The laws of the network: who perceives whom, and what becomes of actions."""
+"""The laws of the network: perception and the effects of actions."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from metropolis import Entity, FreeText, Transaction, View, World
 from metropolis.rules.metrics import Hops
 
 POSTS_KEPT = 4
-"""On everybody's page."""
+"""Number of posts on a page."""
 FRIENDS, REWIRED = 6, 0.1
-"""Of a small world (Watts and Strogatz 1998)."""
+"""Degree and rewiring probability of a small world (Watts and Strogatz 1998)."""
 
 _NAME, _TEXT = FreeText(60), FreeText(600)
 _POST = spaces.Dict(id=_NAME, writer=_NAME, sharer=_NAME, topic=_NAME, text=_TEXT)
 
 
 class SocialNetwork(World):
-    """Everybody stands on a node of a graph of acquaintances, and sees the pages next to it.
+    """Every agent is at a node of a graph of acquaintances, and sees the neighbours' pages.
 
-    What is shared goes from page to page; who wrote it learns of the likes of acquaintances.
+    Shared posts spread from page to page; a writer learns of the likes of acquaintances.
 
-    Nothing is written but one's own page, so nobody ever has to act together: each person waits for
-    acquaintances that lag behind, and for nobody else.
+    Agents write only their own pages, so they never have to act together: each person waits only
+    for acquaintances that lag behind.
     """
 
     name, perception_radius, max_velocity, joint_radius = "social", 1, 0, 0
@@ -41,14 +41,14 @@ class SocialNetwork(World):
     action_space = spaces.Dict(
         post=spaces.Dict(topic=_NAME, text=_TEXT), like=_NAME, share=_NAME, follow=_NAME
     )
-    """Empty texts are nothing; `follow` is whom to follow, or to leave if followed already."""
+    """Empty texts mean no action; `follow` names a person to follow, or to leave if followed."""
 
     def __init__(self, names: Sequence[str], graph: Sequence[Sequence[int]]) -> None:
         self.names, self.graph = list(names), Hops(graph)
         self.metric = self.graph
 
     def reset(self, *, seed: int, options: Mapping[str, Any]) -> Sequence[Entity]:
-        """Everybody follows two in three of their acquaintances."""
+        """Every agent follows two thirds of its acquaintances."""
         draw = Random(f"social/{seed}")
         people = []
         for node, name in enumerate(self.names):
@@ -59,7 +59,7 @@ class SocialNetwork(World):
         return people
 
     def observe(self, view: View) -> Any:
-        """One's feed, oldest first; how many like what one wrote; whom one follows and knows."""
+        """The agent's feed, oldest first; likes of its posts; whom it follows and knows."""
         pages = view.agents()
         feed = [
             {key: post[key] for key in _POST} | {"sharer": page.name}
@@ -76,7 +76,7 @@ class SocialNetwork(World):
         }
 
     def resolve(self, cluster: Transaction) -> None:
-        """Everybody changes their own page."""
+        """Update each agent's own page."""
         for person in cluster:
             page = {**person.me.state}
             act = person.action
@@ -115,7 +115,7 @@ class SocialNetwork(World):
 
 
 def acquaintances(count: int, draw: Random) -> tuple[tuple[int, ...], ...]:
-    """A small world: a ring in which each knows the nearest, and a tenth of the ties lead far."""
+    """A small world: a ring of ties to the nearest nodes, a tenth of which are rewired."""
     known: list[set[int]] = [set() for _ in range(count)]
     for node in range(count):
         for ahead in range(1, min(FRIENDS, count - 1) // 2 + 1):

@@ -1,4 +1,4 @@
-"""Somebody with interests, who reads, reacts and writes."""
+"""An agent with interests that reads, reacts and writes."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ REACTION = {
     "required": ["like", "share"],
 }
 BORED = 4
-"""Posts in a row that did not please, before somebody is left."""
+"""Consecutive posts without a like after which a person is left."""
 
 
 @dataclass
 class Person(Agent):
-    """Opens the feed now and then, reacts to what is new in it, and writes when in the mood."""
+    """Opens the feed at times, reacts to new posts, and writes posts at times."""
 
     name: str
     interests: list[str]
     talkative: float
-    """How likely a post is in a step."""
+    """Probability of a post in a step."""
     curious: float
-    """How likely a look at the feed is."""
+    """Probability of opening the feed in a step."""
     read: set[str] = field(default_factory=set)
     displeased: dict[str, int] = field(default_factory=dict)
-    """By whom: posts in a row that did not please."""
+    """Name of the sharer -> consecutive posts without a like."""
 
     async def proceed(self, observation: Any, llm: Any) -> Any:
-        """Read, then write: what was read may be answered."""
+        """Read, then write, so that a post can refer to what was read."""
         action = {"post": {"topic": "", "text": ""}, "like": "", "share": "", "follow": ""}
         mood = self.random.random(), self.random.random(), self.random.random()
-        self.read &= {post["id"] for post in observation["feed"]}  # what is gone stays away
+        self.read &= {post["id"] for post in observation["feed"]}  # removed posts do not return
         new = [post for post in observation["feed"] if post["id"] not in self.read][-5:]
         if new and mood[0] < self.curious:
             await self._react(new, observation, action, llm)
@@ -75,7 +75,7 @@ class Person(Agent):
             reaction = answer.json()
             liked, share = int(reaction["like"]), bool(reaction["share"])
         except (LLMError, KeyError, TypeError, ValueError):
-            liked, share = 0, False  # an answer that says nothing pleases nobody
+            liked, share = 0, False  # an invalid answer likes nothing
         self.read |= {post["id"] for post in new}
         if 1 <= liked <= len(new):
             action["like"] = new[liked - 1]["id"]

@@ -95,7 +95,7 @@ class FunctionFit:
     output: float
     most_output: int
     prefix: str
-    """`function`: all calls share a beginning; `agent`: calls begin with the agent's description."""
+    """`function`: all its calls share a prefix; `agent`: the prefix is the agent's description."""
     prefix_share: float
     """Length of the common prefix as a share of the lowest prompt length."""
     failing: float = 0.0

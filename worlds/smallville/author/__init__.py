@@ -1,7 +1,6 @@
-"""The scripted author: answers what residents ask a model, offline, drawn by the request's seed.
+"""The scripted author: answers residents' requests offline, with the request's seed.
 
-It knows no more than the prompt says, and words of its own in `phrases.toml`. So news travels only
-as far as residents carry it.
+It knows only the prompt and the phrases of `phrases.toml`, so news spreads only through residents.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ _WRITERS: dict[str, Callable[[Prompt, Random], str]] = {
     "insight_and_guidance": talk.insights,
 }
 FUNCTIONS = tuple(_WRITERS)
-"""What residents ask for."""
+"""The functions of residents' requests."""
 
 
 def author(request: Request, random: Random) -> str:
-    """An answer in the form that the request's function asks for."""
+    """Answer a request in the format of its function."""
     writer = _WRITERS.get(request.function, small.plain)
     return writer(Prompt(request.text), random)

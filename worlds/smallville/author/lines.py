@@ -1,7 +1,7 @@
-"""What to say next: an answer to what was just said, and something of one's own.
+"""The next line of a conversation: an answer to the last line, and a new opening.
 
-`talk.toml` holds pairs of an opening and the answers to it; a speaker answers the opening it
-recognises in the last line, and adds an opening that nobody has used yet.
+`talk.toml` holds pairs of an opening and the answers to it; a speaker answers the opening that it
+recognises in the last line, and adds an unused opening.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from zlib import crc32
 from metropolis.worlds.smallville.author.prompt import CONFIDENCE, HERALDS, TOLD, Prompt, pick
 
 LINES_LEAST, LINES_SPREAD = 9, 7
-"""How many lines a conversation has, before it runs out of things to say."""
+"""Minimum number of lines of a conversation before it closes, and the spread of that number."""
 ASIDE_SHARE = 0.3
-"""How often an answer is longer than it need be."""
+"""Probability of an aside after an answer."""
 TOPIC_SHARE = 0.4
-"""How readily one speaks of what one likes to speak of."""
+"""Probability of a favourite topic instead of small talk."""
 LEAK_SHARE = 0.05
-"""How readily a secret is told, a line."""
+"""Probability per line of telling a secret."""
 NEWS_MOST = 2
-"""Told by one speaker in one conversation."""
+"""Maximum number of news that a speaker tells in a conversation."""
 
 
 class Scene:
-    """A conversation as its next speaker knows it."""
+    """A conversation from the view of its next speaker."""
 
     def __init__(self, prompt: Prompt) -> None:
         self.prompt = prompt
@@ -49,7 +49,7 @@ class Scene:
 
     @property
     def untold(self) -> list[str]:
-        """News that the other cannot be known to have."""
+        """News that the other is not known to have."""
         known = " ".join(
             statement
             for statement in self.prompt.statements
@@ -63,13 +63,13 @@ class Scene:
 
     @property
     def leaks(self) -> list[str]:
-        """Secrets that are not about the other, for one who is close."""
+        """Secrets to tell a close acquaintance, except those about the acquaintance."""
         close = self.other in self.prompt.fact("Knows")
         secrets = self.prompt.secrets if close else []
         return [text for text in secrets if self.other not in text and text not in self.said]
 
     def fill(self, text: str) -> str:
-        """`text` with the names of this scene."""
+        """`text` with placeholders replaced by the values of this scene."""
         doing = self.my_doing.split(" at the ")[0].split(" on Mill Green")[0]
         return (
             text.replace("{other}", self.other.split()[0])
@@ -98,7 +98,7 @@ def _greeting(scene: Scene, random: Random) -> str:
 
 
 def _answer(scene: Scene, random: Random) -> str:
-    """To the last line."""
+    """An answer to the last line."""
     words, last = talk_phrases(), scene.lines[-1][1]
     if len(scene.lines) == 1:
         hello = scene.fill(pick(words["greetings"]["back"], random)) + " "
@@ -118,7 +118,7 @@ def _answer(scene: Scene, random: Random) -> str:
 
 
 def _opening(scene: Scene, random: Random) -> str:
-    """News first, then one's own topics and small talk that suits the moment."""
+    """A new opening: news first, then favourite topics and suitable small talk."""
     words = talk_phrases()
     told = sum(len(TOLD.findall(text)) for who, text in scene.lines if who == scene.me)
     if scene.untold and told < NEWS_MOST and (scene.lines or random.random() < 0.5):
@@ -138,7 +138,7 @@ def _opening(scene: Scene, random: Random) -> str:
 
 
 def _suits(pair: dict[str, Any], scene: Scene) -> bool:
-    """Whether it is the place and time for an opening, and it has not been used."""
+    """Whether an opening suits the place and time, and has not been used."""
     if pair["say"].partition("{")[0] in scene.said:
         return False
     first, last = pair.get("hours", (0, 24))
@@ -150,7 +150,7 @@ def _suits(pair: dict[str, Any], scene: Scene) -> bool:
 
 
 def _fresh(options: list[str], scene: Scene, random: Random) -> str:
-    """One that has not been said yet, if there is any."""
+    """An option that has not been said yet, if there is one."""
     unsaid = [option for option in options if option.partition("{")[0] not in scene.said]
     return scene.fill(pick(unsaid or options, random))
 
@@ -161,19 +161,19 @@ def _json(text: str, ends: bool) -> str:
 
 @cache
 def talk_phrases() -> dict[str, Any]:
-    """The words of `talk.toml`."""
+    """The content of `talk.toml`."""
     text = (files("metropolis.worlds.smallville.author") / "talk.toml").read_text("utf-8")
     return tomllib.loads(text)
 
 
 def over(news: str, hour: int) -> bool:
-    """Whether the time that the news is about has passed."""
+    """Whether the time given in the news has passed."""
     found = re.search(r"\bat (half past )?(three|four|five|six)\b", news)
     return found is not None and hour > _AFTERNOON[found[2]]
 
 
 def match_talk(table: str, text: str) -> list[str] | None:
-    """As `prompt.match`, for a table of `talk.toml`."""
+    """Like `prompt.match`, for a table of `talk.toml`."""
     entries: dict[str, list[str]] = talk_phrases()[table]
     return next((value for words, value in entries.items() if words in text), None)
 

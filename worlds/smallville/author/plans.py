@@ -1,4 +1,4 @@
-"""Plans: when to get up, the day, its hours, its tasks."""
+"""Plans: the time of waking up, the day, its hours, its tasks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FESTIVAL_HOURS = (18, 19, 20)
 
 
 def wake_up_hour(prompt: Prompt, random: Random) -> str:
-    """As the habits say, give or take."""
+    """The time in the habits, with a random variation."""
     habits = prompt.fact("Habits").lower()
     hour, minute = 7, 0
     if found := re.search(r"gets up at (half past )?(\w+)", habits):
@@ -27,7 +27,7 @@ def wake_up_hour(prompt: Prompt, random: Random) -> str:
 
 
 def daily_plan(prompt: Prompt, random: Random) -> str:
-    """The habits, one a line, and today's purpose among them."""
+    """The habits, one a line, with today's goal among them."""
     habits = prompt.fact("Habits").split(", ")[1:]
     goal = prompt.fact("Present goal").rstrip(".")
     lines = [f"{habit}{pick(phrases()['plan_tails'], random)}" for habit in habits]
@@ -37,7 +37,7 @@ def daily_plan(prompt: Prompt, random: Random) -> str:
 
 
 def revise_identity(prompt: Prompt, random: Random) -> str:
-    """What to bear in mind, how yesterday felt, or what to go after now."""
+    """Notes for planning, feelings about yesterday, or the goal."""
     name, goal = prompt.first_name, prompt.fact("Present goal")
     asked = prompt.text[-400:]
     if "bear in mind" in asked:
@@ -49,7 +49,7 @@ def revise_identity(prompt: Prompt, random: Random) -> str:
 
 
 def hourly_schedule(prompt: Prompt, random: Random) -> str:
-    """By the time of day, the work, and what one has heard of."""
+    """An activity chosen by the time of day, the work, and known news."""
     hour = int(prompt.text[prompt.text.rfind("[") + 1 :][:2])
     workplace = prompt.fact("Works at")
     start, end = phrases()["shifts"].get(workplace, phrases()["shifts"]["other"])
@@ -79,7 +79,7 @@ def hourly_schedule(prompt: Prompt, random: Random) -> str:
 
 
 def task_decomp(prompt: Prompt, random: Random) -> str:
-    """Tasks that suit the activity, in their order."""
+    """The tasks of the activity, in order."""
     what = prompt.between(f"{prompt.name} is ", ". Break")
     minutes = int(re.findall(r"\((\d+) minutes\)", prompt.text)[0])
     if prompt.hour in FESTIVAL_HOURS and _FESTIVAL.search(prompt.text):
@@ -88,7 +88,7 @@ def task_decomp(prompt: Prompt, random: Random) -> str:
 
 
 def new_decomp_schedule(prompt: Prompt, random: Random) -> str:
-    """What was planned, shortened; the festival, where it is time for it."""
+    """The planned tasks, shortened; the festival at its time."""
     minutes = int(re.findall(r"for the (\d+) minutes", prompt.text)[0])
     planned = re.findall(r"^\[[^\]]*\] (.+)$", prompt.text, re.MULTILINE)
     if prompt.hour in FESTIVAL_HOURS and _FESTIVAL.search(prompt.text):
@@ -97,7 +97,7 @@ def new_decomp_schedule(prompt: Prompt, random: Random) -> str:
 
 
 def _list(tasks: list[str], minutes: int, random: Random) -> str:
-    """As many tasks as fit into the minutes, with their times."""
+    """Tasks with times that fill the minutes."""
     lines: list[str] = []
     turn = 0
     while minutes > 0 and len(lines) < 60:
@@ -130,7 +130,7 @@ def _work(prompt: Prompt, hour: int, workplace: str) -> str:
 
 
 def _the(place: str) -> str:
-    """With the article that the place's name takes."""
+    """A place's name with its article."""
     bare = place.startswith(("Alder", "Quarry", "Tully", "Mill ", "Willow", "Canal"))
     return place if bare or place.startswith("the ") else f"the {place}"
 
@@ -144,7 +144,7 @@ def _lunch_place(prompt: Prompt, random: Random) -> str:
 
 
 def _free_hours(prompt: Prompt) -> list[str]:
-    """What one does with an afternoon; with the festival's, if one is busy with it."""
+    """Activities for an afternoon; the preparation of the festival if it is the goal."""
     if _FESTIVAL.search(prompt.fact("Present goal")):
         return ["preparing the lantern festival on Mill Green"]
     return list(phrases()["free_hours"])

@@ -1,4 +1,4 @@
-"""Reading a prompt as a model would, and the author's own words."""
+"""Parsing of prompts, and access to the author's phrases."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 HERALDS = ("Have you heard?", "Did you know?", "Listen to this.", "By the way:")
 CONFIDENCE = "Between you and me:"
 TOLD = re.compile(rf"(?:{'|'.join(map(re.escape, (*HERALDS, CONFIDENCE)))}) (.+?[.!])(?: |$)")
-"""News in somebody's words, as the author puts it."""
+"""News in an utterance of the author."""
 _NEWS = re.compile(r"\b(?:news(?: from [^:\n]*)?|told [^:\n]* the news): ([^\n]+)", re.IGNORECASE)
 _TOPIC = re.compile(r"([^;“]+?) \(“([^”]*)”\)(?:; )?")
 _SECRET = re.compile(r"\b(?:Secret|in confidence from [^:\n]*): ([^\n]+)")
@@ -25,7 +25,7 @@ class Prompt:
         self.text = text
 
     def fact(self, heading: str) -> str:
-        """What stands behind the first `heading: ` at the beginning of a line; empty if nowhere."""
+        """The text after the first `heading: ` at the beginning of a line; empty if none."""
         start = self.text.find(f"{heading}: ")
         if start < 0 or (start and self.text[start - 1] != "\n"):
             start = self.text.find(f"\n{heading}: ") + 1
@@ -36,7 +36,7 @@ class Prompt:
         return self.text[start : end if end >= 0 else None]
 
     def between(self, before: str, after: str) -> str:
-        """What stands between the last `before` and the `after` that follows it."""
+        """The text between the last `before` and the `after` that follows it."""
         start = self.text.rfind(before)
         if start < 0:
             return ""
@@ -46,23 +46,23 @@ class Prompt:
 
     @cached_property
     def name(self) -> str:
-        """Who asks."""
+        """The name of the resident."""
         return self.fact("Name").split(" (age")[0]
 
     @cached_property
     def first_name(self) -> str:
-        """Who asks, as friends call them."""
+        """The first name of the resident."""
         return (self.name or "Somebody").split()[0]
 
     @cached_property
     def hour(self) -> int:
-        """Of the day."""
+        """The hour of the day."""
         found = re.search(r"(\d\d):\d\d", self.fact("Date"))
         return int(found[1]) if found else 12
 
     @cached_property
     def topics(self) -> dict[str, str]:
-        """What the one who asks likes to talk about, and what they say about it."""
+        """Favourite topic of the resident -> their remark about it."""
         return dict(_TOPIC.findall(self.fact("Likes to talk about")))
 
     @cached_property
@@ -72,23 +72,23 @@ class Prompt:
 
     @cached_property
     def news(self) -> list[str]:
-        """What the one who asks could pass on, as remembered."""
+        """The news in the resident's memories."""
         return news_in("\n".join(self.statements))
 
     @cached_property
     def secrets(self) -> list[str]:
-        """What the one who asks should keep."""
+        """The secrets in the resident's memories."""
         return list(dict.fromkeys(_SECRET.findall("\n".join(self.statements))))
 
 
 def news_in(text: str) -> list[str]:
-    """The news in memories, each once."""
+    """The news in `text`, without duplicates."""
     return list(dict.fromkeys(found.strip() for found in _NEWS.findall(text)))
 
 
 @cache
 def phrases() -> dict[str, Any]:
-    """The author's own words."""
+    """The content of `phrases.toml`."""
     text = (files("metropolis.worlds.smallville.author") / "phrases.toml").read_text("utf-8")
     return tomllib.loads(text)
 
@@ -105,5 +105,5 @@ def match(table: str, text: str) -> Any:
 
 
 def pick(options: list[str], random: Random) -> str:
-    """One of them."""
+    """One of `options`, uniformly at random."""
     return options[int(random.random() * len(options))]

@@ -11,12 +11,12 @@ _PLAIN = ("Yes.", "That sounds right.", "I would think so.")
 
 
 def plain(prompt: Prompt, random: Random) -> str:  # noqa: ARG001 -- every writer takes a prompt
-    """For a question the author does not know."""
+    """An answer to an unknown question."""
     return random.choice(_PLAIN)
 
 
 def poignancy(prompt: Prompt, random: Random) -> str:
-    """A number, by what it is about."""
+    """A rating by the words of the text."""
     text = prompt.between("\nEvent: ", "\n") or prompt.between("\nThought: ", "\n")
     base, reason = match("importance", text or prompt.between("\nConversation: ", "\n")) or (1, "")
     rating = min(10, base + (random.random() < 0.4))
@@ -24,7 +24,7 @@ def poignancy(prompt: Prompt, random: Random) -> str:
 
 
 def triple(prompt: Prompt, random: Random) -> str:  # noqa: ARG001
-    """The sentence cut at its verb."""
+    """The sentence, split at its verb."""
     sentence = prompt.between("\nSentence: ", "\n").rstrip(".")
     found = re.match(r"(?P<who>.+?) (?:is|are) (?P<what>\w+(?: about)?) ?(?P<rest>.*)", sentence)
     if found is None:
@@ -37,19 +37,19 @@ def triple(prompt: Prompt, random: Random) -> str:  # noqa: ARG001
 
 
 def emoji(prompt: Prompt, random: Random) -> str:
-    """By the words of the activity."""
+    """An emoji by the words of the activity."""
     found = match("emoji", prompt.between("Activity: ", "\n"))
     return pick(found, random) if found else "🙂"
 
 
 def thing_state(prompt: Prompt, random: Random) -> str:
-    """By the kind of object."""
+    """A state by the kind of object."""
     thing = prompt.text[prompt.text.rfind(": the ") + 6 : -3]
     return pick(phrases()["states"].get(thing, phrases()["states"]["other"]), random)
 
 
 def sector(prompt: Prompt, random: Random) -> str:  # noqa: ARG001
-    """The place that the task names, or else the plan, or else home."""
+    """The place named in the task, otherwise in the plan, otherwise home."""
     places = prompt.fact("Known places").split(", ")
     for text in (prompt.between("is about to do this: ", "\n"), prompt.fact("It is part of")):
         named = [place for place in places if place.lower() in text.lower()]
@@ -62,7 +62,7 @@ def sector(prompt: Prompt, random: Random) -> str:  # noqa: ARG001
 
 
 def arena(prompt: Prompt, random: Random) -> str:
-    """A room that suits the task; nobody's bedroom but one's own."""
+    """A room that suits the task; never the bedroom of another resident."""
     rooms = prompt.fact("Known rooms").split(", ")
     own = prompt.fact("Home").rpartition("sleeps in the ")[2]
     task = prompt.between("is about to do this: ", "\n") + " " + prompt.fact("It is part of")

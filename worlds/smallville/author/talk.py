@@ -1,4 +1,4 @@
-"""Conversations: whether to talk, what to say, and what stays of it."""
+"""Conversations: decisions to talk, utterances, and memories of conversations."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from metropolis.worlds.smallville.author.prompt import (
 
 _LINE = re.compile(r"^([A-Z][\w.'-]+(?: [\w.'-]+)+): (.+)$", re.MULTILINE)
 KNOWN_SHARE, STRANGER_SHARE, AGAIN_SHARE = 0.4, 0.2, 0.08
-"""How readily one talks with somebody one knows, hardly knows, or has talked with today."""
+"""Probability of talking with an acquaintance, a stranger, or a partner of a talk today."""
 
 
 def decide_to_talk(prompt: Prompt, random: Random) -> str:
-    """Rather with those one knows, and rather once a day."""
+    """Yes is likelier for acquaintances, and less likely after a talk on the same day."""
     other = prompt.between(", and sees ", ",").strip()
     share = KNOWN_SHARE if other in prompt.text.split("It is ")[0] else STRANGER_SHARE
     if "have talked earlier" in prompt.text:
@@ -31,12 +31,12 @@ def decide_to_talk(prompt: Prompt, random: Random) -> str:
 
 
 def decide_to_react(prompt: Prompt, random: Random) -> str:  # noqa: ARG001
-    """Now the one, now the other."""
+    """Either decision, at random."""
     return "wait" if random.random() < 0.3 else "go on"
 
 
 def relationship(prompt: Prompt, random: Random) -> str:
-    """What is remembered of the other, and a word on how it feels."""
+    """A memory of the other, and a sentence about the feelings."""
     other = prompt.between("that may bear on ", ":")
     me, them = prompt.first_name, other.split()[0]
     sentences = re.split(r"(?<=[.!?]) ", prompt.fact("Knows"))
@@ -61,7 +61,7 @@ def utterance(prompt: Prompt, random: Random) -> str:
 
 
 def summary(prompt: Prompt, random: Random) -> str:  # noqa: ARG001
-    """The news in it, or what they liked to talk about."""
+    """The news in the conversation, or its topic."""
     lines = " ".join(text for _, text in transcript(prompt))
     for told in TOLD.findall(lines):
         return str(match("labels", told) or "the latest news")
@@ -73,7 +73,7 @@ def summary(prompt: Prompt, random: Random) -> str:  # noqa: ARG001
 
 
 def planning_thought(prompt: Prompt, random: Random) -> str:
-    """What to do about what was said."""
+    """A conclusion from the conversation for the plan."""
     other, lines = _other(prompt), " ".join(text for _, text in transcript(prompt))
     name = prompt.name
     if "lantern festival" in lines:
@@ -91,7 +91,7 @@ def planning_thought(prompt: Prompt, random: Random) -> str:
 
 
 def memo(prompt: Prompt, random: Random) -> str:
-    """The other's news, or one's own that the other knows now, or what the other cares about."""
+    """News heard from the other, or told to the other, or a topic of the other."""
     other, name = _other(prompt), prompt.name
     spoken = transcript(prompt)
     for speaker, text in sorted(spoken, key=lambda line: line[0] != other):
@@ -119,7 +119,7 @@ def memo(prompt: Prompt, random: Random) -> str:
 
 
 def questions(prompt: Prompt, random: Random) -> str:  # noqa: ARG001
-    """About those who occur most in the memories."""
+    """Questions about the people who occur most often in the memories."""
     names = _names(prompt) or [prompt.name]
     first, last = names[0], names[-1]
     asked = [
@@ -133,7 +133,7 @@ def questions(prompt: Prompt, random: Random) -> str:  # noqa: ARG001
 
 
 def insights(prompt: Prompt, random: Random) -> str:
-    """Five, each on statements that bear it out."""
+    """Five insights, each with random statements as evidence."""
     statements = prompt.statements
     names = _names(prompt) or [prompt.name]
     news = news_in("\n".join(statements))
@@ -155,7 +155,7 @@ def insights(prompt: Prompt, random: Random) -> str:
 
 
 def transcript(prompt: Prompt) -> list[tuple[str, str]]:
-    """Who said what, from the conversation in the prompt."""
+    """(speaker, text) of each line of the conversation in the prompt."""
     start = max(prompt.text.rfind("Conversation between"), prompt.text.rfind("Conversation so far"))
     return _LINE.findall(prompt.text[start:])
 
@@ -165,7 +165,7 @@ def _other(prompt: Prompt) -> str:
 
 
 def _names(prompt: Prompt) -> list[str]:
-    """The others in the memories, the most frequent first."""
+    """The other people in the memories, the most frequent first."""
     found = re.findall(r"\b[A-Z][a-zé]+ [A-Z][a-zé]+\b", "\n".join(prompt.statements))
     people = [name for name in found if name != prompt.name and not _PLACE.search(name)]
     return sorted(dict.fromkeys(people), key=lambda name: -people.count(name))
