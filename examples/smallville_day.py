@@ -38,7 +38,7 @@ near = sum(int((abs(now[:, None] - now).max(axis=2) <= 4).sum()) for now in at)
 active = len({*zip(run.trace.calls.step.tolist(), run.trace.calls.agent.tolist(), strict=True)})
 talks = sum(event.kind == "conversation" for event in events)
 
-print(f"{run.agents} agents, {hours:g} h from midnight, seed {seed}; simulated, but for the paper")
+print(f"{run.agents} agents, {hours:g} h from midnight, seed {seed}; simulated, except the paper")
 rows = [
     ("LLM calls", f"{run.calls:,}", "56.7k a day"),
     ("prompt tokens a call", f"{run.prompt_tokens / run.calls:.1f}", "642.6"),

@@ -278,7 +278,7 @@ def _check_header(fields: bytes, path: Path, kind: Format, run: str | None) -> N
         found = header["format"], header["version"]
         of = header["run"]
     except (ValueError, KeyError):
-        raise kind.damaged(path, 1, f"it is no {kind.name}") from None
+        raise kind.damaged(path, 1, f"it is not a {kind.name}") from None
     if found != (kind.name, kind.version):
         raise MetropolisError(
             f"{path}: is a {found[0]} of version {found[1]}; this release reads a {kind.name} of "

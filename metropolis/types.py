@@ -33,7 +33,7 @@ class AgentError(MetropolisError):
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Event: the cluster `agents` (ascending) finished its step and now stands at `positions`."""
+    """Event: the cluster `agents` (ascending) finished its step and is now at `positions`."""
 
     agents: tuple[AgentId, ...]
     positions: tuple[Position, ...]

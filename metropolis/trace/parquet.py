@@ -291,14 +291,14 @@ def _steps(table: pa.Table, meta: TraceMeta, path: Path) -> int:
     missing = divmod(row, agents)
     if row < rows and key[row] < row:
         problem = (
-            f"step {step[row]}, agent {brief(meta.agents[agent[row]])} stands here again after row"
+            f"step {step[row]}, agent {brief(meta.agents[agent[row]])} occurs here again after row"
             f" {key[row]}; each agent should have one row per step"
         )
     elif (key == row).any():
         later = int(np.argmax(key == row))
         problem = (
-            f"step {missing[0]}, agent {brief(meta.agents[missing[1]])} should stand here but"
-            f" stands in row {later}; rows should be sorted by step, then agent"
+            f"step {missing[0]}, agent {brief(meta.agents[missing[1]])} should be here but"
+            f" is in row {later}; rows should be sorted by step, then agent"
         )
     elif (step == missing[0]).any():
         problem = (

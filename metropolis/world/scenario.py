@@ -93,8 +93,8 @@ def make_scenario(name: str | Path, *, agents: int | None = None, seed: int = 0)
     scenario = _maker(name)(agents=agents, seed=seed)
     if not isinstance(scenario, Scenario):
         raise MetropolisError(
-            f"the function of the world {name!r} returned a {type(scenario).__name__}; it should "
-            "return a metropolis.Scenario"
+            f"the function of the world {name!r} returned a value of type "
+            f"{type(scenario).__name__}; it should return a metropolis.Scenario"
         )
     return scenario
 

@@ -172,7 +172,7 @@ def test_workers_of_a_store_stay_behind_with_it(run: Run) -> None:
             "def make(): return 3\n",
             "mine.py: make: got an unexpected keyword argument 'agents'; it ",
         ),
-        ("def make(agents, seed): return 3\n", "returned a int; it should return a"),
+        ("def make(agents, seed): return 3\n", "returned a value of type int; it should return a"),
         ("\ndef make(:\n", "mine.py:2: SyntaxError: "),
         ("import os\nimport no_such_module\n", "mine.py:2: ModuleNotFoundError: No module named"),
         ("from beside import gone\n", "mine.py:1: ImportError: cannot import name 'gone'"),

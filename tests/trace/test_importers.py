@@ -50,7 +50,7 @@ def test_options_override_the_file(write: Writer, tmp_path: Path) -> None:
 
 
 def test_a_radius_that_nobody_gives(tmp_path: Path) -> None:
-    with pytest.raises(MetropolisError, match=r"day\.json: does not say .* --radius"):
+    with pytest.raises(MetropolisError, match=r"day\.json: has no perception radius; .* --radius"):
         import_movement(recordings.tracks(walkers(0, 2, 3), tmp_path))
 
 

@@ -146,7 +146,7 @@ ROWS_WRONG: dict[str, tuple[Callable[[Rows], object], list[str]]] = {
     "duplicate row": (lambda r: r.insert(3, r[2]), ["row 3", "'Ada'", "again after row 2"]),
     "step gap": (lambda r: (r.pop(2), r.pop(2)), ["row 2", "step 1 is missing"]),
     "step gap at the start": (lambda r: (r.pop(0), r.pop(0)), ["row 0", "step 0 is missing"]),
-    "not sorted": (lambda r: r.reverse(), ["row 0", "stands in row 5", "sorted"]),
+    "not sorted": (lambda r: r.reverse(), ["row 0", "is in row 5", "sorted"]),
     "no rows": (lambda r: r.clear(), ["0 rows for 2 agents"]),
     "unknown agent": (of_row(3, agent=2), ["row 3", "agent is 2", "0 to 1"]),
     "negative step": (of_row(1, step=-1), ["row 1", "step is -1"]),

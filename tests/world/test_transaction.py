@@ -56,7 +56,7 @@ def test_it_holds_the_members_with_their_actions(state: State) -> None:
     with pytest.raises(CausalityError) as refusal:
         both["cleo"]
     assert str(refusal.value) == (
-        "step 5: the agent 'cleo' is not in the cluster 'ann', 'bob'; only a cluster's members "
+        "step 5: the agent 'cleo' is not in the cluster 'ann', 'bob'; only members of a cluster "
         "act together"
     )
 
