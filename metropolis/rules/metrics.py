@@ -43,7 +43,7 @@ class Metric(Protocol):
     def within(self, p: Position, q: Position, radius: float, reach: float) -> bool:
         """Whether a walker at q, travelling at most `reach`, can come within `radius` of p.
 
-        May be True wrongly (a lower bound may replace the distance), never False wrongly.
+        A wrong True is allowed (a lower bound may replace the distance), a wrong False is not.
         """
 
     def perceives(self, p: Position, q: Position, radius: float) -> bool:
