@@ -94,7 +94,7 @@ class Stage:
         use(agents.values())
         self._seed, self._agents = seed, agents
         self._state = State(world.metric, world.perception_radius, begun)
-        self._client = Client(Scripted(world.author))  # holds nothing that must be closed
+        self._client = Client(Scripted(world.author))  # needs no close
         cast = [agents[name] for name in self.names]
         self._worker = LocalWorker(world, cast, self._client, seed)
         self._loop = asyncio.new_event_loop()

@@ -24,7 +24,7 @@ from metropolis.world.base import Agent, World
 
 
 class SingleAgentWorld(gymnasium.Env[Any, Any]):
-    """The episode never terminates, and is truncated after `max_cycles` steps.
+    """One agent's environment; an episode is truncated after `max_cycles` steps, never terminated.
 
     Args:
         world: a world, or the name of an installed one.

@@ -1,1 +1,1 @@
-"""metropolis.controller."""
+"""The controller: a pure state machine, in Python and in C++."""

@@ -1,1 +1,1 @@
-"""metropolis.rules."""
+"""Metrics and the rules of causality."""

@@ -1,1 +1,1 @@
-"""metropolis.trace."""
+"""Traces: schema, files, importers, generators and mining."""

@@ -26,7 +26,7 @@ class TraceMeta:
     perception_radius: float
     max_velocity: float
     joint_radius: float | None = None
-    """How far two agents may act together within a step; None: the perception radius."""
+    """The distance within which two agents act together in a step; None: the perception radius."""
     metric: str = "chebyshev"
     """The metric of perception; see `metropolis.rules.metrics`."""
     step_s: float = 10.0
@@ -138,7 +138,7 @@ class Calls:
 class Trace:
     """Positions and LLM calls of a run.
 
-    `positions` is (steps, agents, 2): where each agent stands when the step begins.
+    `positions` is (steps, agents, 2): each agent's position at the beginning of the step.
     """
 
     meta: TraceMeta

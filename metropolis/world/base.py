@@ -41,12 +41,12 @@ class World(ABC):
 
     name: str = "world"
     perception_radius: float
-    """How far an agent perceives, in the metric's unit."""
+    """The distance within which an agent perceives, in the metric's unit."""
     max_velocity: float
-    """How far an agent can move, and how far from itself it can write, in a step."""
+    """The distance within which an agent moves and writes in a step, in the metric's unit."""
     metric: Metric = CHEBYSHEV
     joint_radius: float | None = None
-    """How far two agents may act together within a step; None: the perception radius."""
+    """The distance within which two agents act together in a step; None: the perception radius."""
     step_s: float = 10.0
     """Simulated duration of a step, in seconds."""
     start: datetime = datetime(2023, 2, 13)
@@ -79,7 +79,7 @@ class World(ABC):
 
     @property
     def reach(self) -> Reach:
-        """How far agents of this world see, write and act together."""
+        """The distances within which agents perceive, write and act together."""
         joint = self.perception_radius if self.joint_radius is None else self.joint_radius
         return Reach(self.metric, self.perception_radius, self.max_velocity, joint)
 

@@ -1,4 +1,4 @@
-"""What a world may read: an agent's surroundings as they stand when its step begins."""
+"""What a world may read: an agent's surroundings at the beginning of its step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from metropolis.world.state import State, Version
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How far agents of a world perceive, write and act together."""
+    """The distances within which agents of a world perceive, write and act together."""
 
     metric: Metric
     perception_radius: float
@@ -61,7 +61,7 @@ class View:
 
     @property
     def position(self) -> Position:
-        """Where the agent stands when its step begins."""
+        """The agent's position at the beginning of its step."""
         return self.me.position
 
     @property

@@ -123,7 +123,7 @@ def first_line(text: str) -> str:
 
 
 def is_sleep(what: str) -> bool:
-    """Whether a plan is to sleep."""
+    """Whether a plan's text means sleep."""
     return re.match(r"(?:is )?(?:asleep|sleep)", what.lower()) is not None
 
 

@@ -32,7 +32,7 @@ _Tiles = dict[str, _Tile]
 
 
 def is_master(content: Any) -> bool:
-    """Whether this is {step: {name: {movement: [x, y], ...}}}."""
+    """Whether `content` is {step: {name: {movement: [x, y], ...}}}."""
     return (
         isinstance(content, dict)
         and any(_STEP.fullmatch(key) for key in content)
