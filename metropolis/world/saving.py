@@ -83,7 +83,7 @@ def _fields(kind: type[Agent], agent: str) -> dict[str, Any]:
     except NameError as error:
         raise MetropolisError(
             f"the agent {agent!r} ({kind.__name__}) cannot be saved ({error}); the types of its "
-            "fields should be importable at run time, not only for type checkers"
+            "fields should be defined in its module at run time, not only for type checkers"
         ) from error
     return {f.name: hints[f.name] for f in fields(kind) if not f.name.startswith("_")}
 

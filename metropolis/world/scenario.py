@@ -127,7 +127,7 @@ def _maker_of(folder: Path) -> Callable[..., Any]:
         if (folder / f"{point.name}.json").is_file():
             return partial(point.load(), folder)
     known = ", ".join(sorted(f"{point.name}.json" for point in entry_points(group=FOLDERS)))
-    raise MetropolisError(f"{folder} holds no world; it should contain {known}")
+    raise MetropolisError(f"{folder} holds no world; it should contain one of {known}")
 
 
 def function_in(path: Path, function: str, does: str) -> Callable[..., Any]:

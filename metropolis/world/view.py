@@ -49,7 +49,7 @@ class View:
         if body is None:
             raise MetropolisError(
                 f"there is no body for the agent {name!r} at step {step}; World.reset should "
-                "return an entity of kind 'agent' with the agent's name, which is never removed"
+                "return an entity of kind 'agent' with the agent's name, and no agent may remove it"
             )
         self.step = step
         self.name = name
