@@ -169,7 +169,7 @@ def test_engines_of_different_models_are_refused_at_the_start() -> None:
                 pass
         assert "the engines serve different models: http://127.0.0.1:" in str(error.value)
         assert "serves 'tiny'; http" in str(error.value)
-        assert "serves 'huge', 'vast'; give" in str(error.value)
+        assert "serves 'huge', 'vast'; use engines" in str(error.value)
 
     asyncio.run(ask())
 

@@ -19,7 +19,7 @@ import pytest
 from metropolis.dispatch.base import Fleet
 from metropolis.dispatch.fixed import RoundRobin
 from metropolis.gateway.backend import LocalGateway
-from metropolis.gateway.engine_client import Engine
+from metropolis.gateway.engine_client import EngineClient
 from metropolis.llm import (
     Backend,
     Client,
@@ -188,11 +188,11 @@ def fuzz(target: str, first: int, count: int) -> Counter[str]:
     return run.outcomes
 
 
-CHECKS: dict[str, Callable[[str], Backend | Engine]] = {
+CHECKS: dict[str, Callable[[str], Backend | EngineClient]] = {
     "sglang": SGLang,
     "compatible": lambda url: Compatible(url, "tiny"),
-    "engine": Engine,
-    "vllm engine": lambda url: Engine(f"vllm:{url}"),
+    "engine": EngineClient,
+    "vllm engine": lambda url: EngineClient(f"vllm:{url}"),
 }
 
 
@@ -205,7 +205,7 @@ async def check(target: str, seed: int) -> str:
     async with server:
         looking = CHECKS[target](server.url)
         try:
-            if isinstance(looking, Engine):
+            if isinstance(looking, EngineClient):
                 is_up, sentence = await looking.probe()
                 await looking.preemptions()
                 outcome = "up" if is_up else "down"

@@ -114,7 +114,7 @@ def test_a_former_run_is_replayed(tmp_path: Path) -> None:
     assert run_virtually(backend.complete(request(seed=99))) == answer
     with pytest.raises(RefusedError, match="no answer to converse of agent 3 at step 14"):
         run_virtually(backend.complete(request(function="converse")))
-    with pytest.raises(MetropolisError, match="nowhere is not there"):
+    with pytest.raises(MetropolisError, match="nowhere does not exist"):
         Replay(tmp_path / "nowhere")
 
 
