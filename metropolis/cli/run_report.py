@@ -217,9 +217,7 @@ def print_summary(run: Summary) -> None:
     else:
         console.print(f"\nThe run took {_seconds(run.makespan_s)} s of wall time.")
     if run.comparison:
-        console.print(
-            f"\nGain of out-of-order execution: {_which(run)}, simulated on {where} in every mode."
-        )
+        console.print(f"\n{_which(run)} in every mode, simulated on {where}:")
         console.print(_comparison_table(run.comparison))
     if run.no_comparison:
         console.print(f"\n{run.no_comparison}")
@@ -230,10 +228,10 @@ def print_summary(run: Summary) -> None:
 
 def _which(run: Summary) -> str:
     if not run.compared_from:
-        return "the same calls"
+        return "The same calls"
     step_s = run.span_s / run.steps
     from_s, to_s = (_hours(step * step_s) for step in (run.compared_from, run.steps))
-    return f"the same calls of the run's end, {from_s} to {to_s}"
+    return f"The same calls of the run's end, {from_s} to {to_s},"
 
 
 def _bought_beside(run: Summary) -> str | None:

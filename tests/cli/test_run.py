@@ -292,7 +292,7 @@ def test_the_end_of_a_long_run_is_compared(run: Run, monkeypatch: pytest.MonkeyP
     status, out, _ = run("meadow.py", "--quiet")
     said = " ".join(out.split())
     assert status == 0
-    assert "the same calls of the run's end, 2 min to 4 min, simulated on 1" in said
+    assert "The same calls of the run's end, 2 min to 4 min, in every mode, simulated" in said
     assert summary(run, "meadow.py")["compared_from"] == STEPS - 12
 
 

@@ -214,7 +214,7 @@ def test_metrics_by_name() -> None:
         (lambda: metric_named("taxi"), "there is no metric 'taxi'; there are chebyshev, eucl"),
         (lambda: metric_named("genagent"), "needs a map"),
         (lambda: metric_named("hops"), "the metric hops needs a graph, and the trace has none"),
-        (lambda: metric_named("manhattan", graph=[[]]), "its metric is hops, not manhattan"),
+        (lambda: metric_named("manhattan", graph=[[]]), "its metric should be hops, not manhattan"),
         (lambda: GenAgent(OPEN, ONE_ARENA[:2], 1), "that of the walls, .4, 5."),
         (lambda: Geodesic(np.zeros((3, 3), dtype=bool), horizon=0), "must be 1 to 250 steps"),
         (lambda: Geodesic(np.zeros(3, dtype=bool)), "needs .height, width."),

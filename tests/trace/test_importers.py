@@ -180,7 +180,7 @@ DAMAGE: dict[str, tuple[Writer, list[str]]] = {
         edited(recordings.tracks, lambda c: [c.update({name: []}) for name in c]),
         ["no positions"],
     ),
-    "no recording": (edited(recordings.tracks, lambda c: c.clear()), ["no movement", "shapes"]),
+    "no recording": (edited(recordings.tracks, lambda c: c.clear()), ["not a movement", "shapes"]),
     "negative radius": (
         edited(recordings.columns, lambda c: c["hyper"].update(vision_r=-4)),
         ["perception_radius is -4", "positive"],

@@ -221,7 +221,7 @@ def test_geodesic_moves_go_round_walls(tmp_path: Path) -> None:
 
 META_WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
     "format": ({"format": "other"}, ["format is 'other'", "metropolis-trace"]),
-    "older version": ({"version": 1}, ["version is 1", "2", "anew", "metropolis trace import"]),
+    "older version": ({"version": 1}, ["version is 1", "2", "recreate", "metropolis trace import"]),
     "newer version": ({"version": 3}, ["version is 3", "2"]),
     "no agents": ({"agents": []}, ["agents"]),
     "agents no list": ({"agents": "Ada"}, ["agents is 'Ada'"]),
@@ -310,7 +310,7 @@ def test_files_that_are_no_trace(tmp_path: Path) -> None:
     path.write_text("step,agent,x,y\n")
     refused(path, ["not an intact Parquet file"])
     write_rows(path, rows(), None)
-    refused(path, ["no trace", "'metropolis'", "docs/trace-format.md"])
+    refused(path, ["not a trace", "'metropolis'", "docs/trace-format.md"])
     table = pq.read_table(path)
     pq.write_table(table.replace_schema_metadata({"metropolis": "{"}), path)
     refused(path, ["metadata", "no JSON"])
