@@ -84,7 +84,7 @@ class Draw:
                 array = damage(self, np.asarray(array))
             except (ValueError, TypeError, OverflowError, IndexError):
                 return self.junk()
-            if not isinstance(array, np.ndarray) or max(array.shape, default=0) > 2**20:
+            if not isinstance(array, np.ndarray) or array.size > 2**20:  # copies take memory
                 break
         return array
 

@@ -313,7 +313,7 @@ def test_files_that_are_no_trace(tmp_path: Path) -> None:
     refused(path, ["not a trace", "'metropolis'", "docs/trace-format.md"])
     table = pq.read_table(path)
     pq.write_table(table.replace_schema_metadata({"metropolis": "{"}), path)
-    refused(path, ["metadata", "no JSON"])
+    refused(path, ["metadata", "not JSON"])
     refused(tmp_path / "nowhere.parquet", ["does not exist"])
     refused(tmp_path, ["is a folder"])
 
