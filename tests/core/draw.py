@@ -84,7 +84,10 @@ class Draw:
                 array = damage(self, np.asarray(array))
             except (ValueError, TypeError, OverflowError, IndexError):
                 return self.junk()
-            if not isinstance(array, np.ndarray) or array.size > 2**20:  # copies take memory
+            if not isinstance(array, np.ndarray):
+                break
+            if max((array.size, *array.shape)) > 2**20:  # copies would take all memory
+                break
                 break
         return array
 
