@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -13,12 +12,6 @@ settings.load_profile("untimed")
 
 SERVERS = {"cluster": "ray", "sglang_url": "engines", "vllm_url": "engines"}
 """Fixtures that take seconds to start and much memory, with the group of their tests."""
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """One process more than there are cores: many tests wait for servers, Ray or a clock."""
-    return len(os.sched_getaffinity(0)) + 1
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the marks

@@ -15,8 +15,6 @@ from metropolis.addresses import HIDDEN, without_secrets
 from metropolis.cli import cli
 from metropolis.cli.trust import check_trust
 from metropolis.dispatch.base import Fleet
-from metropolis.gateway.backend import LocalGateway
-from metropolis.gateway.engine_client import CAPACITY_TOKENS, TOKENS_PER_S
 from metropolis.llm.backends.replay import Replay
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Backend
@@ -129,6 +127,10 @@ class RunOptions:
         engines.
         """
         if self.engine:
+            # Imported here: its metrics take 40 ms to import, and few runs have a gateway.
+            from metropolis.gateway.backend import LocalGateway
+            from metropolis.gateway.engine_client import CAPACITY_TOKENS, TOKENS_PER_S
+
             fleet = Fleet(len(self.engine), CAPACITY_TOKENS, TOKENS_PER_S)
             dispatcher = named(DISPATCHERS, self.dispatcher)(fleet)
             policy = named(POLICIES, self.policy)()
