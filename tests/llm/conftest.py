@@ -13,14 +13,26 @@ from pathlib import Path
 import pytest
 
 
+def environment_of(engine: str) -> tuple[str, str]:
+    """The interpreter and the model that `.ci/ENGINE-cpu` has installed; skips without them."""
+    names = (f"METROPOLIS_{engine.upper()}_{part}" for part in ("PYTHON", "MODEL"))
+    python, model = map(os.environ.get, names)
+    if not python or not model:
+        pytest.skip(f'{engine} is not installed: eval "$(.ci/{engine}-cpu DIR)" installs it')
+    return python, model
+
+
+def free_port() -> str:
+    """A port that no server listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return str(server.getsockname()[1])
+
+
 @pytest.fixture(scope="package")
 def sglang_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a real SGLang with a tiny random model on the CPU; one request at a time."""
-    python, model = (os.environ.get(f"METROPOLIS_SGLANG_{name}") for name in ("PYTHON", "MODEL"))
-    if not python or not model:
-        pytest.skip('SGLang is not installed: eval "$(.ci/sglang-cpu DIR)" installs it')
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = str(server.getsockname()[1])
+    python, model = environment_of("sglang")
+    port = free_port()
     log = tmp_path_factory.mktemp("sglang") / "log"
     start = [sys.executable, "-c", "from metropolis.cli import main; main()", "serve", "sglang"]
     start += ["--python", python, "--model-path", model, "--device", "cpu", "--port", port]
