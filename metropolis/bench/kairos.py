@@ -120,10 +120,10 @@ def _summed(
     application: str, load: float, per_s: float, system: str, served: Served, policy: Policy
 ) -> Measured:
     programs = [one for one in served.programs if not one.program.name.startswith(BEFORE)]
-    executions = [e for e in served.executions if not e.request.program.startswith(BEFORE)]
+    served_requests = [e for e in served.requests if not e.request.program.startswith(BEFORE)]
     latencies_ms = np.array([1000 * one.latency_s_per_token for one in programs])
-    queueing_s = sum(e.started_s - e.request.arrived_s for e in executions)
-    whole_s = sum(e.completed_s - e.request.arrived_s for e in executions)
+    queueing_s = sum(e.started_s - e.request.arrived_s for e in served_requests)
+    whole_s = sum(e.completed_s - e.request.arrived_s for e in served_requests)
     return Measured(
         application,
         load,
@@ -133,7 +133,7 @@ def _summed(
         {tail: float(np.percentile(latencies_ms, tail)) for tail in TAILS},
         queueing_s / whole_s,
         served.preemptions,
-        ordering_accuracy(executions, policy),
+        ordering_accuracy(served_requests, policy),
     )
 
 

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from metropolis.dispatch.base import Dispatcher, Fleet
-from metropolis.policy.base import Execution, Policy, QueuedRequest
+from metropolis.policy.base import Policy, QueuedRequest, ServedRequest
 from metropolis.policy.kairos.latency import LEVELS
 from metropolis.policy.kairos.priority import distance_from_zero
 from metropolis.policy.named import DISPATCHERS, POLICIES, named, names_of
@@ -103,9 +103,9 @@ def _requests(seed: int) -> Iterator[QueuedRequest]:
             yield request
 
 
-def _answered(request: QueuedRequest, instance: int, now_s: float, draw: Random) -> Execution:
+def _answered(request: QueuedRequest, instance: int, now_s: float, draw: Random) -> ServedRequest:
     took_s = draw.lognormvariate(1.0, 0.5) + len(request.function) / 2
-    return Execution(request, instance, max(0.0, now_s - took_s), now_s, draw.randint(10, 500))
+    return ServedRequest(request, instance, max(0.0, now_s - took_s), now_s, draw.randint(10, 500))
 
 
 def policy_overhead(name: str, queued: int, requests: int, seed: int) -> Overhead:
@@ -125,9 +125,9 @@ def policy_overhead(name: str, queued: int, requests: int, seed: int) -> Overhea
             first = queue.pop()
             policy.started(first, request.arrived_s)
         left[first.program] -= 1
-        execution = _answered(first, 0, request.arrived_s, draw)
+        served = _answered(first, 0, request.arrived_s, draw)
         with watch.running():
-            policy.completed(execution)
+            policy.completed(served)
             if not left[first.program]:
                 policy.program_ended(first.program)
     return watch.summed(POLICIES, name)
@@ -140,9 +140,9 @@ def dispatcher_overhead(name: str, requests: int, seed: int) -> Overhead:
     placed: deque[tuple[QueuedRequest, int]] = deque()
 
     def answer(now_s: float) -> None:
-        execution = _answered(*placed.popleft(), now_s, draw)
+        served = _answered(*placed.popleft(), now_s, draw)
         with watch.running():
-            dispatcher.completed(execution)
+            dispatcher.completed(served)
 
     def place(request: QueuedRequest) -> int | None:
         with watch.running():

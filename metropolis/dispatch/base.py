@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from metropolis.policy.base import Execution, QueuedRequest
+from metropolis.policy.base import QueuedRequest, ServedRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Dispatcher(ABC):
         None: the request waits, and with it all requests behind it.
         """
 
-    def completed(self, execution: Execution) -> None:  # noqa: B027 -- not all care
+    def completed(self, served: ServedRequest) -> None:  # noqa: B027 -- not all care
         """A request has completed."""
 
     def cancelled(self, request: QueuedRequest, instance: int, now_s: float) -> None:  # noqa: B027 -- not all care

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 
 from metropolis.dispatch.base import Dispatcher, Fleet
-from metropolis.policy.base import RANK_BITS, Execution, Policy, QueuedRequest
+from metropolis.policy.base import RANK_BITS, Policy, QueuedRequest, ServedRequest
 
 PROGRAMS = 60
 FLEET = Fleet(instances=3, capacity_tokens=4000, tokens_per_s=20.0)
@@ -25,15 +25,15 @@ def check_policy(make: Callable[[], Policy], seed: int = 0) -> None:
     policy, twin = make(), make()
     _require(0 < policy.rank_bits <= RANK_BITS, f"rank_bits must be from 1 to {RANK_BITS}")
     waiting: list[QueuedRequest] = []
-    for execution, is_last in _executions(seed):
-        waiting.append(execution.request)
+    for served, is_last in _served_requests(seed):
+        waiting.append(served.request)
         for each in (policy, twin):
             version = each.version
-            _live(each, execution)
+            _live(each, served)
             if is_last:
-                each.program_ended(execution.request.program)
-                if execution.request.id % 8 == 0:
-                    each.function_ended(execution.request.function)
+                each.program_ended(served.request.program)
+                if served.request.id % 8 == 0:
+                    each.function_ended(served.request.function)
             _require(each.version >= version, "version must not fall")
         version = policy.version
         ranks = [policy.rank(request) for request in waiting]
@@ -53,8 +53,8 @@ def check_dispatcher(make: Callable[[Fleet], Dispatcher], seed: int = 0) -> None
     _require(dispatcher.fleet == FLEET, "fleet must be the one it was made for")
     draw, now_s = Random(f"{seed} dispatch"), 0.0
     placed: list[tuple[QueuedRequest, int, float]] = []
-    for execution, is_last in _executions(seed):
-        request = execution.request
+    for served, is_last in _served_requests(seed):
+        request = served.request
         now_s += draw.expovariate(1.0)
         closed = draw.sample(range(FLEET.instances), draw.randrange(FLEET.instances))
         dispatcher.closed = set(closed)
@@ -76,11 +76,11 @@ def check_dispatcher(make: Callable[[Fleet], Dispatcher], seed: int = 0) -> None
         _answer(dispatcher, placed.pop(draw.randrange(len(placed))), now_s)
 
 
-def _live(policy: Policy, execution: Execution) -> None:
+def _live(policy: Policy, served: ServedRequest) -> None:
     """Start a request, preempt it half way and resume it; complete nine in ten, cancel the rest."""
-    request, middle_s = execution.request, (execution.started_s + execution.completed_s) / 2
+    request, middle_s = served.request, (served.started_s + served.completed_s) / 2
     policy.arrived(request)
-    policy.started(request, execution.started_s)
+    policy.started(request, served.started_s)
     seen, rank = (policy.version, policy.running_version), policy.rank(request)
     policy.passed(middle_s)
     told = seen != (policy.version, policy.running_version) or rank == policy.rank(request)
@@ -89,7 +89,7 @@ def _live(policy: Policy, execution: Execution) -> None:
     policy.preempted(request, middle_s)
     policy.started(request, middle_s)
     if request.id % 10:
-        policy.completed(execution)
+        policy.completed(served)
     else:
         policy.cancelled(request)
 
@@ -98,7 +98,7 @@ def _answer(dispatcher: Dispatcher, one: tuple[QueuedRequest, int, float], now_s
     """Complete nine in ten requests; cancel the rest."""
     request, instance, started_s = one
     if request.id % 10:
-        dispatcher.completed(Execution(request, instance, started_s, now_s, 10))
+        dispatcher.completed(ServedRequest(request, instance, started_s, now_s, 10))
     else:
         dispatcher.cancelled(request, instance, now_s)
 
@@ -116,7 +116,7 @@ def _end(
     dispatcher.program_ended(program)
 
 
-def _executions(seed: int) -> Iterator[tuple[Execution, bool]]:
+def _served_requests(seed: int) -> Iterator[tuple[ServedRequest, bool]]:
     """Executions of chains of up to four requests, each with whether it is its chain's last."""
     draw, number = Random(seed), 0
     for program in range(PROGRAMS):
@@ -137,7 +137,7 @@ def _executions(seed: int) -> Iterator[tuple[Execution, bool]]:
             number += 1
             completed_s = now_s + draw.expovariate(0.2)
             yield (
-                Execution(request, 0, now_s, completed_s, draw.randint(1, 500)),
+                ServedRequest(request, 0, now_s, completed_s, draw.randint(1, 500)),
                 (stage == length - 1),
             )
             now_s = completed_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 
 from metropolis.dispatch.base import Dispatcher, Fleet
-from metropolis.policy.base import Execution, QueuedRequest
+from metropolis.policy.base import QueuedRequest, ServedRequest
 
 
 class RoundRobin(Dispatcher):
@@ -42,9 +42,9 @@ class LeastLoaded(Dispatcher):
         self._at_work[chosen] += 1
         return chosen
 
-    def completed(self, execution: Execution) -> None:
+    def completed(self, served: ServedRequest) -> None:
         """See Dispatcher."""
-        self._at_work[execution.instance] -= 1
+        self._at_work[served.instance] -= 1
 
     def cancelled(self, request: QueuedRequest, instance: int, now_s: float) -> None:  # noqa: ARG002
         """See Dispatcher."""

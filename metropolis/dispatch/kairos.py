@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from metropolis.dispatch.base import Dispatcher, Fleet
-from metropolis.policy.base import Execution, QueuedRequest
+from metropolis.policy.base import QueuedRequest, ServedRequest
 from metropolis.policy.kairos.latency import Latencies
 
 SLOT_S = 0.5
@@ -59,10 +59,10 @@ class KairosPacking(Dispatcher):
         self._placed[request.id] = chosen, self._first, needed
         return chosen
 
-    def completed(self, execution: Execution) -> None:
+    def completed(self, served: ServedRequest) -> None:
         """Learn the latency, and free the memory reserved from now on."""
-        self._latencies[execution.request.function].add(execution.latency_s)
-        self._free(execution.request, execution.completed_s)
+        self._latencies[served.request.function].add(served.latency_s)
+        self._free(served.request, served.completed_s)
 
     def cancelled(self, request: QueuedRequest, instance: int, now_s: float) -> None:  # noqa: ARG002
         """Free the memory reserved from now on."""

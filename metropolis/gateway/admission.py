@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from metropolis.dispatch.base import Dispatcher
 from metropolis.dispatch.faults import holding, placed_by
-from metropolis.policy.base import Execution, Policy, QueuedRequest
+from metropolis.policy.base import Policy, QueuedRequest, ServedRequest
 from metropolis.policy.faults import P, PluginError, call, due_s_of, rank_of
 from metropolis.policy.queue import RequestQueue
 from metropolis.types import MetropolisError
@@ -125,11 +125,11 @@ class Admission:
                 del self._only[request.id]
                 self._aside[only].pop(request.id, None)
 
-    def answered(self, execution: Execution) -> None:
+    def answered(self, served: ServedRequest) -> None:
         """Record that a placed request was answered."""
-        self._tell(self.policy.completed, execution)
-        self._leave(execution.request, execution.instance)
-        self._tell(self._dispatcher.completed, execution)
+        self._tell(self.policy.completed, served)
+        self._leave(served.request, served.instance)
+        self._tell(self._dispatcher.completed, served)
         self.pump()
 
     def requeue(self, request: QueuedRequest, instance: int) -> None:

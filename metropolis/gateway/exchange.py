@@ -56,7 +56,7 @@ class Exchange:
 
     @property
     def started_s(self) -> float:
-        """When an uninterrupted answer would have started (see `Execution.started_s`)."""
+        """When an uninterrupted answer would have started (see `ServedRequest.started_s`)."""
         return self._sent_s - self._served_s
 
     async def ask(self, body: bytes) -> None:

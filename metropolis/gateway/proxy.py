@@ -26,7 +26,7 @@ from metropolis.gateway.programs import ProgramTracker
 from metropolis.gateway.request_parsing import of_tenant, read
 from metropolis.gateway.responses import Responses
 from metropolis.llm.base import UnreachableError
-from metropolis.policy.base import Execution, QueuedRequest
+from metropolis.policy.base import QueuedRequest, ServedRequest
 from metropolis.policy.faults import PluginError, RequestRefusedError
 from metropolis.types import MetropolisError
 
@@ -236,7 +236,7 @@ class Gateway:
             return
         if status == 200:
             tokens = relayed.output_tokens
-            self.admission.answered(Execution(request, instance, started_s, now_s, tokens))
+            self.admission.answered(ServedRequest(request, instance, started_s, now_s, tokens))
             self.metrics.queueing.observe(started_s - request.arrived_s)
             self.metrics.latency.observe(now_s - request.arrived_s)
         else:

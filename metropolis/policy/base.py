@@ -40,7 +40,7 @@ class QueuedRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Execution:
+class ServedRequest:
     """A completed request."""
 
     request: QueuedRequest
@@ -98,7 +98,7 @@ class Policy(ABC):
     def passed(self, now_s: float) -> None:  # noqa: B027 -- not all care
         """The time is `now_s`. Called at `due_s`, and possibly at other times."""
 
-    def completed(self, execution: Execution) -> None:  # noqa: B027 -- not all care
+    def completed(self, served: ServedRequest) -> None:  # noqa: B027 -- not all care
         """A request has completed."""
 
     def cancelled(self, request: QueuedRequest) -> None:  # noqa: B027 -- not all care

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from metropolis.policy.base import RANK_BITS, Execution, Policy, QueuedRequest
+from metropolis.policy.base import RANK_BITS, Policy, QueuedRequest, ServedRequest
 from metropolis.policy.faults import call, due_s_of, rank_of
 from metropolis.types import MetropolisError
 
@@ -72,10 +72,10 @@ class Combined(Policy):
             call(policy.cancelled, request)
         self._follow()
 
-    def completed(self, execution: Execution) -> None:
+    def completed(self, served: ServedRequest) -> None:
         """See Policy."""
         for policy in self._policies:
-            call(policy.completed, execution)
+            call(policy.completed, served)
         self._follow()
 
     def program_ended(self, program: str) -> None:

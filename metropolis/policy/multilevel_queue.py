@@ -10,7 +10,7 @@ from heapq import heapify, heappop, heappush
 from itertools import accumulate, count
 from math import inf
 
-from metropolis.policy.base import Execution, Policy, QueuedRequest
+from metropolis.policy.base import Policy, QueuedRequest, ServedRequest
 from metropolis.types import MetropolisError
 
 QUANTA_S = (2.0, 8.0, 32.0, 128.0)
@@ -124,19 +124,19 @@ class Multilevel(Policy):
                 self.version += 1
             self.expect(call)
 
-    def completed(self, execution: Execution) -> None:
+    def completed(self, served: ServedRequest) -> None:
         """Drop the call."""
-        self._leave(execution)
+        self._leave(served)
 
     def cancelled(self, request: QueuedRequest) -> None:
         """Drop the call."""
         del self._calls[request.id], self._expected[request.id]
 
-    def _leave(self, execution: Execution) -> Call:
+    def _leave(self, served: ServedRequest) -> Call:
         """Remove and return the completed call, its times accounted up to the end."""
-        call = self._calls.pop(execution.request.id)
-        del self._expected[execution.request.id]
-        _account(call, execution.completed_s)
+        call = self._calls.pop(served.request.id)
+        del self._expected[served.request.id]
+        _account(call, served.completed_s)
         return call
 
     def expect(self, call: Call) -> None:

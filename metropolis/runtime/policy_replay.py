@@ -17,7 +17,7 @@ from math import inf, isinf, isnan
 import numpy as np
 
 from metropolis import _core
-from metropolis.policy.base import Execution, QueuedRequest
+from metropolis.policy.base import QueuedRequest, ServedRequest
 from metropolis.sim.engines import SimulatedCluster
 from metropolis.trace.schema import Trace
 
@@ -83,8 +83,8 @@ class PolicyReplay:
         if isinf(self.now_sim_s):
             self._engines.check_progress()
             raise RuntimeError("no call is placed, yet agents have steps to run")
-        for execution in self._engines.advance(self.now_sim_s):
-            self._complete(execution)
+        for served in self._engines.advance(self.now_sim_s):
+            self._complete(served)
 
     def _asked(
         self, question: Callable[[], list[tuple[int, tuple[int, ...]]]]
@@ -149,17 +149,17 @@ class PolicyReplay:
     def _function(self, call: int) -> str:
         return self._trace.calls.functions[int(self._trace.calls.function[call])]
 
-    def _complete(self, execution: Execution) -> None:
-        call = execution.request.id
+    def _complete(self, served: ServedRequest) -> None:
+        call = served.request.id
         self._outstanding -= 1
-        self.completed_sim_s[call] = execution.completed_s
+        self.completed_sim_s[call] = served.completed_s
         for child in self._children[call]:
             self._open_parents[child] -= 1
             self._offer(child)
         agent = self._trace.calls.agent[call]
         self._open_calls[agent] -= 1
         if not self._open_calls[agent]:
-            self._engines.program_ended(execution.request.program)
+            self._engines.program_ended(served.request.program)
             cluster = self._cluster_of[agent]
             assert cluster is not None
             self._finish(cluster)

@@ -11,7 +11,7 @@ from math import inf, isinf
 from metropolis._core import Profile
 from metropolis.dispatch.base import Dispatcher
 from metropolis.dispatch.faults import holding, placed_by
-from metropolis.policy.base import Execution, Policy, QueuedRequest
+from metropolis.policy.base import Policy, QueuedRequest, ServedRequest
 from metropolis.policy.faults import call, due_s_of
 from metropolis.policy.queue import RequestQueue
 from metropolis.sim.instance import Asked, Instance
@@ -66,18 +66,18 @@ class SimulatedCluster:
         if self._queue and isinf(self.next_event_sim_s()):
             raise holding(self._dispatcher, len(self._queue))
 
-    def advance(self, now_sim_s: float) -> list[Execution]:
+    def advance(self, now_sim_s: float) -> list[ServedRequest]:
         """Advance to `now_sim_s`; returns the requests completed by then."""
-        executions: list[Execution] = []
+        served_requests: list[ServedRequest] = []
         for index, instance in enumerate(self._instances):
-            for execution in instance.advance(now_sim_s):
-                call(self._policy.completed, execution)
-                call(self._dispatcher.completed, execution)
-                executions.append(execution)
+            for served in instance.advance(now_sim_s):
+                call(self._policy.completed, served)
+                call(self._dispatcher.completed, served)
+                served_requests.append(served)
             if instance.preemptions > self._preemptions[index]:
                 self._preemptions[index] = instance.preemptions
                 call(self._dispatcher.preempted, index, now_sim_s)
-        return executions
+        return served_requests
 
     def dispatch(self, now_sim_s: float) -> None:
         """Place waiting requests in order, until the dispatcher holds one back."""

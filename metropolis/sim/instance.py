@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from math import inf
 
 from metropolis._core import Completion, InstancePool, Profile, Request
-from metropolis.policy.base import Execution, Policy, QueuedRequest
+from metropolis.policy.base import Policy, QueuedRequest, ServedRequest
 from metropolis.policy.faults import call, rank_of
 from metropolis.policy.queue import RequestQueue
 from metropolis.sim.options import PoolOptions
@@ -91,7 +91,7 @@ class Instance:
         self._asked[asked.request.id] = asked
         self._queue.push_back(asked.request)
 
-    def advance(self, now_sim_s: float) -> Iterator[Execution]:
+    def advance(self, now_sim_s: float) -> Iterator[ServedRequest]:
         """Advance to `now_sim_s`; yields the requests completed by then."""
         for completion in self._pool.advance(now_sim_s):
             asked, left_sim_s = self._asked[completion.id], completion.last_token_sim_s
@@ -104,7 +104,7 @@ class Instance:
             else:
                 del self._asked[completion.id]
                 begun_sim_s = max(asked.request.arrived_s, left_sim_s - asked.served_sim_s)
-                yield Execution(
+                yield ServedRequest(
                     asked.request, self._index, begun_sim_s, left_sim_s, asked.output_tokens
                 )
 

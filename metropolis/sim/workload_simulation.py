@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from metropolis._core import Profile
 from metropolis.dispatch.base import Dispatcher
-from metropolis.policy.base import Execution, Policy, QueuedRequest
+from metropolis.policy.base import Policy, QueuedRequest, ServedRequest
 from metropolis.sim.engines import SimulatedCluster
 from metropolis.sim.options import PoolOptions
 from metropolis.trace.programs import Program, by_arrival
@@ -33,7 +33,7 @@ class Served:
     """The result of a run."""
 
     programs: list[ServedProgram]
-    executions: list[Execution]
+    requests: list[ServedRequest]
     preemptions: int
 
 
@@ -63,7 +63,7 @@ class Serving:
         self._calls: list[int] = []
         """Index of the call in its program, by request id."""
         self._ended: list[ServedProgram] = []
-        self._executions: list[Execution] = []
+        self._served_requests: list[ServedRequest] = []
 
     def run(self) -> Served:
         """Run to completion; raises PluginError on a faulty plug-in."""
@@ -71,14 +71,14 @@ class Serving:
             now_sim_s = self._engines.next_event_sim_s()
             if self._coming:
                 now_sim_s = min(now_sim_s, self._coming[-1].arrival_s)
-            for execution in self._engines.advance(now_sim_s):
-                self._complete(execution)
+            for served in self._engines.advance(now_sim_s):
+                self._complete(served)
             while self._coming and self._coming[-1].arrival_s <= now_sim_s:
                 self._begin(self._coming.pop())
             self._engines.dispatch(now_sim_s)
             if not self._coming:
                 self._engines.check_progress()
-        return Served(self._ended, self._executions, self._engines.preemptions)
+        return Served(self._ended, self._served_requests, self._engines.preemptions)
 
     def _begin(self, program: Program) -> None:
         calls = program.calls
@@ -108,12 +108,12 @@ class Serving:
         self._calls.append(index)
         self._engines.send(request, call.output_tokens, call.answer_text)
 
-    def _complete(self, execution: Execution) -> None:
-        request, now_sim_s = execution.request, execution.completed_s
+    def _complete(self, served: ServedRequest) -> None:
+        request, now_sim_s = served.request, served.completed_s
         index, running = self._calls[request.id], self._running[request.program]
         program = running.program
-        self._executions.append(execution)
-        running.queueing_sim_s += execution.started_s - request.arrived_s
+        self._served_requests.append(served)
+        running.queueing_sim_s += served.started_s - request.arrived_s
         running.left -= 1
         for child in running.children[index]:
             running.open_parents[child] -= 1

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from metropolis.dispatch.agentix import THRESHOLD_TOKENS, ProgramAffinity
 from metropolis.dispatch.base import Fleet
-from metropolis.policy.base import Execution, QueuedRequest
+from metropolis.policy.base import QueuedRequest, ServedRequest
 
 FLEET = Fleet(instances=3, capacity_tokens=1 << 20, tokens_per_s=20.0)
 
@@ -32,7 +32,7 @@ def test_long_prompts_go_home_and_short_ones_where_least_is(data: st.DataObject)
         assert placed is not None
         at_work[placed].append(asked)
         if at_work[placed] and data.draw(st.booleans()):
-            dispatcher.completed(Execution(at_work[placed].pop(), placed, 0.0, 1.0, 1))
+            dispatcher.completed(ServedRequest(at_work[placed].pop(), placed, 0.0, 1.0, 1))
         if data.draw(st.integers(0, 9)) == 0:
             home.pop(asked.program, None)
             dispatcher.program_ended(asked.program)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from metropolis.dispatch.base import Fleet
 from metropolis.dispatch.kairos import SLOT_S, UNKNOWN_S, KairosPacking
-from metropolis.policy.base import Execution, QueuedRequest
+from metropolis.policy.base import QueuedRequest, ServedRequest
 
 FLEET = Fleet(instances=2, capacity_tokens=1000, tokens_per_s=20.0)
 
@@ -50,7 +50,7 @@ def test_a_request_goes_where_the_peak_is_lowest_or_waits(data: st.DataObject) -
         if slow.held and data.draw(st.booleans()):
             ended = data.draw(st.sampled_from(sorted(slow.held)))
             instance, _ = slow.held.pop(ended)
-            fast.completed(Execution(request(ended, 1), instance, 0.0, now_s, 1))
+            fast.completed(ServedRequest(request(ended, 1), instance, 0.0, now_s, 1))
             continue
         asked = request(number, data.draw(st.integers(1, 1200)))
         needed = slow.needed(asked.prompt_tokens, now_s)
@@ -70,7 +70,7 @@ def test_an_instance_that_preempted_takes_nothing_until_one_has_left() -> None:
     assert [packing.place(request(n, 10), 0.2) for n in (1, 2, 3)] == [1, 1, 1]
     packing.preempted(1, 0.3)
     assert packing.place(request(4, 10), 0.4) is None
-    packing.completed(Execution(request(0, 10), 0, 0.0, 0.5, 5))
+    packing.completed(ServedRequest(request(0, 10), 0, 0.0, 0.5, 5))
     assert packing.place(request(4, 10), 0.6) == 0
 
 
@@ -82,6 +82,6 @@ def test_what_a_function_takes_is_learned() -> None:
 
     for number in range(16):
         packing.place(same(number), float(number))
-        packing.completed(Execution(same(number), 0, number, number + 0.6, 5))
+        packing.completed(ServedRequest(same(number), 0, number, number + 0.6, 5))
     # 300 + 20 tokens each for a second: three fit where unknown ones (300 + 210) would not
     assert [packing.place(same(n), 100.0) for n in range(20, 24)] == [0, 0, 0, None]

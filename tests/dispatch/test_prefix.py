@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from metropolis.dispatch.base import Fleet
 from metropolis.dispatch.prefix import PrefixAffinity
-from metropolis.policy.base import Execution, QueuedRequest
+from metropolis.policy.base import QueuedRequest, ServedRequest
 from metropolis.types import MetropolisError
 
 Prefix = tuple[tuple[int, int], ...]
@@ -62,7 +62,7 @@ def test_a_conversation_stays_where_it_is_until_that_is_overloaded() -> None:
     assert dispatcher.place(request(5, ((1, 80), (5, 10))), 0.0) == 1  # that were 5
     assert dispatcher.place(request(6, ((3, 30),)), 0.0) == 1  # no match: the least used
     for number in (1, 5, 6):
-        dispatcher.completed(Execution(request(number, ()), 1, 0.0, 1.0, 1))
+        dispatcher.completed(ServedRequest(request(number, ()), 1, 0.0, 1.0, 1))
     dispatcher.closed = {0}
     assert dispatcher.place(request(7, ((1, 80),)), 0.0) == 1
 

@@ -18,7 +18,7 @@ from metropolis.dispatch.fixed import LeastLoaded, RoundRobin
 from metropolis.dispatch.kairos import KairosPacking
 from metropolis.gateway.admission import GONE_MAX, Admission, QueueFullError, Yielding
 from metropolis.policy.agentix.policy import Plas
-from metropolis.policy.base import Execution, Policy, QueuedRequest
+from metropolis.policy.base import Policy, QueuedRequest, ServedRequest
 from metropolis.policy.combined import Combined
 from metropolis.policy.faults import PluginError
 from metropolis.policy.fixed import Fcfs, StepFirst, Topology
@@ -53,9 +53,9 @@ class Watched(StepFirst):
         assert self.state[request.id] == "runs"
         self.state[request.id] = "waits"
 
-    def completed(self, execution: Execution) -> None:
-        assert self.state[execution.request.id] == "runs"
-        self.state[execution.request.id] = "over"
+    def completed(self, served: ServedRequest) -> None:
+        assert self.state[served.request.id] == "runs"
+        self.state[served.request.id] = "over"
 
     def cancelled(self, request: QueuedRequest) -> None:
         assert self.state[request.id] in ("waits", "runs")
@@ -94,8 +94,8 @@ class World:
         elif self.placed and action in ("answer", "leave engine", "lose"):
             request, engine = self.placed.pop(list(self.placed)[choice % len(self.placed)])
             if action == "answer":
-                execution = Execution(request, engine, request.arrived_s, self.now_s, 5)
-                self.admission.answered(execution)
+                served = ServedRequest(request, engine, request.arrived_s, self.now_s, 5)
+                self.admission.answered(served)
             elif action == "lose":
                 self.admission.requeue(request, engine)
                 self.requeued = request

@@ -10,7 +10,7 @@ import pytest
 
 from metropolis.dispatch.base import Fleet
 from metropolis.dispatch.fixed import LeastLoaded
-from metropolis.policy.base import Execution, QueuedRequest
+from metropolis.policy.base import QueuedRequest, ServedRequest
 from metropolis.policy.fixed import Fcfs
 from metropolis.types import MetropolisError
 from tests.gateway.engines import StubEngine, answer_to, chat, gateway_before, until
@@ -28,7 +28,7 @@ class Overfed(Fcfs):
 class Unteachable(Fcfs):
     """Fails at every completion."""
 
-    def completed(self, execution: Execution) -> None:
+    def completed(self, served: ServedRequest) -> None:
         raise ZeroDivisionError
 
 
@@ -59,7 +59,7 @@ class Unforgetting(Fcfs):
     def cancelled(self, request: QueuedRequest) -> None:
         raise ZeroDivisionError
 
-    def completed(self, execution: Execution) -> None:
+    def completed(self, served: ServedRequest) -> None:
         raise ZeroDivisionError
 
 

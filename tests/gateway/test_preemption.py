@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import Any
 
-from metropolis.policy.base import Execution
+from metropolis.policy.base import ServedRequest
 from metropolis.policy.fixed import Fcfs, StepFirst
 from tests.gateway.engines import StubEngine, chat, gateway_before, until
 from tests.gateway.test_server import PATHS, post
@@ -69,11 +69,11 @@ def test_a_policy_that_preempts_lets_the_short_pass_the_long() -> None:
 
 def test_what_is_learned_of_a_request_is_all_the_time_that_engines_had_it() -> None:
     now_s = 0.0
-    learned: list[Execution] = []
+    learned: list[ServedRequest] = []
 
     class Learning(Impatient):
-        def completed(self, execution: Execution) -> None:
-            learned.append(execution)
+        def completed(self, served: ServedRequest) -> None:
+            learned.append(served)
 
     async def ask() -> None:
         nonlocal now_s

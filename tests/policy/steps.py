@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from metropolis.policy.base import Execution, Policy, QueuedRequest
+from metropolis.policy.base import Policy, QueuedRequest, ServedRequest
 
 
 def waits(
@@ -53,7 +53,7 @@ def waits(
             if not left[number]:
                 request = active.pop(number)
                 running.discard(number)
-                policy.completed(Execution(request, 0, request.arrived_s, now, 1))
+                policy.completed(ServedRequest(request, 0, request.arrived_s, now, 1))
                 if not any(other.program == request.program for other in active.values()):
                     if forks[request.program]:
                         send(request.program, now)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metropolis.policy.agentix.policy import Atlas, Plas
-from metropolis.policy.base import Execution, Policy, QueuedRequest
+from metropolis.policy.base import Policy, QueuedRequest, ServedRequest
 from metropolis.policy.fixed import Fcfs
 from metropolis.policy.mlfq import Mlfq
 from metropolis.policy.multilevel_queue import Multilevel
@@ -41,7 +41,7 @@ def request(number: int, program: str = "p", arrived_s: float = 0.0) -> QueuedRe
 def run(policy: Policy, asked: QueuedRequest, started_s: float, completed_s: float) -> None:
     policy.arrived(asked)
     policy.started(asked, started_s)
-    policy.completed(Execution(asked, 0, started_s, completed_s, 1))
+    policy.completed(ServedRequest(asked, 0, started_s, completed_s, 1))
 
 
 @pytest.mark.parametrize("policy", [Mlfq((1.0, 1.0), promote_s=1e6), Plas((1.0, 1.0), beta=1e6)])
@@ -52,7 +52,7 @@ def test_what_has_been_answered_is_soon_forgotten(policy: Multilevel) -> None:
         policy.started(asked, number)
         policy.passed(number + 1.5)
         policy.preempted(asked, number + 1.5)
-        policy.completed(Execution(asked, 0, number, number + 2.0, 1))
+        policy.completed(ServedRequest(asked, 0, number, number + 2.0, 1))
     assert len(policy._due) <= 1001
 
 
@@ -87,8 +87,8 @@ def test_threads_count_once_in_atlas_and_all_in_plas() -> None:
         for thread in threads:
             policy.arrived(thread)
             policy.started(thread, 0.0)
-        policy.completed(Execution(threads[1], 0, 0.0, 5.0, 1))
-        policy.completed(Execution(threads[0], 0, 2.0, 3.0, 1))
+        policy.completed(ServedRequest(threads[1], 0, 0.0, 5.0, 1))
+        policy.completed(ServedRequest(threads[0], 0, 2.0, 3.0, 1))
         run(policy, request(2, arrived_s=5.0), 6.0, 8.0)
         assert policy.attained_s("p")[0] == service_s
         policy.program_ended("p")
@@ -119,7 +119,7 @@ def test_what_a_sibling_waited_makes_a_thread_starve_earlier() -> None:
         policy.arrived(thread)
     assert policy.due_s == 16.0
     policy.started(quick, 12.0)
-    policy.completed(Execution(quick, 0, 12.0, 12.5, 1))  # waited 8, served 0.5
+    policy.completed(ServedRequest(quick, 0, 12.0, 12.5, 1))  # waited 8, served 0.5
     assert policy.due_s == 9.5  # 8 + 5.5 = 3 * 4.5: already over
     policy.passed(12.5)
     assert level(policy, slow) == 0
@@ -165,7 +165,7 @@ def test_calls_sink_by_service_alone(seed: int, kind: type[Multilevel]) -> None:
                 policy.preempted(asked, now_s)
             else:
                 served_s = served(spans, now_s)
-                policy.completed(Execution(asked, 0, spans[0], now_s, 1))
+                policy.completed(ServedRequest(asked, 0, spans[0], now_s, 1))
                 before_s = attained.get(asked.program, 0.0)
                 plas_s, atlas_s = before_s + served_s, max(before_s, begin_s + served_s)
                 attained[asked.program] = plas_s if kind is Plas else atlas_s
@@ -208,7 +208,7 @@ def test_by_program_the_next_call_stands_where_its_program_was() -> None:
         policy.arrived(first)
         policy.arrived(other)
         policy.started(first, 0.0)
-        policy.completed(Execution(first, 0, 0.0, 1.0, 1))
+        policy.completed(ServedRequest(first, 0, 0.0, 1.0, 1))
         policy.arrived(following)
         assert level(policy, following) == level(policy, other) == 0
         assert (policy.rank(following) < policy.rank(other)) == by_program

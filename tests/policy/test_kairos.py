@@ -11,33 +11,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import wasserstein_distance
 
-from metropolis.policy.base import Execution, QueuedRequest
+from metropolis.policy.base import QueuedRequest, ServedRequest
 from metropolis.policy.kairos.latency import FIRST, LEVELS, Latencies, wasserstein
 from metropolis.policy.kairos.policy import PROGRAM_MAX, TRIALS, Kairos
 from metropolis.policy.kairos.priority import distance_from_zero, distances, embedded
 from metropolis.policy.kairos.workflow import Stage, call_graph, in_parallel, remaining_s
 
 
-def execution(
+def served(
     number: int, function: str, upstream: str | None, started_s: float, completed_s: float
-) -> Execution:
+) -> ServedRequest:
     request = QueuedRequest(number, "p", function, 1, started_s, 0.0, upstream)
-    return Execution(request, 0, started_s, completed_s, 1)
+    return ServedRequest(request, 0, started_s, completed_s, 1)
 
 
-def spans(*told: tuple[str, str | None, float, float]) -> list[Execution]:
-    return [execution(number, *one) for number, one in enumerate(told)]
+def spans(*told: tuple[str, str | None, float, float]) -> list[ServedRequest]:
+    return [served(number, *one) for number, one in enumerate(told)]
 
 
-def left_of(executions: list[Execution]) -> dict[str, float]:
-    return {one.request.function: left_s for one, left_s in remaining_s(call_graph(executions))}
+def left_of(served_requests: list[ServedRequest]) -> dict[str, float]:
+    return {
+        one.request.function: left_s for one, left_s in remaining_s(call_graph(served_requests))
+    }
 
 
 def live(policy: Kairos, number: int, function: str, program: str, lasts_s: float = 1.0) -> None:
     """A program of one request, from its arrival to its end."""
     request = QueuedRequest(number, program, function, 1, 0.0, 0.0)
     policy.arrived(request)
-    policy.completed(Execution(request, 0, 0.0, lasts_s, 1))
+    policy.completed(ServedRequest(request, 0, 0.0, lasts_s, 1))
     policy.program_ended(program)
 
 
@@ -85,7 +87,7 @@ def test_waiting_for_an_engine_is_not_counted() -> None:
 @st.composite
 def planned(draw: st.DrawFn, depth: int = 3) -> Stage:
     """A stage with children in groups; times are filled in later."""
-    stage = Stage(execution(0, "", None, 0, 0))
+    stage = Stage(served(0, "", None, 0, 0))
     if depth and draw(st.booleans()):
         for _ in range(draw(st.integers(1, 2))):
             stage.children += [draw(planned(depth - 1)) for _ in range(draw(st.integers(1, 3)))]
@@ -222,7 +224,7 @@ def test_a_program_that_goes_on_is_learned_from_on_the_way() -> None:
     for number in range(PROGRAM_MAX):
         request = QueuedRequest(next(numbers), "q", "short", 1, 2.0 * number, 0.0, prefix=((1, 1),))
         policy.arrived(request)
-        policy.completed(Execution(request, 0, 2.0 * number, 2.0 * number + 1, 1))
+        policy.completed(ServedRequest(request, 0, 2.0 * number, 2.0 * number + 1, 1))
         if number < PROGRAM_MAX - 1:
             assert len(policy._programs["q"]) == number + 1
     assert not policy._programs
@@ -275,7 +277,7 @@ def test_a_function_that_ended_is_forgotten() -> None:
     request = QueuedRequest(0, "p", "old", 1, 0.0, 0.0)
     policy.arrived(request)
     rank, version = policy.rank(request), policy.version
-    policy.completed(Execution(request, 0, 0.0, 1.0, 1))
+    policy.completed(ServedRequest(request, 0, 0.0, 1.0, 1))
     policy.program_ended("p")
     waiting = QueuedRequest(1, "q", "old", 1, 0.0, 0.0)
     policy.arrived(waiting)
@@ -293,11 +295,11 @@ def test_who_was_tried_makes_place_when_its_program_ends() -> None:
         policy.arrived(learning[-1])
     late, later = (QueuedRequest(n, f"n{n}", "new", 1, 0.0, 0.0) for n in (98, 99))
     policy.arrived(late)
-    policy.completed(Execution(learning[0], 0, 0.0, 1.0, 1))
+    policy.completed(ServedRequest(learning[0], 0, 0.0, 1.0, 1))
     policy.program_ended(learning[0].program)
     policy.arrived(later)
     assert policy.rank(later) < policy.rank(late)
     for request in learning[1:]:
-        policy.completed(Execution(request, 0, 0.0, 1.0, 1))
+        policy.completed(ServedRequest(request, 0, 0.0, 1.0, 1))
         policy.program_ended(request.program)
     assert policy.rank(later) == policy.rank(late)  # it is known

@@ -13,7 +13,7 @@ from metropolis._core import InstancePool, Profile, Request
 from metropolis.dispatch.base import Fleet
 from metropolis.dispatch.fixed import LeastLoaded
 from metropolis.policy.agentix.policy import Atlas
-from metropolis.policy.base import Execution, QueuedRequest
+from metropolis.policy.base import QueuedRequest, ServedRequest
 from metropolis.sim.engines import SimulatedCluster
 from metropolis.sim.options import PoolOptions, Preemption
 from metropolis.sim.workload_simulation import Serving
@@ -61,9 +61,9 @@ class Watched(Atlas):
         self.waiting[request.id] = request
         self.preempted_count += 1
 
-    def completed(self, execution: Execution) -> None:
-        super().completed(execution)
-        del self.running[execution.request.id]
+    def completed(self, served: ServedRequest) -> None:
+        super().completed(served)
+        del self.running[served.request.id]
 
 
 def drive(
@@ -71,12 +71,12 @@ def drive(
     policy: Watched,
     engine: Profile,
     preemption: Preemption,
-) -> tuple[list[Execution], SimulatedCluster]:
+) -> tuple[list[ServedRequest], SimulatedCluster]:
     fleet = Fleet(1, engine.kv_capacity_tokens, 50.0)
     engines = SimulatedCluster(
         engine, policy, LeastLoaded(fleet), PoolOptions(preemption=preemption)
     )
-    coming, answered = arrivals[::-1], list[Execution]()
+    coming, answered = arrivals[::-1], list[ServedRequest]()
     while coming or policy.waiting or policy.running:
         now_s = min(engines.next_event_sim_s(), coming[-1][0].arrived_s if coming else inf)
         answered += engines.advance(now_s)
@@ -104,15 +104,15 @@ def test_who_ranks_first_runs_and_everybody_is_answered_in_full(
     policy, engine = Watched(), profile(tokens)
     answered, engines = drive(arrivals, policy, engine, preemption)
     assert engines.preemptions >= policy.preempted_count
-    found = {execution.request.id: execution for execution in answered}
+    found = {served.request.id: served for served in answered}
     assert len(found) == len(answered) == len(arrivals)
     for asked, output_tokens in arrivals:
-        execution = found[asked.id]
+        served = found[asked.id]
         alone = Request(asked.prompt_tokens, output_tokens)
-        assert execution.output_tokens == output_tokens
-        assert execution.started_s >= asked.arrived_s
+        assert served.output_tokens == output_tokens
+        assert served.started_s >= asked.arrived_s
         # a prefill that goes on yields a token as well, without what a decode costs beyond w
-        assert execution.latency_s >= 0.99 * InstancePool.isolated_sim_s(engine, alone)
+        assert served.latency_s >= 0.99 * InstancePool.isolated_sim_s(engine, alone)
 
 
 @pytest.mark.parametrize(("preemption", "again_s"), [("recompute", 0.005), ("swap", 0.001)])
@@ -127,7 +127,7 @@ def test_a_long_answer_makes_place_and_goes_on_where_it_was(
     answered, engines = drive(asked, policy, engine, preemption)
     assert answered[0].request.id == short.id
     assert policy.preempted_count == engines.preemptions >= 1
-    ended_s = {execution.request.id: execution.completed_s for execution in answered}
+    ended_s = {served.request.id: served.completed_s for served in answered}
     assert ended_s[short.id] < 0.7
     # what was put back computes its tokens again, but none is generated twice
     alone_s = InstancePool.isolated_sim_s(engine, Request(10, 100))

@@ -42,10 +42,10 @@ def test_every_call_is_answered_once_and_after_its_parents(policy: str, dispatch
     programs = workload(CO_LOCATED, 60, 4.0, seed=3)
     served = serve(programs, policy, dispatcher)
     assert sorted(one.program.name for one in served.programs) == sorted(p.name for p in programs)
-    assert len(served.executions) == sum(len(program.calls) for program in programs)
-    assert len({execution.request.id for execution in served.executions}) == len(served.executions)
+    assert len(served.requests) == sum(len(program.calls) for program in programs)
+    assert len({served.request.id for served in served.requests}) == len(served.requests)
     for program in programs:
-        mine = [e for e in served.executions if e.request.program == program.name]
+        mine = [e for e in served.requests if e.request.program == program.name]
         mine.sort(key=lambda e: e.request.arrived_s)  # every workload here is a chain
         assert [e.output_tokens for e in mine] == [call.output_tokens for call in program.calls]
         for before, after in pairwise(mine):

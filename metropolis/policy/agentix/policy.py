@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from metropolis.policy.base import Execution, QueuedRequest
+from metropolis.policy.base import QueuedRequest, ServedRequest
 from metropolis.policy.multilevel_queue import QUANTA_S, Call, Multilevel
 from metropolis.types import MetropolisError
 
@@ -78,9 +78,9 @@ class Plas(Multilevel):
         super().arrived(request)
         self._table[request.program].threads[request.id] = self._calls[request.id]
 
-    def completed(self, execution: Execution) -> None:
+    def completed(self, served: ServedRequest) -> None:
         """Update the process table and the times at which the call's siblings starve."""
-        call = self._leave(execution)
+        call = self._leave(served)
         entry = self._table[call.request.program]
         del entry.threads[call.request.id]
         self.update(entry, call)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from metropolis.policy.base import Execution, Policy, QueuedRequest
+from metropolis.policy.base import Policy, QueuedRequest, ServedRequest
 from metropolis.policy.kairos.latency import FIRST, WINDOW, Latencies
 from metropolis.policy.kairos.priority import distance_from_zero
 from metropolis.policy.kairos.workflow import call_graph, remaining_s
@@ -47,7 +47,7 @@ class Kairos(Policy):
     def __init__(self, window: int = WINDOW) -> None:
         if window < FIRST:
             raise MetropolisError(f"window is {window}; it should be at least {FIRST}")
-        self._programs: dict[str, list[Execution]] = defaultdict(list)
+        self._programs: dict[str, list[ServedRequest]] = defaultdict(list)
         self._remaining: dict[str, Latencies] = defaultdict(lambda: Latencies(window))
         self._news = 0
         """Number of distributions that are newer than the order."""
@@ -80,12 +80,12 @@ class Kairos(Policy):
             if len(trial) < TRIALS:
                 trial.add(request.id)
 
-    def completed(self, execution: Execution) -> None:
+    def completed(self, served: ServedRequest) -> None:
         """See Policy."""
-        spans = self._programs[execution.request.program]
-        spans.append(replace(execution, request=replace(execution.request, prefix=())))
+        spans = self._programs[served.request.program]
+        spans.append(replace(served, request=replace(served.request, prefix=())))
         if len(spans) == PROGRAM_MAX:
-            self.program_ended(execution.request.program)
+            self.program_ended(served.request.program)
 
     def cancelled(self, request: QueuedRequest) -> None:
         """Let another request run first: this one teaches nothing."""
@@ -93,9 +93,9 @@ class Kairos(Policy):
 
     def program_ended(self, program: str) -> None:
         """Learn the remaining latencies of the program's stages."""
-        for execution, left_s in remaining_s(call_graph(self._programs.pop(program, []))):
-            function = execution.request.function
-            self._trials.get(function, set()).discard(execution.request.id)
+        for served, left_s in remaining_s(call_graph(self._programs.pop(program, []))):
+            function = served.request.function
+            self._trials.get(function, set()).discard(served.request.id)
             if function in self._remaining or len(self._remaining) < FUNCTIONS_MAX:
                 self._news += self._remaining[function].add(left_s)
         if self._news * SHARE > len(self._places):

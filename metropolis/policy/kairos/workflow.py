@@ -7,20 +7,20 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from metropolis.policy.base import Execution
+from metropolis.policy.base import ServedRequest
 
 
 @dataclass(slots=True)
 class Stage:
     """An execution and the stages it triggered, in order of their start."""
 
-    execution: Execution
+    served: ServedRequest
     children: list[Stage] = field(default_factory=list)
     latency_s: float = 0.0
     """Latency of the execution and everything it triggered, without queueing."""
 
 
-def call_graph(executions: Sequence[Execution]) -> list[Stage]:
+def call_graph(served_requests: Sequence[ServedRequest]) -> list[Stage]:
     """The root stages of one program, from its executions.
 
     Several executions may have the name of a request's upstream function: the one that completed
@@ -29,18 +29,18 @@ def call_graph(executions: Sequence[Execution]) -> list[Stage]:
     """
     begun: list[Stage] = []
     completed: defaultdict[str, list[Stage]] = defaultdict(list)
-    stages = [Stage(e) for e in sorted(executions, key=lambda e: (e.started_s, e.request.id))]
-    for stage in sorted(stages, key=lambda s: (s.execution.completed_s, s.execution.request.id)):
-        if stage.execution.latency_s > 0:
-            completed[stage.execution.request.function].append(stage)
+    stages = [Stage(e) for e in sorted(served_requests, key=lambda e: (e.started_s, e.request.id))]
+    for stage in sorted(stages, key=lambda s: (s.served.completed_s, s.served.request.id)):
+        if stage.served.latency_s > 0:
+            completed[stage.served.request.function].append(stage)
     for stage in stages:
-        request = stage.execution.request
+        request = stage.served.request
         upstream = completed.get(request.upstream or "", [])
-        before = bisect_right(upstream, request.arrived_s, key=lambda s: s.execution.completed_s)
+        before = bisect_right(upstream, request.arrived_s, key=lambda s: s.served.completed_s)
         (upstream[before - 1].children if before else begun).append(stage)
     for stage in reversed(stages):
         after_s = sum(map(longest_s, in_parallel(stage.children)))
-        stage.latency_s = stage.execution.latency_s + after_s
+        stage.latency_s = stage.served.latency_s + after_s
     return begun
 
 
@@ -53,10 +53,10 @@ def in_parallel(stages: Sequence[Stage]) -> list[list[Stage]]:
     groups: list[list[Stage]] = []
     until_s = float("-inf")
     for stage in stages:
-        if stage.execution.started_s >= until_s:
+        if stage.served.started_s >= until_s:
             groups.append([])
         groups[-1].append(stage)
-        until_s = max(until_s, stage.execution.completed_s)
+        until_s = max(until_s, stage.served.completed_s)
     return groups
 
 
@@ -65,7 +65,7 @@ def longest_s(stages: Sequence[Stage]) -> float:
     return max(stage.latency_s for stage in stages)
 
 
-def remaining_s(begun: Sequence[Stage]) -> Iterator[tuple[Execution, float]]:
+def remaining_s(begun: Sequence[Stage]) -> Iterator[tuple[ServedRequest, float]]:
     """For each execution, the latency from its start to the end of the workflow.
 
     Queueing is excluded: it measures the load of the engines, not the workflow.
@@ -73,7 +73,7 @@ def remaining_s(begun: Sequence[Stage]) -> Iterator[tuple[Execution, float]]:
     left = list(_followed_by(begun, 0.0))
     while left:
         stage, then_s = left.pop()
-        yield stage.execution, stage.latency_s + then_s
+        yield stage.served, stage.latency_s + then_s
         left += _followed_by(stage.children, then_s)
 
 
