@@ -30,5 +30,5 @@ class ByFunction(Dispatcher):
 
     def place(self, request: QueuedRequest, now_s: float) -> int | None:  # noqa: ARG002
         """The instance of the function, or another one while that is closed."""
-        taking = [one for one in range(self.fleet.instances) if one not in self.closed]
+        taking = [one for one in range(len(self.fleet)) if one not in self.closed]
         return taking[crc32(request.function.encode()) % len(taking)] if taking else None

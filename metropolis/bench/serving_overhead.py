@@ -39,7 +39,7 @@ KINDS, STAGES = 12, 4
 """Kinds and stages of programs; each stage of each kind is a function."""
 AT_WORK = 128
 """Requests running on the dispatcher's instances."""
-FLEET = Fleet(8, capacity_tokens=100_000, tokens_per_s=20.0)
+FLEET = Fleet.uniform(8, capacity_tokens=100_000, tokens_per_s=20.0)
 
 
 @dataclass(frozen=True)

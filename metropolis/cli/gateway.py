@@ -55,8 +55,8 @@ ALLOCATIONS = 10_000
 )  # fmt: skip
 @click.option(
     "--capacity-tokens", type=click.IntRange(1),
-    help="KV cache of one engine in tokens, for dispatchers that pack. [default: as the engines "
-    f"report, or {CAPACITY_TOKENS}]",
+    help="KV cache of each engine in tokens, for dispatchers that pack. [default: as the engine "
+    f"reports, or {CAPACITY_TOKENS}]",
 )  # fmt: skip
 @click.option(
     "--tokens-per-s", type=click.FloatRange(0, min_open=True),
@@ -102,7 +102,7 @@ def command(
         raise MetropolisError(
             f"the gateway needs {missing.name}: pip install 'metropolis[gateway]'"
         ) from None
-    fleet = Fleet(len(engines), capacity_tokens or CAPACITY_TOKENS, tokens_per_s)
+    fleet = Fleet.uniform(len(engines), capacity_tokens or CAPACITY_TOKENS, tokens_per_s)
     admission = Admission(
         named(POLICIES, policy)(), named(DISPATCHERS, dispatcher)(fleet), at_once, queue_limit
     )
@@ -120,7 +120,7 @@ def command(
         _leave_imports_alone()
         click.echo(
             f"metropolis gateway at {url}, {sum(admission.is_up)} of {len(engines)} engines up, "
-            f"assumed KV cache: {admission.capacity_tokens:,} tokens each"
+            f"assumed KV cache: {_range(admission.capacity_tokens)} tokens each"
         )
         await _signalled()
         click.echo(
@@ -137,6 +137,11 @@ def command(
         await drained
 
     asyncio.run(serve())
+
+
+def _range(counts: list[int]) -> str:
+    """Return `2,400`, or `2,400 to 9,600`."""
+    return " to ".join(f"{count:,}" for count in sorted({min(counts), max(counts)}))
 
 
 async def _signalled() -> None:

@@ -131,7 +131,7 @@ class RunOptions:
             from metropolis.gateway.backend import LocalGateway
             from metropolis.gateway.engine_client import CAPACITY_TOKENS, TOKENS_PER_S
 
-            fleet = Fleet(len(self.engine), CAPACITY_TOKENS, TOKENS_PER_S)
+            fleet = Fleet.uniform(len(self.engine), CAPACITY_TOKENS, TOKENS_PER_S)
             dispatcher = named(DISPATCHERS, self.dispatcher)(fleet)
             policy = named(POLICIES, self.policy)()
             sends_seed = self.llm_seed

@@ -9,14 +9,30 @@ from metropolis.policy.base import QueuedRequest, ServedRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
-    """The engines, which are all identical."""
+class InstanceSpec:
+    """The properties of one instance."""
 
-    instances: int
     capacity_tokens: int
-    """KV cache of one instance."""
+    """Size of its KV cache."""
     tokens_per_s: float
     """Decode speed of one request in a full batch, as profiled."""
+    models: tuple[str, ...] = ()
+    """The models that it serves; empty: every model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The instances, which may differ."""
+
+    instances: tuple[InstanceSpec, ...]
+
+    @classmethod
+    def uniform(cls, count: int, capacity_tokens: int, tokens_per_s: float) -> Fleet:
+        """A fleet of `count` equal instances that serve every model."""
+        return cls((InstanceSpec(capacity_tokens, tokens_per_s),) * count)
+
+    def __len__(self) -> int:
+        return len(self.instances)
 
 
 class Dispatcher(ABC):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from random import Random
 
-from metropolis.dispatch.base import Dispatcher, Fleet
+from metropolis.dispatch.base import Dispatcher, Fleet, InstanceSpec
 from metropolis.policy.base import RANK_BITS, Policy, QueuedRequest, ServedRequest
 
 PROGRAMS = 60
-FLEET = Fleet(instances=3, capacity_tokens=4000, tokens_per_s=20.0)
+FLEET = Fleet((InstanceSpec(4000, 20.0), InstanceSpec(2500, 40.0), InstanceSpec(9000, 10.0)))
 
 
 class BrokenPluginError(AssertionError):
@@ -56,7 +56,7 @@ def check_dispatcher(make: Callable[[Fleet], Dispatcher], seed: int = 0) -> None
     for served, is_last in _served_requests(seed):
         request = served.request
         now_s += draw.expovariate(1.0)
-        closed = draw.sample(range(FLEET.instances), draw.randrange(FLEET.instances))
+        closed = draw.sample(range(len(FLEET)), draw.randrange(len(FLEET)))
         dispatcher.closed = set(closed)
         if closed and draw.random() < 0.1:
             dispatcher.lost(closed[0])
@@ -64,7 +64,7 @@ def check_dispatcher(make: Callable[[Fleet], Dispatcher], seed: int = 0) -> None
             _require(bool(placed), "a request must not wait while no instance is busy")
             now_s += draw.expovariate(1.0)
             _answer(dispatcher, placed.pop(draw.randrange(len(placed))), now_s)
-        _require(instance in range(FLEET.instances), f"{instance!r} is not an instance")
+        _require(instance in range(len(FLEET)), f"{instance!r} is not an instance")
         _require(instance not in dispatcher.closed, f"instance {instance} is closed")
         placed.append((request, instance, now_s))
         if draw.random() < 0.1:

@@ -17,7 +17,7 @@ def placed_by(dispatcher: Dispatcher, request: QueuedRequest, now_s: float) -> i
     placed = call(dispatcher.place, request, now_s)
     if placed is None:
         return None
-    instances = dispatcher.fleet.instances
+    instances = len(dispatcher.fleet)
     try:
         instance = index(placed)
     except TypeError:

@@ -17,12 +17,12 @@ class RoundRobin(Dispatcher):
 
     def place(self, request: QueuedRequest, now_s: float) -> int | None:  # noqa: ARG002
         """See Dispatcher."""
-        if len(self.closed) == self.fleet.instances:
+        if len(self.closed) == len(self.fleet):
             return None
         return next(
-            turn % self.fleet.instances
+            turn % len(self.fleet)
             for turn in self._count
-            if turn % self.fleet.instances not in self.closed
+            if turn % len(self.fleet) not in self.closed
         )
 
 
@@ -31,13 +31,13 @@ class LeastLoaded(Dispatcher):
 
     def __init__(self, fleet: Fleet) -> None:
         super().__init__(fleet)
-        self._at_work = [0] * fleet.instances
+        self._at_work = [0] * len(fleet)
 
     def place(self, request: QueuedRequest, now_s: float) -> int | None:  # noqa: ARG002
         """See Dispatcher."""
-        if len(self.closed) == self.fleet.instances:
+        if len(self.closed) == len(self.fleet):
             return None
-        instances = (each for each in range(self.fleet.instances) if each not in self.closed)
+        instances = (each for each in range(len(self.fleet)) if each not in self.closed)
         chosen = min(instances, key=self._at_work.__getitem__)
         self._at_work[chosen] += 1
         return chosen

@@ -17,8 +17,6 @@ SLOTS = 1024
 UNKNOWN_S = 10.0
 """Expected latency of an unknown function."""
 
-NEVER = np.iinfo(np.int64).max
-
 Slots = npt.NDArray[np.int64]
 
 
@@ -26,13 +24,14 @@ class KairosPacking(Dispatcher):
     """Expects a request to take its function's most frequent latency, and to grow as it decodes.
 
     The future is divided into slots of SLOT_S. A request is held back when it would exceed the
-    memory of every instance in some slot. Of the instances that can take it, the one with the
-    lowest peak does. An instance that preempted accepts nothing until a request leaves it.
+    memory of every instance in some slot. Of the instances that can take it, the one whose
+    peak is the lowest share of its memory does. An instance that preempted accepts nothing until
+    a request leaves it.
     """
 
     def __init__(self, fleet: Fleet) -> None:
         super().__init__(fleet)
-        self._used: Slots = np.zeros((fleet.instances, SLOTS), np.int64)
+        self._used: Slots = np.zeros((len(fleet), SLOTS), np.int64)
         self._first = 0
         """The slot at column 0."""
         self._latencies: dict[str, Latencies] = defaultdict(Latencies)
@@ -42,21 +41,23 @@ class KairosPacking(Dispatcher):
     def place(self, request: QueuedRequest, now_s: float) -> int | None:
         """See Dispatcher."""
         closed = self._full | self.closed
-        if len(closed) == self.fleet.instances:
+        if len(closed) == len(self.fleet):
             return None
         self._pass(now_s)
         known = self._latencies[request.function].densest_s
         lasts_s = UNKNOWN_S if known is None else known
         slots = min(SLOTS, int(lasts_s / SLOT_S) + 1)
-        grown = self.fleet.tokens_per_s * SLOT_S * np.arange(1, slots + 1)
+        speeds = np.array([each.tokens_per_s for each in self.fleet.instances])
+        grown = speeds[:, None] * SLOT_S * np.arange(1, slots + 1)
         needed = request.prompt_tokens + grown.astype(np.int64)
         highest = np.maximum((self._used[:, :slots] + needed).max(axis=1), self._used.max(axis=1))
-        highest[list(closed)] = NEVER
-        chosen = int(highest.argmin())
-        if highest[chosen] > self.fleet.capacity_tokens and self._used[chosen].any():
+        shares = highest / [each.capacity_tokens for each in self.fleet.instances]
+        shares[list(closed)] = np.inf
+        chosen = int(shares.argmin())
+        if shares[chosen] > 1 and self._used[chosen].any():
             return None
-        self._used[chosen, :slots] += needed
-        self._placed[request.id] = chosen, self._first, needed
+        self._used[chosen, :slots] += needed[chosen]
+        self._placed[request.id] = chosen, self._first, needed[chosen]
         return chosen
 
     def completed(self, served: ServedRequest) -> None:

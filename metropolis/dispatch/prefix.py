@@ -44,9 +44,9 @@ class PrefixAffinity(LeastLoaded):
             raise MetropolisError(f"skew is {skew}; it should be at least 1")
         self._share, self._skew = share, skew
         self._root = _Node()
-        self._held: list[OrderedDict[_Node, None]] = [OrderedDict() for _ in range(fleet.instances)]
+        self._held: list[OrderedDict[_Node, None]] = [OrderedDict() for _ in range(len(fleet))]
         """What each instance holds, least recently used first."""
-        self._held_tokens = [0] * fleet.instances
+        self._held_tokens = [0] * len(fleet)
 
     def place(self, request: QueuedRequest, now_s: float) -> int | None:
         """See Dispatcher."""
@@ -69,7 +69,7 @@ class PrefixAffinity(LeastLoaded):
 
     def matched_tokens(self, request: QueuedRequest) -> list[int]:
         """The tokens of the request's prompt that each instance holds."""
-        found, before, node = [0] * self.fleet.instances, 0, self._root
+        found, before, node = [0] * len(self.fleet), 0, self._root
         for text, tokens in request.prefix:
             same = node.below.get(text, {})
             for length, child in same.items():
@@ -83,7 +83,7 @@ class PrefixAffinity(LeastLoaded):
     def _most_local(self, request: QueuedRequest) -> int | None:
         """The open instance with the longest match; None if that match is short."""
         matched = self.matched_tokens(request)
-        open_ones = [one for one in range(self.fleet.instances) if one not in self.closed]
+        open_ones = [one for one in range(len(self.fleet)) if one not in self.closed]
         best = max(open_ones, key=lambda one: (matched[one], -self._at_work[one]))
         return best if matched[best] >= self._share * request.prompt_tokens else None
 
@@ -104,7 +104,7 @@ class PrefixAffinity(LeastLoaded):
                 self._held_tokens[instance] += node.tokens
             held[node] = None
             held.move_to_end(node)
-        while self._held_tokens[instance] > self.fleet.capacity_tokens:
+        while self._held_tokens[instance] > self.fleet.instances[instance].capacity_tokens:
             self._forget(held.popitem(last=False)[0], instance)
 
     def _forget(self, node: _Node, instance: int) -> None:

@@ -20,7 +20,7 @@ from math import inf
 from operator import itemgetter
 from typing import NamedTuple
 
-from metropolis.dispatch.base import Dispatcher
+from metropolis.dispatch.base import Dispatcher, Fleet
 from metropolis.dispatch.faults import holding, placed_by
 from metropolis.policy.base import Policy, QueuedRequest, ServedRequest
 from metropolis.policy.faults import P, PluginError, call, due_s_of, rank_of
@@ -74,15 +74,15 @@ class Admission:
         self._timer: asyncio.TimerHandle | None = None
         self._held_since_s: float | None = None
         """When the dispatcher began to hold requests back although all engines are idle."""
-        self.at_work = [0] * dispatcher.fleet.instances
-        self.is_up = [False] * dispatcher.fleet.instances
+        self.at_work = [0] * len(dispatcher.fleet)
+        self.is_up = [False] * len(dispatcher.fleet)
         self._only: dict[int, int] = {}
         """The engine of each pinned request, by request id."""
         self._aside: list[dict[int, QueuedRequest]] = [{} for _ in self.is_up]
         """Pinned requests that wait for room at their engine, by engine and request id."""
         self._freed: set[int] = set()
         """Engines that may have room for those."""
-        dispatcher.closed = set(range(dispatcher.fleet.instances))
+        dispatcher.closed = set(range(len(dispatcher.fleet)))
         self.on_fault: Callable[[PluginError], None] = _raise
         """Receives the errors of plug-ins that concern no single request."""
 
@@ -168,14 +168,16 @@ class Admission:
         self.pump()
 
     @property
-    def capacity_tokens(self) -> int:
-        """KV cache size of one engine that the dispatcher uses."""
-        return self._dispatcher.fleet.capacity_tokens
+    def capacity_tokens(self) -> list[int]:
+        """KV cache sizes of the engines that the dispatcher uses."""
+        return [each.capacity_tokens for each in self._dispatcher.fleet.instances]
 
-    def learn_capacity(self, tokens: int) -> None:
-        """Pass a changed KV cache size to the dispatcher."""
-        if tokens != self.capacity_tokens:
-            self._dispatcher.fleet = replace(self._dispatcher.fleet, capacity_tokens=tokens)
+    def learn_capacity(self, instance: int, tokens: int) -> None:
+        """Pass an engine's changed KV cache size to the dispatcher."""
+        instances = [*self._dispatcher.fleet.instances]
+        if tokens != instances[instance].capacity_tokens:
+            instances[instance] = replace(instances[instance], capacity_tokens=tokens)
+            self._dispatcher.fleet = Fleet(tuple(instances))
 
     def lost(self, instance: int) -> None:
         """Record that an engine does not answer and may have lost its memory."""

@@ -55,7 +55,7 @@ T = TypeVar("T")
 class Gateway:
     """Engines behind one queue; `said` receives a message when one is lost or returns.
 
-    The dispatcher gets the smallest KV cache of an engine, unless `learns_capacity` is False.
+    The dispatcher learns the KV cache size of each engine, unless `learns_capacity` is False.
     Raises MetropolisError when an engine is listed twice.
     """
 
@@ -272,7 +272,9 @@ class Gateway:
         if is_news or not self._watches:  # the first probe
             self._said(sentence)
         if is_up and self._learns_capacity:
-            self._learn_capacity(instance)
+            tokens = self.engines[instance].traits.capacity_tokens
+            if tokens is not None:
+                self.admission.learn_capacity(instance, tokens)
         self._failed_looks[instance] = 0 if is_up else self._failed_looks[instance] + 1
         is_silent = self.engines[instance].is_silent
         self._silent_looks[instance] = self._silent_looks[instance] + 1 if is_silent else 0
@@ -287,14 +289,6 @@ class Gateway:
         up = zip(self.engines, self.admission.is_up, strict=True)
         others = [one for one, is_up in up if is_up and one is not self.engines[instance]]
         return mismatch(self.engines[instance], others)
-
-    def _learn_capacity(self, instance: int) -> None:
-        up = zip(self.engines, self.admission.is_up, strict=True)
-        known = [engine for engine, is_up in up if is_up] + [self.engines[instance]]
-        sizes = [engine.traits.capacity_tokens for engine in known]
-        told = [size for size in sizes if size is not None]
-        if told:
-            self.admission.learn_capacity(min(told))
 
     async def _watch(self, instance: int) -> None:
         while True:

@@ -26,7 +26,7 @@ class SimulatedCluster:
     ) -> None:
         self._policy, self._dispatcher = policy, dispatcher
         self._queue = RequestQueue(policy)
-        instances = range(dispatcher.fleet.instances)
+        instances = range(len(dispatcher.fleet))
         self._instances = [Instance(index, profile, policy, options) for index in instances]
         self._preemptions = [0] * len(self._instances)
         self._unplaced: dict[int, Asked] = {}

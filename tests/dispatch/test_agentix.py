@@ -9,7 +9,7 @@ from metropolis.dispatch.agentix import THRESHOLD_TOKENS, ProgramAffinity
 from metropolis.dispatch.base import Fleet
 from metropolis.policy.base import QueuedRequest, ServedRequest
 
-FLEET = Fleet(instances=3, capacity_tokens=1 << 20, tokens_per_s=20.0)
+FLEET = Fleet.uniform(count=3, capacity_tokens=1 << 20, tokens_per_s=20.0)
 
 
 def request(number: int, program: str, prompt_tokens: int) -> QueuedRequest:
@@ -19,11 +19,11 @@ def request(number: int, program: str, prompt_tokens: int) -> QueuedRequest:
 @given(st.data())
 def test_long_prompts_go_home_and_short_ones_where_least_is(data: st.DataObject) -> None:
     dispatcher, home = ProgramAffinity(FLEET), dict[str, int]()
-    at_work: list[list[QueuedRequest]] = [[] for _ in range(FLEET.instances)]
+    at_work: list[list[QueuedRequest]] = [[] for _ in range(len(FLEET))]
     for number in range(data.draw(st.integers(1, 40))):
         tokens = data.draw(st.sampled_from([1, THRESHOLD_TOKENS, THRESHOLD_TOKENS + 1, 9000]))
         asked = request(number, data.draw(st.sampled_from("pqr")), tokens)
-        least = min(range(FLEET.instances), key=lambda each: len(at_work[each]))
+        least = min(range(len(FLEET)), key=lambda each: len(at_work[each]))
         placed = dispatcher.place(asked, 0.0)
         if tokens <= THRESHOLD_TOKENS:
             assert placed == least

@@ -96,7 +96,7 @@ def test_a_planted_fault_of_a_policy_is_found(policy: type[Policy], rule: str) -
 
 class Elsewhere(Dispatcher):
     def place(self, request: QueuedRequest, now_s: float) -> int:
-        return self.fleet.instances
+        return len(self.fleet)
 
 
 class Never(Dispatcher):
@@ -106,12 +106,12 @@ class Never(Dispatcher):
 
 class Anywhere(Dispatcher):
     def place(self, request: QueuedRequest, now_s: float) -> int:
-        return request.id % self.fleet.instances
+        return request.id % len(self.fleet)
 
 
 class Another(Dispatcher):
     def __init__(self, fleet: Fleet) -> None:
-        super().__init__(Fleet(1, 1, 1.0))
+        super().__init__(Fleet.uniform(1, 1, 1.0))
 
     def place(self, request: QueuedRequest, now_s: float) -> int:
         return 0
@@ -122,7 +122,7 @@ class Attached(LeastLoaded):
 
     def __init__(self, fleet: Fleet) -> None:
         super().__init__(fleet)
-        self._caches = dict.fromkeys(range(fleet.instances), 0)
+        self._caches = dict.fromkeys(range(len(fleet)), 0)
 
     def lost(self, instance: int) -> None:
         del self._caches[instance]

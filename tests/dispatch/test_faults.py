@@ -24,7 +24,7 @@ from tests.runtime.test_replay import setting_for
 from tests.small_traces import small_trace
 
 PROFILE = load_profile("llama-3-8b/l4")
-FLEET = Fleet(2, PROFILE.kv_capacity_tokens, 12.0)
+FLEET = Fleet.uniform(2, PROFILE.kv_capacity_tokens, 12.0)
 
 
 class Halved(Fcfs):

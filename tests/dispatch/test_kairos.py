@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metropolis.dispatch.base import Fleet
+from metropolis.dispatch.base import Fleet, InstanceSpec
 from metropolis.dispatch.kairos import SLOT_S, UNKNOWN_S, KairosPacking
 from metropolis.policy.base import QueuedRequest, ServedRequest
 
-FLEET = Fleet(instances=2, capacity_tokens=1000, tokens_per_s=20.0)
+FLEET = Fleet.uniform(count=2, capacity_tokens=1000, tokens_per_s=20.0)
+UNEQUAL = Fleet((InstanceSpec(1000, 20.0), InstanceSpec(400, 5.0), InstanceSpec(2000, 80.0)))
 
 
 def request(number: int, prompt_tokens: int) -> QueuedRequest:
@@ -24,10 +26,10 @@ class Slow:
     def __init__(self) -> None:
         self.held: dict[int, tuple[int, Counter[int]]] = {}
 
-    def needed(self, prompt_tokens: int, now_s: float) -> Counter[int]:
+    def needed(self, prompt_tokens: int, tokens_per_s: float, now_s: float) -> Counter[int]:
         first = int(now_s / SLOT_S)
         slots = int(UNKNOWN_S / SLOT_S) + 1
-        grown = (int(FLEET.tokens_per_s * SLOT_S * (i + 1)) for i in range(slots))
+        grown = (int(tokens_per_s * SLOT_S * (i + 1)) for i in range(slots))
         return Counter({first + i: prompt_tokens + more for i, more in enumerate(grown)})
 
     def peak(self, instance: int, needed: Counter[int], now_s: float) -> int:
@@ -42,9 +44,12 @@ class Slow:
         return not any(where == instance and max(t) >= now for where, t in self.held.values())
 
 
+@pytest.mark.parametrize("fleet", [FLEET, UNEQUAL], ids=["equal", "unequal"])
 @given(st.data())
-def test_a_request_goes_where_the_peak_is_lowest_or_waits(data: st.DataObject) -> None:
-    fast, slow, now_s = KairosPacking(FLEET), Slow(), 0.0
+def test_a_request_goes_where_the_peak_is_lowest_or_waits(
+    fleet: Fleet, data: st.DataObject
+) -> None:
+    fast, slow, now_s = KairosPacking(fleet), Slow(), 0.0
     for number in range(data.draw(st.integers(1, 25))):
         now_s += data.draw(st.sampled_from([0.0, 0.3, 2.0, 30.0]))
         if slow.held and data.draw(st.booleans()):
@@ -53,13 +58,18 @@ def test_a_request_goes_where_the_peak_is_lowest_or_waits(data: st.DataObject) -
             fast.completed(ServedRequest(request(ended, 1), instance, 0.0, now_s, 1))
             continue
         asked = request(number, data.draw(st.integers(1, 1200)))
-        needed = slow.needed(asked.prompt_tokens, now_s)
-        peaks = [slow.peak(i, needed, now_s) for i in range(FLEET.instances)]
-        best = peaks.index(min(peaks))
-        fits = peaks[best] <= FLEET.capacity_tokens or slow.is_free(best, now_s)
+        needed = [
+            slow.needed(asked.prompt_tokens, each.tokens_per_s, now_s) for each in fleet.instances
+        ]
+        shares = [
+            slow.peak(i, needed[i], now_s) / each.capacity_tokens
+            for i, each in enumerate(fleet.instances)
+        ]
+        best = shares.index(min(shares))
+        fits = shares[best] <= 1 or slow.is_free(best, now_s)
         assert fast.place(asked, now_s) == (best if fits else None)
         if fits:
-            slow.held[number] = best, needed
+            slow.held[number] = best, needed[best]
 
 
 def test_an_instance_that_preempted_takes_nothing_until_one_has_left() -> None:
@@ -75,7 +85,7 @@ def test_an_instance_that_preempted_takes_nothing_until_one_has_left() -> None:
 
 
 def test_what_a_function_takes_is_learned() -> None:
-    packing = KairosPacking(Fleet(1, 1000, 20.0))
+    packing = KairosPacking(Fleet.uniform(1, 1000, 20.0))
 
     def same(number: int) -> QueuedRequest:
         return QueuedRequest(number, "p", "plan", 300, 0.0, 0.0)

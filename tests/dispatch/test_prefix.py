@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metropolis.dispatch.base import Fleet
+from metropolis.dispatch.base import Fleet, InstanceSpec
 from metropolis.dispatch.prefix import PrefixAffinity
 from metropolis.policy.base import QueuedRequest, ServedRequest
 from metropolis.types import MetropolisError
@@ -35,7 +35,7 @@ def shared(one: Prefix, other: Prefix) -> int:
 def test_matches_are_those_of_all_that_was_sent(
     told: list[Prefix], instances: int, prompt_tokens: int
 ) -> None:
-    dispatcher = PrefixAffinity(Fleet(instances, 10_000, 1.0))
+    dispatcher = PrefixAffinity(Fleet.uniform(instances, 10_000, 1.0))
     sent: list[tuple[Prefix, int]] = []
     for number, prefix in enumerate(told):
         expected = [
@@ -53,7 +53,7 @@ def test_matches_are_those_of_all_that_was_sent(
 
 
 def test_a_conversation_stays_where_it_is_until_that_is_overloaded() -> None:
-    dispatcher = PrefixAffinity(Fleet(2, 10_000, 1.0), skew=2.0)
+    dispatcher = PrefixAffinity(Fleet.uniform(2, 10_000, 1.0), skew=2.0)
     first, other = request(0, ((1, 80),)), request(1, ((2, 80),))
     assert [dispatcher.place(one, 0.0) for one in (first, other)] == [0, 1]
     assert dispatcher.place(request(2, ((1, 80), (3, 10))), 0.0) == 0
@@ -70,7 +70,7 @@ def test_a_conversation_stays_where_it_is_until_that_is_overloaded() -> None:
 @given(st.lists(prefixes, min_size=1, max_size=40))
 def test_what_does_not_fit_is_forgotten_leaf_by_leaf(told: list[Prefix]) -> None:
     capacity_tokens = 12
-    dispatcher = PrefixAffinity(Fleet(1, capacity_tokens, 1.0))
+    dispatcher = PrefixAffinity(Fleet.uniform(1, capacity_tokens, 1.0))
     for number, prefix in enumerate(told):
         dispatcher.place(request(number, prefix), 0.0)
         nodes = list(dispatcher._held[0])
@@ -85,9 +85,17 @@ def test_what_does_not_fit_is_forgotten_leaf_by_leaf(told: list[Prefix]) -> None
             assert dispatcher.matched_tokens(request(number, prefix)) == [tokens]
 
 
+def test_each_instance_evicts_by_its_own_size() -> None:
+    dispatcher = PrefixAffinity(Fleet((InstanceSpec(10, 1.0), InstanceSpec(50, 1.0))))
+    for number in range(2):
+        dispatcher.place(request(number, ((number, 30),)), 0.0)
+    assert dispatcher.matched_tokens(request(2, ((0, 30),))) == [0, 0]
+    assert dispatcher.matched_tokens(request(3, ((1, 30),))) == [0, 30]
+
+
 @given(st.lists(prefixes, min_size=1, max_size=20), st.integers(0, 2))
 def test_what_a_lost_instance_had_is_forgotten(told: list[Prefix], lost: int) -> None:
-    dispatcher = PrefixAffinity(Fleet(3, 10_000, 1.0))
+    dispatcher = PrefixAffinity(Fleet.uniform(3, 10_000, 1.0))
     for number, prefix in enumerate(told):
         dispatcher.place(request(number, prefix), 0.0)
     before = [dispatcher.matched_tokens(request(0, prefix)) for prefix in told]
@@ -104,4 +112,4 @@ def test_what_a_lost_instance_had_is_forgotten(told: list[Prefix], lost: int) ->
 @pytest.mark.parametrize("options", [{"share": 0.0}, {"share": 1.5}, {"skew": 0.5}])
 def test_options_out_of_range_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(MetropolisError, match=r"^\w+ is .*; it should be"):
-        PrefixAffinity(Fleet(1, 1, 1.0), **options)
+        PrefixAffinity(Fleet.uniform(1, 1, 1.0), **options)

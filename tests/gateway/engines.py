@@ -249,7 +249,7 @@ async def gateway_before(
 ) -> AsyncIterator[tuple[str, Gateway]]:
     """Yield the gateway's URL and the gateway; start the engines before it, kill them after it."""
     urls = [await engine.start() for engine in engines]
-    fleet = Fleet(len(engines), 100_000, 30.0)
+    fleet = Fleet.uniform(len(engines), 100_000, 30.0)
     admission = Admission(policy or Fcfs(), dispatcher(fleet), at_once, queue_limit)
     gateway = Gateway(
         [EngineClient(kind + url, engine_key(1), answers) for url in urls], admission, idle_s, said

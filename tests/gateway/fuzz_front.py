@@ -130,7 +130,7 @@ class Front:
             keys = Keys(self._keys_file, self._said)
         policy = Fcfs() if self._has_keys else Plas()
         engine = EngineClient(at if self._has_keys else f"sglang:{at}")
-        admission = Admission(policy, LeastLoaded(Fleet(1, 100_000, 30.0)), 8, 100)
+        admission = Admission(policy, LeastLoaded(Fleet.uniform(1, 100_000, 30.0)), 8, 100)
         self.gateway = Gateway([engine], admission, 60.0, self._said)
         limits = Limits(body_bytes=100_000, header_s=5.0, stall_s=5.0, idle_s=5.0)
         access = Access(origins=["https://chat.example"], keys=keys)

@@ -67,7 +67,7 @@ class World:
 
     def __init__(self, policy: Policy, make: Callable[[Fleet], Dispatcher]) -> None:
         self.now_s = 0.0
-        dispatcher = make(Fleet(ENGINES, 1000, 10.0))
+        dispatcher = make(Fleet.uniform(ENGINES, 1000, 10.0))
         self.admission = Admission(policy, dispatcher, AT_ONCE, 10_000, lambda: self.now_s)
         self.numbers = count()
         self.tasks: dict[int, tuple[QueuedRequest, asyncio.Task[int]]] = {}
@@ -231,7 +231,7 @@ def test_the_last_at_an_engine_that_answers_makes_place_for_who_ranks_before_it(
 
 def test_a_full_queue_takes_none_but_those_put_back() -> None:
     async def run() -> None:
-        admission = Admission(Fcfs(), LeastLoaded(Fleet(1, 1, 1.0)), 1, 1)
+        admission = Admission(Fcfs(), LeastLoaded(Fleet.uniform(1, 1, 1.0)), 1, 1)
         admission.open(0, True)
         assert await admission.place(queued(0)) == 0
         waiting = asyncio.create_task(admission.place(queued(1)))
@@ -251,7 +251,7 @@ def test_a_full_queue_takes_none_but_those_put_back() -> None:
 def test_a_request_that_cannot_be_ranked_is_refused_and_forgotten() -> None:
     async def run() -> None:
         policy = Combined([Topology(), Plas()])
-        admission = Admission(policy, LeastLoaded(Fleet(1, 1, 1.0)), 1, 9)
+        admission = Admission(policy, LeastLoaded(Fleet.uniform(1, 1, 1.0)), 1, 9)
         with pytest.raises(MetropolisError, match="how many stages are left"):
             await admission.place(queued(0))
         assert len(admission) == 0
@@ -263,7 +263,7 @@ def test_a_request_that_cannot_be_ranked_is_refused_and_forgotten() -> None:
 
 def test_those_who_leave_while_no_engine_answers_are_forgotten() -> None:
     async def run() -> None:
-        admission = Admission(Fcfs(), LeastLoaded(Fleet(1, 1, 1.0)), 1, 9)
+        admission = Admission(Fcfs(), LeastLoaded(Fleet.uniform(1, 1, 1.0)), 1, 9)
         for number in range(3 * GONE_MAX):
             task = asyncio.create_task(admission.place(queued(number)))
             await asyncio.sleep(0)
@@ -275,7 +275,10 @@ def test_those_who_leave_while_no_engine_answers_are_forgotten() -> None:
 
 
 def test_a_program_that_has_ended_is_forgotten_by_policy_and_dispatcher() -> None:
-    policy, dispatcher = Plas(), ProgramAffinity(Fleet(2, 1 << 20, 20.0), threshold_tokens=1)
+    policy, dispatcher = (
+        Plas(),
+        ProgramAffinity(Fleet.uniform(2, 1 << 20, 20.0), threshold_tokens=1),
+    )
     told: list[str] = []
     policy.program_ended = told.append  # type: ignore[method-assign]
     admission = Admission(policy, dispatcher, 1, 1)
@@ -294,7 +297,7 @@ class Undue(Fcfs):
 
 def test_a_due_time_that_is_no_number_fails_what_waits() -> None:
     async def run() -> None:
-        admission = Admission(Undue(), LeastLoaded(Fleet(1, 1, 1.0)), 1, 9)
+        admission = Admission(Undue(), LeastLoaded(Fleet.uniform(1, 1, 1.0)), 1, 9)
         faults: list[PluginError] = []
         admission.on_fault = faults.append
         admission.open(0, True)

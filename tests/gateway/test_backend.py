@@ -35,7 +35,9 @@ CHAT = ({"role": "user", "content": "why"},)
 
 
 def before(*urls: str, said: Callable[[str], None] = lambda _: None) -> LocalGateway:
-    return LocalGateway(urls, StepFirst(), RoundRobin(Fleet(len(urls), 1000, 10.0)), said=said)
+    return LocalGateway(
+        urls, StepFirst(), RoundRobin(Fleet.uniform(len(urls), 1000, 10.0)), said=said
+    )
 
 
 @pytest.mark.parametrize("owned_by", ["sglang", "vllm"])

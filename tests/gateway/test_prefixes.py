@@ -101,7 +101,7 @@ def test_a_prefix_is_bounded_and_the_prompts_length_is_not(prompt: Any) -> None:
 
 
 def test_conversations_go_where_they_have_been() -> None:
-    dispatcher = PrefixAffinity(Fleet(3, 100_000, 20.0))
+    dispatcher = PrefixAffinity(Fleet.uniform(3, 100_000, 20.0))
     programs = ProgramTracker(60.0, lambda _: None)
 
     def place(*texts: str) -> int | None:

@@ -117,7 +117,7 @@ def test_a_clients_header_goes_to_no_other_engine_either() -> None:
     asyncio.run(ask())
 
 
-def test_the_smallest_kv_cache_is_the_dispatchers() -> None:
+def test_the_dispatcher_learns_each_kv_cache() -> None:
     made: list[LeastLoaded] = []
 
     def dispatcher(fleet: Fleet) -> LeastLoaded:
@@ -132,14 +132,14 @@ def test_the_smallest_kv_cache_is_the_dispatchers() -> None:
             sglang(max_total_num_tokens=-1),
         ]
         async with gateway_before(*engines, dispatcher=dispatcher) as (_, gateway):
-            assert gateway.admission.capacity_tokens == 2400
-            assert made[0].fleet == Fleet(4, 2400, 30.0)
+            unknown = 100_000
+            assert gateway.admission.capacity_tokens == [9600, 2400, unknown, unknown]
             await engines[1].kill()
             await until(lambda: not gateway.admission.is_up[1])
             engines[1].cache_info = CACHE % ',kv_cache_size_tokens="100"'
             await engines[1].start()
             await until(lambda: gateway.admission.is_up[1])
-            assert made[0].fleet.capacity_tokens == 100
+            assert made[0].fleet.instances[1].capacity_tokens == 100
 
     asyncio.run(ask())
 
@@ -179,7 +179,7 @@ def test_a_run_before_engines_of_different_models_is_refused() -> None:
         engines = StubEngine(), StubEngine()
         engines[0].models = ["vast"]
         urls = [await engine.start() for engine in engines]
-        backend = LocalGateway(urls, Fcfs(), LeastLoaded(Fleet(2, 100, 1.0)))
+        backend = LocalGateway(urls, Fcfs(), LeastLoaded(Fleet.uniform(2, 100, 1.0)))
         with pytest.raises(MetropolisError, match=r"different models: .*'vast'.*'tiny'"):
             await backend.check()
         await backend.close()

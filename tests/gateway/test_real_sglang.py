@@ -135,7 +135,9 @@ def test_a_joined_answer_is_that_of_the_engine(
 
 def test_in_a_runs_process_it_keeps_a_backends_promises(sglang_url: str) -> None:
     async def ask() -> None:
-        backend = LocalGateway([sglang_url], StepFirst(), LeastLoaded(Fleet(1, 40_000, 10.0)))
+        backend = LocalGateway(
+            [sglang_url], StepFirst(), LeastLoaded(Fleet.uniform(1, 40_000, 10.0))
+        )
         await check_backend(backend)
         await backend.close()
 
@@ -159,7 +161,7 @@ def test_a_bare_address_tells_priorities_and_memory(sglang_url: str) -> None:
 
     async def ask() -> None:
         async with gateway_before(RealEngine(sglang_url), said=news.append) as (url, gateway):
-            assert gateway.admission.capacity_tokens == 40_000
+            assert gateway.admission.capacity_tokens == [40_000]
             body = {"text": "def f(", "sampling_params": {"temperature": 0, "max_new_tokens": 12}}
             direct, through = [await post(base, body, path=GENERATE) for base in (sglang_url, url)]
             assert direct[0] == through[0] == 200

@@ -149,7 +149,7 @@ def test_what_has_not_come_whole_holds_up_no_end() -> None:
         engine = StubEngine()
         engine.open.clear()
         at = await engine.start()
-        admission = Admission(Fcfs(), LeastLoaded(Fleet(1, 1000, 30.0)), 8, 8)
+        admission = Admission(Fcfs(), LeastLoaded(Fleet.uniform(1, 1000, 30.0)), 8, 8)
         server = Server(Gateway([EngineClient(at)], admission, 60.0))
         url = await server.start("127.0.0.1", 0)
         asked = asyncio.create_task(post(url, counted("a", 1), path=PATHS[1]))

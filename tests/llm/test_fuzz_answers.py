@@ -54,7 +54,7 @@ ROUTES = {"/generate": "generate", "/completions": "completions"}
 
 
 def gateway(policy: type[Policy], kind: str, url: str) -> Backend:
-    return LocalGateway([kind + url], policy(), RoundRobin(Fleet(1, 100_000, 30.0)))
+    return LocalGateway([kind + url], policy(), RoundRobin(Fleet.uniform(1, 100_000, 30.0)))
 
 
 TARGETS: dict[str, Callable[[str], Backend]] = {

@@ -72,7 +72,7 @@ def drive(
     engine: Profile,
     preemption: Preemption,
 ) -> tuple[list[ServedRequest], SimulatedCluster]:
-    fleet = Fleet(1, engine.kv_capacity_tokens, 50.0)
+    fleet = Fleet.uniform(1, engine.kv_capacity_tokens, 50.0)
     engines = SimulatedCluster(
         engine, policy, LeastLoaded(fleet), PoolOptions(preemption=preemption)
     )
@@ -141,7 +141,7 @@ def test_what_a_program_has_said_is_not_computed_again(name: str) -> None:
     engine = Profile(w_ms=1.0, g_ms=1.0, kv_capacity_tokens=1 << 20, block_tokens=1)
     ended_s = {}
     for reuse in (False, True):
-        fleet = Fleet(1, engine.kv_capacity_tokens, 1000.0)
+        fleet = Fleet.uniform(1, engine.kv_capacity_tokens, 1000.0)
         serving = Serving([program], engine, Atlas(), LeastLoaded(fleet), PoolOptions(reuse))
         ended_s[reuse] = serving.run().programs[0].ended_sim_s - program.arrival_s
     texts: dict[int | None, int] = {}

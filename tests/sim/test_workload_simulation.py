@@ -26,7 +26,7 @@ PROFILE = load_profile("llama-3-8b/l4")
 
 
 def serve(programs: list[Program], policy: str, dispatcher: str, instances: int = 2) -> Served:
-    fleet = Fleet(instances, PROFILE.kv_capacity_tokens, 12.0)
+    fleet = Fleet.uniform(instances, PROFILE.kv_capacity_tokens, 12.0)
     return Serving(
         programs,
         PROFILE,
@@ -77,7 +77,7 @@ def test_who_was_held_back_stays_so_until_it_matters(
     seed: int, per_s: float, prefix_reuse: bool
 ) -> None:
     programs, engine = chats(MIXED, 20, per_s, seed), load_profile("llama-3-8b/a100")
-    engine.max_sequences, fleet = 4, Fleet(1, engine.kv_capacity_tokens, 12.0)
+    engine.max_sequences, fleet = 4, Fleet.uniform(1, engine.kv_capacity_tokens, 12.0)
 
     def served(policy: Plas) -> Served:
         dispatcher = named(DISPATCHERS, "least_used")(fleet)

@@ -127,7 +127,7 @@ class Bench:
             mix,
             load,
             len(arriving),
-            fleet.instances,
+            len(fleet),
             policy,
             dispatcher,
             float(latencies_ms.mean()),
