@@ -54,14 +54,13 @@ from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
 from metropolis.llm.usage import Purchases
 from metropolis.store import commands
-from metropolis.store.async_store import Link
 from metropolis.store.base import (
     Acknowledged,
     FencedOutError,
     Inspection,
+    Link,
     Nodes,
     RunInfo,
-    Store,
     StoreError,
 )
 from metropolis.store.cells import Cells
@@ -83,6 +82,7 @@ from metropolis.store.encoding import (
 )
 from metropolis.store.outcome import NO_ANSWERS, Outcome, PaidAnswers
 from metropolis.store.reading import inspection_of
+from metropolis.store.redis_link import CommandStore, RedisLink
 from metropolis.store.scripts import call
 from metropolis.types import AgentId, Dispatch, Step
 from metropolis.world.entities import Entity, Event
@@ -98,7 +98,7 @@ def prefix_of(run: str) -> str:
     return f"metropolis:{{{run}}}:"
 
 
-class RedisStore(Store):
+class RedisStore(CommandStore):
     """See Store."""
 
     def __init__(self, client: Client, url: str, run: str) -> None:
@@ -309,8 +309,6 @@ class RedisStore(Store):
 
     def link(self) -> Link:
         """See Store."""
-        from metropolis.store.redis_link import RedisLink
-
         return RedisLink(self)
 
     # --- readers

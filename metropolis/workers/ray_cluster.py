@@ -29,7 +29,6 @@ from ray._raylet import (  # type: ignore[attr-defined]
 )
 from ray.exceptions import AuthenticationError, RayError
 
-import metropolis
 from metropolis.types import MetropolisError
 
 LOOPBACK = {ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR: "0"}
@@ -182,7 +181,7 @@ def _importable() -> Iterator[None]:
     if not {"", here}.isdisjoint(sys.path):
         yield
         return
-    os.chdir(Path(metropolis.__file__).parents[1])
+    os.chdir(Path(__file__).parents[2])
     try:
         yield
     finally:
