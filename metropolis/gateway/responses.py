@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 import msgspec
 
-from metropolis.gateway.sse import data_in
+from metropolis.llm.backends.sse import EventParser
 from metropolis.types import MetropolisError
 
 RESPONSES_MAX = 10_000
@@ -16,7 +15,6 @@ AGE_S = 24 * 3600.0
 """Maximum time since the last request that referred to the response."""
 ID_CHARACTERS_MAX = 200
 FIRST_EVENT_BYTES = 1 << 20
-EVENT_END = re.compile(rb"\r?\n\r?\n")
 
 
 class UnknownResponseError(MetropolisError):
@@ -86,22 +84,20 @@ class FirstEvent:
     """Finds a response's id in the first event of its stream."""
 
     def __init__(self) -> None:
-        self._begin = b""
-        self._is_over = False
+        self._parser: EventParser | None = EventParser()
+        """None after the first event."""
 
     def id_in(self, piece: bytes) -> str | None:
         """Return the id once `piece` completes the event that contains it."""
-        if self._is_over:
+        if self._parser is None:
             return None
-        self._begin += piece
-        end = EVENT_END.search(self._begin)
-        if end is None:
-            self._is_over = len(self._begin) > FIRST_EVENT_BYTES
+        events = self._parser.feed(piece)
+        if events or self._parser.held_bytes > FIRST_EVENT_BYTES:
+            self._parser = None
+        if not events:
             return None
-        self._is_over, block = True, self._begin[: end.start()]
-        self._begin = b""
         try:
-            response = msgspec.json.decode(data_in(block), type=_Event).response
+            response = msgspec.json.decode(events[0].data, type=_Event).response
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
         return None if response is None else _checked(response.id)

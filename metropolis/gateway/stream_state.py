@@ -9,23 +9,22 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 import msgspec
 
+from metropolis.gateway.chunks import Choice, Chunk
 from metropolis.gateway.response_builder import Envelope, error_body, written
 from metropolis.gateway.resumable import Continuable
-from metropolis.gateway.sse import Choice, Event, data_in
 from metropolis.llm.backends.http import NO_JSON
+from metropolis.llm.backends.sse import LAST, EventParser, ServerSentEvent
 
-END = re.compile(rb"(\n\r?\n)")
-LAST = b"data: [DONE]\n\n"
+LAST_EVENT = b"data: %b\n\n" % LAST
 IDS = {"token_ids", "prompt_token_ids"}
 NO_ANSWER = 502
-CAME_BYTES = 1000
+TAIL_BYTES = 1000
 """How much of an incomplete answer's end is shown to its client."""
 NEAR = 16
 """Maximum number of pieces to regenerate in order to resume at a single token."""
@@ -54,7 +53,7 @@ class Partial:
         """Number of pieces and tokens of former parts."""
         self._begin = self._length = self._sent = 0
         """Characters before this part, received, and sent to the client."""
-        self._envelope, self._cut, self._came = Envelope(), b"", b""
+        self._parser, self._envelope, self._tail = EventParser(), Envelope(), b""
         self._is_first_part = True
         self._is_begun = self._is_finished = self._is_ended = self._has_usage = False
         """Whether the client has an event; whether the last piece, all events, usage arrived."""
@@ -80,7 +79,7 @@ class Partial:
     @property
     def held_bytes(self) -> int:
         """Approximate memory: the text so far and the incomplete event."""
-        return self._length + len(self._cut)
+        return self._length + self._parser.held_bytes
 
     @property
     def is_at_its_end(self) -> bool:
@@ -89,13 +88,12 @@ class Partial:
 
     def take(self, piece: bytes) -> bytes:
         """Return the events that `piece` completes, in the client's form."""
-        self._came = (self._came + piece)[-CAME_BYTES:]
-        *whole, self._cut = END.split(self._cut + piece)
-        return b"".join(map(self._seen, whole[::2], whole[1::2]))
+        self._tail = (self._tail + piece)[-TAIL_BYTES:]
+        return b"".join(map(self._take_event, self._parser.feed(piece)))
 
     def cut(self) -> bytes:
         """Return the received bytes of an incomplete event."""
-        return self._cut
+        return self._parser.rest
 
     def ending(self) -> bytes:
         """Return the missing end of a complete stream whose engine was left before its end."""
@@ -107,7 +105,7 @@ class Partial:
             is_finished=self._is_finished,
             wants_usage=self._request.wants_usage and not self._has_usage,
         )
-        return b"".join(map(written, events)) + LAST
+        return b"".join(map(written, events)) + LAST_EVENT
 
     def rest(self) -> bytes:
         """Begin a new part: return the body that requests the rest; drop an incomplete event."""
@@ -117,7 +115,8 @@ class Partial:
         text = "".join(piece.text for piece in self._pieces)
         self._kept, self._kept_tokens = len(self._pieces), self._tokens
         self._begin = self._length = len(text)
-        self.output_tokens, self._cut, self._is_first_part = self._kept_tokens, b"", False
+        self.output_tokens, self._parser = self._kept_tokens, EventParser()
+        self._is_first_part = False
         self._envelope.begin_part()
         if not text:
             return self._request.first()
@@ -133,8 +132,8 @@ class Partial:
         )
         if whole is not None:
             return whole
-        came = self._came.decode(errors="replace")
-        sentence = f"the engine's answer is not whole; it ends with {came!r}"
+        tail = self._tail.decode(errors="replace")
+        sentence = f"the engine's answer is not whole; it ends with {tail!r}"
         return NO_ANSWER, msgspec.json.encode(error_body(NO_ANSWER, sentence))
 
     def _edge(self) -> int:
@@ -166,36 +165,35 @@ class Partial:
         limit = self._request.max_tokens
         return bool(self._pieces) and limit is not None and self._tokens >= limit
 
-    def _seen(self, block: bytes, end: bytes) -> bytes:
-        """Process the lines of an event; return what the client gets."""
-        data = data_in(block)
-        if data == b"[DONE]":
+    def _take_event(self, event: ServerSentEvent) -> bytes:
+        """Process an event; return what the client gets."""
+        if event.data == LAST:
             self._is_ended = self._is_finished = True
-        elif data:
-            return self._read(data, block + end)
-        elif not block.startswith(b":"):
+        elif event.data:
+            return self._take_chunk(event)
+        elif not event.raw.startswith(b":"):
             self.is_understood = False
-        return block + end
+        return event.raw
 
-    def _read(self, data: bytes, as_it_came: bytes) -> bytes:
+    def _take_chunk(self, event: ServerSentEvent) -> bytes:
         is_engines = self._is_first_part and not self.is_joined and not self._request.counts
         passes = is_engines and bool(self._envelope.head)
         fields: dict[str, Any] = {}
         try:
             if not passes:
-                fields = msgspec.json.decode(data)
-            event = msgspec.json.decode(data, type=Event)
+                fields = msgspec.json.decode(event.data)
+            chunk = msgspec.json.decode(event.data, type=Chunk)
         except NO_JSON:
-            event = None
-        if event is None or event.error is not None:
+            chunk = None
+        if chunk is None or chunk.error is not None:
             self.is_understood = False
-            self._envelope.failed(data)
-            return as_it_came
-        unseen = "".join(self._choose(choice, event.tokens) for choice in event.choices)
-        if event.tokens is not None:
-            self.output_tokens = self._kept_tokens + event.tokens
+            self._envelope.failed(event.data)
+            return event.raw
+        unseen = "".join(self._choose(choice, chunk.tokens) for choice in chunk.choices)
+        if chunk.tokens is not None:
+            self.output_tokens = self._kept_tokens + chunk.tokens
         if passes:
-            return as_it_came
+            return event.raw
         if self._request.wants_ids:
             for choice in fields["choices"]:
                 for name in IDS & choice.keys():
@@ -203,17 +201,17 @@ class Partial:
         self._envelope.take(fields, is_first_part=self._is_first_part)
         self._is_begun |= is_engines
         if is_engines or self.is_joined:
-            return as_it_came
+            return event.raw
         return self._rewritten(fields, unseen)
 
-    def _choose(self, choice: Choice, told: int | None) -> str:
+    def _choose(self, choice: Choice, part_tokens: int | None) -> str:
         """Add a choice; return the part of its text that the client does not have."""
         text = choice.text or choice.delta.content or ""
         self.is_understood &= choice.delta.is_plain
         self.output_tokens += bool(text)
         tokens = self.output_tokens
-        if told is not None:
-            tokens = self._kept_tokens + told
+        if part_tokens is not None:
+            tokens = self._kept_tokens + part_tokens
         if text or choice.logprobs or choice.token_ids:
             logprobs = _shifted(choice.logprobs, self._begin)
             self._pieces.append(_Piece(text, tokens, logprobs, choice.token_ids))

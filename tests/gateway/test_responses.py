@@ -195,4 +195,5 @@ def test_a_first_event_without_end_is_given_up() -> None:
     first = FirstEvent()
     for _ in range(20):
         assert first.id_in(b"x" * 100_000) is None
-    assert len(first._begin) < 1_200_000
+    assert first.id_in(b'\n\ndata: {"response": {"id": "r"}}\n\n') is None
+    assert FirstEvent().id_in(b'data: {"response": {"id": "r"}}\n\n') == "r"

@@ -115,13 +115,13 @@ def test_nor_does_the_openai_client_read_it(script: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("piece", [b"data: [1", b"a\n", b"data: \n"])
+@pytest.mark.parametrize("piece", [b"data: [1", b"a\n", b"data: \n", b":\n\n", b"data:\n\n"])
 def test_an_event_without_end_is_broken_off_and_so_is_a_stream_by_its_time(
     backend: str, piece: bytes
 ) -> None:
     script = lambda: repeated(EVENTS, chunk(piece * 99))  # noqa: E731
     error, _ = failure(BACKENDS[backend], script, stream=True, timeout_s=1.0)
-    assert isinstance(error, TimedOutError if piece.endswith(b"\n") else MalformedError)
+    assert isinstance(error, TimedOutError if piece.endswith(b"\n\n") else MalformedError)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -28,6 +28,7 @@ from metropolis.llm.backends.connection import (
 )
 from metropolis.llm.backends.meter import Meter
 from metropolis.llm.backends.pool import Connections
+from metropolis.llm.backends.sse import LAST, EventParser
 from metropolis.llm.base import (
     LLMError,
     MalformedError,
@@ -187,18 +188,14 @@ async def events_in(
     limits: AnswerLimits = LIMITS,
 ) -> AsyncGenerator[T, None]:
     """The server-sent events in `chunks`, up to `[DONE]`; raises MalformedError without it."""
-    rest = bytearray()
+    parser = EventParser()
     async for chunk in chunks:
-        rest += chunk
-        if b"\n" in chunk:
-            *lines, rest = rest.split(b"\n")
-            for line in lines:
-                data = line.removeprefix(b"data:").strip()
-                if data == b"[DONE]":
-                    return
-                if data and line.startswith(b"data:"):
-                    yield decode(data, form, called, asked)
-        if len(rest) > limits.event_bytes:
+        for event in parser.feed(chunk):
+            if event.data == LAST:
+                return
+            if event.data:
+                yield decode(event.data, form, called, asked)
+        if parser.held_bytes > limits.event_bytes:
             most = f"{limits.event_bytes:,} bytes"
             raise MalformedError(f"{called} gave {asked} an event that is longer than {most}")
     raise MalformedError(f"{called} broke off its answer to {asked}")

@@ -1,4 +1,4 @@
-"""Parses the events of streams of completions and chats."""
+"""The chunks in which completions and chats are streamed: the data of their events."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Choice(msgspec.Struct):
     prompt_token_ids: list[int] | None = None
 
 
-class Event(msgspec.Struct):
-    """An event of a stream other than the final [DONE]."""
+class Chunk(msgspec.Struct):
+    """The data of one event other than the last, [DONE]."""
 
     choices: list[Choice]
     usage: Any = None
@@ -50,11 +50,5 @@ class Event(msgspec.Struct):
     @property
     def tokens(self) -> int | None:
         """Number of tokens of the answer so far; None if absent or implausible."""
-        told = self.usage.get("completion_tokens") if isinstance(self.usage, dict) else None
-        return told if type(told) is int and 0 <= told <= TOKENS_MAX else None
-
-
-def data_in(block: bytes) -> bytes:
-    """Return the data of an event, whose lines may also give a name or a number."""
-    lines = block.splitlines()
-    return b"\n".join(line[5:].strip() for line in lines if line.startswith(b"data:"))
+        count = self.usage.get("completion_tokens") if isinstance(self.usage, dict) else None
+        return count if type(count) is int and 0 <= count <= TOKENS_MAX else None
