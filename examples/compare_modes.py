@@ -5,7 +5,7 @@ Run it from anywhere: python examples/compare_modes.py
 
 from dataclasses import replace
 
-from metropolis.runtime.replay import Setting, mine, replay
+from metropolis.runtime.replays.replay import Setting, mine, replay
 from metropolis.trace.generate.largeville import generate
 
 trace = generate(agents=10, hours=(8, 9), seed=0)

@@ -8,7 +8,7 @@ from tempfile import mkdtemp
 
 from metropolis import Client, Moment, Simulation, fork, make_scenario
 from metropolis.llm.backends.scripted import Scripted
-from metropolis.runtime.comparison import compare
+from metropolis.runtime.folder.comparison import compare
 
 STEPS, AT = 900, 720  # from 6:00 to 8:30; the histories differ from 8:00
 FOLDER = Path(mkdtemp())

@@ -12,11 +12,11 @@ if TYPE_CHECKING:  # the same names as _PUBLIC, which a test compares
     from metropolis.adapters.parallel import parallel_env as parallel_env
     from metropolis.adapters.single import SingleAgentWorld as SingleAgentWorld
     from metropolis.llm.client import Client as Client
-    from metropolis.runtime.check_world import check_world as check_world
-    from metropolis.runtime.edit_context import Moment as Moment
-    from metropolis.runtime.fork import fork as fork
+    from metropolis.runtime.checks.check_world import check_world as check_world
+    from metropolis.runtime.reruns.edit_context import Moment as Moment
+    from metropolis.runtime.reruns.fork import fork as fork
+    from metropolis.runtime.reruns.verify import verify as verify
     from metropolis.runtime.simulation import Simulation as Simulation
-    from metropolis.runtime.verify import verify as verify
     from metropolis.types import CausalityError as CausalityError
     from metropolis.types import MetropolisError as MetropolisError
     from metropolis.world.base import Agent as Agent
@@ -43,7 +43,7 @@ _PUBLIC = {
     "FreeText": "metropolis.world.spaces",
     "Maybe": "metropolis.world.spaces",
     "MetropolisError": "metropolis.types",
-    "Moment": "metropolis.runtime.edit_context",
+    "Moment": "metropolis.runtime.reruns.edit_context",
     "Record": "metropolis.world.spaces",
     "Scenario": "metropolis.world.scenario",
     "SingleAgentWorld": "metropolis.adapters.single",
@@ -52,11 +52,11 @@ _PUBLIC = {
     "Transaction": "metropolis.world.transaction",
     "View": "metropolis.world.view",
     "World": "metropolis.world.base",
-    "check_world": "metropolis.runtime.check_world",
-    "fork": "metropolis.runtime.fork",
+    "check_world": "metropolis.runtime.checks.check_world",
+    "fork": "metropolis.runtime.reruns.fork",
     "make_scenario": "metropolis.world.scenario",
     "parallel_env": "metropolis.adapters.parallel",
-    "verify": "metropolis.runtime.verify",
+    "verify": "metropolis.runtime.reruns.verify",
 }
 """Name -> its module, imported on first access so that `import metropolis` stays fast."""
 

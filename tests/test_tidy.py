@@ -38,6 +38,8 @@ PARTS = (
     "bench",
     "cli",
 )
+RUNTIME = ("folder", "replays", "live", "checks", "reruns")
+"""The parts of `runtime`, in the same order."""
 LINES_MAX = 400
 CIRCLES = {"metropolis.gateway.exchange", "metropolis.gateway.passing", "metropolis.gateway.proxy"}
 """Modules that still import each other; no module may be added."""
@@ -86,6 +88,24 @@ def test_no_modules_import_each_other() -> None:
 def test_circles_of_imports_are_found() -> None:
     graph = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"d", "a"}, "e": set[str]()}
     assert circles(graph) == [{"b", "c"}, {"d"}]
+
+
+def test_imports_within_runtime_run_downwards() -> None:
+    for path in sorted((PACKAGE / "runtime").rglob("*.py")):
+        part = _runtime_part(path.relative_to(PACKAGE).with_suffix("").parts)
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
+                "metropolis.runtime."
+            ):
+                imported = _runtime_part(tuple((node.module or "").split(".")[1:]))
+                assert RUNTIME.index(imported) <= RUNTIME.index(part), (
+                    f"{path.relative_to(ROOT)}:{node.lineno}: {part} imports {imported}"
+                )
+
+
+def _runtime_part(parts: tuple[str, ...]) -> str:
+    """Return the part of a module's path below the package; modules of no folder are of `live`."""
+    return parts[1] if len(parts) > 2 else "live"
 
 
 @pytest.mark.parametrize(

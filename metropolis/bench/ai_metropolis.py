@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from metropolis.progress import progress_bar
-from metropolis.runtime.replay import ReplayResult, Setting, mine, ratio, replay
+from metropolis.runtime.replays.replay import ReplayResult, Setting, mine, ratio, replay
 from metropolis.trace.generate.largeville import tile
 from metropolis.trace.parquet import read_trace
 from metropolis.trace.schema import Trace

@@ -10,8 +10,8 @@ import click
 
 from metropolis.cli.run_options import options_of, run_folder
 from metropolis.cli.run_report import clock, filled, story_line
-from metropolis.runtime.comparison import Comparison, compare
-from metropolis.runtime.run_directory import RunDirectory
+from metropolis.runtime.folder.comparison import Comparison, compare
+from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.types import Step
 from metropolis.world.scenario import Scenario
 

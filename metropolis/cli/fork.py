@@ -13,9 +13,9 @@ from metropolis.cli.run import Integer
 from metropolis.cli.run_options import new_folder, options_of, run_folder
 from metropolis.cli.verification import verification
 from metropolis.progress import progress_bar
-from metropolis.runtime.edit_context import Edit
-from metropolis.runtime.fork import fork
-from metropolis.runtime.run_directory import RunDirectory
+from metropolis.runtime.folder.run_directory import RunDirectory
+from metropolis.runtime.reruns.edit_context import Edit
+from metropolis.runtime.reruns.fork import fork
 from metropolis.store.factory import open_server
 from metropolis.types import MetropolisError, Step
 from metropolis.world.scenario import file_of, function_in

@@ -22,8 +22,8 @@ from metropolis.cli.verification import Verification, verification
 from metropolis.durable import UnwritableError
 from metropolis.llm.base import Backend
 from metropolis.progress import progress_bar
+from metropolis.runtime.folder.run_directory import RunDirectory, TakenError
 from metropolis.runtime.result import INTERRUPTED
-from metropolis.runtime.run_directory import RunDirectory, TakenError
 from metropolis.runtime.simulation import Simulation
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.types import MetropolisError, Step

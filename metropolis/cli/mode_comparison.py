@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from metropolis.cli.run_options import RunOptions
-from metropolis.runtime.replay import Setting, mine, ratio, replay
-from metropolis.runtime.run_directory import RunDirectory
+from metropolis.runtime.folder.run_directory import RunDirectory
+from metropolis.runtime.replays.replay import Setting, mine, ratio, replay
 from metropolis.sim.profiles import load_profile
 from metropolis.trace.schema import Trace
 from metropolis.types import MetropolisError

@@ -19,9 +19,9 @@ from metropolis.cli.choices import NamedChoice
 from metropolis.names import did_you_mean
 from metropolis.progress import progress_bar
 from metropolis.rules.metrics import METRICS
-from metropolis.runtime.modes import MODES
-from metropolis.runtime.plots import prepare_figures, write_figures
-from metropolis.runtime.replay import ReplayResult, Setting, mine, plug_ins, ratio, replay
+from metropolis.runtime.replays.modes import MODES
+from metropolis.runtime.replays.plots import prepare_figures, write_figures
+from metropolis.runtime.replays.replay import ReplayResult, Setting, mine, plug_ins, ratio, replay
 from metropolis.trace.mining import InteractionGraph, critical_path
 from metropolis.trace.parquet import read_trace
 from metropolis.trace.schema import Trace

@@ -22,7 +22,7 @@ from metropolis.llm.client import Client
 from metropolis.llm.connect import connect
 from metropolis.llm.usage import Prices
 from metropolis.policy.named import DISPATCHERS, POLICIES, named
-from metropolis.runtime.run_directory import RunDirectory
+from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.stored import MEMORY, kept_address, whole_address
 from metropolis.runtime.worker_pool import check_workers
 from metropolis.sim.profiles import load_profile

@@ -9,7 +9,7 @@ import click
 
 from metropolis.addresses import without_secrets
 from metropolis.cli.terminal import printable
-from metropolis.runtime.run_directory import RunDirectory
+from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.stored import MEMORY, read_place
 from metropolis.types import MetropolisError
 

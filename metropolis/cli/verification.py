@@ -10,8 +10,8 @@ import click
 
 from metropolis.cli.run_options import RunOptions
 from metropolis.progress import progress_bar
-from metropolis.runtime.run_directory import RunDirectory
-from metropolis.runtime.verify import AGENT_STEPS_MAX, Verified, verify
+from metropolis.runtime.folder.run_directory import RunDirectory
+from metropolis.runtime.reruns.verify import AGENT_STEPS_MAX, Verified, verify
 from metropolis.types import MetropolisError, Step
 
 Interruptible = Callable[[Callable[[], None]], Any]

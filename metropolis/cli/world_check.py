@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from metropolis.runtime.check_world import findings
+from metropolis.runtime.checks.check_world import findings
 
 
 @click.command("check")

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from metropolis.runtime.checkpoint import Checkpoint, Checkpoints, Past
+from metropolis.runtime.folder.checkpoint import Checkpoint, Checkpoints, Past
 from metropolis.store.base import Store
 from metropolis.types import AgentId, Step
 from metropolis.workers.leases import retry

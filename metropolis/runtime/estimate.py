@@ -17,7 +17,7 @@ from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Completion, Request
 from metropolis.llm.client import Client
 from metropolis.llm.usage import Prices
-from metropolis.runtime.replay import Setting, replay
+from metropolis.runtime.replays.replay import Setting, replay
 from metropolis.runtime.simulation import Simulation
 from metropolis.sim.profiles import load_profile
 from metropolis.sim.virtual import VirtualInstances

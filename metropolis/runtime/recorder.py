@@ -12,11 +12,11 @@ from itertools import islice
 from typing import Any
 
 from metropolis.llm.journal import Journal
-from metropolis.runtime.calls_file import Call, CallsFile
-from metropolis.runtime.checkpoint import Past
-from metropolis.runtime.history import HistoryWriter
-from metropolis.runtime.run_directory import RunDirectory
-from metropolis.runtime.run_trace import RunTrace, StepParts
+from metropolis.runtime.folder.calls_file import Call, CallsFile
+from metropolis.runtime.folder.checkpoint import Past
+from metropolis.runtime.folder.history import HistoryWriter
+from metropolis.runtime.folder.run_directory import RunDirectory
+from metropolis.runtime.folder.run_trace import RunTrace, StepParts
 from metropolis.store.outcome import Outcome
 from metropolis.trace.schema import Float32, TraceMeta
 from metropolis.types import Step

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from metropolis.llm.usage import Usage
-from metropolis.runtime.calls_file import Used
-from metropolis.runtime.run_trace import RunTrace
+from metropolis.runtime.folder.calls_file import Used
+from metropolis.runtime.folder.run_trace import RunTrace
 from metropolis.trace.schema import Trace
 from metropolis.types import MetropolisError
 from metropolis.world.record import StepRecord

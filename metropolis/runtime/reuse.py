@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from metropolis.runtime.mutation_check import digest
 from metropolis.types import MetropolisError
 from metropolis.world.base import Agent, World
+from metropolis.world.digest import digest
 
 
 def check_unused(agents: Iterable[Agent]) -> None:

@@ -17,18 +17,18 @@ from metropolis.llm.base import Backend, BudgetExhausted
 from metropolis.llm.client import Client
 from metropolis.llm.journal import Journal
 from metropolis.runtime.arguments import check_arguments, client_of
-from metropolis.runtime.calls_file import CallsFile
-from metropolis.runtime.checkpoint import Checkpoint
 from metropolis.runtime.checkpointing import Checkpointer, InMemory, InStore, Source
 from metropolis.runtime.coordinator import Coordinator
 from metropolis.runtime.engine import Engine
 from metropolis.runtime.event_loop import event_loop
-from metropolis.runtime.history import HistoryWriter
+from metropolis.runtime.folder.calls_file import CallsFile
+from metropolis.runtime.folder.checkpoint import Checkpoint
+from metropolis.runtime.folder.history import HistoryWriter
+from metropolis.runtime.folder.run_directory import RunDirectory
+from metropolis.runtime.folder.run_trace import RunTrace, trace_meta
 from metropolis.runtime.recorder import Recorder
 from metropolis.runtime.result import INTERRUPTED, Interrupted, RunResult
 from metropolis.runtime.reuse import Used
-from metropolis.runtime.run_directory import RunDirectory
-from metropolis.runtime.run_trace import RunTrace, trace_meta
 from metropolis.runtime.setup import begin, bodies, check_steps, checked_reach, rule_of
 from metropolis.runtime.stored import StoredRun, stored_run
 from metropolis.runtime.worker_pool import check_workers, crew_of

@@ -13,9 +13,9 @@ import msgspec
 from metropolis.addresses import without_secrets
 from metropolis.durable import read_object, write_object
 from metropolis.rules.metrics import Hops
-from metropolis.runtime.checkpoint import Checkpoint
-from metropolis.runtime.run_directory import RunDirectory
-from metropolis.runtime.signature import flaw, sign
+from metropolis.runtime.folder.checkpoint import Checkpoint
+from metropolis.runtime.folder.run_directory import RunDirectory
+from metropolis.runtime.folder.signature import flaw, sign
 from metropolis.store.base import RunInfo, Store, StoreError, reach_of
 from metropolis.store.factory import open_server
 from metropolis.types import MetropolisError, Step

@@ -18,7 +18,7 @@ from metropolis.bench.recovery.nodes import Nodes, Place, ray_environment
 from metropolis.bench.recovery.plan import VICTIMS, draw_kills
 from metropolis.bench.recovery.purchases import LAG_S, Purchases, Struck, purchases_of
 from metropolis.bench.recovery.victim import Ended
-from metropolis.runtime.check_world import check_world
+from metropolis.runtime.checks.check_world import check_world
 from metropolis.types import MetropolisError
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from metropolis.cli import main
-from metropolis.runtime.modes import MODES
+from metropolis.runtime.replays.modes import MODES
 from metropolis.trace.parquet import write_trace
 from tests.cli.conftest import OWN_POLICY
 from tests.small_traces import small_trace

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from metropolis.bench.stub_server import stub_server
-from metropolis.runtime.history import read_history, record_of
+from metropolis.runtime.folder.history import read_history, record_of
 from tests.cli.conftest import Run, summary
 from tests.forgery import forge
 

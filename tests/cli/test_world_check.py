@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from metropolis.cli.world_check import check_command
-from metropolis.runtime import check_world
+from metropolis.runtime.checks import check_world
 from metropolis.types import MetropolisError
 from tests.world.planted import SharesADict, yard
 

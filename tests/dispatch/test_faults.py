@@ -15,7 +15,7 @@ from metropolis.policy.faults import PluginError
 from metropolis.policy.fixed import Fcfs, StepFirst
 from metropolis.policy.kairos.policy import Kairos
 from metropolis.policy.mlfq import Mlfq
-from metropolis.runtime.replay import replay
+from metropolis.runtime.replays.replay import replay
 from metropolis.sim.options import PoolOptions
 from metropolis.sim.profiles import Profile, load_profile
 from metropolis.sim.workload_simulation import Serving
@@ -153,6 +153,6 @@ def test_a_replay_ends_in_a_sentence(
 ) -> None:
     trace = small_trace(1, agents=4, steps=6, edge=9, radius=2, velocity=1)
     made = policy(), dispatcher(FLEET)
-    monkeypatch.setattr("metropolis.runtime.replay.plug_ins", lambda *_: made)
+    monkeypatch.setattr("metropolis.runtime.replays.replay.plug_ins", lambda *_: made)
     with pytest.raises(PluginError, match=sentence):
         replay(trace, "conservative", setting_for(trace, policy="fcfs", dispatcher="least_used"))

@@ -14,7 +14,7 @@ import pytest
 from metropolis.llm import Client
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.rules.metrics import EUCLIDEAN, Geodesic
-from metropolis.runtime.check_world import check_world
+from metropolis.runtime.checks.check_world import check_world
 from metropolis.runtime.setup import RADIUS_MAX, VELOCITY_MAX
 from metropolis.runtime.simulation import RunResult, Simulation
 from metropolis.sim.profiles import load_profile

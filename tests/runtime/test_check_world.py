@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from metropolis import Agent, MetropolisError, Scenario, check_world
-from metropolis.runtime.check_world import findings
-from metropolis.runtime.mutation_check import digest, mutable_parts
+from metropolis.runtime.checks.check_world import findings
+from metropolis.world.digest import digest, mutable_parts
 from metropolis.world.scenario import scenario_names
 from tests.runtime.walkers import Meadow, PlainWalker, Walker, author
 from tests.world.planted import PLANTED, DrawsInReset, Yard, yard

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metropolis.runtime import checkpoint
-from metropolis.runtime.checkpoint import (
+from metropolis.runtime.folder import checkpoint
+from metropolis.runtime.folder.checkpoint import (
     KEPT_MOST,
     Checkpoint,
     Checkpoints,

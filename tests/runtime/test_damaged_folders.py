@@ -25,8 +25,8 @@ from metropolis.bench.recovery.damage import damage
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Request
 from metropolis.llm.client import Client
-from metropolis.runtime.comparison import compare
-from metropolis.runtime.history import OTHERWISE
+from metropolis.runtime.folder.comparison import compare
+from metropolis.runtime.folder.history import OTHERWISE
 from metropolis.runtime.result import RunResult
 from metropolis.runtime.simulation import Simulation
 from metropolis.types import MetropolisError

@@ -20,10 +20,10 @@ from metropolis.durable import read_lines
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.client import Client
 from metropolis.llm.journal import Journal, read_journal
-from metropolis.runtime.calls_file import CALLS
-from metropolis.runtime.edit_context import Moment
-from metropolis.runtime.history import read_history, record_of
-from metropolis.runtime.run_directory import RunDirectory
+from metropolis.runtime.folder.calls_file import CALLS
+from metropolis.runtime.folder.history import read_history, record_of
+from metropolis.runtime.folder.run_directory import RunDirectory
+from metropolis.runtime.reruns.edit_context import Moment
 from metropolis.runtime.simulation import Simulation
 from metropolis.types import MetropolisError
 from metropolis.world.entities import Entity, Event

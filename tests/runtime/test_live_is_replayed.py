@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from metropolis.llm import Client, Completion, Request, UnavailableError
 from metropolis.llm.backends.scripted import Scripted
-from metropolis.runtime.replay import Setting, replay
+from metropolis.runtime.replays.replay import Setting, replay
 from metropolis.runtime.result import RunResult
 from metropolis.runtime.simulation import Simulation
 from metropolis.sim.profiles import load_profile

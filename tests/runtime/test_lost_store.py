@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import metropolis
-from metropolis.runtime.checkpoint import Checkpoints
+from metropolis.runtime.folder.checkpoint import Checkpoints
 from metropolis.runtime.result import RunResult
 from metropolis.store.base import StoreError
 from metropolis.store.embedded import EmbeddedServer

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metropolis.runtime.modes import MODES, Mode
-from metropolis.runtime.replay import ReplayResult, Setting, mine, replay
+from metropolis.runtime.replays.modes import MODES, Mode
+from metropolis.runtime.replays.replay import ReplayResult, Setting, mine, replay
 from metropolis.trace.schema import Trace
 from tests.small_traces import small_trace, small_traces
 

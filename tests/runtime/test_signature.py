@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from metropolis.runtime import signature
-from metropolis.runtime.signature import flaw, sign
+from metropolis.runtime.folder import signature
+from metropolis.runtime.folder.signature import flaw, sign
 
 CONTENT = {"world": "mine", "about": {"llm": "http://h", "hours": 0.1, "big": 10**300, "": None}}
 
@@ -99,7 +99,7 @@ def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_many_processes_at_once_make_one_key() -> None:
-    program = "from metropolis.runtime.signature import sign; print(sign('run.json', {}))"
+    program = "from metropolis.runtime.folder.signature import sign; print(sign('run.json', {}))"
     processes = [
         subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) for _ in range(6)
     ]

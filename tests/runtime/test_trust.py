@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from metropolis.llm.backends.scripted import Scripted
-from metropolis.runtime.fork import fork
-from metropolis.runtime.run_directory import RunDirectory
+from metropolis.runtime.folder.run_directory import RunDirectory
+from metropolis.runtime.reruns.fork import fork
 from metropolis.runtime.simulation import Simulation
 from metropolis.store.base import StoreError
 from metropolis.types import MetropolisError

@@ -15,10 +15,10 @@ from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Completion, RefusedError, Request
 from metropolis.llm.client import Client
 from metropolis.llm.journal import Journal, read_journal
-from metropolis.runtime.comparison import Difference, first_difference
-from metropolis.runtime.history import HistoryWriter, read_history
-from metropolis.runtime.run_directory import RunDirectory
-from metropolis.runtime.verify import Verified
+from metropolis.runtime.folder.comparison import Difference, first_difference
+from metropolis.runtime.folder.history import HistoryWriter, read_history
+from metropolis.runtime.folder.run_directory import RunDirectory
+from metropolis.runtime.reruns.verify import Verified
 from metropolis.world.entities import Entity
 from metropolis.world.record import StepRecord
 from metropolis.world.transaction import Transaction
@@ -261,7 +261,7 @@ def test_only_what_worlds_and_agents_raise_is_a_deviation(
     def full(*_: Any) -> Any:
         raise OSError("the disk")
 
-    monkeypatch.setattr("metropolis.runtime.verify.first_difference", full)
+    monkeypatch.setattr("metropolis.runtime.reruns.verify.first_difference", full)
     with pytest.raises(OSError, match="the disk"):
         verify(tmp_path / "run", Meadow(3), [Walker(name) for name in world.names])
 

@@ -10,7 +10,7 @@ from metropolis import Client, Scenario, Simulation, make_scenario
 from metropolis.cli import cli
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.rules.metrics import Hops
-from metropolis.runtime.replay import Setting, replay
+from metropolis.runtime.replays.replay import Setting, replay
 from metropolis.runtime.result import RunResult
 from metropolis.sim.profiles import load_profile
 from metropolis.sim.virtual import VirtualInstances

@@ -21,7 +21,7 @@ from metropolis.bench.recovery.processes import actors_below, alive, below, rayl
 from metropolis.bench.recovery.purchases import Purchases, Struck, purchases_of
 from metropolis.bench.recovery.setup import Stage, errors_file, summary_file
 from metropolis.bench.stub_server import stub_server
-from metropolis.runtime.history import read_history
+from metropolis.runtime.folder.history import read_history
 from metropolis.workers.leases import retry
 
 MEAN_S = 0.04

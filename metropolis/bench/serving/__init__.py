@@ -20,7 +20,7 @@ from metropolis.bench import Number
 from metropolis.bench.serving.measure import MIXES, Bench, Mixed, Place, Replayed
 from metropolis.policy.named import DISPATCHERS, names_of
 from metropolis.progress import progress_bar
-from metropolis.runtime.replay import plug_ins
+from metropolis.runtime.replays.replay import plug_ins
 from metropolis.sim.fleet import fleet_of
 from metropolis.sim.profiles import load_profile
 from metropolis.trace.generate.largeville import generate

@@ -9,7 +9,7 @@ import numpy as np
 
 from metropolis.dispatch.base import Fleet
 from metropolis.policy.named import DISPATCHERS, POLICIES, named
-from metropolis.runtime.replay import Setting, replay
+from metropolis.runtime.replays.replay import Setting, replay
 from metropolis.sim.fleet import busy_rate_per_s
 from metropolis.sim.options import PoolOptions
 from metropolis.sim.profiles import Profile

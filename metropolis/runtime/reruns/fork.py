@@ -19,12 +19,12 @@ from typing import Any
 
 from metropolis.durable import Mark
 from metropolis.llm.journal import Journal, read_journal
-from metropolis.runtime.calls_file import CallsFile, read_calls
-from metropolis.runtime.checkpoint import Checkpoint, Past
-from metropolis.runtime.edit_context import Edit, edited
-from metropolis.runtime.history import HistoryWriter, line_of, read_history
-from metropolis.runtime.rerun import Rerun
-from metropolis.runtime.run_directory import Origin, RunDirectory
+from metropolis.runtime.folder.calls_file import CallsFile, read_calls
+from metropolis.runtime.folder.checkpoint import Checkpoint, Past
+from metropolis.runtime.folder.history import HistoryWriter, line_of, read_history
+from metropolis.runtime.folder.run_directory import Origin, RunDirectory
+from metropolis.runtime.reruns.edit_context import Edit, edited
+from metropolis.runtime.reruns.rerun import Rerun
 from metropolis.types import MetropolisError, Step
 from metropolis.world.base import Agent, World
 from metropolis.world.record import StepRecord

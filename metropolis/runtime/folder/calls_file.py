@@ -12,7 +12,7 @@ import msgspec
 
 from metropolis.durable import Format, LineFile, Mark, read_lines, with_content
 from metropolis.llm.call_log import CallRecord
-from metropolis.runtime.history import HISTORY
+from metropolis.runtime.folder.history import HISTORY
 from metropolis.types import AgentId, MetropolisError, Step
 
 Call = tuple[Step, AgentId, CallRecord]

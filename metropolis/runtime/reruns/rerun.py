@@ -12,12 +12,12 @@ from metropolis.llm.backends.replay import Replay
 from metropolis.llm.base import Completion, LLMError, Request
 from metropolis.llm.client import Client
 from metropolis.rules.rules import lockstep
-from metropolis.runtime.calls_file import read_calls
-from metropolis.runtime.checkpoint import Checkpoint
-from metropolis.runtime.history import read_history
-from metropolis.runtime.randomized_runs import Beginning, Trial
+from metropolis.runtime.checks.randomized_runs import Beginning, Trial
+from metropolis.runtime.folder.calls_file import read_calls
+from metropolis.runtime.folder.checkpoint import Checkpoint
+from metropolis.runtime.folder.history import read_history
+from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.reuse import check_unused
-from metropolis.runtime.run_directory import RunDirectory
 from metropolis.runtime.setup import begin
 from metropolis.types import MetropolisError, Step
 from metropolis.world.base import Agent, World

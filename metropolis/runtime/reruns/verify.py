@@ -13,9 +13,9 @@ from random import Random
 from typing import Any
 
 from metropolis.llm.base import LLMError
-from metropolis.runtime.comparison import first_difference
-from metropolis.runtime.rerun import Rerun
-from metropolis.runtime.run_directory import RunDirectory
+from metropolis.runtime.folder.comparison import first_difference
+from metropolis.runtime.folder.run_directory import RunDirectory
+from metropolis.runtime.reruns.rerun import Rerun
 from metropolis.types import AgentError, CausalityError, MetropolisError, Step
 from metropolis.world.base import Agent, World
 from metropolis.world.mistakes import explanation_of

@@ -19,8 +19,8 @@ import gymnasium
 
 from metropolis.llm.backends.scripted import Author
 from metropolis.rules.rules import Rule, conservative, lockstep, versioned
-from metropolis.runtime.mutation_check import Watch, global_draws
-from metropolis.runtime.randomized_runs import (
+from metropolis.runtime.checks.mutation_check import Watch, global_draws
+from metropolis.runtime.checks.randomized_runs import (
     Beginning,
     Trial,
     WatchedWorld,

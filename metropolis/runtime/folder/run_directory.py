@@ -1,10 +1,10 @@
 """The folder of a run: its parameters, its records, and the state needed to resume it.
 
 run.json         the world of the run, and data of its creator for resuming it
-history.jsonl    a line per step (`metropolis.runtime.history`)
+history.jsonl    a line per step (`metropolis.runtime.folder.history`)
 calls.jsonl      a line per LLM call, in the order of steps
 journal.jsonl    every answer paid for, in order of arrival (`metropolis.llm.journal`)
-checkpoints/     the whole simulation between two steps (`metropolis.runtime.checkpoint`)
+checkpoints/     the whole simulation between two steps (`metropolis.runtime.folder.checkpoint`)
 store.json       the location of the run's store (`metropolis.runtime.stored`)
 trace.parquet    written at the end: for `metropolis replay`
 """
@@ -26,17 +26,17 @@ import msgspec
 
 from metropolis.durable import DamagedError, read_object, write_object
 from metropolis.llm.journal import Journal
-from metropolis.runtime.calls_file import CallsFile, calls_by_step, read_calls
-from metropolis.runtime.checkpoint import CHECKPOINT, Checkpoint, Checkpoints
-from metropolis.runtime.history import (
+from metropolis.runtime.folder.calls_file import CallsFile, calls_by_step, read_calls
+from metropolis.runtime.folder.checkpoint import CHECKPOINT, Checkpoint, Checkpoints
+from metropolis.runtime.folder.history import (
     HISTORY,
     HistoryWriter,
     bodies_written,
     read_history,
     record_of,
 )
-from metropolis.runtime.run_trace import RunTrace, StepParts
-from metropolis.runtime.signature import flaw, sign
+from metropolis.runtime.folder.run_trace import RunTrace, StepParts
+from metropolis.runtime.folder.signature import flaw, sign
 from metropolis.trace.parquet import IN_RUN, write_pieces
 from metropolis.trace.schema import Float32
 from metropolis.types import MetropolisError, Step

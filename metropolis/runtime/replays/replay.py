@@ -18,8 +18,8 @@ from metropolis.policy.base import Policy, QueuedRequest
 from metropolis.policy.faults import RequestRefusedError, call, rank_of
 from metropolis.policy.named import DISPATCHERS, POLICIES, named
 from metropolis.rules.metrics import Metric, metric_named
-from metropolis.runtime.modes import MODES, Mode
-from metropolis.runtime.policy_replay import PolicyReplay
+from metropolis.runtime.replays.modes import MODES, Mode
+from metropolis.runtime.replays.policy_replay import PolicyReplay
 from metropolis.sim.engines import SimulatedCluster
 from metropolis.sim.fleet import fleet_of
 from metropolis.sim.options import PoolOptions

@@ -15,10 +15,10 @@ from metropolis.llm.agent import LLM
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.client import Client
 from metropolis.rules.rules import Rule
-from metropolis.runtime.calls_file import CallsFile
-from metropolis.runtime.comparison import first_difference
 from metropolis.runtime.engine import Engine
-from metropolis.runtime.history import HistoryWriter
+from metropolis.runtime.folder.calls_file import CallsFile
+from metropolis.runtime.folder.comparison import first_difference
+from metropolis.runtime.folder.history import HistoryWriter
 from metropolis.runtime.recorder import Recorder
 from metropolis.runtime.reuse import use
 from metropolis.runtime.setup import begin

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from metropolis.runtime.history import line_of
-from metropolis.runtime.run_directory import RunDirectory
+from metropolis.runtime.folder.history import line_of
+from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.types import Step
 from metropolis.world.record import StepRecord
 

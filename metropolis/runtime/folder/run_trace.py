@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from metropolis.rules.metrics import Hops
-from metropolis.runtime.calls_file import Call
+from metropolis.runtime.folder.calls_file import Call
 from metropolis.trace.schema import Calls, Float32, Trace, TraceMeta
 from metropolis.trace.validate import LIMIT
 from metropolis.types import AgentId, Step

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from metropolis.runtime.checkpoint import Checkpoint
+from metropolis.runtime.folder.checkpoint import Checkpoint
 from metropolis.runtime.setup import bodies, check_entities
 from metropolis.types import MetropolisError, Step
 from metropolis.world.base import Agent, World

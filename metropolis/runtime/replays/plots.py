@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from metropolis.runtime.modes import MODES
-from metropolis.runtime.replay import ReplayResult
+from metropolis.runtime.replays.modes import MODES
+from metropolis.runtime.replays.replay import ReplayResult
 from metropolis.trace.schema import Trace
 from metropolis.types import MetropolisError
 

@@ -1,0 +1,1 @@
+"""The files of a run, their signatures, and the comparison of two runs."""
