@@ -127,8 +127,8 @@ class Stage:
         finally:
             self.world.unseal()
         self.step += 1
-        self._state.commit(outcome.step, outcome.writes, outcome.events, self.step)
-        self._state.drop_events(self.step)
+        self._state.commit(outcome.step, outcome.writes, outcome.events)
+        self._state.collect(self.step)
 
     def entities(self) -> list[Entity]:
         """Return all current entities, ordered by name."""

@@ -68,7 +68,7 @@ class Engine:
     def passed(self) -> None:
         """Drop everything below the floor: it is recorded, and not read any more."""
         self.seen_floor = self._controller.floor
-        self._state.drop_events(self.seen_floor)
+        self._state.collect(self.seen_floor)
 
     async def stop(self) -> None:
         """Cancel the running clusters; they commit nothing."""
@@ -104,7 +104,7 @@ class Engine:
         self._changed.set()
 
     def _commit(self, outcome: Outcome) -> None:
-        self._state.commit(outcome.step, outcome.writes, outcome.events, self.seen_floor)
+        self._state.commit(outcome.step, outcome.writes, outcome.events)
         positions = []
         for agent in outcome.agents:
             body = self._state.entity(self._names[agent], outcome.step + 1)

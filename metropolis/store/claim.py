@@ -11,7 +11,7 @@ from metropolis.store.outcome import NO_ANSWERS, Outcome, PaidAnswers
 from metropolis.types import AgentId, Dispatch, Position, Step
 from metropolis.world.entities import Entity, Event
 from metropolis.world.parts import Parts
-from metropolis.world.state import State
+from metropolis.world.state import Area, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,18 @@ class StateSnapshot:
     later_events: Sequence[Event] = ()
     """What later steps perceive, in the same order."""
 
+    @classmethod
+    def of(cls, state: State, areas: Sequence[Area], step: Step, last: Step) -> StateSnapshot:
+        """What the steps from `step` to `last` may read in `areas`."""
+        versions, events = state.around(areas, step, last)
+        return cls(
+            step,
+            [(since, entity) for since, _, entity in versions if entity and since <= step],
+            [event for event in events if event.step < step],
+            [version for version in versions if version[0] > step],
+            [event for event in events if event.step >= step],
+        )
+
     def state(self, metric: Metric, radius: float) -> State:
         """A State that gives the members of the cluster the same results as the whole world's."""
         state = State(metric, radius, (), self.step)
@@ -49,7 +61,7 @@ class StateSnapshot:
         for since, entity in self.versions:
             by_step.setdefault(since, {})[entity.name] = entity
         for since in sorted(by_step):
-            state.commit(since - 1, by_step[since], (), self.step)
+            state.commit(since - 1, by_step[since], ())
         state.restore_events(self.events)
         return state
 

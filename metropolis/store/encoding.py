@@ -74,11 +74,7 @@ def written_by(
     cells: Cells, info: RunInfo, claim: Claim, outcome: Outcome, minds: Mapping[AgentId, Changes]
 ) -> Written:
     """Raises StoreError if JSON cannot represent a value, or outcome, minds and claim differ."""
-    if (outcome.step, outcome.agents) != (claim.step, claim.agents):
-        raise StoreError(
-            f"the outcome of step {outcome.step} of agents {outcome.agents} was given for a claim "
-            f"of step {claim.step} of agents {claim.agents}"
-        )
+    check_outcome(claim, outcome, minds)
     bodies = {
         entity.name: entity.position for _, entity in claim.slice.versions if entity.kind == AGENT
     }
@@ -92,6 +88,16 @@ def written_by(
     )
 
 
+def check_outcome(claim: Claim, outcome: Outcome, minds: Mapping[AgentId, Changes]) -> None:
+    """Raise StoreError if outcome, minds and claim differ."""
+    if (outcome.step, outcome.agents) != (claim.step, claim.agents):
+        raise StoreError(
+            f"the outcome of step {outcome.step} of agents {outcome.agents} was given for a claim "
+            f"of step {claim.step} of agents {claim.agents}"
+        )
+    _check_minds(minds, claim.agents)
+
+
 def written_at_first(
     cells: Cells,
     info: RunInfo,
@@ -101,29 +107,42 @@ def written_at_first(
 ) -> Written:
     """The initial writes of a run. Raises StoreError on missing bodies or non-JSON values."""
     known = {entity.name: entity for entity in entities}
-    bodies = {name: known.get(name) for name in info.agents}
-    positions = {}
-    for agent, (name, body) in enumerate(bodies.items()):
-        if body is None:
-            raise StoreError(f"the agent {name!r} has no body among the entities a run begins with")
-        positions[agent] = body.position
-    parts = {
-        agent: _encoded(parts_of, mind, f"the mind of {info.agents[agent]!r}")
-        for agent, mind in minds.items()
-    }
     return Written(
-        _nodes(cells, positions, parts),
+        _nodes(cells, first_positions(info, known.values(), minds), minds_in_parts(info, minds)),
         [_write(cells, name, entity) for name, entity in known.items()],
         _said(cells, events),
         b"",
     )
 
 
+def first_positions(
+    info: RunInfo, entities: Iterable[Entity], minds: Mapping[AgentId, Any]
+) -> dict[AgentId, Position]:
+    """The agents' first positions. Raises StoreError on missing bodies or minds."""
+    known = {entity.name: entity.position for entity in entities}
+    for name in info.agents:
+        if name not in known:
+            raise StoreError(f"the agent {name!r} has no body among the entities a run begins with")
+    _check_minds(minds, range(len(info.agents)))
+    return {agent: known[name] for agent, name in enumerate(info.agents)}
+
+
+def minds_in_parts(info: RunInfo, minds: Mapping[AgentId, Any]) -> dict[AgentId, Parts]:
+    """The first minds. Raises StoreError on non-JSON values."""
+    return {
+        agent: _encoded(parts_of, mind, f"the mind of {info.agents[agent]!r}")
+        for agent, mind in minds.items()
+    }
+
+
+def _check_minds(minds: Iterable[AgentId], agents: Iterable[AgentId]) -> None:
+    if set(minds) != set(agents):
+        raise StoreError(f"minds of {sorted(minds)} were given for agents {sorted(agents)}")
+
+
 def _nodes(
     cells: Cells, positions: Mapping[AgentId, Position], minds: Mapping[AgentId, Changes]
 ) -> list[Node]:
-    if set(minds) != set(positions):
-        raise StoreError(f"minds of {sorted(minds)} were given for agents {sorted(positions)}")
     return [
         Node(
             agent,

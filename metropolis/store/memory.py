@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 from threading import Condition
 from typing import Any
-
-import msgspec
 
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
 from metropolis.llm.usage import Purchases
+from metropolis.rules.metrics import CHEBYSHEV, Hops
 from metropolis.store.base import (
     Acknowledged,
     FencedOutError,
@@ -22,26 +22,14 @@ from metropolis.store.base import (
     Store,
     StoreError,
 )
-from metropolis.store.cells import Cells
 from metropolis.store.claim import NOWHERE, Claim, Lookahead
-from metropolis.store.encoding import (
-    answers_of,
-    bought_as,
-    events_of,
-    info_of,
-    minds_of,
-    position_of,
-    purchase,
-    purchases_of,
-    slice_of,
-    written_at_first,
-    written_by,
-)
-from metropolis.store.outcome import NO_ANSWERS, Outcome, PaidAnswers, outcome_from_json
+from metropolis.store.encoding import check_outcome, first_positions, minds_in_parts, purchases_of
+from metropolis.store.outcome import NO_ANSWERS, Outcome, PaidAnswers
 from metropolis.store.run_state import Contents
 from metropolis.types import AgentId, Dispatch, Step
 from metropolis.world.entities import Entity, Event
-from metropolis.world.parts import Changes, applied
+from metropolis.world.parts import Changes
+from metropolis.world.state import State
 
 
 class MemoryServer(Server):
@@ -104,13 +92,14 @@ class MemoryStore(Store):
         events: Iterable[Event] = (),
     ) -> None:
         """See Store."""
-        cells, first = Cells(info), info.first_step
-        written = written_at_first(cells, info, entities, minds, events)
-        nodes = {node.agent: node for node in written.nodes}
-        parts = {agent: applied({}, node.mind) for agent, node in nodes.items()}
-        steps = dict.fromkeys(nodes, first)
-        run = Contents(msgspec.json.encode(info), cells, nodes, parts, steps, first, first, first)
-        run.versions.commit(first, written.writes, written.events)
+        known, first = list(entities), info.first_step
+        metric = CHEBYSHEV if info.graph is None else Hops(info.graph)
+        state = State(metric, inf if info.radius is None else info.radius, known, first)
+        state.restore_events(events)
+        positions = first_positions(info, known, minds)
+        steps = dict.fromkeys(positions, first)
+        parts = minds_in_parts(info, minds)
+        run = Contents(info, state, positions, parts, None, steps, first, first, first)
         with self._changed:
             if self._name in self._server.contents:
                 raise StoreError(f"the run {self._name!r} exists; resume or remove it")
@@ -119,7 +108,7 @@ class MemoryStore(Store):
     def info(self) -> RunInfo:
         """See Store."""
         with self._changed:
-            return info_of(self._run.info)
+            return self._run.info
 
     # --- the controller
 
@@ -176,26 +165,25 @@ class MemoryStore(Store):
             run = self._run
             if last > run.acknowledged:
                 raise StoreError(f"the run {self._name!r} knows of no acknowledgement {after}")
-            found = [(number, *ack) for number, ack in run.acks.items() if number > last]
-        return [
-            Acknowledged(str(number), outcome_from_json(line), continues)
-            for number, _, line, continues in found[:most]
-        ]
+            end = min(last + most, run.acknowledged)
+            found = [(number, run.acks.get(number)) for number in range(last + 1, end + 1)]
+        return [Acknowledged(str(number), *ack) for number, ack in found if ack is not None]
 
     def nodes(self) -> Nodes:
         """See Store."""
         with self._changed:
             run = self._run
-            places = [run.nodes[agent].place for agent in sorted(run.nodes)]
-            steps = [run.steps[agent] for agent in sorted(run.nodes)]
-            return Nodes(str(run.acknowledged), steps, [position_of(place) for place in places])
+            agents = sorted(run.steps)
+            return Nodes(
+                str(run.acknowledged),
+                [run.steps[agent] for agent in agents],
+                [run.positions[agent] for agent in agents],
+            )
 
     def world(self, step: Step) -> tuple[list[Entity], list[Event]]:
         """See Store."""
         with self._changed:
-            versions = self._run.versions
-            seen, lines = versions.everything(step), versions.events(step, step)
-        return [entity for _, entity in slice_of(step, seen, ()).versions], events_of(lines)
+            return self._run.state.at(step)
 
     def release(self, fence: int, below: Step) -> None:
         """See Store."""
@@ -213,8 +201,7 @@ class MemoryStore(Store):
     def kept_minds(self) -> dict[AgentId, Any]:
         """See Store."""
         with self._changed:
-            kept = dict(self._run.kept)
-        return minds_of(kept)
+            return dict(self._run.kept)
 
     # --- workers
 
@@ -247,40 +234,29 @@ class MemoryStore(Store):
                 self._changed.wait(min(ends) - now_s)
 
     def _described(self, run: Contents, name: str, worker: str, number: int) -> Claim:
-        step, agents = run.clusters[name].step, run.clusters[name].agents
+        cluster = run.clusters[name]
+        step, agents = cluster.step, cluster.agents
         until = run.clear_until(agents[0]) if len(agents) == 1 else 0
-        last = max(step, until - 1)
-        if until > step + 1:
-            ahead = run.ahead[agents[0]]
-            cells = run.cells.around(ahead.position, ahead.far)
-        else:
-            until = 0
-            cells = sorted({c for agent in agents for c in run.nodes[agent].around.split(" ")})
+        until = until if until > step + 1 else 0
         homes = {agent: run.homes.get(agent) for agent in agents}
         foreign = [agent for agent, home in homes.items() if home is None or home[1] != worker]
+        memos = [run.memo.get(agent, {}) for agent in agents]
         return Claim(
             name,
             number,
             worker,
             step,
             agents,
-            slice_of(
-                step,
-                run.versions.around(cells, step, last),
-                run.versions.events(step, last, cells),
-            ),
+            run.snapshot(cluster, until),
             {agent: run.minds[agent] for agent in foreign},
-            dict(
-                answers_of(answer for agent in agents for answer in run.memo.get(agent, {}).items())
-            ),
+            {key: answer for memo in memos for (_, key), answer in memo.items()},
             until,
         )
 
     def minds(self, agents: Iterable[AgentId]) -> dict[AgentId, Any]:
         """See Store."""
         with self._changed:
-            minds = {agent: self._run.minds[agent] for agent in agents}
-        return minds_of(minds)
+            return self._run.whole_minds(agents)
 
     def extend(self, claim: Claim, lease_s: float) -> bool:
         """See Store."""
@@ -302,16 +278,15 @@ class MemoryStore(Store):
 
     def keep_answer(self, key: Key, completion: Completion, buyer: str = "") -> None:
         """See Store."""
-        bought, encoded = bought_as(buyer, key), msgspec.json.encode(completion)
         with self._changed:
             run = self._run
             if run.steps.get(key.agent) == key.step:
                 memo = run.memo[key.agent]
-                if memo.get(bought) == encoded:
+                if memo.get((buyer, key)) == completion:
                     return
-                memo[bought] = encoded
+                memo[buyer, key] = completion
                 run.counts["answers"] += 1
-            run.bought.update(purchase(buyer, key, completion))
+            run.buy({key: completion}, buyer)
 
     def commit(
         self,
@@ -323,9 +298,7 @@ class MemoryStore(Store):
         lease_s: float | None = None,
     ) -> Claim | bool:
         """See Store."""
-        with self._changed:
-            info, cells = self.info(), self._run.cells
-        written = written_by(cells, info, claim, outcome, minds)
+        check_outcome(claim, outcome, minds)
         with self._changed:
             run = self._run
             mine = claim.number, claim.worker
@@ -341,9 +314,8 @@ class MemoryStore(Store):
                 run.counts["refused"] += 1
                 return False
             until_s = None if lease_s is None else time.monotonic() + lease_s
-            run.write(claim.id, claim.number, claim.worker, written, until_s)
-            for key, completion in answers.items():
-                run.bought.update(purchase(buyer, key, completion))
+            run.write(claim.id, claim.number, claim.worker, outcome, minds, until_s)
+            run.buy(answers, buyer)
             self._changed.notify_all()
             following = claim.following(outcome).id
             continues = lease_s is not None and following in run.clusters
@@ -364,7 +336,7 @@ class MemoryStore(Store):
             run, now_s = self._run, time.monotonic()
             ready, claimed = run.queues(now_s)
             return Inspection(
-                self.info(),
+                run.info,
                 run.floor,
                 run.released,
                 [run.steps[agent] for agent in sorted(run.steps)],

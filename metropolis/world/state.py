@@ -1,14 +1,14 @@
 """A world's state; each value carries the step that wrote it (DESIGN §2, the versioned rule).
 
 A value written by step s is visible to steps above s. A reader at step s sees the newest version
-written below s, however far other agents have run ahead. Versions below the floor, which no agent
-can read any more, are dropped at the next write of their entity; removed entities are forgotten.
+written below s, however far other agents have run ahead. `collect` drops versions below the floor,
+which no agent can read any more, and forgets removed entities.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import floor as floor_of
 from math import isinf
 
@@ -19,6 +19,8 @@ from metropolis.world.entities import Entity, Event
 Version = tuple[Step, Entity | None]
 """The first step to which this version is visible, and the entity; None: removed."""
 _Cell = tuple[int, int]
+Area = tuple[Position, float]
+"""(centre, radius)"""
 _Numbered = tuple[int, Event]
 """A sequence number, which increases for each source, and the event."""
 _ROUNDING = 1e-6  # more than the spacing of floats at coordinates of 1e9
@@ -35,7 +37,8 @@ class State:
         self._cell = max(1.0, radius)
         self._versions: dict[str, list[Version]] = {}
         self._cells: dict[_Cell, dict[str, int]] = defaultdict(dict)
-        self._gone: deque[tuple[Step, str]] = deque()
+        self._stale: dict[Step, list[str]] = {}
+        """The entities of which a part can be dropped once the floor has reached the step."""
         self._events: dict[Step, dict[_Cell, list[_Numbered]]] = {}
         self._emitted = 0
         for entity in entities:
@@ -81,27 +84,58 @@ class State:
             if self.metric.perceives(position, event.position, radius)
         )
 
+    def around(
+        self, areas: Sequence[Area], step: Step, last: Step
+    ) -> tuple[list[tuple[Step, str, Entity | None]], list[Event]]:
+        """All that the steps from `step` to `last` may read in `areas`, or more.
+
+        The versions are (since, name, entity), None: the entity is gone; the events are in order.
+        """
+        versions = []
+        names = {name for cell in self._cells_of(areas, self._cells) for name in self._cells[cell]}
+        for name in names:
+            for since, entity in reversed(self._versions[name]):
+                if since <= last and (since > step or entity is not None):
+                    versions.append((since, name, entity))
+                if since <= step:
+                    break
+        events: list[Event] = []
+        for each in range(step, last + 1):
+            cells = self._events.get(each, {})
+            events += _in_order(one for cell in self._cells_of(areas, cells) for one in cells[cell])
+        return versions, events
+
+    def _cells_of(self, areas: Sequence[Area], known: Mapping[_Cell, object]) -> set[_Cell]:
+        near = {cell for area in areas for cell in self._cells_near(*area, known)}
+        return near & known.keys()
+
     def commit(
-        self, step: Step, writes: Mapping[str, Entity | None], events: Iterable[Event], floor: Step
+        self, step: Step, writes: Mapping[str, Entity | None], events: Iterable[Event]
     ) -> None:
-        """Store a cluster's writes and events of `step`; no agent reads below `floor` any more."""
+        """Store a cluster's writes and events of `step`."""
         for name, entity in writes.items():
             versions = self._versions.get(name)
-            if versions:
-                while len(versions) > 1 and versions[1][0] <= floor:
-                    self._forget(name, versions.pop(0))
-                if versions[-1][0] > step:
-                    raise AssertionError(f"{name} was already written by a step above {step}")
+            if versions and versions[-1][0] > step:
+                raise AssertionError(f"{name} was already written by a step above {step}")
+            if versions or entity is None:
+                self._stale.setdefault(step + 1, []).append(name)
             self._add(name, (step + 1, entity))
-            if entity is None:
-                self._gone.append((step + 1, name))
-        self._forget_gone(floor)
         self.restore_events(events)
 
-    def drop_events(self, below: Step) -> None:
-        """Drop the events that only steps below `below` could perceive."""
-        for step in [step for step in self._events if step < below]:
+    def collect(self, floor: Step) -> None:
+        """Drop all versions and events that only steps below `floor` could read."""
+        for step in [step for step in self._events if step < floor]:
             del self._events[step]
+        for since in [since for since in self._stale if since <= floor]:
+            for name in self._stale.pop(since):
+                self._collect(name, floor)
+
+    def _collect(self, name: str, floor: Step) -> None:
+        versions = self._versions.get(name, [])
+        while len(versions) > 1 and versions[1][0] <= floor:
+            self._forget(name, versions.pop(0))
+        if len(versions) == 1 and versions[0][1] is None and versions[0][0] <= floor:
+            del self._versions[name]
 
     def at(self, step: Step) -> tuple[list[Entity], list[Event]]:
         """Everything visible to `step`, ordered by name: the world between two steps."""
@@ -133,13 +167,6 @@ class State:
             del names[name]
         if not names:
             del self._cells[cell]
-
-    def _forget_gone(self, floor: Step) -> None:
-        while self._gone and self._gone[0][0] <= floor:
-            since, name = self._gone.popleft()
-            if self._versions[name][-1] == (since, None):
-                for version in self._versions.pop(name):
-                    self._forget(name, version)
 
     def _cell_of(self, position: Position) -> _Cell:
         if isinstance(self.metric, Hops):

@@ -64,6 +64,8 @@ class Member(View):
     Its reads include the writes of this transaction so far.
     """
 
+    _purpose = "Member"
+
     def __init__(
         self,
         transaction: Transaction,

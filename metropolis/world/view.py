@@ -44,6 +44,9 @@ class View:
     A lookup beyond the perception radius raises CausalityError; returned entities are frozen.
     """
 
+    _purpose = "View"
+    """The purpose of its random draws; fixed, so that renaming a class changes no history."""
+
     def __init__(self, state: State, reach: Reach, seed: int, step: Step, name: str) -> None:
         since, body = state.version(name, step) or (step, None)
         if body is None:
@@ -68,7 +71,7 @@ class View:
     def random(self) -> Random:
         """A generator whose draws depend on (seed, agent, step) only."""
         if self._random is None:
-            self._random = keyed_random(self._seed, self.name, self.step, type(self).__name__)
+            self._random = keyed_random(self._seed, self.name, self.step, self._purpose)
         return self._random
 
     def agents(self, radius: float | None = None) -> list[Entity]:

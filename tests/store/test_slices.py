@@ -58,13 +58,13 @@ class Walk:
         claim = self.store.claim("walk", 60)
         assert claim is not None
         self.compare(claim.slice, [NAMES[agent] for agent in cluster])
-        self.commit(claim, min(steps))
+        self.commit(claim)
         if self.random.random() < 0.3:
             floor = min(self.store.nodes().steps)
             self.store.release(self.fence, floor)
-            self.state.drop_events(floor)
+            self.state.collect(floor)
 
-    def commit(self, claim: Claim, floor: int) -> None:
+    def commit(self, claim: Claim) -> None:
         writes: dict[str, Entity | None] = {}
         events = []
         for agent in claim.agents:
@@ -84,7 +84,7 @@ class Walk:
                 for verse in range(self.random.randint(0, 3))
             ]
         outcome = Outcome(claim.step, claim.agents, {}, writes, events, {})
-        self.state.commit(claim.step, writes, events, floor)
+        self.state.commit(claim.step, writes, events)
         self.known = sorted({*self.known, *writes})
         assert self.store.commit(claim, outcome, {agent: {} for agent in claim.agents})
 

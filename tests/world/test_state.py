@@ -60,12 +60,12 @@ def test_every_step_sees_what_it_should(name: str, seed: int) -> None:
                 Event(step, entity, random.choice(places), "said", {"n": number, "part": part})
                 for part in range(random.randint(0, 2))
             ]
-            state.commit(step, {entity: value}, said, floor)
+            state.commit(step, {entity: value}, said)
             model.versions[entity].append((step + 1, value))
             model.events += said
             written[entity] = step
         floor += random.choice([0, 0, 1, 2])
-        state.drop_events(floor)
+        state.collect(floor)
         check(random, state, model, places, radius, floor + random.randint(0, 5))
 
 
@@ -113,8 +113,8 @@ def test_nothing_is_kept_that_nobody_can_read() -> None:
         burnt = {f"letter {step - 1}": None} if step else {}
         walked = {"ann": Entity("ann", (step, 0))}
         event = Event(step, "ann", (step, 0), "sang")
-        state.commit(step, {**walked, **letter, **burnt}, [event], floor=step)
-        state.drop_events(step)
+        state.commit(step, {**walked, **letter, **burnt}, [event])
+        state.collect(step)
     assert all(size <= 8 for size in sizes(state)), sizes(state)
 
 
@@ -131,16 +131,16 @@ def test_names_are_unique() -> None:
 
 def test_steps_of_an_entity_are_written_in_order() -> None:
     state = State(CHEBYSHEV, 1, [Entity("ann", (0, 0))])
-    state.commit(3, {"ann": Entity("ann", (1, 0))}, [], 0)
+    state.commit(3, {"ann": Entity("ann", (1, 0))}, [])
     with pytest.raises(AssertionError, match="ann was already written by a step above 2"):
-        state.commit(2, {"ann": Entity("ann", (1, 0))}, [], 0)
+        state.commit(2, {"ann": Entity("ann", (1, 0))}, [])
 
 
 def test_a_state_goes_on_from_what_it_was() -> None:
     state = State(CHEBYSHEV, 1, [Entity("ann", (0, 0)), Entity("bob", (1, 0))])
     for step in range(3):
         event = Event(step, "ann", (0, 0), "sang", {"verse": step})
-        state.commit(step, {"ann": Entity("ann", (step, 0))}, [event], 0)
+        state.commit(step, {"ann": Entity("ann", (step, 0))}, [event])
     entities, events = state.at(3)
     again = State(CHEBYSHEV, 1, entities, 3)
     again.restore_events(events)

@@ -47,7 +47,7 @@ def test_it_shows_what_is_near(state: State) -> None:
 
 
 def test_it_stands_still_while_others_go_on(state: State) -> None:
-    state.commit(0, {"bob": Entity("bob", (2, 0), "agent")}, [Event(0, "bob", (2, 0), "wave")], 0)
+    state.commit(0, {"bob": Entity("bob", (2, 0), "agent")}, [Event(0, "bob", (2, 0), "wave")])
     before, after = view_of(state), view_of(state, step=1)
     assert before.entity("bob").position == (3, 0)
     assert before.events() == []
@@ -58,7 +58,7 @@ def test_it_stands_still_while_others_go_on(state: State) -> None:
 
 
 def test_it_records_what_was_read(state: State) -> None:
-    state.commit(0, {"bob": Entity("bob", (3, 1), "agent")}, [], 0)
+    state.commit(0, {"bob": Entity("bob", (3, 1), "agent")}, [])
     view = view_of(state, step=1)
     assert (view.reads.versions, view.reads.areas) == ({"ann": 0}, [])
     view.agents(3)
@@ -75,6 +75,8 @@ def test_draws_depend_on_seed_agent_and_step_only(state: State) -> None:
 
     view = view_of(state)
     assert [view.random.random(), view.random.random()] != [draw("ann", 0)] * 2
+    renamed = type("Renamed", (View,), {})(state, REACH, 7, 0, "ann")
+    assert renamed.random.random() == draw("ann", 0, 7)
     assert draw("ann", 0) == draw("ann", 0)
     assert len({draw("ann", 0), draw("ann", 1), draw("bob", 0), draw("ann", 0, seed=8)}) == 4
 
