@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # the same names as _PUBLIC, which a test compares
     from metropolis.adapters.single import SingleAgentWorld as SingleAgentWorld
     from metropolis.llm.client import Client as Client
     from metropolis.runtime.checks.check_world import check_world as check_world
+    from metropolis.runtime.configuration import RunConfiguration as RunConfiguration
     from metropolis.runtime.reruns.edit_context import Moment as Moment
     from metropolis.runtime.reruns.fork import fork as fork
     from metropolis.runtime.reruns.verify import verify as verify
@@ -45,6 +46,7 @@ _PUBLIC = {
     "MetropolisError": "metropolis.types",
     "Moment": "metropolis.runtime.reruns.edit_context",
     "Record": "metropolis.world.spaces",
+    "RunConfiguration": "metropolis.runtime.configuration",
     "Scenario": "metropolis.world.scenario",
     "SingleAgentWorld": "metropolis.adapters.single",
     "Simulation": "metropolis.runtime.simulation",

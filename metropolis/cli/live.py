@@ -158,20 +158,7 @@ def _begun(
             scenario.world,
             scenario.agents,
             options.client(backend),
-            mode=options.mode,
-            rule=options.rule,
-            seed=options.seed,
-            out=folder,
-            resume=resume,
-            trust=trust,
-            checkpoint_wall_s=options.checkpoint_minutes * 60,
-            store=options.store,
-            workers=options.workers,
-            ray_address=options.ray_address,
-            lease_s=options.lease,
-            keep_text=options.keep_text,
-            stall_s=options.stall,
-            about=options.kept(folder) | {"agents": len(scenario.agents)},
+            options.configuration(scenario, folder, resume=resume, trust=trust),
         )
     except TakenError:
         raise  # another process took the folder: its files stay

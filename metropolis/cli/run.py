@@ -22,12 +22,11 @@ from metropolis.cli.run_report import print_estimate, write_json
 from metropolis.cli.verification import verification, verify_options
 from metropolis.llm.client import PATIENCE_S
 from metropolis.progress import progress_bar
+from metropolis.runtime.configuration import DEFAULTS, LIVE_MODES, LIVE_RULES, MEANINGS
 from metropolis.runtime.estimate import Estimate, estimate_run
-from metropolis.runtime.setup import LIVE_MODES, LIVE_RULES
-from metropolis.runtime.simulation import LEASE_S
 from metropolis.store.factory import FORMS
 from metropolis.types import Step
-from metropolis.workers.watchdog import STALL_S
+from metropolis.world.checks import SEED_MAX
 from metropolis.world.scenario import Scenario
 
 LATEST = "the latest"
@@ -64,13 +63,19 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
 @click.option("--agents", type=_COUNT, help="Number of agents. [default: the world's own]")
 @click.option("--hours", type=_POSITIVE, help="Length in simulated hours.")
 @click.option("--steps", type=_COUNT, help="Length in steps. [default: the world's own]")
-@click.option("--mode", type=NamedChoice(LIVE_MODES), default="out_of_order", show_default=True)
+@click.option(
+    "--mode",
+    type=NamedChoice(LIVE_MODES),
+    default=DEFAULTS.mode,
+    show_default=True,
+    help=MEANINGS["mode"],
+)
 @click.option(
     "--rule",
     type=NamedChoice(LIVE_RULES),
-    default="versioned",
+    default=DEFAULTS.rule,
     show_default=True,
-    help="Dependency rule of out_of_order.",
+    help=MEANINGS["rule"],
 )
 @click.option(
     "--llm",
@@ -102,7 +107,13 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
     "--dispatcher", default="prefix", show_default=True,
     help="The dispatcher that chooses the engine of a call: a name, or FILE.py:CLASS.",
 )  # fmt: skip
-@click.option("--seed", type=Integer(0, 2**63 - 1), default=0, show_default=True)
+@click.option(
+    "--seed",
+    type=Integer(0, SEED_MAX),
+    default=DEFAULTS.seed,
+    show_default=True,
+    help=MEANINGS["seed"],
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
@@ -157,7 +168,7 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
 @click.option(
     "--checkpoint-minutes",
     type=Amount(0, 1e6),
-    default=3,
+    default=DEFAULTS.checkpoint_wall_s / 60,
     show_default=True,
     help="Minutes between checkpoints.",
 )
@@ -172,7 +183,7 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
 @click.option(
     "--workers",
     metavar="N|ray|ray:N",
-    default="1",
+    default=f"{DEFAULTS.workers}",
     show_default=True,
     help="Workers of a run in a store, in this process or on Ray; ray: one per CPU.",
 )
@@ -180,21 +191,20 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
 @click.option(
     "--lease",
     type=Amount(min=0.1, max=1e6),
-    default=LEASE_S,
+    default=DEFAULTS.lease_s,
     show_default=True,
-    help="For a run in a store: seconds of silence after which a process counts as dead.",
+    help=MEANINGS["lease_s"],
 )
 @click.option(
     "--stall",
     metavar="SECONDS",
     type=Amount(0, 1e9),
-    default=STALL_S,
+    default=DEFAULTS.stall_s,
     show_default=True,
-    help="Name an agent on standard error after this many seconds without progress or a call in "
-    "flight; 0: never.",
+    help=MEANINGS["stall_s"],
 )
 @verify_options
-@click.option("--keep-text", is_flag=True, help="Keep prompts and answers in the trace.")
+@click.option("--keep-text", is_flag=True, help=MEANINGS["keep_text"])
 def command(
     world: str | None,
     resume: str | None,

@@ -22,6 +22,7 @@ from metropolis.llm.client import Client
 from metropolis.llm.connect import connect
 from metropolis.llm.usage import Prices
 from metropolis.policy.named import DISPATCHERS, POLICIES, named
+from metropolis.runtime.configuration import RunConfiguration
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.stored import MEMORY, kept_address, whole_address
 from metropolis.runtime.worker_pool import check_workers
@@ -147,6 +148,27 @@ class RunOptions:
                 "limits per minute are for servers, and this run uses none; give --llm URL"
             )
         return VirtualInstances(backend, load_profile(self.profile), self.instances)
+
+    def configuration(
+        self, scenario: Scenario, folder: Path, *, resume: bool, trust: bool
+    ) -> RunConfiguration:
+        """Return the configuration of a run of `scenario` in `folder`."""
+        return RunConfiguration(
+            mode=self.mode,
+            rule=self.rule,
+            seed=self.seed,
+            out=folder,
+            resume=resume,
+            trust=trust,
+            checkpoint_wall_s=self.checkpoint_minutes * 60,
+            store=self.store,
+            workers=self.workers,
+            ray_address=self.ray_address,
+            lease_s=self.lease,
+            keep_text=self.keep_text,
+            stall_s=self.stall,
+            about=self.kept(folder) | {"agents": len(scenario.agents)},
+        )
 
     def client(self, backend: Backend) -> Client:
         """Make a client of `backend` with the limits of these options."""

@@ -8,22 +8,40 @@ from math import inf, isfinite
 from numbers import Real
 from typing import Any
 
-from metropolis.names import check_name
+from metropolis.llm.backends.scripted import Scripted
+from metropolis.llm.base import Backend
+from metropolis.llm.client import Client
 from metropolis.rules.rules import Rule, conservative, lockstep, versioned
+from metropolis.runtime.configuration import RunConfiguration
 from metropolis.types import AgentError, MetropolisError, Position, Step
 from metropolis.world.base import World
 from metropolis.world.entities import AGENT, Entity
 from metropolis.world.mistakes import explain, sentence_of
 from metropolis.world.view import Reach
 
-LIVE_MODES = ("sequential", "lockstep", "out_of_order")
-LIVE_RULES = ("versioned", "conservative")
-
-
 RADIUS_MAX = 1e14
 """Maximum of finite radii: the core accepts 1e15, and rules add velocities."""
 VELOCITY_MAX = 1e9
 """The core's limit."""
+METHODS_OF_BACKENDS = ("check", "complete", "stream", "close")
+
+
+def client_of(llm: Any, world: World) -> Client:
+    """Return `llm` if it is a client, or a new client of this backend; None: the world's author.
+
+    Raises MetropolisError on anything else.
+    """
+    if isinstance(llm, Client):
+        return llm
+    backend: Backend = Scripted(world.author) if llm is None else llm
+    has_methods = all(callable(getattr(llm, name, None)) for name in METHODS_OF_BACKENDS)
+    if llm is not None and (isinstance(llm, type) or not has_methods):
+        given = "a text" if isinstance(llm, str) else f"{llm!r:.80}"  # it may contain a password
+        raise MetropolisError(
+            f"llm is {given}; it should be a metropolis.Client, a backend such as "
+            "metropolis.llm.connect.connect makes of a URL, or None"
+        )
+    return Client(backend)
 
 
 def begin(
@@ -137,16 +155,11 @@ def check_steps(steps: Step, first_step: Step) -> None:
         )
 
 
-def rule_of(mode: str, rule: str, reach: Reach) -> Rule:
-    """The controller's rule; every mode validates the joint radius.
-
-    Raises MetropolisError if the mode or rule is unknown.
-    """
-    check_name("mode", mode, LIVE_MODES)
-    check_name("rule", rule, LIVE_RULES)
+def rule_of(configuration: RunConfiguration, reach: Reach) -> Rule:
+    """The controller's rule; every mode validates the joint radius."""
     exact = versioned(reach.perception_radius, reach.max_velocity, reach.joint_radius)
-    if mode != "out_of_order":
+    if configuration.mode != "out_of_order":
         return lockstep()
-    if rule == "versioned":
+    if configuration.rule == "versioned":
         return exact
     return conservative(reach.perception_radius, reach.max_velocity)

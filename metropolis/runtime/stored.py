@@ -13,6 +13,7 @@ import msgspec
 from metropolis.addresses import without_secrets
 from metropolis.durable import read_object, write_object
 from metropolis.rules.metrics import Hops
+from metropolis.runtime.configuration import RunConfiguration
 from metropolis.runtime.folder.checkpoint import Checkpoint
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.folder.signature import flaw, sign
@@ -116,18 +117,18 @@ class StoredRun:
 
 
 def stored_run(
-    address: str | None, directory: RunDirectory | None, resume: bool, virtual: bool, trust: bool
+    configuration: RunConfiguration, directory: RunDirectory | None, virtual: bool
 ) -> StoredRun | None:
-    """The run in the store at `address`; None: it is kept in this process's memory only.
+    """The run in the store that `configuration` names; None: it is in this process's memory only.
 
-    Without an address a resumed run uses its previous store; in another store it begins at its
+    Without a name a resumed run uses its previous store; in another store it begins at its
     last checkpoint, unless it is there already. Raises MetropolisError on virtual time, which ends
     with its process, and on a store that this user has not named, unless they `trust` it.
     """
-    known = _Place(MEMORY, "")
-    if resume and directory is not None and address != MEMORY:
+    known, address = _Place(MEMORY, ""), configuration.store
+    if configuration.resume and directory is not None and address != MEMORY:
         known, distrust = read_place(directory)
-        if distrust is not None and not trust:
+        if distrust is not None and not configuration.trust:
             raise MetropolisError(
                 f"{distrust}; it names the run {known.run!r} in the store "
                 f"{known.address!r}, which would be given this user's password: name a store "

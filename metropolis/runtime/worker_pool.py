@@ -8,14 +8,13 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from metropolis.runtime.configuration import counted
 from metropolis.runtime.stored import StoredRun
 from metropolis.types import MetropolisError
 from metropolis.workers.worker_spec import Job
 
 if TYPE_CHECKING:
     from metropolis.workers.ray import RayCrew
-
-FORMS = "a number, ray, or ray:NUMBER"
 
 
 class Crew(Protocol):
@@ -47,26 +46,16 @@ class LocalCrew:
 
 def check_workers(workers: int | str, *, stored: bool, ray_address: str | None = None) -> None:
     """Raise MetropolisError if `workers` is invalid for a run, `stored` or in memory."""
-    on_ray, _ = _counted(workers)
+    on_ray, _ = counted(workers)
     if on_ray and not stored:
         raise MetropolisError("workers on Ray need a store; name embedded or a redis://… URL")
     if on_ray:
         _ray_crew().check_address(ray_address)
 
 
-def _counted(workers: int | str) -> tuple[bool, int | None]:
-    """Whether the workers are on Ray, and their number, if specified."""
-    kind, _, number = str(workers).rpartition("ray")
-    on_ray = "ray" in str(workers)
-    number = number.removeprefix(":") if on_ray else number
-    if kind or not ((number.isdecimal() and int(number) > 0) or (on_ray and str(workers) == "ray")):
-        raise MetropolisError(f"workers is {workers!r}; it should be {FORMS}")
-    return on_ray, int(number) if number else None
-
-
 def crew_of(workers: int | str, ray_address: str | None, job: Job, stored: StoredRun) -> Crew:
     """The crew that `workers` specifies. Raises MetropolisError if it is unavailable."""
-    on_ray, count = _counted(workers)
+    on_ray, count = counted(workers)
     if not on_ray:
         return LocalCrew(job, stored, count or 1)
     assert stored.url is not None

@@ -43,7 +43,7 @@ def test_nothing_is_kept_per_call_or_step(tmp_path: Path) -> None:
         ahead = sum(len(known) for step, known in journal._answers.items() if step < record.step)
         assert not ahead
     result = run.result()
-    assert not run._recorder.parts
+    assert not run._recording.recorder.parts
     assert not len(journal)
     assert not result.history
     assert result.calls == sum(1 for _ in journal.answers()) > STEPS

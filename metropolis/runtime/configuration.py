@@ -1,0 +1,131 @@
+"""The configuration of a live run: of `Simulation`, and of `metropolis run`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike
+from typing import Annotated, Any, get_type_hints
+
+from metropolis.names import check_name
+from metropolis.types import MetropolisError
+from metropolis.workers.watchdog import STALL_S
+from metropolis.world.checks import check_number, check_seed
+
+LIVE_MODES = ("sequential", "lockstep", "out_of_order")
+LIVE_RULES = ("versioned", "conservative")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfiguration:
+    """The options of a run of a world. Raises MetropolisError on a wrong value."""
+
+    mode: Annotated[
+        str,
+        "Execution mode: out_of_order, lockstep (a barrier after every step), or sequential (also "
+        "only one agent, and one call, at a time).",
+    ] = "out_of_order"
+    rule: Annotated[str, "Dependency rule of out_of_order."] = "versioned"
+    seed: Annotated[int, "Seed of all randomness."] = 0
+    options: Annotated[Mapping[str, Any] | None, "Passed to `World.reset`."] = None
+    out: Annotated[
+        str | PathLike[str] | None,
+        "A new folder for the run's files; None: everything stays in memory.",
+    ] = None
+    resume: Annotated[
+        bool,
+        "Continue the run in `out`, or begin the branch that `metropolis.fork` created there, from "
+        "its last checkpoint; answers already paid for are not bought again.",
+    ] = False
+    trust: Annotated[
+        bool, "Use a store that the folder names even if this user has not signed it."
+    ] = False
+    checkpoint_wall_s: Annotated[float, "Seconds between checkpoints."] = 180.0
+    store: Annotated[
+        str | None,
+        "Where the run is kept: `memory`, `embedded` or the URL of a Redis or Valkey; None: in "
+        "memory, or the store of the resumed run.",
+    ] = None
+    workers: Annotated[
+        int | str,
+        "Workers of a run in a store: a number, in this process; or ray, or ray:NUMBER, on Ray.",
+    ] = 1
+    ray_address: Annotated[
+        str | None, "Address of a Ray cluster; None: a new one on this machine."
+    ] = None
+    lease_s: Annotated[
+        float, "For a run in a store: seconds of silence after which a process counts as dead."
+    ] = 10.0
+    keep_text: Annotated[bool, "Keep prompts and answers in the trace."] = False
+    stall_s: Annotated[
+        float,
+        "Name an agent on standard error after this many seconds without progress or a call in "
+        "flight; 0: never.",
+    ] = STALL_S
+    about: Annotated[
+        Mapping[str, Any] | None, "Plain data, stored in `run.json` for resuming the run."
+    ] = None
+
+    def __post_init__(self) -> None:
+        check_name("mode", self.mode, LIVE_MODES)
+        check_name("rule", self.rule, LIVE_RULES)
+        check_seed(self.seed)
+        out: Any = self.out
+        if out is not None and (not isinstance(out, str | PathLike) or out == ""):
+            raise MetropolisError(f"out is {out!r:.80}; it should be the path of a folder, or None")
+        if self.resume and out is None:
+            raise MetropolisError("resume needs out, the folder of the run to go on with")
+        store: Any = self.store
+        if not isinstance(store, str | None):
+            raise MetropolisError(
+                f"store is {store!r:.80}; it should be memory, embedded or a URL, as text, or None"
+            )
+        for name in ("options", "about"):
+            if not isinstance(value := getattr(self, name), Mapping | None):
+                raise MetropolisError(
+                    f"{name} is {value!r:.80}; it should be a dictionary, or None"
+                )
+        for name in ("checkpoint_wall_s", "lease_s", "stall_s"):
+            check_number(name, getattr(self, name))
+        _check_plain(self.about or {})
+        counted(self.workers)
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether only one agent proceeds at a time."""
+        return self.mode == "sequential"
+
+
+def counted(workers: int | str) -> tuple[bool, int | None]:
+    """Whether the workers are on Ray, and their number, if specified."""
+    kind, _, number = str(workers).rpartition("ray")
+    on_ray = "ray" in str(workers)
+    number = number.removeprefix(":") if on_ray else number
+    if kind or not ((number.isdecimal() and int(number) > 0) or (on_ray and str(workers) == "ray")):
+        raise MetropolisError(f"workers is {workers!r}; it should be a number, ray, or ray:NUMBER")
+    return on_ray, int(number) if number else None
+
+
+def _check_plain(about: Mapping[Any, Any]) -> None:
+    for key, value in about.items():
+        if not isinstance(key, str):
+            raise MetropolisError(f"about has the key {key!r:.80}; its keys should be texts")
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError, RecursionError):
+            raise MetropolisError(
+                f"about[{key!r}] is {value!r:.80}; it should be plain data, which run.json can "
+                "keep: texts, finite numbers, booleans, None, lists and dictionaries"
+            ) from None
+
+
+MEANINGS: dict[str, str] = {
+    name: hint.__metadata__[0]
+    for name, hint in get_type_hints(RunConfiguration, include_extras=True).items()
+}
+"""Field of RunConfiguration -> what it means."""
+RunConfiguration.__doc__ = f"{RunConfiguration.__doc__}\n\nArgs:\n" + "".join(
+    f"    {name}: {meaning}\n" for name, meaning in MEANINGS.items()
+)
+DEFAULTS = RunConfiguration()

@@ -1,0 +1,102 @@
+"""What a run leaves: its records, in memory or in its folder, and the answers paid for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from metropolis.llm.client import Client
+from metropolis.llm.journal import Journal
+from metropolis.runtime.configuration import RunConfiguration
+from metropolis.runtime.folder.calls_file import CallsFile
+from metropolis.runtime.folder.checkpoint import Past
+from metropolis.runtime.folder.history import HistoryWriter
+from metropolis.runtime.folder.run_directory import RunDirectory
+from metropolis.runtime.folder.run_trace import RunTrace, trace_meta
+from metropolis.runtime.recorder import Recorder
+from metropolis.trace.validate import validate_meta
+from metropolis.types import Position, Step
+from metropolis.world.base import World
+from metropolis.world.record import StepRecord
+
+
+class Recording:
+    """The records of one run of `world` with the agents `names`.
+
+    Opens the run's folder, if it has one: raises MetropolisError if that is not possible, or if its
+    world cannot be recorded in a trace.
+    """
+
+    def __init__(self, world: World, names: Sequence[str], configuration: RunConfiguration) -> None:
+        self._world, self._names, self._configuration = world, names, configuration
+        out = configuration.out
+        self.directory = None if out is None else RunDirectory(Path(out))
+        self.checkpoint = None
+        """The checkpoint in the folder from which the run continues, if any."""
+        self.seed = configuration.seed
+        """The seed of all randomness from the first step on: a branch may change it."""
+        self._journal: Journal | None = None
+        self.history: list[StepRecord] = []
+        """The steps so far, of a run without a folder."""
+        if self.directory is not None:
+            validate_meta(trace_meta(world, names), f"the world {world.name!r}")
+            self.checkpoint = self.directory.open(
+                configuration.resume, world.name, self.seed, configuration.about or {}
+            )
+            for branch in self.directory.lineage[-1:]:
+                self.seed = branch.seed
+
+    @property
+    def notes(self) -> list[str]:
+        """Messages on damage found in the run's folder, and its repair."""
+        return [] if self.directory is None else self.directory.notes
+
+    def keep_answers(self, client: Client) -> None:
+        """Keep the answers of `client` in the folder, unless it has a journal of its own."""
+        if self.directory is not None and client.journal is None:
+            self._journal = self.directory.open_journal(self.checkpoint)
+            client.keep(self._journal)
+
+    def begin(
+        self, beginning: Sequence[Position], positions: Sequence[Position], first_step: Step
+    ) -> None:
+        """Open the records; agents are at `beginning` at step 0, at `positions` at `first_step`."""
+        self._beginning = np.array(beginning, np.float32)
+        at = np.array(positions, np.float32).reshape(-1, 2)
+        files = self.directory
+        written = files.open_records(first_step) if files else (HistoryWriter(), CallsFile())
+        self.recorder = Recorder(self._names, at, first_step, *written, keep=files is None)
+
+    def describe(self) -> None:
+        """Write run.json; the journal's lock excludes other processes."""
+        if self.directory is not None:
+            seed, about = self._configuration.seed, self._configuration.about or {}
+            self.directory.describe(self._world.name, seed, about)
+
+    def advance(self, floor: Step) -> Iterator[StepRecord]:
+        """Record and yield the steps below `floor`, one by one."""
+        for record in self.recorder.advance(floor):
+            if self.directory is None:
+                self.history.append(record)
+            yield record
+
+    def passed(self, floor: Step) -> None:
+        """Unload the answers below `floor`."""
+        if self._journal is not None:
+            self._journal.passed(floor)
+
+    def sync(self) -> Past:
+        """Make the records survive a power cut; return their marks, for a checkpoint."""
+        return self.recorder.sync(self.seed, self._journal)
+
+    def write_trace(self, *, generated: bool) -> None:
+        """Write the trace into the folder, if there is one and a step to write."""
+        if self.directory is not None and self.recorder.next_step:
+            self.directory.write_trace(self.trace(generated=generated))
+
+    def trace(self, *, generated: bool) -> RunTrace:
+        """The trace so far; `generated`: no model has answered its calls."""
+        meta = trace_meta(self._world, self._names, "generated" if generated else "recorded")
+        return self.recorder.trace(meta, self.directory, self._beginning)

@@ -1,0 +1,66 @@
+"""The options of a run: one set of defaults and checks for Python and the command line."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metropolis.cli.run import command
+from metropolis.cli.run_options import RunOptions
+from metropolis.runtime.configuration import DEFAULTS, MEANINGS, RunConfiguration
+from metropolis.runtime.simulation import Simulation
+from metropolis.types import MetropolisError
+from metropolis.world.scenario import make_scenario
+
+
+def test_the_command_line_has_the_same_defaults(tmp_path: Path) -> None:
+    given = command.make_context("run", ["minimal"]).params
+    options = RunOptions(**{field.name: given[field.name] for field in fields(RunOptions)})
+    scenario = make_scenario("minimal")
+    found = options.configuration(scenario, tmp_path, resume=False, trust=False)
+    assert found.store == "memory"
+    assert found.workers == "1"
+    own: dict[str, Any] = {name: getattr(DEFAULTS, name) for name in OWN}
+    assert replace(found, **own) == DEFAULTS
+
+
+OWN = ("out", "about", "store", "workers")
+"""Fields that the command line always sets."""
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("mode", "lockstop", "there is no mode 'lockstop' (did you mean 'lockstep'?)"),
+        ("rule", "oracle", "there is no rule 'oracle'"),
+        ("seed", -1, "seed is -1; it should be a whole number from 0 to"),
+        ("resume", True, "resume needs out"),
+        ("lease_s", -1.0, "lease_s is -1.0; it should be a number, at least 0"),
+        ("workers", "rey", "workers is 'rey'; it should be a number, ray, or ray:NUMBER"),
+        ("about", {"a": object()}, "about['a'] is"),
+    ],
+)
+def test_a_wrong_value_is_one_sentence(field: str, value: object, sentence: str) -> None:
+    with pytest.raises(MetropolisError) as error:
+        RunConfiguration(**{field: value})  # type: ignore[arg-type]
+    assert str(error.value).startswith(sentence)
+
+
+def test_a_simulation_takes_a_configuration_or_its_fields(tmp_path: Path) -> None:
+    configuration = RunConfiguration(mode="lockstep", seed=3, out=tmp_path / "run")
+    scenario = make_scenario("minimal", seed=3)
+    run = Simulation(scenario.world, scenario.agents, None, configuration, seed=4)
+    assert run.configuration == replace(configuration, seed=4)
+    with pytest.raises(FrozenInstanceError):
+        run.configuration.seed = 5  # type: ignore[misc]
+    with pytest.raises(TypeError, match="stepz"):
+        Simulation(scenario.world, scenario.agents, stepz=4)
+
+
+def test_every_field_is_documented() -> None:
+    assert set(MEANINGS) == {field.name for field in fields(RunConfiguration)}
+    page = f"{RunConfiguration.__doc__}"
+    assert all(f"{name}: {text}" in page for name, text in MEANINGS.items())
