@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from tempfile import TemporaryFile
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
+from metropolis.sim.fleet import SimulatedFleet
 from metropolis.types import MetropolisError
 
 
@@ -36,6 +38,30 @@ class Number(click.FloatRange):
         if number != number:
             self.fail(f"{value} is not in the range {self._describe_range()}", param, ctx)
         return number
+
+
+INSTANCE = click.option(
+    "--instance",
+    "listed",
+    metavar="PROFILE[:COUNT]",
+    multiple=True,
+    help="Instead of --instances and --profile: one instance, or COUNT, of this profile. Repeat "
+    "the option for a fleet of different instances.",
+)
+
+
+def fleet_of(listed: Sequence[str], profile: str, instances: int) -> SimulatedFleet:
+    """Return the fleet that --instance lists, or `instances` of `profile`.
+
+    Raises UsageError if both are on the command line, MetropolisError on an unknown profile.
+    """
+    if not listed:
+        return SimulatedFleet.uniform(profile, instances)
+    context = click.get_current_context()
+    for name in ("instances", "profile"):
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--instance lists the whole fleet; omit --{name}")
+    return SimulatedFleet.listed(listed)
 
 
 def need(extra: str, *modules: str) -> None:

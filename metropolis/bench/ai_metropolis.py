@@ -18,6 +18,7 @@ from rich.table import Table
 
 from metropolis.progress import progress_bar
 from metropolis.runtime.replays.replay import ReplayResult, Setting, mine, ratio, replay
+from metropolis.sim.fleet import SimulatedFleet
 from metropolis.trace.generate.largeville import tile
 from metropolis.trace.parquet import read_trace
 from metropolis.trace.schema import Trace
@@ -93,7 +94,7 @@ class PriorityRow:
 
 
 def _setting(trace: Trace, instances: int) -> Setting:
-    return replace(Setting.of(trace.meta, "llama-3-8b/l4"), instances=instances)
+    return Setting.of(trace.meta, SimulatedFleet.uniform("llama-3-8b/l4", instances))
 
 
 def _row(stretch: str, trace: Trace, instances: int) -> Row:

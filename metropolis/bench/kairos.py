@@ -17,14 +17,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from metropolis.dispatch.base import Fleet
+from metropolis.bench import INSTANCE, fleet_of
 from metropolis.policy.base import Policy
 from metropolis.policy.kairos.accuracy import ordering_accuracy
 from metropolis.policy.named import DISPATCHERS, POLICIES, named
 from metropolis.progress import progress_bar
-from metropolis.sim.fleet import busy_rate_per_s, fleet_of
+from metropolis.sim.fleet import SimulatedFleet, busy_rate_per_s
 from metropolis.sim.options import PoolOptions
-from metropolis.sim.profiles import Profile, load_profile
 from metropolis.sim.workload_simulation import Served, Serving
 from metropolis.trace.generate.agentic import APPLICATIONS, CO_LOCATED, workload
 
@@ -89,8 +88,7 @@ def measure(
     busy_per_s: float,
     programs: int,
     history: int,
-    fleet: Fleet,
-    profile: Profile,
+    fleet: SimulatedFleet,
     seed: int,
 ) -> list[Measured]:
     """Measure every system with the same arrivals, `load` times `busy_per_s` per second.
@@ -107,11 +105,12 @@ def measure(
         replace(program, arrival_s=begins_s + program.arrival_s)
         for program in workload(application, programs, per_s, seed)
     ]
-    measured = []
+    measured, placed = [], fleet.placed()
     for system, (policy_name, dispatcher_name) in SYSTEMS.items():
         policy: Policy = named(POLICIES, policy_name)()
-        dispatcher = named(DISPATCHERS, dispatcher_name)(fleet)
-        served = Serving(before + arriving, profile, policy, dispatcher, PoolOptions()).run()
+        dispatcher = named(DISPATCHERS, dispatcher_name)(placed)
+        serving = Serving(before + arriving, fleet.profiles, policy, dispatcher, PoolOptions())
+        served = serving.run()
         measured.append(_summed(application, load, per_s, system, served, policy))
     return measured
 
@@ -160,30 +159,34 @@ def lower_by(
 )
 @click.option("--instances", type=click.IntRange(1, 1000), default=4, show_default=True)
 @click.option("--profile", default="llama-3-8b/l4", show_default=True)
+@INSTANCE
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def command(
-    programs: int, history: int, instances: int, profile: str, seed: int, as_json: bool
+    programs: int,
+    history: int,
+    instances: int,
+    profile: str,
+    listed: tuple[str, ...],
+    seed: int,
+    as_json: bool,
 ) -> None:
     """Serve agentic programs in virtual time, ordered and placed by Kairos and its baselines.
 
     Instances are simulated; the lengths of programs are estimates.
     """
-    engine = load_profile(profile)
-    fleet = fleet_of(engine, instances)
+    fleet = fleet_of(listed, profile, instances)
     applications = [*APPLICATIONS, CO_LOCATED]
     measured: list[Measured] = []
     with progress_bar(len(applications) * len(LOADS), "loads") as (advance, describe):
         for application in applications:
-            busy_per_s = busy_rate_per_s(workload(application, 500, 1.0, seed), fleet)
+            busy_per_s = busy_rate_per_s(workload(application, 500, 1.0, seed), fleet.placed())
             for load in LOADS:
                 describe(f"{application}, load {load:g}")
-                measured += measure(
-                    application, load, busy_per_s, programs, history, fleet, engine, seed
-                )
+                measured += measure(application, load, busy_per_s, programs, history, fleet, seed)
                 advance(1)
     if as_json:
-        found = {"profile": profile, "instances": instances, "seed": seed}
+        found = {"profile": fleet.profile_names, "instances": len(fleet), "seed": seed}
         found |= {"programs": programs, "history": history}
         rows = [asdict(one) for one in measured]
         paper = {"lower_by_per_cent": PAPER, "accuracy": PAPER_ACCURACY}
@@ -191,7 +194,7 @@ def command(
         return
     _print(measured, Console())
     click.echo(
-        f"{programs} programs, {history} before them, on {instances} x {profile}; all simulated, "
+        f"{programs} programs, {history} before them, on {fleet}; all simulated, "
         "lengths are estimates"
     )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from metropolis.cli.run_options import RunOptions
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.replays.replay import Setting, mine, ratio, replay
-from metropolis.sim.profiles import load_profile
+from metropolis.sim.fleet import SimulatedFleet
 from metropolis.trace.schema import Trace
 from metropolis.types import MetropolisError
 from metropolis.world.base import World
@@ -50,9 +50,7 @@ def _compare(trace: Trace, world: World, options: RunOptions) -> Sequence[Compar
         world.metric,
         world.perception_radius,
         world.max_velocity,
-        load_profile(options.profile),
-        options.profile,
-        options.instances,
+        SimulatedFleet.uniform(options.profile, options.instances),
         joint_radius=world.joint_radius,
     )
     graph = mine(trace, setting)

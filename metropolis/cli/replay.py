@@ -15,6 +15,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from metropolis.bench import INSTANCE, fleet_of
 from metropolis.cli.choices import NamedChoice
 from metropolis.names import did_you_mean
 from metropolis.progress import progress_bar
@@ -22,6 +23,7 @@ from metropolis.rules.metrics import METRICS
 from metropolis.runtime.replays.modes import MODES
 from metropolis.runtime.replays.plots import prepare_figures, write_figures
 from metropolis.runtime.replays.replay import ReplayResult, Setting, mine, plug_ins, ratio, replay
+from metropolis.sim.fleet import SimulatedFleet
 from metropolis.trace.mining import InteractionGraph, critical_path
 from metropolis.trace.parquet import read_trace
 from metropolis.trace.schema import Trace
@@ -33,6 +35,8 @@ OUT_OF_ORDER = {"out_of_order": "versioned"}
 COUNT_MAX = 1_000_000
 DISTANCE_MAX = 1e6
 TABLE_WIDTH = 80
+EQUAL_ONLY = "no_dependency"
+"""The mode that is a bound for equal instances only."""
 
 
 class CommaSeparated(click.ParamType[list[Any]]):
@@ -84,9 +88,8 @@ def _distance(
 @click.option(
     "--modes",
     type=CommaSeparated(tuple(MODES), also=OUT_OF_ORDER),
-    default=",".join(MODES),
-    show_default=True,
-    help="Execution modes and bounds, comma-separated; out_of_order is versioned.",
+    help="Execution modes and bounds, comma-separated; out_of_order is versioned. [default: "
+    f"{','.join(MODES)}; without {EQUAL_ONLY} on different instances]",
 )
 @click.option(
     "--instances",
@@ -125,6 +128,7 @@ def _distance(
     show_default=True,
     help="Model and GPU of an instance: a name or a TOML file.",
 )
+@INSTANCE
 @click.option(
     "--metric",
     type=NamedChoice(METRICS),
@@ -142,13 +146,14 @@ def _distance(
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list instead of a table.")
 def command(
     trace: Path,
-    modes: list[str],
+    modes: list[str] | None,
     instances: list[int],
     agents: list[int] | None,
     hours: list[str],
     policies: tuple[str, ...],
     dispatcher: str | None,
     profile: str,
+    listed: tuple[str, ...],
     metric: str | None,
     radius: float | None,
     velocity: float | None,
@@ -158,12 +163,15 @@ def command(
 ) -> None:
     """Replay TRACE, a file or a run's folder, on virtual LLM instances and compare modes.
 
-    All times are simulated (sim_s) by the instance model of --profile.
+    All times are simulated (sim_s) by the instance model of the profiles.
     """
     whole = read_trace(trace)
-    setting = make_setting(whole, profile, metric, radius, velocity, prefix_reuse)
-    for count, policy in product(instances, policies):  # fail fast on wrong names
-        plug_ins(policy, dispatcher, replace(setting, instances=count).fleet)
+    fleets = [fleet_of(listed, profile, count) for count in instances]
+    setting = make_setting(whole, fleets[0], metric, radius, velocity, prefix_reuse)
+    for fleet, policy in product(fleets, policies):  # fail fast on wrong names
+        plug_ins(policy, dispatcher, fleet.placed())
+    if modes is None:
+        modes = [mode for mode in MODES if mode != EQUAL_ONLY or len(fleets[0].kinds) == 1]
     replayed = replace(
         whole.meta, metric=setting.metric.name, max_velocity=setting.max_velocity
     )  # moves must obey the overridden metric and velocity, too
@@ -177,19 +185,19 @@ def command(
         prepare_figures(figures)
     results: list[tuple[Trace, list[ReplayResult]]] = []
     graphs: list[InteractionGraph] = []
-    runs = len(modes) * len(instances) * len(policies)
+    runs = len(modes) * len(fleets) * len(policies)
     total = sum(window.steps * window.agents for _, window in windows) * runs
     with progress_bar(total, "agent-steps") as (advance, describe):
         for text, window in windows:
             graph = mine(window, setting)
             of_window = []
-            for count in instances:
+            for fleet in fleets:
                 for policy in policies:
                     for mode in modes:
-                        describe(f"{mode}, {count} x {setting.profile_name}")
+                        describe(f"{mode}, {fleet}")
                         chosen = replace(
                             setting,
-                            instances=count,
+                            fleet=fleet,
                             policy=policy,
                             dispatcher=dispatcher,
                             hours=text,
@@ -210,7 +218,7 @@ def command(
 
 def make_setting(
     trace: Trace,
-    profile: str,
+    fleet: SimulatedFleet,
     metric: str | None,
     radius: float | None,
     velocity: float | None,
@@ -220,7 +228,7 @@ def make_setting(
     meta = trace.meta if velocity is None else replace(trace.meta, max_velocity=velocity)
     if radius is not None:
         meta = replace(meta, perception_radius=radius, joint_radius=None)
-    return replace(Setting.of(meta, profile, metric=metric), prefix_reuse=prefix_reuse)
+    return replace(Setting.of(meta, fleet, metric=metric), prefix_reuse=prefix_reuse)
 
 
 def cut_hours(trace: Trace, hours: str) -> Trace:
@@ -285,10 +293,10 @@ def print_table(
         f"{graph.dependencies_per_agent_step:.2f} true dependencies per agent-step incl. itself; "
         f"critical path {longest.weight:,.0f} tokens in {len(longest.calls):,} calls."
     )
-    for instances, policy in dict.fromkeys((r.instances, r.policy) for r in results):
-        chosen = [r for r in results if (r.instances, r.policy) == (instances, policy)]
+    for fleet, policy in dict.fromkeys((r.fleet, r.policy) for r in results):
+        chosen = [r for r in results if (r.fleet, r.policy) == (fleet, policy)]
         console.print(
-            f"\nSimulated on {instances} x {setting.profile_name}, policy {policy}; "
+            f"\nSimulated on {fleet}, policy {policy}; "
             f"{setting.metric.name} metric, radius {setting.perception_radius:g}, "
             f"velocity {setting.max_velocity:g}."
         )

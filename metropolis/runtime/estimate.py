@@ -19,7 +19,7 @@ from metropolis.llm.client import Client
 from metropolis.llm.usage import Prices
 from metropolis.runtime.replays.replay import Setting, replay
 from metropolis.runtime.simulation import Simulation
-from metropolis.sim.profiles import load_profile
+from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.trace.schema import Trace
 from metropolis.types import Step
@@ -91,10 +91,10 @@ def estimate_run(
     Consumes the world and the agents of `scenario`. Raises MetropolisError if the rehearsal fails,
     as the run would.
     """
-    loaded = load_profile(profile)
+    fleet = SimulatedFleet.uniform(profile, instances)
     author = _Rehearsal(scenario)
     # the virtual latency lets the trace show which calls of a step depend on each other
-    client = Client(VirtualInstances(author, loaded, instances), timeout_s=inf)
+    client = Client(VirtualInstances(author, fleet.profiles[0], instances), timeout_s=inf)
     simulation = Simulation(scenario.world, scenario.agents, client, mode="lockstep", seed=seed)
     began_wall_s = time.perf_counter()
     for _ in simulation.steps(steps):
@@ -109,9 +109,7 @@ def estimate_run(
         scenario.world.metric,
         scenario.world.perception_radius,
         scenario.world.max_velocity,
-        loaded,
-        profile,
-        instances,
+        fleet,
         joint_radius=scenario.world.joint_radius,
     )
     return Estimate(

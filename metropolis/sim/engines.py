@@ -6,6 +6,7 @@ an engine's memory cannot admit yet: engines take ranks as priorities.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf, isinf
 
 from metropolis._core import Profile
@@ -19,15 +20,20 @@ from metropolis.sim.options import PoolOptions
 
 
 class SimulatedCluster:
-    """The instances of the dispatcher's fleet; the caller advances the time."""
+    """The instances of the dispatcher's fleet, by their profiles; the caller advances the time."""
 
     def __init__(
-        self, profile: Profile, policy: Policy, dispatcher: Dispatcher, options: PoolOptions
+        self,
+        profiles: Sequence[Profile],
+        policy: Policy,
+        dispatcher: Dispatcher,
+        options: PoolOptions,
     ) -> None:
         self._policy, self._dispatcher = policy, dispatcher
         self._queue = RequestQueue(policy)
-        instances = range(len(dispatcher.fleet))
-        self._instances = [Instance(index, profile, policy, options) for index in instances]
+        self._instances = [
+            Instance(index, profile, policy, options) for index, profile in enumerate(profiles)
+        ]
         self._preemptions = [0] * len(self._instances)
         self._unplaced: dict[int, Asked] = {}
 

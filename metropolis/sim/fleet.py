@@ -1,20 +1,91 @@
-"""The Fleet of simulated engines, and the load that keeps it busy."""
+"""Fleets of simulated instances, and the load that keeps one busy."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice
 
 from metropolis._core import InstancePool, Profile
-from metropolis.dispatch.base import Fleet
+from metropolis.dispatch.base import Fleet, InstanceSpec
+from metropolis.sim.profiles import ProfileEntry, load_entry
 from metropolis.trace.programs import Program
+from metropolis.types import MetropolisError
+
+INSTANCES_MAX = 100_000
 
 
-def fleet_of(engine: Profile, instances: int) -> Fleet:
-    """A fleet of equal engines; decode speed is that of a batch of half the maximum sequences."""
-    tokens = engine.kv_capacity_tokens
-    iteration_s = InstancePool.iteration_sim_s(engine, engine.max_sequences // 2, tokens)
-    return Fleet.uniform(instances, tokens, 1 / iteration_s)
+@dataclass(frozen=True, slots=True)
+class SimulatedFleet:
+    """The specifications of simulated instances; their text is like `3 x A + 1 x B`."""
+
+    instances: tuple[ProfileEntry, ...]
+    """Model, profile and tensor parallelism of each."""
+
+    @classmethod
+    def uniform(cls, profile: str, count: int = 1) -> SimulatedFleet:
+        """`count` instances of the profile of that name (see `load_entry`)."""
+        return cls((load_entry(profile),) * count)
+
+    @classmethod
+    def listed(cls, specs: Sequence[str]) -> SimulatedFleet:
+        """The instances of a list of PROFILE or PROFILE:COUNT.
+
+        Raises MetropolisError on an unknown profile and on a wrong count.
+        """
+        instances: list[ProfileEntry] = []
+        for spec in specs:
+            profile, colon, count = spec.rpartition(":")
+            if not colon:
+                profile, count = spec, "1"
+            if not count.isdecimal() or not 1 <= int(count) <= INSTANCES_MAX - len(instances):
+                raise MetropolisError(
+                    f"{spec!r} is not an instance: write PROFILE or PROFILE:COUNT, like "
+                    f"llama-3-8b/l4:2; a fleet has at most {INSTANCES_MAX:,} instances"
+                )
+            instances += [load_entry(profile)] * int(count)
+        return cls(tuple(instances))
+
+    def __len__(self) -> int:
+        return len(self.instances)
+
+    def __str__(self) -> str:
+        counts = Counter(each.name for each in self.instances)
+        gpus = sum(each.tensor_parallel for each in self.instances)
+        listed = " + ".join(f"{count} x {name}" for name, count in counts.items())
+        return listed if gpus == len(self) else f"{listed} ({gpus} GPUs)"
+
+    @property
+    def profile_names(self) -> str:
+        """The name of the profile; the names, separated by commas, if there are several."""
+        return ",".join(each.name for each in self.kinds)
+
+    @property
+    def kinds(self) -> list[ProfileEntry]:
+        """Each specification once."""
+        return [*{each.name: each for each in self.instances}.values()]
+
+    @property
+    def profiles(self) -> list[Profile]:
+        """The profile of each instance."""
+        return [each.profile for each in self.instances]
+
+    def of_size(self, count: int) -> SimulatedFleet:
+        """The first `count` instances; a shorter list is repeated."""
+        return SimulatedFleet(tuple(islice(cycle(self.instances), count)))
+
+    def placed(self) -> Fleet:
+        """The fleet as a dispatcher sees it."""
+        specs = {each.name: _spec(each) for each in self.kinds}
+        return Fleet(tuple(specs[each.name] for each in self.instances))
+
+
+def _spec(entry: ProfileEntry) -> InstanceSpec:
+    """Its decode speed is that of a batch of half the maximum sequences."""
+    profile, tokens = entry.profile, entry.profile.kv_capacity_tokens
+    iteration_s = InstancePool.iteration_sim_s(profile, profile.max_sequences // 2, tokens)
+    return InstanceSpec(tokens, 1 / iteration_s, (entry.model,))
 
 
 def busy_rate_per_s(sample: Sequence[Program], fleet: Fleet) -> float:

@@ -1,8 +1,8 @@
 """Hardware and model profiles: data files beside this module, or user files.
 
 `sim/profiles/MODEL.toml` has one table per GPU; the profile's name is `MODEL/TABLE`. The fields are
-those of `metropolis._core.Profile` plus `source`, `kv_source` (texts) and `estimate` (true: the
-numbers are not measured).
+those of `metropolis._core.Profile` plus `source`, `kv_source` (texts), `estimate` (true: the
+numbers are not measured) and `tensor_parallel` (GPUs of an instance; default: 1).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NUMBERS = {
 }
 _COUNTS = {
     *("kv_capacity_tokens", "block_tokens", "chunk_tokens", "max_sequences"),
-    "kv_bytes_per_token",
+    *("kv_bytes_per_token", "tensor_parallel"),
 }
 _REQUIRED = {"w_ms", "g_ms", "h_ms", "b_ms", "k_ms", "q_ms", "c_ms", "kv_capacity_tokens", "source"}
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -39,11 +39,14 @@ _TYPES: dict[str, tuple[type, ...]] = {
 _COUNT_MAX = 2**31 - 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ProfileEntry:
-    """A profile and its sources."""
+    """The specification of an instance, and the sources of its profile."""
 
     name: str
+    model: str
+    tensor_parallel: int
+    """GPUs of an instance."""
     profile: Profile
     source: str
     kv_source: str
@@ -87,7 +90,7 @@ def _entry_of_file(path: Path, table: str, name: str) -> ProfileEntry:
     content = _read_toml(path)
     tables = [key for key, value in content.items() if isinstance(value, dict)]
     if not tables and not table:
-        return _entry(content, name, f"{path}")
+        return _entry(content, name, path.stem, f"{path}")
     if not table and len(tables) == 1:
         table = tables[0]
     if table not in tables:
@@ -95,10 +98,10 @@ def _entry_of_file(path: Path, table: str, name: str) -> ProfileEntry:
             f"{path} has the profiles {', '.join(tables) or 'of no table'}, "
             f"not {table or 'a single one'!r}; name one as {path}/TABLE"
         )
-    return _entry(content[table], name, f"{path}: [{table}]")
+    return _entry(content[table], name, path.stem, f"{path}: [{table}]")
 
 
-def _entry(fields: dict[str, Any], name: str, where: str) -> ProfileEntry:
+def _entry(fields: dict[str, Any], name: str, model: str, where: str) -> ProfileEntry:
     if missing := sorted(_REQUIRED - fields.keys()):
         raise MetropolisError(f"{where} lacks the field {missing[0]!r}")
     for field, value in fields.items():
@@ -106,6 +109,7 @@ def _entry(fields: dict[str, Any], name: str, where: str) -> ProfileEntry:
     numbers = {
         key: value for key, value in fields.items() if key in _NUMBERS | _COUNTS | {"c_once"}
     }
+    tensor_parallel = numbers.pop("tensor_parallel", 1)
     profile = Profile(**numbers)
     try:
         InstancePool(profile)
@@ -113,6 +117,8 @@ def _entry(fields: dict[str, Any], name: str, where: str) -> ProfileEntry:
         raise MetropolisError(f"{where}: {error}") from error
     return ProfileEntry(
         name,
+        model,
+        tensor_parallel,
         profile,
         fields["source"].strip(),
         fields.get("kv_source", "").strip(),

@@ -47,17 +47,17 @@ class _Running:
 
 
 class Serving:
-    """One simulated run."""
+    """One simulated run; `profiles` has one for each instance of the dispatcher's fleet."""
 
     def __init__(
         self,
         programs: Sequence[Program],
-        profile: Profile,
+        profiles: Sequence[Profile],
         policy: Policy,
         dispatcher: Dispatcher,
         options: PoolOptions,
     ) -> None:
-        self._engines = SimulatedCluster(profile, policy, dispatcher, options)
+        self._engines = SimulatedCluster(profiles, policy, dispatcher, options)
         self._coming = by_arrival(programs)[::-1]
         self._running: dict[str, _Running] = {}
         self._calls: list[int] = []

@@ -8,8 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from metropolis.bench import kairos
-from metropolis.sim.fleet import fleet_of
-from metropolis.sim.profiles import load_profile
+from metropolis.sim.fleet import SimulatedFleet
 from metropolis.trace.generate.agentic import APPLICATIONS, CO_LOCATED
 
 SMALL = ["--programs", "20", "--history", "20", "--instances", "1"]
@@ -42,10 +41,9 @@ def test_the_papers_bands_stand_beside_ours() -> None:
 
 
 def test_a_history_is_learned_from_and_not_measured() -> None:
-    engine = load_profile("llama-3-8b/l4")
-    fleet = fleet_of(engine, 1)
+    fleet = SimulatedFleet.uniform("llama-3-8b/l4")
     bare, taught = (
-        kairos.measure(CO_LOCATED, 0.001, 0.4, 6, history, fleet, engine, 0) for history in (0, 60)
+        kairos.measure(CO_LOCATED, 0.001, 0.4, 6, history, fleet, 0) for history in (0, 60)
     )
     for one, other in zip(bare, taught, strict=True):  # programs never overlap
         assert other.average_ms == pytest.approx(one.average_ms)

@@ -127,6 +127,20 @@ def test_json_has_a_row_for_every_mode_and_setting(
             assert row["speedup_over_lockstep"] == 1
 
 
+def test_instances_may_differ(
+    trace: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = ("--instance", "llama-3-8b/l4", "--instance", "llama-3-8b/h100:2")
+    assert run(monkeypatch, "replay", trace, *fleet, "--json") == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["mode"] for row in rows} == set(MODES) - {"no_dependency"}
+    assert {row["fleet"] for row in rows} == {"1 x llama-3-8b/l4 + 2 x llama-3-8b/h100"}
+    assert {(row["instances"], row["profile"]) for row in rows} == {
+        (3, "llama-3-8b/l4,llama-3-8b/h100")
+    }
+    assert all(row["speedup_over_lockstep"] for row in rows)
+
+
 def test_the_table_names_every_mode_and_fits_80_columns(
     trace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -163,6 +177,12 @@ def test_figures_are_pictures(trace: str, tmp_path: Path, monkeypatch: pytest.Mo
         (("--metric", "geodesic"), "the metric geodesic needs a map"),
         (("--metric", "manhattan"), "a manhattan distance of 2"),
         (("--profile", "gpt"), "there is no profile 'gpt'"),
+        (("--instance", "gpt:2"), "there is no profile 'gpt'"),
+        (("--instance", "llama-3-8b/l4:x"), "write PROFILE or PROFILE:COUNT"),
+        (
+            ("--instance", "llama-3-8b/l4", "--instances", "2"),
+            "--instance lists the whole fleet; omit --instances",
+        ),
         (("--figures", __file__), "is a file"),
         (("--policy", "nope", *BOUNDS), "'nope' is not among the policies: atlas, fcfs"),
         (("--policy", "step:bucket=0", *BOUNDS), "bucket is 0; it should be at least 1"),

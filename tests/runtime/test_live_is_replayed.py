@@ -20,6 +20,7 @@ from metropolis.llm.backends.scripted import Scripted
 from metropolis.runtime.replays.replay import Setting, replay
 from metropolis.runtime.result import RunResult
 from metropolis.runtime.simulation import Simulation
+from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.profiles import load_profile
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.trace.schema import Trace
@@ -66,7 +67,7 @@ class Case:
 
     def replayed_sim_s(self, trace: Trace, mode: str) -> float:
         """Return the makespan as in the table at the end of a run."""
-        setting = replace(Setting.of(trace.meta, PROFILE), instances=self.instances)
+        setting = Setting.of(trace.meta, SimulatedFleet.uniform(PROFILE, self.instances))
         return replay(trace, mode, setting).makespan_sim_s
 
 

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from metropolis.runtime.replays.modes import MODES, Mode
 from metropolis.runtime.replays.replay import ReplayResult, Setting, mine, replay
+from metropolis.sim.fleet import SimulatedFleet
 from metropolis.trace.schema import Trace
+from metropolis.types import MetropolisError
 from tests.small_traces import small_trace, small_traces
 
 SCHEDULED = [mode for mode in MODES.values() if not mode.is_bound]
@@ -20,8 +22,8 @@ SCHEDULED = [mode for mode in MODES.values() if not mode.is_bound]
 def setting_for(
     trace: Trace, *, instances: int = 2, policy: str = "step", dispatcher: str | None = None
 ) -> Setting:
-    setting = Setting.of(trace.meta, "llama-3-8b/l4")
-    return replace(setting, instances=instances, policy=policy, dispatcher=dispatcher)
+    setting = Setting.of(trace.meta, SimulatedFleet.uniform("llama-3-8b/l4", instances))
+    return replace(setting, policy=policy, dispatcher=dispatcher)
 
 
 def assert_causal(trace: Trace, setting: Setting, result: ReplayResult) -> None:
@@ -54,13 +56,19 @@ def assert_causal(trace: Trace, setting: Setting, result: ReplayResult) -> None:
 SERVED = (("step", None), ("fcfs", None), ("atlas", None), ("step+kairos", "kairos"))
 
 
-@given(small_traces, st.integers(1, 3), st.sampled_from(SERVED))
+FLEETS = (
+    *(SimulatedFleet.uniform("llama-3-8b/l4", count) for count in (1, 2, 3)),
+    SimulatedFleet.listed(["llama-3-8b/l4", "llama-3-8b/h100:2", "llama-3-70b/a100-tp4"]),
+)
+
+
+@given(small_traces, st.sampled_from(FLEETS), st.sampled_from(SERVED))
 @settings(max_examples=150, deadline=None)
 def test_every_mode_keeps_what_the_trace_proves_necessary(
-    trace: Trace, instances: int, served: tuple[str, str | None]
+    trace: Trace, fleet: SimulatedFleet, served: tuple[str, str | None]
 ) -> None:
     policy, dispatcher = served
-    setting = setting_for(trace, instances=instances, policy=policy, dispatcher=dispatcher)
+    setting = replace(setting_for(trace, policy=policy, dispatcher=dispatcher), fleet=fleet)
     bound_sim_s = replay(trace, "critical_path", setting).makespan_sim_s
     for mode in SCHEDULED:
         result = replay(trace, mode.name, setting)
@@ -104,6 +112,24 @@ def test_policies_in_python_are_those_of_the_core(trace: Trace, policy: str, mod
     assert served.completed_sim_s == pytest.approx(native.completed_sim_s)
     assert served.committed_sim_s == pytest.approx(native.committed_sim_s)
     assert served.utilisation == pytest.approx(native.utilisation)
+
+
+def test_faster_instances_beside_slow_ones_help() -> None:
+    trace = small_trace(7, agents=6, steps=12, edge=8, radius=2)
+    slow, mixed = (
+        replay(trace, "versioned", replace(setting_for(trace), fleet=SimulatedFleet.listed(names)))
+        for names in (["llama-3-8b/l4:2"], ["llama-3-8b/l4", "llama-3-8b/h100"])
+    )
+    assert (slow.fleet, slow.profile) == ("2 x llama-3-8b/l4", "llama-3-8b/l4")
+    assert mixed.fleet == "1 x llama-3-8b/l4 + 1 x llama-3-8b/h100"
+    assert (mixed.instances, mixed.profile) == (2, "llama-3-8b/l4,llama-3-8b/h100")
+    assert mixed.makespan_sim_s < slow.makespan_sim_s
+
+
+def test_the_bound_of_equal_instances_is_refused_for_others() -> None:
+    trace = small_trace(7, agents=2, steps=3, edge=8, radius=2)
+    with pytest.raises(MetropolisError, match="no_dependency is a bound for equal instances"):
+        replay(trace, "no_dependency", replace(setting_for(trace), fleet=FLEETS[-1]))
 
 
 def test_a_replay_is_deterministic() -> None:

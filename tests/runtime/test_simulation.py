@@ -16,6 +16,7 @@ from metropolis.rules.rules import Rule, versioned
 from metropolis.runtime.replays.replay import Setting, replay
 from metropolis.runtime.result import RunResult
 from metropolis.runtime.simulation import Simulation
+from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.profiles import load_profile
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.types import CausalityError, MetropolisError
@@ -120,7 +121,7 @@ def test_virtual_time_is_that_of_a_replay(mode: str, instances: int, tolerance: 
     world = Meadow(7, side=14, joint=-1)
     result = run(world, 40, seed=3, instances=instances, **how)
     bounds = world.perception_radius, world.max_velocity
-    setting = Setting(world.metric, *bounds, PROFILE, "l4", instances)
+    setting = Setting(world.metric, *bounds, SimulatedFleet.uniform("llama-3-8b/l4", instances))
     replayed = replay(result.trace, mode, setting)
     assert result.simulated
     assert replayed.calls == result.calls > 50

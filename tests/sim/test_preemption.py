@@ -74,7 +74,7 @@ def drive(
 ) -> tuple[list[ServedRequest], SimulatedCluster]:
     fleet = Fleet.uniform(1, engine.kv_capacity_tokens, 50.0)
     engines = SimulatedCluster(
-        engine, policy, LeastLoaded(fleet), PoolOptions(preemption=preemption)
+        [engine], policy, LeastLoaded(fleet), PoolOptions(preemption=preemption)
     )
     coming, answered = arrivals[::-1], list[ServedRequest]()
     while coming or policy.waiting or policy.running:
@@ -142,7 +142,7 @@ def test_what_a_program_has_said_is_not_computed_again(name: str) -> None:
     ended_s = {}
     for reuse in (False, True):
         fleet = Fleet.uniform(1, engine.kv_capacity_tokens, 1000.0)
-        serving = Serving([program], engine, Atlas(), LeastLoaded(fleet), PoolOptions(reuse))
+        serving = Serving([program], [engine], Atlas(), LeastLoaded(fleet), PoolOptions(reuse))
         ended_s[reuse] = serving.run().programs[0].ended_sim_s - program.arrival_s
     texts: dict[int | None, int] = {}
     for call in program.calls:

@@ -29,7 +29,7 @@ def serve(programs: list[Program], policy: str, dispatcher: str, instances: int 
     fleet = Fleet.uniform(instances, PROFILE.kv_capacity_tokens, 12.0)
     return Serving(
         programs,
-        PROFILE,
+        [PROFILE] * instances,
         named(POLICIES, policy)(),
         named(DISPATCHERS, dispatcher)(fleet),
         PoolOptions(),
@@ -81,7 +81,7 @@ def test_who_was_held_back_stays_so_until_it_matters(
 
     def served(policy: Plas) -> Served:
         dispatcher = named(DISPATCHERS, "least_used")(fleet)
-        return Serving(programs, engine, policy, dispatcher, PoolOptions(prefix_reuse)).run()
+        return Serving(programs, [engine], policy, dispatcher, PoolOptions(prefix_reuse)).run()
 
     assert served(Plas()) == served(_Restless())
 

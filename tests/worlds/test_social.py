@@ -12,6 +12,7 @@ from metropolis.llm.backends.scripted import Scripted
 from metropolis.rules.metrics import Hops
 from metropolis.runtime.replays.replay import Setting, replay
 from metropolis.runtime.result import RunResult
+from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.profiles import load_profile
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.trace.parquet import read_trace
@@ -102,7 +103,9 @@ def test_its_trace_replays_as_it_ran(tmp_path: Path) -> None:
     trace = read_trace(tmp_path / "run" / "trace.parquet")
     assert trace.meta.graph == scenario.world.graph.neighbours
     assert (trace.meta.max_velocity, trace.meta.joint_radius) == (0, 0)
-    setting = Setting(Hops(trace.meta.graph), 1, 0, PROFILE, "l4", 2, joint_radius=0)
+    setting = Setting(
+        Hops(trace.meta.graph), 1, 0, SimulatedFleet.uniform("llama-3-8b/l4", 2), joint_radius=0
+    )
     again = replay(trace, "versioned", setting)
     assert again.makespan_sim_s == pytest.approx(live.makespan_s, rel=0.02)
     told = CliRunner().invoke(cli, ["replay", str(tmp_path / "run" / "trace.parquet")])

@@ -10,9 +10,9 @@ from math import log
 import numpy as np
 
 from metropolis.policy.named import DISPATCHERS, POLICIES, named
-from metropolis.sim.fleet import fleet_of
+from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.options import PoolOptions
-from metropolis.sim.profiles import Profile, load_profile
+from metropolis.sim.profiles import ProfileEntry, load_entry
 from metropolis.sim.workload_simulation import Served, Serving
 from metropolis.trace.generate.agentix import workload
 
@@ -80,12 +80,12 @@ class Bench:
         share = {"LATS": 0.1, "mixed": 0.3}.get(name, 1.0)
         return max(1, round(share * self.programs))
 
-    def engine(self, system: System) -> Profile:
-        """Return the profile of an instance of `system`."""
-        engine = load_profile(self.profile)
-        engine.max_sequences, engine.host_gb = self.sequences, HOST_GB
-        engine.pcie_gb_per_s /= system.copies_slower
-        return engine
+    def instance(self, system: System) -> ProfileEntry:
+        """Return an instance of `system`."""
+        entry = load_entry(self.profile)
+        entry.profile.max_sequences, entry.profile.host_gb = self.sequences, HOST_GB
+        entry.profile.pcie_gb_per_s /= system.copies_slower
+        return entry
 
     def run(
         self, name: str, system: System, per_s: float, instances: int = 1, shares: int = 1
@@ -96,12 +96,12 @@ class Bench:
         """
         arriving = workload(name, shares * self.count(name), min(per_s, 1e9), self.seed)
         policy = system.policy or ("plas" if name in SINGLE_THREADED else "atlas")
-        engine = self.engine(system)
+        fleet = SimulatedFleet((self.instance(system),) * instances)
         served = Serving(
             arriving,
-            engine,
+            fleet.profiles,
             named(POLICIES, policy + system.options)(),
-            named(DISPATCHERS, system.dispatcher)(fleet_of(engine, instances)),
+            named(DISPATCHERS, system.dispatcher)(fleet.placed()),
             system.pool,
         ).run()
         return _summed(name, system, instances, per_s, served, arriving[0].arrival_s)
@@ -111,7 +111,7 @@ class Bench:
 
         With prefix reuse, each text is prefilled once per program and system prompts never.
         """
-        engine, batch = self.engine(system), self.sequences
+        engine, batch = self.instance(system).profile, self.sequences
         iteration_ms = max(engine.w_ms, engine.g_ms * batch + engine.h_ms)
         sample, busy_ms = workload(name, self.count(name), 1.0, self.seed), 0.0
         for program in sample:

@@ -16,13 +16,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from metropolis.bench import Number
+from metropolis.bench import INSTANCE, Number, fleet_of
 from metropolis.bench.serving.measure import MIXES, Bench, Mixed, Place, Replayed
 from metropolis.policy.named import DISPATCHERS, names_of
 from metropolis.progress import progress_bar
 from metropolis.runtime.replays.replay import plug_ins
-from metropolis.sim.fleet import fleet_of
-from metropolis.sim.profiles import load_profile
 from metropolis.trace.generate.largeville import generate
 
 OF_REPLAYS = ("fcfs", "step", "kairos", "step+kairos", "mlfq", "plas", "atlas", "step+atlas")
@@ -41,12 +39,13 @@ SMALLVILLE = Place("SmallVille", 25, 2)
     type=click.IntRange(1, 100_000),
     default=250,
     show_default=True,
-    help="Agents of LargeVille on --instances; twice as many run on half of them.",
+    help="Agents of LargeVille on the instances; twice as many run on half of them.",
 )
 @click.option("--programs", type=click.IntRange(20, 1_000_000), default=400, show_default=True)
 @click.option("--load", type=Number(0.01, 100), default=1.1, show_default=True)
 @click.option("--instances", type=click.IntRange(1, 1000), default=4, show_default=True)
 @click.option("--profile", default="llama-3-8b/l4", show_default=True)
+@INSTANCE
 @click.option(
     "--prefix-reuse/--no-prefix-reuse",
     default=True,
@@ -63,6 +62,7 @@ def command(
     load: float,
     instances: int,
     profile: str,
+    listed: tuple[str, ...],
     prefix_reuse: bool,
     seed: int,
     as_json: bool,
@@ -74,14 +74,14 @@ def command(
     placing = dispatchers or tuple(names_of(DISPATCHERS))
     of_replays = list(product(policies or OF_REPLAYS, placing))
     of_mixes = list(product(policies or OF_MIXES, placing))
-    measuring = Bench(profile, load_profile(profile), prefix_reuse, seed)
-    fleet = fleet_of(measuring.engine, instances)
+    fleet = fleet_of(listed, profile, instances)
+    measuring = Bench(fleet, prefix_reuse, seed)
     for policy, dispatcher in of_replays:
-        plug_ins(policy, dispatcher, fleet)  # fail fast on wrong names
+        plug_ins(policy, dispatcher, fleet.placed())  # fail fast on wrong names
     places = [
         SMALLVILLE,
-        Place("LargeVille", agents, instances),
-        Place("LargeVille", 2 * agents, max(1, instances // 2)),
+        Place("LargeVille", agents, len(fleet)),
+        Place("LargeVille", 2 * agents, max(1, len(fleet) // 2)),
     ]
     replays: list[Replayed] = []
     mixes: list[Mixed] = []
@@ -94,29 +94,29 @@ def command(
                 replays.append(measuring.replayed(trace, place, *pair))
                 advance(1)
         for mix in MIXES:
-            arriving = measuring.arriving(mix, programs, load, fleet)
+            arriving = measuring.arriving(mix, programs, load)
             for pair in of_mixes:
                 describe(f"{mix}, {', '.join(pair)}")
-                mixes.append(measuring.mixed(mix, load, arriving, fleet, *pair))
+                mixes.append(measuring.mixed(mix, load, arriving, *pair))
                 advance(1)
     if as_json:
-        found = {"simulated": True, "profile": profile, "seed": seed, "hours": HOURS}
+        found = {"simulated": True, "profile": fleet.profile_names, "seed": seed, "hours": HOURS}
         rows = {
             "replays": [asdict(one) for one in replays],
             "mixes": [asdict(one) for one in mixes],
         }
         click.echo(json.dumps(found | rows, indent=2))
         return
-    _print(replays, mixes, f"{profile}{', prefixes reused' if prefix_reuse else ''}")
+    _print(replays, mixes, ", prefixes reused" if prefix_reuse else "")
 
 
-def _print(replays: Sequence[Replayed], mixes: Sequence[Mixed], profile: str) -> None:
+def _print(replays: Sequence[Replayed], mixes: Sequence[Mixed], reuse: str) -> None:
     console = Console()
     for place in dict.fromkeys(one.place for one in replays):
         here = [one for one in replays if one.place == place]
         title = (
             f"{place.name}: {place.agents} agents, {here[0].calls:,} calls, "
-            f"{place.instances} x {profile}; makespan, sim_s"
+            f"{here[0].fleet}{reuse}; makespan, sim_s"
         )
         cells = {(one.policy, one.dispatcher): f"{one.makespan_sim_s:,.0f}" for one in here}
         console.print(_matrix(title, cells))
@@ -124,7 +124,7 @@ def _print(replays: Sequence[Replayed], mixes: Sequence[Mixed], profile: str) ->
         found = [one for one in mixes if one.mix == mix]
         title = (
             f"{mix}: {found[0].programs:,} programs at load {found[0].load:g}, "
-            f"{found[0].instances} x {profile}; ms per token, average / P99"
+            f"{found[0].fleet}{reuse}; ms per token, average / P99"
         )
         latencies = {
             (one.policy, one.dispatcher): f"{one.average_ms:,.0f} / {one.p99_ms:,.0f}"

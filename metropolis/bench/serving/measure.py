@@ -7,12 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from metropolis.dispatch.base import Fleet
 from metropolis.policy.named import DISPATCHERS, POLICIES, named
 from metropolis.runtime.replays.replay import Setting, replay
-from metropolis.sim.fleet import busy_rate_per_s
+from metropolis.sim.fleet import SimulatedFleet, busy_rate_per_s
 from metropolis.sim.options import PoolOptions
-from metropolis.sim.profiles import Profile
 from metropolis.sim.workload_simulation import Serving
 from metropolis.trace.generate import agentic, agentix
 from metropolis.trace.programs import Program
@@ -35,6 +33,7 @@ class Replayed:
     """A cell of a table of makespans; all simulated."""
 
     place: Place
+    fleet: str
     calls: int
     policy: str
     dispatcher: str
@@ -52,6 +51,7 @@ class Mixed:
     load: float
     programs: int
     instances: int
+    fleet: str
     policy: str
     dispatcher: str
     average_ms: float
@@ -74,16 +74,14 @@ MIXES: dict[str, Callable[[int, float, int], list[Program]]] = {
 class Bench:
     """Settings that all cells share."""
 
-    profile: str
-    engine: Profile
+    fleet: SimulatedFleet
     prefix_reuse: bool
     seed: int
 
     def replayed(self, trace: Trace, place: Place, policy: str, dispatcher: str) -> Replayed:
         """Replay a trace for one cell."""
         setting = replace(
-            Setting.of(trace.meta, self.profile),
-            instances=place.instances,
+            Setting.of(trace.meta, self.fleet.of_size(place.instances)),
             policy=policy,
             dispatcher=dispatcher,
             prefix_reuse=self.prefix_reuse,
@@ -92,6 +90,7 @@ class Bench:
         took_sim_s = result.completed_sim_s - result.sent_sim_s
         return Replayed(
             place,
+            result.fleet,
             result.calls,
             policy,
             dispatcher,
@@ -100,26 +99,20 @@ class Bench:
             result.preemptions,
         )
 
-    def arriving(self, mix: str, programs: int, load: float, fleet: Fleet) -> list[Program]:
+    def arriving(self, mix: str, programs: int, load: float) -> list[Program]:
         """Generate programs at `load` times the rate that fills all KV memory."""
-        per_s = load * busy_rate_per_s(MIXES[mix](500, 1.0, self.seed), fleet)
+        per_s = load * busy_rate_per_s(MIXES[mix](500, 1.0, self.seed), self.fleet.placed())
         return MIXES[mix](programs, per_s, self.seed)
 
     def mixed(
-        self,
-        mix: str,
-        load: float,
-        arriving: Sequence[Program],
-        fleet: Fleet,
-        policy: str,
-        dispatcher: str,
+        self, mix: str, load: float, arriving: Sequence[Program], policy: str, dispatcher: str
     ) -> Mixed:
         """Serve a mix for one cell."""
         served = Serving(
             arriving,
-            self.engine,
+            self.fleet.profiles,
             named(POLICIES, policy)(),
-            named(DISPATCHERS, dispatcher)(fleet),
+            named(DISPATCHERS, dispatcher)(self.fleet.placed()),
             PoolOptions(self.prefix_reuse),
         ).run()
         latencies_ms = np.array([1000 * one.latency_s_per_token for one in served.programs])
@@ -127,7 +120,8 @@ class Bench:
             mix,
             load,
             len(arriving),
-            len(fleet),
+            len(self.fleet),
+            f"{self.fleet}",
             policy,
             dispatcher,
             float(latencies_ms.mean()),

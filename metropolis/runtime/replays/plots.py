@@ -85,8 +85,7 @@ def gantt(trace: Trace, results: Sequence[ReplayResult]) -> Figure:
             for line in ends[(ends > begin) & (ends < end)]:
                 panel.axvline(line, color="black", linestyle="--", linewidth=0.5)
         panel.set(
-            title=f"{result.mode}, {result.instances} x {result.profile}, "
-            f"{trace.meta.name}, hours {result.hours}",
+            title=f"{result.mode}, {result.fleet}, {trace.meta.name}, hours {result.hours}",
             xlim=(begin, end),
             ylim=(trace.agents - 0.5, -0.5),
             ylabel="agent",

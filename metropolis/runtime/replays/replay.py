@@ -21,9 +21,8 @@ from metropolis.rules.metrics import Metric, metric_named
 from metropolis.runtime.replays.modes import MODES, Mode
 from metropolis.runtime.replays.policy_replay import PolicyReplay
 from metropolis.sim.engines import SimulatedCluster
-from metropolis.sim.fleet import fleet_of
+from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.options import PoolOptions
-from metropolis.sim.profiles import load_profile
 from metropolis.trace.mining import InteractionGraph, critical_path, interactions
 from metropolis.trace.schema import Trace, TraceMeta
 from metropolis.types import MetropolisError
@@ -34,7 +33,7 @@ Progress = Callable[[int], None]
 """Called with the number of agent-steps committed since the last call."""
 
 _AGENT_STEPS_PER_SLICE = 20_000
-_SETTING = ("hours", "agents", "instances", "policy", "dispatcher", "metric", "profile")
+_SETTING = ("hours", "agents", "fleet", "policy", "dispatcher", "metric")
 """The fields in which two comparable results agree."""
 _NATIVE = ("step", "fcfs")
 """The policies of the C++ replay."""
@@ -47,9 +46,7 @@ class Setting:
     metric: Metric
     perception_radius: float
     max_velocity: float
-    profile: _core.Profile
-    profile_name: str
-    instances: int = 1
+    fleet: SimulatedFleet
     policy: str = "step"
     dispatcher: str | None = None
     """None: each call goes at once to the least used instance."""
@@ -58,23 +55,17 @@ class Setting:
     joint_radius: float | None = None
     """None: the perception radius."""
 
-    @property
-    def fleet(self) -> Fleet:
-        """The instances, as a dispatcher sees them."""
-        return fleet_of(self.profile, self.instances)
-
     @classmethod
-    def of(cls, meta: TraceMeta, profile: str, *, metric: str | None = None) -> Setting:
-        """The setting of a trace on `profile`; `metric` overrides the trace's.
+    def of(cls, meta: TraceMeta, fleet: SimulatedFleet, *, metric: str | None = None) -> Setting:
+        """The setting of a trace on `fleet`; `metric` overrides the trace's.
 
-        Raises MetropolisError if the profile or the metric is unknown.
+        Raises MetropolisError if the metric is unknown.
         """
         return cls(
             metric=metric_named(metric or meta.metric, meta.map, meta.max_velocity, meta.graph),
             perception_radius=meta.perception_radius,
             max_velocity=meta.max_velocity,
-            profile=load_profile(profile),
-            profile_name=profile,
+            fleet=fleet,
             joint_radius=meta.joint_radius,
         )
 
@@ -88,6 +79,7 @@ class ReplayResult:
     metric: str
     policy: str
     dispatcher: str | None
+    fleet: str
     profile: str
     prefix_reuse: bool
     hours: str
@@ -126,8 +118,11 @@ def replay(
     """Replay `trace` in `mode` (a key of `MODES`); `graph`, from `mine`, saves mining it again."""
     check_name("mode", mode, MODES)
     chosen = MODES[mode]
-    is_native = setting.dispatcher is None and setting.policy in _NATIVE
-    served = None if is_native else plug_ins(setting.policy, setting.dispatcher, setting.fleet)
+    is_uniform = len(setting.fleet.kinds) == 1
+    is_native = is_uniform and setting.dispatcher is None and setting.policy in _NATIVE
+    served = None
+    if not is_native:
+        served = plug_ins(setting.policy, setting.dispatcher, setting.fleet.placed())
     _check_calls_fit(trace, setting)
     started_wall_s = time.perf_counter()
     if chosen.name == "critical_path":
@@ -146,10 +141,11 @@ def replay(
         metric=setting.metric.name,
         policy=setting.policy,
         dispatcher=setting.dispatcher,
-        profile=setting.profile_name,
+        fleet=f"{setting.fleet}",
+        profile=setting.fleet.profile_names,
         prefix_reuse=setting.prefix_reuse,
         hours=setting.hours,
-        instances=setting.instances,
+        instances=len(setting.fleet),
         agents=trace.agents,
         steps=trace.steps,
         calls=len(trace.calls),
@@ -177,20 +173,21 @@ def plug_ins(policy: str, dispatcher: str | None, fleet: Fleet) -> tuple[Policy,
 
 
 def _check_calls_fit(trace: Trace, setting: Setting) -> None:
-    """Raise MetropolisError if a call does not fit into an empty instance."""
+    """Raise MetropolisError if a call does not fit into one of the instances, when empty."""
     calls = trace.calls
     if not len(calls):
         return
     largest = int(np.argmax(calls.prompt_tokens.astype(np.int64) + calls.output_tokens))
     prompt, output = int(calls.prompt_tokens[largest]), int(calls.output_tokens[largest])
-    try:
-        _core.InstancePool(setting.profile).submit(0, _core.Request(prompt, output), 0.0)
-    except ValueError as error:
-        raise MetropolisError(
-            f"step {calls.step[largest]}, agent {trace.meta.agents[calls.agent[largest]]!r}: "
-            f"a call of {prompt} prompt and {output} output tokens does not fit an instance of "
-            f"{setting.profile_name}, which holds {setting.profile.kv_capacity_tokens} KV tokens"
-        ) from error
+    for kind in setting.fleet.kinds:
+        try:
+            _core.InstancePool(kind.profile).submit(0, _core.Request(prompt, output), 0.0)
+        except ValueError as error:
+            raise MetropolisError(
+                f"step {calls.step[largest]}, agent {trace.meta.agents[calls.agent[largest]]!r}: "
+                f"a call of {prompt} prompt and {output} output tokens does not fit an instance of "
+                f"{kind.name}, which holds {kind.profile.kv_capacity_tokens} KV tokens"
+            ) from error
 
 
 def _run(
@@ -225,7 +222,7 @@ def _served(
     served: tuple[Policy, Dispatcher],
     progress: Progress | None,
 ) -> dict[str, Any]:
-    engines = SimulatedCluster(setting.profile, *served, PoolOptions(setting.prefix_reuse))
+    engines = SimulatedCluster(setting.fleet.profiles, *served, PoolOptions(setting.prefix_reuse))
     running = PolicyReplay(trace, controller, engines, mode.outstanding_max, progress)
     running.run()
     return {
@@ -249,8 +246,9 @@ def _native(
     setting: Setting,
     progress: Progress | None,
 ) -> dict[str, Any]:
+    fleet = setting.fleet
     pool = _core.InstancePool(
-        setting.profile, instances=setting.instances, prefix_reuse=setting.prefix_reuse
+        fleet.profiles[0], instances=len(fleet), prefix_reuse=setting.prefix_reuse
     )
     calls = trace.calls
     running = _core.Replay(
@@ -275,7 +273,7 @@ def _native(
         if progress is not None:
             progress(running.committed_agent_steps - committed)
         committed = running.committed_agent_steps
-    busy_sim_s = sum(pool.busy_sim_s(instance) for instance in range(setting.instances))
+    busy_sim_s = sum(pool.busy_sim_s(instance) for instance in range(len(fleet)))
     return {
         "makespan_sim_s": running.makespan_sim_s,
         "utilisation": _utilisation(busy_sim_s, setting, running.makespan_sim_s),
@@ -289,18 +287,19 @@ def _native(
 
 
 def _utilisation(busy_sim_s: float, setting: Setting, makespan_sim_s: float) -> float:
-    return busy_sim_s / (setting.instances * makespan_sim_s) if makespan_sim_s else 0.0
+    return busy_sim_s / (len(setting.fleet) * makespan_sim_s) if makespan_sim_s else 0.0
 
 
 def isolated_sim_s(trace: Trace, setting: Setting) -> Float64:
-    """(calls,): time each call takes alone on an idle instance."""
+    """(calls,): time each call takes alone on an idle instance, the fastest one for it."""
     calls = trace.calls
+    profiles = [kind.profile for kind in setting.fleet.kinds]
+    lengths = zip(calls.prompt_tokens.tolist(), calls.output_tokens.tolist(), strict=True)
+    requests = [_core.Request(prompt, output) for prompt, output in lengths]
     return np.array(
         [
-            _core.InstancePool.isolated_sim_s(setting.profile, _core.Request(prompt, output))
-            for prompt, output in zip(
-                calls.prompt_tokens.tolist(), calls.output_tokens.tolist(), strict=True
-            )
+            min(_core.InstancePool.isolated_sim_s(profile, request) for profile in profiles)
+            for request in requests
         ],
         dtype=np.float64,
     )
@@ -314,16 +313,20 @@ def _critical_path(trace: Trace, setting: Setting, graph: InteractionGraph) -> d
 
 
 def _no_dependency(trace: Trace, setting: Setting) -> dict[str, Any]:
-    calls = trace.calls
+    calls, fleet = trace.calls, setting.fleet
+    if len(fleet.kinds) > 1:
+        raise MetropolisError(
+            f"no_dependency is a bound for equal instances, not for {fleet}; omit this mode"
+        )
     sent = np.zeros(len(calls))
     simulated = _core.simulate(
-        setting.profile,
+        fleet.profiles[0],
         sent,
         calls.prompt_tokens,
         calls.output_tokens,
         prefix_id=calls.prefix_id,
         prefix_tokens=calls.prefix_tokens,
-        instances=setting.instances,
+        instances=len(fleet),
         prefix_reuse=setting.prefix_reuse,
     )
     completed = simulated["last_token_sim_s"]
@@ -355,18 +358,7 @@ def _bound(
 def ratio(results: Sequence[ReplayResult], result: ReplayResult, reference: str) -> float | None:
     """Speedup over the `reference` mode under the same setting; None: that mode was not run."""
     for other in results:
-        same = all(
-            getattr(other, field) == getattr(result, field)
-            for field in (
-                "hours",
-                "agents",
-                "instances",
-                "policy",
-                "dispatcher",
-                "metric",
-                "profile",
-            )
-        )
+        same = all(getattr(other, field) == getattr(result, field) for field in _SETTING)
         if same and other.mode == reference and result.makespan_sim_s > 0:
             return other.makespan_sim_s / result.makespan_sim_s
     return None
