@@ -24,7 +24,7 @@ InstancePoolOptions options_of(std::int32_t instances, bool prefix_reuse,
   if (preemption != "recompute" && preemption != "swap") {
     throw py::value_error("preemption is '" + preemption + "', but must be recompute or swap");
   }
-  const auto kind = preemption == "swap" ? Preemption::kSwap : Preemption::kRecompute;
+  const auto kind = preemption == "swap" ? Preemption::SWAP : Preemption::RECOMPUTE;
   return {instances, prefix_reuse, kind, decision_iterations};
 }
 

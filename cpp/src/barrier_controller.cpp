@@ -1,7 +1,11 @@
 // Lockstep: all agents form one cluster, with a barrier after every step.
+#include <algorithm>
+#include <memory>
 #include <numeric>
+#include <span>
 #include <stdexcept>
-#include <string>
+#include <variant>
+#include <vector>
 
 #include "metropolis/commit_check.hpp"
 #include "metropolis/controllers.hpp"
@@ -17,11 +21,11 @@ class BarrierController final : public Controller {
       : metric_(metric),
         velocity_(max_velocity),
         positions_(positions.begin(), positions.end()),
-        everybody_(positions.size()),
+        agents_(positions.size()),
         step_(step),
         target_(target_step),
         check_moves_(check_moves) {
-    std::iota(everybody_.begin(), everybody_.end(), 0);
+    std::iota(agents_.begin(), agents_.end(), 0);
   }
 
   void start(Dispatches& out) override {
@@ -32,9 +36,9 @@ class BarrierController final : public Controller {
   void commit(std::span<const AgentId> agents, std::span<const Position> positions,
               Dispatches& out) override {
     const bool running = started_ && step_ < target_;
-    check_commit(agents, positions, everybody_.size(), [&](AgentId) { return running; });
-    if (!std::ranges::equal(agents, everybody_)) {
-      throw std::invalid_argument(not_a_cluster(everybody_, agents));
+    check_commit(agents, positions, agents_.size(), [&](AgentId) { return running; });
+    if (!std::ranges::equal(agents, agents_)) {
+      throw std::invalid_argument(not_a_cluster(agents_, agents));
     }
     std::visit(
         [&](const auto& metric) {
@@ -50,7 +54,7 @@ class BarrierController final : public Controller {
   }
 
   std::vector<AgentId> blocked_by() const override {
-    return std::vector<AgentId>(everybody_.size(), NOBODY);
+    return std::vector<AgentId>(agents_.size(), NOBODY);
   }
 
   Step clear_until(AgentId agent) override {
@@ -58,9 +62,9 @@ class BarrierController final : public Controller {
     return 0;
   }
 
-  Step floor() const override { return everybody_.empty() ? target_ : step_; }
+  Step floor() const override { return agents_.empty() ? target_ : step_; }
 
-  std::size_t agents() const override { return everybody_.size(); }
+  std::size_t agents() const override { return agents_.size(); }
 
   Step target() const override { return target_; }
 
@@ -70,16 +74,16 @@ class BarrierController final : public Controller {
 
  private:
   void dispatch(Dispatches& out) const {
-    if (step_ == target_ || everybody_.empty()) return;
+    if (step_ == target_ || agents_.empty()) return;
     const auto begin = static_cast<std::uint32_t>(out.agents.size());
-    out.agents.insert(out.agents.end(), everybody_.begin(), everybody_.end());
+    out.agents.insert(out.agents.end(), agents_.begin(), agents_.end());
     out.clusters.push_back({step_, begin, static_cast<std::uint32_t>(out.agents.size())});
   }
 
   Metric metric_;
   double velocity_;
   std::vector<Position> positions_;
-  std::vector<AgentId> everybody_;
+  std::vector<AgentId> agents_;
   Step step_, target_;
   bool check_moves_, started_ = false;
 };

@@ -16,7 +16,7 @@ using detail::Tournament;
 
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double NEVER = std::numeric_limits<double>::infinity();
 
 void check_options(const Profile& profile, const InstancePoolOptions& options) {
   if (options.decision_iterations < 1 ||
@@ -31,7 +31,7 @@ void check_options(const Profile& profile, const InstancePoolOptions& options) {
                                 " tokens; their product must be at most " +
                                 std::to_string(limits::BLOCK_PHASES_MAX));
   }
-  if (options.preemption == Preemption::kSwap &&
+  if (options.preemption == Preemption::SWAP &&
       !(profile.kv_bytes_per_token > 0 && profile.pcie_gb_per_s > 0 && profile.host_gb > 0)) {
     throw std::invalid_argument(
         "preemption by swap needs the profile fields kv_bytes_per_token, pcie_gb_per_s and "
@@ -79,7 +79,7 @@ struct InstancePool::Impl {
   Impl(const Profile& p, const InstancePoolOptions& options)
       : profile(p),
         decision_iterations(options.decision_iterations),
-        next_events(checked_instances(options), kNever),
+        next_events(checked_instances(options), NEVER),
         loads(checked_instances(options), 0) {
     const CostModel cost(profile);
     check_options(profile, options);
@@ -138,7 +138,7 @@ struct InstancePool::Impl {
 
   // Processes all events up to and including `until_sim_s`, in order of time.
   void pass(double until_sim_s) {
-    while (next_events.best_value() <= until_sim_s && next_events.best_value() < kNever) {
+    while (next_events.best_value() <= until_sim_s && next_events.best_value() < NEVER) {
       const std::size_t i = next_events.best();
       const std::size_t before = unreported.size();
       check_clock(next_events.best_value());
@@ -146,7 +146,7 @@ struct InstancePool::Impl {
       engines[i].step(unreported);
       settle(i, before);
     }
-    if (until_sim_s < kNever) now_sim_s = std::max(now_sim_s, until_sim_s);
+    if (until_sim_s < NEVER) now_sim_s = std::max(now_sim_s, until_sim_s);
   }
 
   // Call it after an event of engine i; `before` is the number of completions before the event.
@@ -173,7 +173,7 @@ struct InstancePool::Impl {
   Tournament<std::int64_t> loads;  // outstanding requests by instance
   std::deque<Completion> unreported;
   std::int64_t outstanding = 0;
-  double now_sim_s = -kNever;
+  double now_sim_s = -NEVER;
 };
 
 InstancePool::InstancePool(const Profile& profile, const InstancePoolOptions& options)

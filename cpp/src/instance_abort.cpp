@@ -9,13 +9,13 @@ bool Engine::abort(RequestId id, bool keep, double now_sim_s, std::deque<Complet
   if (const auto slot = waiting_.remove(id)) {
     if (keep) keep_swapped(slab_[*slot]);
     leave(*slot, now_sim_s, true, out);
-    if (state_ == State::kAtBoundary) reach_boundary();
+    if (state_ == State::AT_BOUNDARY) reach_boundary();
     if (!waiting_.empty() && front_may_join()) cut_leap(now_sim_s);
     return true;
   }
   if (!runs(id) || is_aborting(id)) return false;
   aborting_.push_back({id, keep});
-  if (state_ == State::kAtBoundary) {
+  if (state_ == State::AT_BOUNDARY) {
     leave_aborted(out);
     reach_boundary();
   } else if (chunks_.empty()) {
@@ -58,7 +58,7 @@ void Engine::leave_aborted(std::deque<Completion>& out) {
 
 // Completed iterations of the current leap.
 std::int64_t Engine::decoded_in_leap(double now_sim_s) const {
-  if (state_ != State::kIterating || !chunks_.empty()) return 0;
+  if (state_ != State::ITERATING || !chunks_.empty()) return 0;
   const std::int64_t begun = iterations_begun(now_sim_s);
   return to_sim_s(now_ + leap_.elapsed(begun)) > now_sim_s ? begun - 1 : begun;
 }
@@ -97,7 +97,7 @@ std::int64_t Engine::sequence_tokens(double now_sim_s) const {
 InstanceStatus Engine::status(double now_sim_s) const {
   const std::int64_t capacity = profile_.kv_capacity_tokens / profile_.block_tokens;
   std::int64_t used = capacity - available_blocks();
-  if (state_ == State::kIterating && chunks_.empty()) {
+  if (state_ == State::ITERATING && chunks_.empty()) {
     used += decode_blocks(iteration_ + 1, iterations_begun(now_sim_s) - 1);
   }
   return {.kv_used_blocks = used,

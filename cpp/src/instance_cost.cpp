@@ -7,15 +7,15 @@
 namespace metropolis::detail {
 namespace {
 
-constexpr double kLargest_ms = 8000;  // the range of 63 bits
+constexpr double LARGEST_MS = 8000;  // the range of 63 bits
 
 std::int64_t to_units(double value_ms, const char* field) {
-  if (!(value_ms >= 0 && value_ms < kLargest_ms)) {
+  if (!(value_ms >= 0 && value_ms < LARGEST_MS)) {
     throw std::invalid_argument("profile field " + std::string(field) + " is " +
                                 std::to_string(value_ms) +
                                 ", but must be at least 0 and below 8000 ms");
   }
-  return static_cast<std::int64_t>(value_ms * kUnitsPerSecond / 1000);
+  return static_cast<std::int64_t>(value_ms * UNITS_PER_SECOND / 1000);
 }
 
 void require_positive(std::int64_t value, const char* field) {

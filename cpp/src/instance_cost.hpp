@@ -14,10 +14,10 @@ namespace metropolis::detail {
 
 __extension__ typedef __int128 Units;  // NOLINT: 64 bits would end after eight seconds
 
-inline constexpr double kUnitsPerSecond = 1152921504606846976.0;  // 2^60
+inline constexpr double UNITS_PER_SECOND = 1152921504606846976.0;  // 2^60
 
 inline double to_seconds(Units units) {
-  return static_cast<double>(units) / kUnitsPerSecond;
+  return static_cast<double>(units) / UNITS_PER_SECOND;
 }
 
 inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) {

@@ -7,7 +7,7 @@
 namespace metropolis::detail {
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double NEVER = std::numeric_limits<double>::infinity();
 
 }  // namespace
 
@@ -17,12 +17,12 @@ Engine::Engine(const Profile& profile, const CostModel& cost, const InstancePool
       cost_(cost),
       prefix_reuse_(options.prefix_reuse),
       decision_iterations_(options.decision_iterations),
-      host_blocks_(options.preemption == Preemption::kSwap
+      host_blocks_(options.preemption == Preemption::SWAP
                        ? static_cast<std::int64_t>(profile.host_gb * 1e9 / block_bytes(profile))
                        : 0),
       index_(index),
       free_blocks_(profile.kv_capacity_tokens / profile.block_tokens),
-      next_event_sim_s_(kNever),
+      next_event_sim_s_(NEVER),
       phases_(static_cast<std::size_t>(profile.block_tokens)) {}
 
 void Engine::enqueue(RequestId id, const Request& request, double now_sim_s) {
@@ -35,12 +35,12 @@ void Engine::enqueue(RequestId id, const Request& request, double now_sim_s) {
   }
   const bool known = prefix_reuse_ && !request.prefix.empty();
   slab_[slot] = {.rank = {request.priority, now_sim_s, id},
-                 .first_token_sim_s = kNever,
+                 .first_token_sim_s = NEVER,
                  .known = known ? std::make_unique<KnownPrefix>(request.prefix) : nullptr,
                  .prompt_tokens = request.prompt_tokens,
                  .output_tokens = request.output_tokens,
                  .generated_tokens = 0,
-                 .last_shared = PrefixCache::kNone,
+                 .last_shared = PrefixCache::NONE,
                  .computed_tokens = 0,
                  .swapped = {},
                  .own_blocks = 0,
@@ -48,7 +48,7 @@ void Engine::enqueue(RequestId id, const Request& request, double now_sim_s) {
                  .phase = 0};
   take_up_kept(slab_[slot]);
   waiting_.push(slab_[slot].rank, slot);
-  if (state_ == State::kIdle) {
+  if (state_ == State::IDLE) {
     origin_sim_s_ = now_sim_s;
     now_ = 0;
     reach_boundary();
@@ -58,7 +58,7 @@ void Engine::enqueue(RequestId id, const Request& request, double now_sim_s) {
 }
 
 void Engine::step(std::deque<Completion>& out) {
-  if (state_ == State::kAtBoundary) {
+  if (state_ == State::AT_BOUNDARY) {
     begin();
   } else {
     end(out);
@@ -67,14 +67,14 @@ void Engine::step(std::deque<Completion>& out) {
 
 double Engine::busy_sim_s(double now_sim_s) const {
   const double done = to_seconds(busy_);
-  return state_ == State::kIterating ? done + std::max(0.0, now_sim_s - to_sim_s(now_)) : done;
+  return state_ == State::ITERATING ? done + std::max(0.0, now_sim_s - to_sim_s(now_)) : done;
 }
 
 // A boundary is due just after its instant, so that it sees the requests submitted at it.
 void Engine::reach_boundary() {
   const bool idle = decodings_.empty() && !has_partial_ && waiting_.empty();
-  state_ = idle ? State::kIdle : State::kAtBoundary;
-  next_event_sim_s_ = idle ? kNever : std::nextafter(to_sim_s(now_), kNever);
+  state_ = idle ? State::IDLE : State::AT_BOUNDARY;
+  next_event_sim_s_ = idle ? NEVER : std::nextafter(to_sim_s(now_), NEVER);
 }
 
 void Engine::begin() {
@@ -108,7 +108,7 @@ void Engine::begin() {
   }
   leap_.once = cost_.swap(swapped_blocks_ - charged_blocks_);
   charged_blocks_ = swapped_blocks_;
-  state_ = State::kIterating;
+  state_ = State::ITERATING;
   next_event_sim_s_ = to_sim_s(now_ + leap_.elapsed(leap_iterations_));
 }
 
@@ -128,7 +128,7 @@ void Engine::begin_leap(std::int64_t longest) {
 // Whether the first waiting request ends the current leap. Room only shrinks within a leap, so it
 // joins at the next boundary or not at all.
 bool Engine::front_may_join() const {
-  return state_ == State::kIterating && chunks_.empty() && !has_partial_ &&
+  return state_ == State::ITERATING && chunks_.empty() && !has_partial_ &&
          decoding() < std::min(profile_.max_sequences, profile_.chunk_tokens) &&
          fits(slab_[waiting_.front()]);
 }
@@ -143,7 +143,7 @@ void Engine::cut_leap(double now_sim_s) {
 // Iterations of the leap that began before `now_sim_s`; at least one.
 std::int64_t Engine::iterations_begun(double now_sim_s) const {
   const double wait = std::max(
-      0.0, (now_sim_s - to_sim_s(now_)) * kUnitsPerSecond - static_cast<double>(leap_.once));
+      0.0, (now_sim_s - to_sim_s(now_)) * UNITS_PER_SECOND - static_cast<double>(leap_.once));
   const double half_growth = static_cast<double>(leap_.growth) / 2;
   const double linear = static_cast<double>(leap_.first) - half_growth;
   const double root = std::sqrt(linear * linear + 4 * half_growth * wait);
@@ -179,7 +179,7 @@ void Engine::end(std::deque<Completion>& out) {
       partial_ = chunk.slot;
       continue;
     }
-    if (sequence.first_token_sim_s == kNever) sequence.first_token_sim_s = to_sim_s(now_);
+    if (sequence.first_token_sim_s == NEVER) sequence.first_token_sim_s = to_sim_s(now_);
     share_blocks(sequence);
     ++sequence.generated_tokens;
     if (sequence.generated_tokens == sequence.output_tokens) {

@@ -104,7 +104,7 @@ class Engine {
     bool keep;
     friend bool operator<(const Aborting& a, const Aborting& b) { return a.id < b.id; }
   };
-  enum class State { kIdle, kAtBoundary, kIterating };
+  enum class State { IDLE, AT_BOUNDARY, ITERATING };
 
   void begin();
   void end(std::deque<Completion>& out);
@@ -173,7 +173,7 @@ class Engine {
   std::int64_t reserved_blocks_ = 0;  // for decoding until the next decision (rule 5)
   std::int64_t host_used_blocks_ = 0;
 
-  State state_ = State::kIdle;
+  State state_ = State::IDLE;
   double next_event_sim_s_;
   double origin_sim_s_ = 0;  // start of the current busy period
   Units now_ = 0;            // the last boundary, relative to the origin

@@ -103,7 +103,7 @@ bool Engine::fits(const Sequence& sequence) const {
   PrefixBlocks blocks = blocks_within(sequence, sequence.prefill_tokens() - 1);
   while (needed > available && blocks.left() > 0) {
     const PrefixCache::Block block = prefixes_.find(blocks.next());
-    if (block == PrefixCache::kNone) break;
+    if (block == PrefixCache::NONE) break;
     --needed;
     if (prefixes_.idle(block)) --available;
   }
@@ -115,7 +115,7 @@ void Engine::admit(Sequence& sequence) {
   PrefixBlocks blocks = blocks_within(sequence, sequence.prefill_tokens() - 1);
   while (blocks.left() > 0) {
     const PrefixCache::Block block = prefixes_.find(blocks.next());
-    if (block == PrefixCache::kNone) break;
+    if (block == PrefixCache::NONE) break;
     prefixes_.acquire(block);
     sequence.last_shared = block;
     ++sequence.shared_blocks;
@@ -172,7 +172,7 @@ void Engine::share_blocks(Sequence& sequence) {
   while (blocks.left() > 0) {
     const std::uint64_t hash = blocks.next();
     PrefixCache::Block block = prefixes_.find(hash);
-    if (block == PrefixCache::kNone) {
+    if (block == PrefixCache::NONE) {
       block = prefixes_.insert(hash, sequence.last_shared);
     } else {
       prefixes_.acquire(block);
@@ -190,7 +190,7 @@ void Engine::release_blocks(Sequence& sequence) {
   prefixes_.release(sequence.last_shared);
   sequence.own_blocks = 0;
   sequence.shared_blocks = 0;
-  sequence.last_shared = PrefixCache::kNone;
+  sequence.last_shared = PrefixCache::NONE;
   sequence.computed_tokens = 0;
 }
 

@@ -69,11 +69,11 @@ class PrefixBlocks {
 class PrefixCache {
  public:
   using Block = std::uint32_t;
-  static constexpr Block kNone = 0;  // before the first block; also the head of the idle list
+  static constexpr Block NONE = 0;  // before the first block; also the head of the idle list
 
   Block find(std::uint64_t hash) const {
     const auto found = by_hash_.find(hash);
-    return found == by_hash_.end() ? kNone : found->second;
+    return found == by_hash_.end() ? NONE : found->second;
   }
 
   // Adds a block, held by one sequence.
@@ -85,8 +85,7 @@ class PrefixCache {
       block = unused_.back();
       unused_.pop_back();
     }
-    nodes_[block] = {
-        .hash = hash, .parent = parent, .references = 1, .older = kNone, .newer = kNone};
+    nodes_[block] = {.hash = hash, .parent = parent, .references = 1, .older = NONE, .newer = NONE};
     by_hash_.emplace(hash, block);
     return block;
   }
@@ -99,7 +98,7 @@ class PrefixCache {
 
   // Releases a block and all its ancestors.
   void release(Block block) {
-    for (; block != kNone; block = nodes_[block].parent) {
+    for (; block != NONE; block = nodes_[block].parent) {
       if (--nodes_[block].references == 0) link_as_newest(block);
     }
   }
@@ -108,7 +107,7 @@ class PrefixCache {
 
   // Drops the block that has been idle for the longest time.
   void evict() {
-    const Block oldest = nodes_[kNone].newer;
+    const Block oldest = nodes_[NONE].newer;
     unlink(oldest);
     by_hash_.erase(nodes_[oldest].hash);
     unused_.push_back(oldest);
@@ -119,14 +118,14 @@ class PrefixCache {
     std::uint64_t hash;
     Block parent;
     std::uint32_t references;
-    Block older, newer;  // neighbours in the idle list, a ring through nodes_[kNone]
+    Block older, newer;  // neighbours in the idle list, a ring through nodes_[NONE]
   };
 
   void link_as_newest(Block block) {
-    const Block before = nodes_[kNone].older;
+    const Block before = nodes_[NONE].older;
     nodes_[block].older = before;
-    nodes_[block].newer = kNone;
-    nodes_[before].newer = nodes_[kNone].older = block;
+    nodes_[block].newer = NONE;
+    nodes_[before].newer = nodes_[NONE].older = block;
     ++idle_blocks_;
   }
 

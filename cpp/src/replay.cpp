@@ -174,8 +174,8 @@ void Replay::commit(std::size_t slot) {
   // Free the slot before the controller's commands are dispatched, which may reuse it.
   const Step step = clusters_[slot].step;
   const std::vector<AgentId>& agents = clusters_[slot].agents;
-  const Step next =
-      std::min<Step>(step + 1, trace_.steps - 1);  // positions after the last step are not recorded
+  // Positions after the last step are not recorded.
+  const Step next = std::min<Step>(step + 1, trace_.steps - 1);
   moved_.clear();
   for (const AgentId agent : agents) {
     const std::size_t at = 2 * row(next, agent);

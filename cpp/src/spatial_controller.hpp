@@ -26,69 +26,44 @@
 // 10. *Lookahead*: an agent that runs alone, whose slack towards all others exceeds 2v times a
 //     number of steps, is clear for that many more steps.
 // 11. A jump invalidates the slack of all agents: it is reset, and all of them are settled again.
+//     Until every agent has passed the highest step at the jump, agents may stand closer than the
+//     rule allows: there is no lookahead, and validate() does not compare positions.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <numeric>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
 #include <stdexcept>
-#include <string>
-#include <type_traits>
 #include <utility>
+#include <vector>
 
-#include "metropolis/cell_grid.hpp"
 #include "metropolis/commit_check.hpp"
+#include "metropolis/controller.hpp"
 #include "metropolis/controllers.hpp"
-#include "metropolis/node_index.hpp"
+#include "metropolis/rule.hpp"
+#include "metropolis/types.hpp"
+#include "spatial_agents.hpp"
 
 namespace metropolis {
 
 // Steps of a moving agent that one search serves. A larger value searches less often, but further.
-constexpr double STEPS_PER_SEARCH = 4;
+inline constexpr double STEPS_PER_SEARCH = 4;
 
 // Maximum lookahead beyond the current step. A larger value makes the search read more.
-constexpr double LOOKAHEAD_STEPS = 7;
-
-// Distances on the torus are rounded; agents within this distance of a bound are checked exactly.
-constexpr double TOLERANCE = 1e-5;
+inline constexpr double LOOKAHEAD_STEPS = 7;
 
 template <class M>
-class SpatialController final : public Controller {
+class SpatialController final : public SpatialAgents<M> {
  public:
   SpatialController(const Rule& rule, const M& metric, double max_velocity,
                     std::span<const Position> positions, std::span<const Step> steps,
                     Step target_step, bool check_moves)
-      : rule_(rule),
-        metric_(metric),
-        velocity_(max_velocity),
+      : Base(rule, metric, max_velocity, positions, steps, target_step),
         slack_max_(max_velocity > 0 ? 2 * STEPS_PER_SEARCH * max_velocity : 1),
-        slack_min_(1e-3 * max_velocity + 1e-6),
-        target_(target_step),
-        floor_(steps.empty() ? 0 : std::ranges::min(steps)),
-        check_moves_(check_moves),
-        grid_(index_for(positions)),
-        agents_(positions.size()),
-        links_(positions.size()),
-        internal_(positions.size()),
-        population_(steps.empty() ? 1 : index(std::ranges::max(steps) - floor_) + 1) {
-    std::vector<std::uint32_t> cells(positions.size());
-    for (std::size_t i = 0; i < cells.size(); ++i) cells[i] = grid_.cell(positions[i]);
-    std::vector<AgentId> order(positions.size());
-    std::iota(order.begin(), order.end(), 0);
-    // Neighbours in the world are neighbours in memory.
-    std::ranges::stable_sort(order, {}, [&](AgentId agent) { return cells[index(agent)]; });
-    for (std::uint32_t id = 0; id < agents_.size(); ++id) {
-      const std::size_t agent = index(order[id]);
-      links_[id].external = order[id];
-      internal_[agent] = id;
-      agents_[id].position = positions[agent];
-      agents_[id].step = steps.empty() ? 0 : steps[agent];
-      agents_[id].state = agents_[id].step == target_ ? FINISHED : UNSETTLED;
-      ++population_[index(agents_[id].step - floor_)];
-      grid_.insert(agents_, id, cells[agent]);
-    }
-  }
+        check_moves_(check_moves) {}
 
   void start(Dispatches& out) override {
     check_first_start(started_);
@@ -103,8 +78,9 @@ class SpatialController final : public Controller {
               Dispatches& out) override {
     const std::size_t first = out.clusters.size();
     const bool jumped = check(agents, positions);
-    for (std::size_t i = 0; i < agents.size(); ++i)
+    for (std::size_t i = 0; i < agents.size(); ++i) {
       advance(internal_[index(agents[i])], positions[i]);
+    }
     if (jumped) {
       forget();
       for (const std::uint32_t id : internal_) {
@@ -120,53 +96,40 @@ class SpatialController final : public Controller {
     sort_clusters(out, first);
   }
 
-  std::vector<AgentId> blocked_by() const override;
-
-  Step clear_until(AgentId agent) override;
-
-  Step floor() const override { return agents_.empty() ? target_ : floor_; }
-  std::size_t agents() const override { return agents_.size(); }
-  Step target() const override { return target_; }
-
-  void validate() const override;
+  Step clear_until(AgentId external) override {
+    check_agent(external, agents_.size());
+    const std::uint32_t id = internal_[index(external)];
+    const Agent& agent = agents_[id];
+    if (agent.state != RUNNING || links_[id].next != id || after_jump()) return 0;
+    const double step = 2 * velocity_;  // largest loss of slack per step
+    double least = std::max(step, 1.0) * LOOKAHEAD_STEPS + 2 * slack_min_;
+    const auto matters = [&](Step other, double distance) {
+      return slack_towards(agent.step - other, distance) < least + TOLERANCE;
+    };
+    const auto visit = [&](std::uint32_t other) {
+      if (other == id) return;
+      const Agent& b = agents_[other];
+      const double distance = metric_.distance(agent.position, b.position);
+      least = std::min(least, slack_towards(agent.step - b.step, distance));
+    };
+    const double radius = reach(agent, least);
+    if (radius >= 0) grid_.search(agents_, agent.position, radius, matters, visit);
+    double more = 0;
+    if (least > slack_min_) {
+      more = step > 0 ? std::floor((least - slack_min_) / step) : LOOKAHEAD_STEPS;
+    }
+    return std::min(target_, agent.step + 1 + static_cast<Step>(std::min(more, LOOKAHEAD_STEPS)));
+  }
 
  private:
-  enum State : std::uint32_t { RUNNING, UNSETTLED, BLOCKED, CLEAR, GATHERED, FINISHED };
-  static constexpr std::uint32_t NONE = (1u << 29) - 1;
-
-  struct Agent {
-    Position position;
-    Step step = 0;
-    std::uint32_t next = NONE;  // in its cell
-    std::uint32_t critical : 29 = NONE;
-    std::uint32_t state : 3 = UNSETTLED;
-    float slack = 0;
-  };
-  struct Links {
-    std::uint32_t first_waiter = NONE;
-    // Blocked: the next waiter; running: the next of its cluster; clear: a member that was not.
-    std::uint32_t next = NONE;
-    AgentId external = 0;
-  };
-
-  using Index = std::conditional_t<M::PLANAR, CellGrid<Agent>, NodeIndex<Agent>>;
-
-  static std::size_t index(AgentId agent) { return static_cast<std::size_t>(agent); }
-  Index index_for(std::span<const Position> positions) const {
-    if (positions.size() >= NONE) throw std::invalid_argument("there are too many agents");
-    if constexpr (M::PLANAR) {
-      Position low{}, high{};
-      if (!positions.empty()) low = high = positions[0];
-      for (const Position& p : positions) {
-        low = {std::min(low.x, p.x), std::min(low.y, p.y)};
-        high = {std::max(high.x, p.x), std::max(high.y, p.y)};
-      }
-      const double side_min = std::max({rule_.block_radius, velocity_, 1e-6});
-      return {low, high, side_min, positions.size()};
-    } else {
-      return Index(metric_.graph());
-    }
-  }
+  using Base = SpatialAgents<M>;
+  using Base::advance, Base::after_jump, Base::blocks, Base::cluster_of, Base::coupled, Base::index;
+  using Base::agents_, Base::floor_, Base::grid_, Base::internal_, Base::jump_step_, Base::links_;
+  using Base::metric_, Base::rule_, Base::slack_min_, Base::target_, Base::velocity_;
+  using Base::reach, Base::slack_towards;
+  using Base::RUNNING, Base::UNSETTLED, Base::BLOCKED, Base::CLEAR, Base::GATHERED, Base::NONE;
+  using typename Base::Agent;
+  using typename Base::Links;
 
   // Checks the commit before any change. True if an agent jumped.
   bool check(std::span<const AgentId> agents, std::span<const Position> positions) const {
@@ -185,35 +148,6 @@ class SpatialController final : public Controller {
                            check_moves_);
     }
     return jumped;
-  }
-
-  std::vector<AgentId> cluster_of(AgentId agent) const;
-
-  void advance(std::uint32_t id, Position position) {
-    Agent& agent = agents_[id];
-    ++agent.step;
-    agent.state = agent.step == target_ ? FINISHED : UNSETTLED;
-    if (position != agent.position) {
-      agent.slack -= static_cast<float>(metric_.distance(agent.position, position));
-      const std::uint32_t from = grid_.cell(agent.position);
-      const std::uint32_t to = grid_.cell(position);
-      agent.position = position;
-      if (from != to) {
-        grid_.remove(agents_, id, from);
-        grid_.insert(agents_, id, to);
-      }
-    }
-    agent.slack -= static_cast<float>(velocity_);
-    const auto offset = static_cast<std::size_t>(agent.step - floor_);
-    if (offset == population_.size()) population_.push_back(0);
-    --population_[offset - 1];
-    ++population_[offset];
-    if (population_.front() == 0) {
-      const auto populated =
-          std::ranges::find_if(population_, [](auto count) { return count > 0; });
-      floor_ += static_cast<Step>(populated - population_.begin());
-      population_.erase(population_.begin(), populated);
-    }
   }
 
   // Dispatches an unsettled agent with its cluster if it can run; else makes it wait.
@@ -242,31 +176,6 @@ class SpatialController final : public Controller {
       }
       waiter = following;
     }
-  }
-
-  bool blocks(const Agent& witness, const Agent& agent) const {
-    const Step k = agent.step - witness.step;
-    if (k > 0) return within(agent, witness, rule_.block_radius, k * velocity_);
-    return k == 0 && witness.state == RUNNING && coupled(agent, witness);
-  }
-
-  bool coupled(const Agent& a, const Agent& b) const {
-    return within(a, b, rule_.couple_radius, 0);
-  }
-
-  bool within(const Agent& p, const Agent& q, double radius, double reach) const {
-    return metric_.within(p.position, q.position, radius, reach);
-  }
-
-  // The slack towards an agent that is k steps behind at `distance`.
-  double slack_towards(Step k, double distance) const {
-    const double beyond = distance - rule_.block_radius;
-    return (k >= 0 ? beyond : std::max(0.0, beyond)) - k * velocity_;
-  }
-
-  // The largest distance of an agent towards which the slack is at most `slack`.
-  double reach(const Agent& agent, double slack) const {
-    return rule_.block_radius + (agent.step - floor_) * velocity_ + slack + TOLERANCE;
   }
 
   void wait_for(std::uint32_t id, std::uint32_t witness) {
@@ -374,6 +283,7 @@ class SpatialController final : public Controller {
         {agents_[members[0]].step, begin, static_cast<std::uint32_t>(out.agents.size())});
   }
 
+  // After a jump: resets the slack of all agents, and notes the steps that the jump may affect.
   void forget() {
     for (Links& links : links_) links.first_waiter = NONE;
     for (Agent& agent : agents_) {
@@ -381,20 +291,12 @@ class SpatialController final : public Controller {
       agent.critical = NONE;
       if (agent.state == BLOCKED || agent.state == CLEAR) agent.state = UNSETTLED;
     }
-    jumped_ = true;
+    for (const Agent& agent : agents_) jump_step_ = std::max(jump_step_, agent.step);
   }
 
-  Rule rule_;
-  M metric_;
-  double velocity_, slack_max_, slack_min_;
-  Step target_, floor_ = 0;
-  bool check_moves_, started_ = false, jumped_ = false;
-  Index grid_;
-  std::vector<Agent> agents_;  // by internal id, in Morton order of their start
-  std::vector<Links> links_;
-  std::vector<std::uint32_t> internal_;
-  std::vector<std::uint32_t> population_;  // number of agents at step floor_ + i
-  std::vector<std::uint32_t> gathered_;    // members of the cluster being collected
+  double slack_max_;
+  bool check_moves_, started_ = false;
+  std::vector<std::uint32_t> gathered_;  // members of the cluster being collected
 };
 
 }  // namespace metropolis

@@ -146,3 +146,27 @@ TEST_CASE("dependencies hold before and after the step at which they are listed"
   controller->commit(first, here, out);
   CHECK(out.clusters.size() == 2);
 }
+
+TEST_CASE("lookahead resumes once all agents have passed the steps of a jump") {
+  const std::vector<Position> positions{{0, 0}, {1000, 0}};
+  const auto controller = make_controller({5, 5}, Chebyshev{}, 1, positions, {}, 20, false);
+  const auto walk = [&](AgentId agent, Position to) {
+    Dispatches out;
+    controller->commit({&agent, 1}, {&to, 1}, out);
+    controller->validate();
+  };
+  Dispatches out;
+  controller->start(out);
+  CHECK(controller->clear_until(0) > 1);
+  walk(0, {0, 1});
+  walk(0, {500, 0});  // a jump that ends before step 2
+  CHECK(controller->clear_until(0) == 0);
+  walk(1, {1000, 0});
+  walk(1, {1000, 0});
+  walk(1, {1000, 0});
+  CHECK(controller->clear_until(1) == 0);  // agent 0 is at step 2
+  walk(0, {500, 0});
+  CHECK(controller->floor() == 3);
+  CHECK(controller->clear_until(0) > 4);
+  CHECK(controller->clear_until(1) > 4);
+}

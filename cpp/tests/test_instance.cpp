@@ -12,7 +12,7 @@ using namespace metropolis;
 
 namespace {
 
-constexpr double kForever = std::numeric_limits<double>::infinity();
+constexpr double FOREVER = std::numeric_limits<double>::infinity();
 
 // One millisecond per new token: time counts computed tokens.
 Profile token_counter(std::int64_t kv_capacity_tokens) {
@@ -32,7 +32,7 @@ Request request(std::int32_t prompt, std::int32_t output) {
 
 std::vector<Completion> finish(InstancePool& pool) {
   std::vector<Completion> out;
-  pool.advance(kForever, out);
+  pool.advance(FOREVER, out);
   return out;
 }
 
@@ -54,7 +54,7 @@ TEST_CASE("a lone request takes its prefill and one iteration per further token"
         doctest::Approx(0.082).epsilon(1e-12));
   CHECK(pool.busy_sim_s(0) == doctest::Approx(0.082).epsilon(1e-12));
   CHECK(pool.outstanding() == 0);
-  CHECK(pool.next_event_sim_s() == kForever);
+  CHECK(pool.next_event_sim_s() == FOREVER);
 }
 
 TEST_CASE("a request that arrives in a leap joins at the next boundary") {
@@ -177,9 +177,9 @@ TEST_CASE("a swapped sequence resumes decoding, and copying takes time") {
   profile.kv_bytes_per_token = 250000;
   profile.pcie_gb_per_s = 1;
   profile.host_gb = 1;
-  CHECK_THROWS_AS(InstancePool(token_counter(16), {.preemption = Preemption::kSwap}),
+  CHECK_THROWS_AS(InstancePool(token_counter(16), {.preemption = Preemption::SWAP}),
                   std::invalid_argument);
-  InstancePool pool(profile, {.preemption = Preemption::kSwap});
+  InstancePool pool(profile, {.preemption = Preemption::SWAP});
   pool.submit(0, request(8, 9), 0);
   pool.submit(1, request(8, 2), 0);
   const auto out = finish(pool);
@@ -225,7 +225,7 @@ TEST_CASE("random workloads give the same completions, whole or in slices") {
     profile.kv_bytes_per_token = 1000;
     profile.pcie_gb_per_s = 0.01;
     profile.host_gb = 1e-4;
-    const auto preemption = seed % 3 == 0 ? Preemption::kSwap : Preemption::kRecompute;
+    const auto preemption = seed % 3 == 0 ? Preemption::SWAP : Preemption::RECOMPUTE;
     const InstancePoolOptions options{draw(1, 3), seed % 2 == 0, preemption, seed % 5 == 0 ? 2 : 1};
     InstancePool whole(profile, options), sliced(profile, options);
     std::vector<Completion> of_whole, of_sliced;
@@ -243,7 +243,7 @@ TEST_CASE("random workloads give the same completions, whole or in slices") {
       sliced.submit(id, r, now_sim_s);
       if (draw(0, 1) == 0) sliced.advance(now_sim_s + 0.001 * draw(-100, 0), of_sliced);
     }
-    whole.advance(kForever, of_whole);
+    whole.advance(FOREVER, of_whole);
     while (sliced.outstanding() > 0) sliced.advance(sliced.next_event_sim_s(), of_sliced);
     REQUIRE(of_whole.size() == 60);
     REQUIRE(of_sliced.size() == 60);

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metropolis.controller.base import NOBODY
+from metropolis.controller.base import NOBODY, InvariantError
 from metropolis.controller.native import NativeController, mined_controller
 from metropolis.controller.reference import ReferenceController
 from metropolis.rules.metrics import CHEBYSHEV, PLANE_METRICS, Geodesic, Metric
@@ -126,6 +126,22 @@ def test_jumps_when_moves_are_not_checked(seed: int) -> None:
 
     rule = random.choice([*rules(3, 1), lockstep()])
     drive(rule, CHEBYSHEV, 1, starts, 12, random, walk, check_moves=False)
+
+
+def test_positions_are_compared_again_once_all_agents_have_passed_a_jump() -> None:
+    starts = [(0.0, 0.0), (100.0, 0.0)]
+    reference = ReferenceController(conservative(3, 1), CHEBYSHEV, 1, starts, 9, check_moves=False)
+    reference.start()
+    reference.handle([Commit((0,), ((50.0, 0.0),)), Commit((1,), ((52.0, 0.0),))])
+    reference.validate()  # at step 1, to which agent 0 has jumped
+    reference._running.update({0: (0,), 1: (1,)})  # although they are coupled
+    reference.validate()
+    reference._running.update({0: (0, 1), 1: (0, 1)})
+    reference.handle([Commit((0, 1), ((50.0, 0.0), (52.0, 0.0)))])
+    reference.validate()
+    reference._running.update({0: (0,), 1: (1,)})
+    with pytest.raises(InvariantError, match="coupled but run apart"):
+        reference.validate()
 
 
 @settings(max_examples=15, deadline=None)

@@ -15,10 +15,10 @@
 
 namespace metropolis {
 
-constexpr double RADIUS_MAX = 1e15;  // of finite radii
-constexpr double VELOCITY_MAX = 1e9;
-constexpr Step STEP_MAX = 2'000'000'000;  // leaves room in a Step for a few more steps
-constexpr Step SKEW_MAX = 10'000'000;     // agents are counted per step ahead of the floor
+inline constexpr double RADIUS_MAX = 1e15;  // of finite radii
+inline constexpr double VELOCITY_MAX = 1e9;
+inline constexpr Step STEP_MAX = 2'000'000'000;  // leaves room in a Step for a few more steps
+inline constexpr Step SKEW_MAX = 10'000'000;     // agents are counted per step ahead of the floor
 
 std::string number(double value);                    // "4.5"
 std::string named(std::span<const AgentId> agents);  // "1, 2, 5"

@@ -86,12 +86,12 @@ struct InstanceStatus {
 
 // Treatment of a preempted sequence's KV blocks: dropped and recomputed, or copied to host memory
 // and back if they fit there.
-enum class Preemption { kRecompute, kSwap };
+enum class Preemption { RECOMPUTE, SWAP };
 
 struct InstancePoolOptions {
   std::int32_t instances = 1;
   bool prefix_reuse = false;
-  Preemption preemption = Preemption::kRecompute;
+  Preemption preemption = Preemption::RECOMPUTE;
   // Multi-step scheduling: iterations between decisions to admit, preempt or finish requests.
   std::int32_t decision_iterations = 1;
 };
