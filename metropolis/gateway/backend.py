@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NoReturn, TypeVar
 
-import msgspec
-
 from metropolis.dispatch.base import Dispatcher
 from metropolis.gateway.admission import Admission, QueueFullError
-from metropolis.gateway.engine_client import EngineClient, EngineLostError, Reply
-from metropolis.gateway.exchange import Exchange
+from metropolis.gateway.engine_client import EngineClient
+from metropolis.gateway.errors import EngineLostError
+from metropolis.gateway.exchange_driver import Answer
 from metropolis.gateway.keys import engine_key
 from metropolis.gateway.proxy import Gateway
+from metropolis.gateway.request_parsing import from_fields
 from metropolis.llm.backends import wire
 from metropolis.llm.backends.compatible import Compatible, path_of
 from metropolis.llm.backends.http import decode, events_in, refusal, said
 from metropolis.llm.backends.meter import Meter
 from metropolis.llm.base import Completion, RateLimitedError, Request, UnreachableError
-from metropolis.llm.placement import headers_of
+from metropolis.llm.placement import placement_of
 from metropolis.policy.base import Policy, QueuedRequest
 from metropolis.types import MetropolisError
 
@@ -82,7 +82,7 @@ class LocalGateway:
 
     async def check(self) -> None:
         """Request an engine's models."""
-        front = await self._front(self._headers)
+        front = await self._front()
         try:
             models = await wire.models_of(front, "models")
         except EngineLostError:
@@ -91,12 +91,12 @@ class LocalGateway:
 
     async def complete(self, request: Request) -> Completion:
         """Return the whole answer."""
-        front = await self._front(self._headers | headers_of(request))
+        front = await self._front()
         return await wire.ask(front, path_of(request), self._body_of(request), request)
 
     async def stream(self, request: Request) -> AsyncGenerator[str | Completion, None]:
         """Yield the answer's pieces, then the whole answer."""
-        front = await self._front(self._headers | headers_of(request))
+        front = await self._front()
         async for item in wire.stream(front, path_of(request), self._body_of(request), request):
             yield item
 
@@ -104,11 +104,11 @@ class LocalGateway:
         """Close all connections."""
         await self.gateway.close()
 
-    async def _front(self, headers: dict[str, str]) -> _Front:
+    async def _front(self) -> _Front:
         if self._started is None:
             self._started = asyncio.ensure_future(self.gateway.start())
         await asyncio.shield(self._started)
-        return _Front(self.gateway, headers, self._meter)
+        return _Front(self.gateway, self._headers, self._meter)
 
     def _away(self) -> UnreachableError:
         sentences = [engine.sentence for engine in self._engines]
@@ -186,48 +186,51 @@ class _Admission(Admission):
 
 
 class _Front:
-    """The gateway as a server for `wire`."""
+    """The gateway as a server for `wire`: requests are passed as fields, without HTTP."""
 
     def __init__(self, gateway: Gateway, headers: dict[str, str], meter: Meter) -> None:
         self._gateway, self._headers = gateway, headers
+        """`_headers`: those for engines."""
         self.meter, self.called = meter, meter.called
 
     async def get(self, path: str, form: type[T]) -> T:
         """See wire.Server."""
-        reply = await self._gateway.get(f"/v1/{path}", self._headers)
+        reply = await self._gateway.pool.get(f"/v1/{path}", self._headers)
         reply.close()
         if reply.status != 200:
-            raise self._refusal(reply, "the check")
+            raise self._refusal(reply.status, reply.headers, reply.whole, "the check")
         return decode(reply.whole or b"", form, self.called, "the check")
 
     async def post(self, path: str, body: Any, form: type[T], asked: Request) -> T:
         """See wire.Server."""
-        async with self._relayed(path, body, asked.where) as relayed:
-            return decode(relayed.reply.whole or b"", form, self.called, asked.where)
+        async with self._answer(path, body, asked) as answer:
+            return decode(answer.whole or b"", form, self.called, asked.where)
 
     async def events(
         self, path: str, body: Any, form: type[T], asked: Request
     ) -> AsyncGenerator[T, None]:
         """See wire.Server."""
-        async with self._relayed(path, body, asked.where) as relayed:
-            pieces = relayed.pieces()
-            async for event in events_in(pieces, form, self.called, asked.where):
+        async with self._answer(path, body, asked) as answer:
+            async for event in events_in(answer.pieces, form, self.called, asked.where):
                 yield event
-            async for _ in pieces:  # up to the regular end
+            async for _ in answer.pieces:  # up to the regular end
                 pass
 
     @asynccontextmanager
-    async def _relayed(self, path: str, body: Any, asked: str) -> AsyncIterator[Exchange]:
-        content = msgspec.json.encode(body)
+    async def _answer(self, path: str, body: Any, asked: Request) -> AsyncIterator[Answer]:
+        resuming, placement = self._gateway.resuming, placement_of(asked)
+        request = from_fields(f"/v1/{path}", self._headers, body, placement, resuming)
         try:
-            async with self._gateway.reply_to(f"/v1/{path}", self._headers, content) as relayed:
-                reply = relayed.reply
-                if reply.status != 200:
-                    raise self._refusal(reply, asked)
-                yield relayed
+            async with self._gateway.answer_to(request) as answer:
+                if answer.status != 200:
+                    headers, whole = answer.headers, answer.whole
+                    raise self._refusal(answer.status, headers, whole, asked.where)
+                yield answer
         except QueueFullError as error:
             raise RateLimitedError(str(error), RETRY_S) from None
 
-    def _refusal(self, reply: Reply, asked: str) -> Exception:
-        retry_after = dict(reply.headers).get("retry-after")
-        return refusal(reply.status, said(reply.whole or b""), retry_after, self.called, asked)
+    def _refusal(
+        self, status: int, headers: Iterable[tuple[str, str]], whole: bytes | None, asked: str
+    ) -> Exception:
+        retry_after = dict(headers).get("retry-after")
+        return refusal(status, said(whole or b""), retry_after, self.called, asked)

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from metropolis.gateway.access import CREDENTIALS
+from metropolis.gateway.errors import EngineLostError
+from metropolis.gateway.payload import Payload, encoded
 from metropolis.gateway.priority_quantizer import PRIORITIES, Priorities
 from metropolis.gateway.probing import KINDS, SGLANG, VLLM, Model, kind_of, named, traits_of
-from metropolis.gateway.request_parsing import parts_with_fields
 from metropolis.gateway.routes import ORDERED
 from metropolis.llm.backends.connection import (
     AnswerLimitError,
@@ -56,17 +57,6 @@ KEEPALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_K
 
 LIMITS = AnswerLimits(body_bytes=256 << 20, time_s=3600.0)
 """Limits of an engine's answer; batches of embeddings are the largest."""
-
-
-class EngineLostError(UnavailableError):
-    """The engine cannot be reached, or its answer broke off.
-
-    `is_final`: the answer exceeded the limits, and another engine's answer would, too.
-    """
-
-    def __init__(self, sentence: str, *, is_final: bool = False) -> None:
-        super().__init__(sentence)
-        self.is_final = is_final
 
 
 PREEMPTIONS = (b"sglang:num_retracted_requests_total", b"vllm:num_preemptions_total")
@@ -139,7 +129,7 @@ class EngineClient:
         self._named = kind if kind in KINDS else None
         self.traits = named(self._named)
         """From its last answer to a probe."""
-        self._has_said = False
+        self._is_probed = False
         """Whether `traits` were probed since the engine was last lost."""
         self.models: frozenset[str] = frozenset()
         """Names of the models that it serves; empty if unknown."""
@@ -160,9 +150,9 @@ class EngineClient:
         self._rid = f"gateway-{uuid.uuid4().hex[:12]}"
         self._count = 0
         self._aborts: set[asyncio.Task[None]] = set()
-        self.said: Callable[[str], None] = lambda _: None
+        self.log: Callable[[str], None] = lambda _: None
         """Receives one message when aborts are refused."""
-        self._is_refusal_told = False
+        self._is_refusal_logged = False
         self.is_silent = False
         """Whether the last probe timed out."""
 
@@ -176,7 +166,7 @@ class EngineClient:
         method: str,
         path: str,
         headers: Mapping[str, str],
-        body: bytes = b"",
+        body: Payload = b"",
         rank: int | None = None,
     ) -> Reply:
         """Send a client's request, with its `rank` if it is ordered, and return the reply; raises
@@ -191,7 +181,7 @@ class EngineClient:
             lines.append(f"{VLLM_PRIORITY}: {rank}")
         while True:
             fields = {} if rank is None else self._fields(path, rank)
-            parts = parts_with_fields(body, fields)
+            parts = encoded(body, fields)
             length = sum(map(len, parts))
             head = "\r\n".join([*lines, f"Content-Length: {length}\r\n\r\n"])
             request = b"".join((head.encode("utf-8", "surrogateescape"), *parts))
@@ -224,20 +214,20 @@ class EngineClient:
             async with asyncio.timeout(PROBE_S):
                 models = (await self._checks.get("v1/models", _Models)).data or []
         except TimeoutError:
-            self.is_silent, self._has_said = True, False
+            self.is_silent, self._is_probed = True, False
             return False, f"the engine at {self.name} does not answer within {PROBE_S:g} s"
         except (UnavailableError, MalformedError) as error:
-            self._has_said = False
+            self._is_probed = False
             return False, str(error)
         except LLMError as error:  # it requires a key or lacks the page, but it answers
             return True, f"{error}; requests are sent to it anyway"
         self.models = frozenset(model.id for model in models)
-        if models and not self._has_said:
+        if models and not self._is_probed:
             kind, is_named = self._named or kind_of(models), self._named is not None
-            self._has_said = True
+            self._is_probed = True
             self.traits = await traits_of(self._checks, kind, models[0].id, is_named=is_named)
-        said = f": {self.traits}" if str(self.traits) else ""
-        return True, f"the engine at {self.name} answers{said}"
+        traits = f": {self.traits}" if str(self.traits) else ""
+        return True, f"the engine at {self.name} answers{traits}"
 
     async def preemptions(self) -> float | None:
         """Return the number of requests that it has preempted so far; None if unknown."""
@@ -265,16 +255,16 @@ class EngineClient:
             return EngineLostError(
                 f"the answer of the engine at {self.name} {error}", is_final=True
             )
-        self._has_said = False
+        self._is_probed = False
         return EngineLostError(f"the engine at {self.name} was lost: {error}")
 
     def close_reply(self, connection: Connection, abort: _Abort | None) -> None:
         """Keep the connection of a complete answer; otherwise close it and abort on SGLang."""
         self._connections.put_back(connection)
         if abort is not None and not connection.is_complete:
-            telling = asyncio.get_running_loop().create_task(self._tell(abort))
-            self._aborts.add(telling)
-            telling.add_done_callback(self._aborts.discard)
+            aborting = asyncio.get_running_loop().create_task(self._send_abort(abort))
+            self._aborts.add(aborting)
+            aborting.add_done_callback(self._aborts.discard)
 
     def _fields(self, path: str, rank: int) -> dict[str, Any]:
         """Return the fields to add to the client's body for this kind of engine.
@@ -296,15 +286,15 @@ class EngineClient:
         level = self._priorities.priority(rank)
         return level if self.traits.is_low_first else PRIORITIES - 1 - level
 
-    async def _tell(self, abort: _Abort) -> None:
-        body, asked = {"rid": abort.rid}, f"aborting {abort.rid}"
+    async def _send_abort(self, abort: _Abort) -> None:
+        body, purpose = {"rid": abort.rid}, f"aborting {abort.rid}"
         try:
             async with asyncio.timeout(ABORT_S):
-                await self._checks.send("abort_request", body, asked, abort.authorization)
+                await self._checks.send("abort_request", body, purpose, abort.authorization)
         except RefusedError as error:
-            if not self._is_refusal_told:
-                self._is_refusal_told = True
-                self.said(f"{error}; it continues requests whose clients have disconnected")
+            if not self._is_refusal_logged:
+                self._is_refusal_logged = True
+                self.log(f"{error}; it continues requests whose clients have disconnected")
         except (LLMError, TimeoutError):
             return  # an unreachable engine has nothing to free, or ignores aborts
 

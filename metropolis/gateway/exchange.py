@@ -1,242 +1,251 @@
-"""An answer in transit to its client, from one engine or in parts from several."""
+"""The state machine of one exchange: a request, and its answer from one or several engines.
+
+It does no I/O and has no clock. A driver reports every event, with its time, and does what the
+state requires: it places a waiting request, sends `body` to the engine that has it, reads the
+answer, and sends `data_to_send()` to the client. Any event that the table lacks is an error.
+
+| event     | QUEUED, PREEMPTED, MOVED | PREFILL                  | STREAMING                   |
+|-----------|--------------------------|--------------------------|-----------------------------|
+| placed    | PREFILL                  | -                        | -                           |
+| answered  | -                        | STREAMING; DONE if whole | -                           |
+| piece     | -                        | -                        | STREAMING; DONE if too long |
+| ended     | -                        | -                        | DONE                        |
+| lost      | -                        | MOVED; DONE if it fails  | MOVED; DONE if complete, or |
+|           |                          |                          | if it fails                 |
+| hung      | -                        | as lost                  | as lost; STREAMING if the   |
+|           |                          |                          | answer cannot be resumed    |
+| preempted | -                        | -                        | PREEMPTED                   |
+| abandoned | DONE                     | DONE                     | DONE                        |
+
+DONE has no events: an exchange ends once. A request waits for an engine in the first three states,
+waits for its answer in PREFILL, and receives it in STREAMING.
+
+1. An answer of which nothing has arrived is requested again when its engine is lost.
+2. An answer in progress is resumed (`resumable.py`): a stream that cannot be ends with an error.
+3. A request that has lost LOSSES_MAX engines ends with an error: it may be their cause.
+4. A preempted or hanging engine's answer is left at once: later pieces are not reported.
+"""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Set
+from enum import Enum, auto
 
-from metropolis.gateway.admission import ClosedError, Yielding
-from metropolis.gateway.engine_client import LIMITS, EngineLostError, Reply
-from metropolis.gateway.request_parsing import output_tokens_in
-from metropolis.gateway.responses import FirstEvent, id_of
-from metropolis.gateway.resumable import continuable
-from metropolis.gateway.routes import RESPONSES
+from metropolis.gateway.errors import EngineLostError
+from metropolis.gateway.passthrough import Passthrough
+from metropolis.gateway.payload import Payload
+from metropolis.gateway.resumable import Continuable
 from metropolis.gateway.stream_state import Partial
-from metropolis.policy.base import QueuedRequest
-from metropolis.policy.faults import rank_of
-
-if TYPE_CHECKING:
-    from metropolis.gateway.proxy import Gateway
 
 LOSSES_MAX = 5
 """Engine losses after which a request is treated as poisonous."""
-KEPT_BYTES = 4096
-"""How much of a stream's end is kept: it contains the usage."""
+HELD_BYTES_MAX = 4 << 20
+"""Maximum size of the text of an answer that can be resumed, and of one event of it."""
+
+
+class State(Enum):
+    """See the table."""
+
+    QUEUED = auto()
+    PREFILL = auto()
+    STREAMING = auto()
+    PREEMPTED = auto()
+    MOVED = auto()
+    DONE = auto()
+
+
+class Event(Enum):
+    """See the table."""
+
+    PLACED = auto()
+    ANSWERED = auto()
+    PIECE = auto()
+    ENDED = auto()
+    LOST = auto()
+    HUNG = auto()
+    PREEMPTED = auto()
+    ABANDONED = auto()
+
+
+WAITING = frozenset((State.QUEUED, State.PREEMPTED, State.MOVED))
+"""States of a request that needs an engine."""
+_WHILE_WAITING = {
+    Event.PLACED: {State.PREFILL},
+    Event.ABANDONED: {State.DONE},
+}
+TABLE: Mapping[State, Mapping[Event, Set[State]]] = {
+    **dict.fromkeys(WAITING, _WHILE_WAITING),
+    State.PREFILL: {
+        Event.ANSWERED: {State.STREAMING, State.DONE},
+        Event.LOST: {State.MOVED, State.DONE},
+        Event.HUNG: {State.MOVED, State.DONE},
+        Event.ABANDONED: {State.DONE},
+    },
+    State.STREAMING: {
+        Event.PIECE: {State.STREAMING, State.DONE},
+        Event.ENDED: {State.DONE},
+        Event.LOST: {State.MOVED, State.DONE},
+        Event.HUNG: {State.STREAMING, State.MOVED, State.DONE},
+        Event.PREEMPTED: {State.PREEMPTED},
+        Event.ABANDONED: {State.DONE},
+    },
+    State.DONE: {},
+}
+"""The states that each event may lead to; events that a state lacks are illegal there."""
+
+
+class IllegalEventError(Exception):
+    """The driver reported an event that cannot occur in the exchange's state."""
 
 
 class Exchange:
-    """The answer to `request` and its statistics."""
+    """The exchange of `body`; its answer can be resumed if it is `continuable`."""
 
-    def __init__(
-        self,
-        gateway: Gateway,
-        request: QueuedRequest,
-        path: str,
-        headers: Mapping[str, str],
-        only: int | None = None,
-        tenant: str = "",
-    ) -> None:
-        self._gateway, self._request, self._only = gateway, request, only
-        self._tenant = tenant
-        self._path, self._headers = path, headers
-        self.reply: Reply
-        self.instance: int | None = None
-        """The engine that has the request; None while it waits."""
-        self._sent_s = self._served_s = 0.0
-        """When that engine got it; total time at engines that were left during their answer."""
-        self._asking: asyncio.Timeout | None = None
-        """Set until the engine begins to answer."""
-        self.is_whole = False
-        self._partial: Partial | None = None
-        self._is_preempted = self._is_yielding = self._is_moved = self._is_behind = False
-        """`_is_behind`: the client has not read all that was sent."""
-        self._end, self._events, self._losses = b"", 0, 0
-        self._first_event = FirstEvent()
+    def __init__(self, body: Payload, continuable: Continuable | None = None) -> None:
+        self.state = State.QUEUED
+        self.body = body if continuable is None else continuable.first()
+        """The body for the next engine: requests the answer, or what is missing of it."""
+        self.error: EngineLostError | None = None
+        """Why the exchange ended without a complete answer; None if abandoned."""
+        self._continuable = continuable
+        self._answer: Partial | Passthrough | None = None
+        """Set once an engine has begun to answer."""
+        self._output = b""
+        self._losses = 0
+        self._placed_s = self._left_s = 0.0
+        """When the current engine got the request; total time at engines left in mid-answer."""
 
     @property
     def started_s(self) -> float:
         """When an uninterrupted answer would have started (see `ServedRequest.started_s`)."""
-        return self._sent_s - self._served_s
+        return self._placed_s - self._left_s
 
-    async def ask(self, body: bytes) -> None:
-        """Place the request, on the `only` engine if given, and start its answer; raises as
-        `Gateway.reply_to`."""
-        gateway = self._gateway
-        preempts = gateway.admission.policy.preempts
-        is_known = all(engine.is_known for engine in gateway.engines)
-        request = await gateway.parse(
-            len(body),
-            lambda: continuable(self._path, body, preempts=preempts, is_known=is_known),
-        )
-        await self._place(body if request is None else request.first(), anew=False)
-        if self.reply.whole is not None:
-            self.is_whole, self._end = True, self.reply.whole
-            if self._is_response:
-                self._keep_response(id_of(self.reply.whole))
-        elif self.reply.status == 200 and request is not None:
-            self._partial = Partial(request)
+    @property
+    def can_leave(self) -> bool:
+        """Whether the request may be preempted now."""
+        answer = self._answer
+        if self.state is not State.STREAMING or answer is None:
+            return False
+        return answer.can_leave and not answer.is_at_its_end
 
-    async def join(self) -> None:
-        """Collect the whole answer if only the engine streams and the client does not."""
-        if self._partial is not None and self._partial.is_joined:
-            async for _ in self.pieces():
-                pass
-            self.reply.status, self.reply.whole = self._partial.whole()
-            kept = [(k, v) for k, v in self.reply.headers if k != "content-type"]
-            self.reply.headers = [*kept, ("content-type", "application/json")]
-
-    async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield the pieces of a stream up to its end; raises EngineLostError."""
-        partial = self._partial
-        while not self.is_whole:
-            lost = None
-            try:
-                async for piece in self.reply.pieces():
-                    whole = self._count(piece) if partial is None else self._take(piece, partial)
-                    if whole:
-                        self._is_behind = True
-                        yield whole
-                        self._is_behind = False
-                if partial is not None and partial.cut() and not self._is_preempted:
-                    yield partial.cut()
-            except EngineLostError as error:
-                lost = error
-            if lost is None and not self._is_preempted:
-                self.is_whole = True
-            elif partial is not None and partial.is_at_its_end:
-                self.is_whole = True
-                if ending := partial.ending():
-                    yield ending
-            elif partial is None or not partial.can_go_on:
-                if lost is not None:
-                    self._doubt(lost)
-                raise lost or EngineLostError("an answer that was preempted is invalid")
-            else:
-                await self._go_on(lost, partial)
-
-    def move_from(self, instance: int) -> None:
-        """Treat `instance`, which hangs, as lost if it has the request and another can resume."""
-        if instance != self.instance:
-            return
-        if self._asking is not None:
-            self._is_moved = True
-            self._asking.reschedule(0.0)
-            self._asking = None
-        elif self._partial is not None and self._partial.can_go_on:
-            self._is_moved = True
-            self.reply.break_off()
+    @property
+    def is_joined(self) -> bool:
+        """Whether the client gets one answer (`whole`) although engines stream."""
+        return isinstance(self._answer, Partial) and self._answer.is_joined
 
     @property
     def output_tokens(self) -> int:
-        """The engine's count, or the number of a stream's events without one."""
-        if self._partial is not None:
-            return max(1, self._partial.output_tokens)
-        told = output_tokens_in(self._end)
-        return max(1, self._events - 1) if told is None else told
+        """The engine's count, or the number of a stream's events without one; at least 1."""
+        return 1 if self._answer is None else max(1, self._answer.output_tokens)
 
-    def _take(self, piece: bytes, partial: Partial) -> bytes:
-        whole = partial.take(piece)
-        if partial.held_bytes > LIMITS.event_bytes:
-            sentence = f"an answer has more than {LIMITS.event_bytes:,} bytes of text or event"
-            raise EngineLostError(sentence, is_final=True)
-        if not self._is_yielding and partial.can_leave:
-            self._let_yield()
-        return b"" if partial.is_joined else whole
+    def data_to_send(self) -> bytes:
+        """Return the next bytes of a stream for the client, once."""
+        output, self._output = self._output, b""
+        return output
 
-    @property
-    def _is_response(self) -> bool:
-        return self.reply.status == 200 and self._path.partition("?")[0] == RESPONSES
+    def whole(self) -> tuple[int, bytes]:
+        """Return status and body of a joined answer, which is complete."""
+        assert isinstance(self._answer, Partial)
+        return self._answer.whole()
 
-    def _keep_response(self, id_: str | None) -> None:
-        """Route later requests that refer to this response to its engine."""
-        if id_ is not None:
-            assert self.instance is not None
-            now_s = self._gateway.admission.clock()
-            self._gateway.responses.add(
-                id_, self.instance, self._request.program, self._tenant, now_s
-            )
+    # --- events
 
-    def _count(self, piece: bytes) -> bytes:
-        if self._is_response:
-            self._keep_response(self._first_event.id_in(piece))
-        self._events += piece.count(b"data:")
-        self._end = (self._end + piece)[-KEPT_BYTES:]
-        return piece
+    def placed(self, now_s: float) -> None:
+        """An engine gets the request."""
+        self._check(Event.PLACED)
+        self._placed_s = now_s
+        self._go(Event.PLACED, State.PREFILL)
 
-    async def _place(self, body: bytes, *, anew: bool) -> None:
-        """Send `body` to the engine that admission selects, until LOSSES_MAX engines were lost."""
-        admission = self._gateway.admission
-        while True:
-            try:
-                self.instance = await admission.place(self._request, anew=anew, only=self._only)
-            except ClosedError:
-                assert self._only is not None
-                raise self._gateway.response_lost(self._only) from None
-            self._sent_s = admission.clock()
-            rank = rank_of(admission.policy, self._request)
-            engine = self._gateway.engines[self.instance]
-            try:
-                async with asyncio.timeout(None) as self._asking:
-                    self.reply = await engine.ask("POST", self._path, self._headers, body, rank)
-                return
-            except TimeoutError:
-                self._lose(engine.lost(TimeoutError("it does not answer")))
-            except EngineLostError as error:
-                self._lose(error)
-            finally:
-                self._asking = None
-            anew = True
+    def answered(self, status: int, whole: bytes | None) -> None:
+        """The engine's answer has begun: a stream, or a `whole` body, which ends the exchange."""
+        self._check(Event.ANSWERED)
+        if self._answer is not None and whole is not None:
+            self.error = EngineLostError(f"the rest of an answer was refused: HTTP {status}")
+        elif whole is not None or status != 200 or self._continuable is None:
+            self._answer = Passthrough(whole or b"")
+        elif self._answer is None:
+            self._answer = Partial(self._continuable)
+        self._go(Event.ANSWERED, State.STREAMING if whole is None else State.DONE)
 
-    async def _go_on(self, lost: EngineLostError | None, partial: Partial) -> None:
-        """Request the rest of the answer from the engine that admission selects."""
-        self.reply.close()
-        self._served_s += self._gateway.admission.clock() - self._sent_s
-        if self._is_preempted:
-            self._gateway.metrics.preempted += 1
-            self._requeue()
-        else:
-            assert lost is not None
-            self._lose(lost)
-        self._is_preempted = self._is_yielding = self._is_moved = False
-        await self._place(partial.rest(), anew=True)
-        if self.reply.whole is not None:
-            raise EngineLostError(f"the rest of an answer was refused: HTTP {self.reply.status}")
+    def piece(self, piece: bytes) -> None:
+        """A piece of the stream has arrived."""
+        self._check(Event.PIECE)
+        assert self._answer is not None
+        output = self._answer.take(piece)
+        if self._answer.held_bytes > HELD_BYTES_MAX:
+            sentence = f"an answer has more than {HELD_BYTES_MAX:,} bytes of text or event"
+            self._fail(Event.PIECE, EngineLostError(sentence, is_final=True))
+            return
+        self._send(output)
+        self._go(Event.PIECE, State.STREAMING)
 
-    def _lose(self, error: EngineLostError) -> None:
-        """Requeue after an engine loss; raises `error` if it is final or the last allowed one."""
-        if not self._is_moved:  # otherwise the engine is known to hang, and may have recovered
-            self._doubt(error)
-        self._is_moved = False
+    def ended(self) -> None:
+        """The stream has ended regularly."""
+        self._check(Event.ENDED)
+        assert self._answer is not None
+        self._send(self._answer.rest_of_event())
+        self._go(Event.ENDED, State.DONE)
+
+    def lost(self, error: EngineLostError, now_s: float) -> None:
+        """The engine was lost, or its answer is invalid."""
+        self._check(Event.LOST)
+        self._leave(Event.LOST, error, now_s)
+
+    def hung(self, error: EngineLostError, now_s: float) -> None:
+        """The engine hangs; an answer that cannot be resumed stays there."""
+        self._check(Event.HUNG)
+        answer = self._answer
+        if self.state is State.PREFILL or (answer is not None and answer.can_go_on):
+            self._leave(Event.HUNG, error, now_s)
+
+    def preempted(self, now_s: float) -> None:
+        """The policy preempts the request, which `can_leave`."""
+        self._check(Event.PREEMPTED)
+        assert isinstance(self._answer, Partial)
+        self._begin_part(self._answer, now_s)
+        self._go(Event.PREEMPTED, State.PREEMPTED)
+
+    def abandoned(self) -> None:
+        """The client has left, or the request cannot be placed."""
+        self._check(Event.ABANDONED)
+        self._go(Event.ABANDONED, State.DONE)
+
+    # --- transitions
+
+    def _check(self, event: Event) -> None:
+        if event not in TABLE[self.state] or (event is Event.PREEMPTED and not self.can_leave):
+            raise IllegalEventError(f"{event.name} in state {self.state.name}")
+
+    def _go(self, event: Event, state: State) -> None:
+        assert state in TABLE[self.state][event], f"{self.state} {event} {state}"
+        self.state = state
+
+    def _leave(self, event: Event, error: EngineLostError, now_s: float) -> None:
+        """Leave an engine without the end of its answer: the request moves or ends."""
+        answer = self._answer if self.state is State.STREAMING else None
+        if answer is not None and answer.is_at_its_end:
+            self._send(answer.ending())
+            self._go(event, State.DONE)
+            return
         self._losses += 1
-        if self._losses == LOSSES_MAX or error.is_final:
-            raise error
-        self._gateway.metrics.retried += 1
-        self._requeue()
+        if error.is_final or self._losses == LOSSES_MAX:
+            self._fail(event, error)
+        elif answer is None:
+            self._go(event, State.MOVED)
+        elif isinstance(answer, Partial) and answer.can_go_on:
+            self._begin_part(answer, now_s)
+            self._go(event, State.MOVED)
+        else:
+            self._fail(event, error)
 
-    def _doubt(self, error: EngineLostError) -> None:
-        assert self.instance is not None
-        if error.is_final:
-            return  # the answer is at fault
-        self._gateway.doubt(self.instance, error)
+    def _fail(self, event: Event, error: EngineLostError) -> None:
+        self.error = error
+        self._go(event, State.DONE)
 
-    def _requeue(self) -> None:
-        assert self.instance is not None
-        instance, self.instance = self.instance, None
-        self._gateway.admission.requeue(self._request, instance)
+    def _begin_part(self, answer: Partial, now_s: float) -> None:
+        self._left_s += now_s - self._placed_s
+        self.body = answer.rest()
 
-    def _let_yield(self) -> None:
-        self._is_yielding = True
-        admission = self._gateway.admission
-        if self.instance is not None and admission.policy.preempts:
-            admission.yields[self._request.id] = Yielding(
-                self._request, self.instance, self._can_leave, self._preempt
-            )
-            admission.pump()  # a waiting request may preempt this one
-
-    def _can_leave(self) -> bool:
-        return not self._is_behind and self._partial is not None and self._partial.can_leave
-
-    def _preempt(self) -> None:
-        self._is_preempted = True
-        self.reply.break_off()
+    def _send(self, data: bytes) -> None:
+        if not self.is_joined:
+            self._output += data

@@ -6,14 +6,13 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from metropolis.gateway.engine_client import EngineLostError, Reply
-
-if TYPE_CHECKING:
-    from metropolis.gateway.proxy import Gateway
+from metropolis.gateway.engine_client import Reply
+from metropolis.gateway.engine_pool import EnginePool
+from metropolis.gateway.errors import EngineLostError
 
 SECRET = re.compile(r"(key|token|password|secret)$|launch_command|ssl_", re.IGNORECASE)
 """Names of settings that are or contain keys."""
@@ -26,18 +25,18 @@ class Passed:
 
     def __init__(
         self,
-        gateway: Gateway,
+        pool: EnginePool,
         method: str,
         path: str,
         headers: Mapping[str, str],
         body: bytes,
         instance: int | None,
     ) -> None:
-        self._gateway, self._only = gateway, instance
+        self._pool, self._only = pool, instance
         self._method, self._path, self._headers, self._body = method, path, headers, body
         self.instance: int | None = None
         """The engine that has the request."""
-        self._asking: asyncio.Timeout | None = None
+        self._call: asyncio.Timeout | None = None
 
     @asynccontextmanager
     async def reply(self) -> AsyncIterator[Reply]:
@@ -46,45 +45,45 @@ class Passed:
         while True:
             self.instance = instance = self._choose(tried)
             tried.add(instance)
-            engine = self._gateway.engines[instance]
-            self._gateway.passing[instance] += 1
+            engine = self._pool.engines[instance]
+            self._pool.unordered[instance] += 1
             try:
                 try:
-                    async with asyncio.timeout(None) as self._asking:
+                    async with asyncio.timeout(None) as self._call:
                         reply = await engine.ask(
                             self._method, self._path, self._headers, self._body
                         )
                 except TimeoutError:
                     continue  # `move_from` cancelled it: the engine is known to hang
                 except EngineLostError as error:
-                    self._gateway.doubt(instance, error)
+                    self._pool.doubt(instance, error)
                     continue
                 finally:
-                    self._asking = None
+                    self._call = None
                 try:
                     yield reply
                 finally:
                     reply.close()
                 return
             finally:
-                self._gateway.passing[instance] -= 1
+                self._pool.unordered[instance] -= 1
 
     def move_from(self, instance: int) -> None:
         """Retry on another engine if `instance`, which hangs, has the request."""
-        if instance == self.instance and self._asking is not None:
-            self._asking.reschedule(0.0)
-            self._asking = None
+        if instance == self.instance and self._call is not None:
+            self._call.reschedule(0.0)
+            self._call = None
 
     def _choose(self, tried: set[int]) -> int:
-        admission, passing = self._gateway.admission, self._gateway.passing
+        admission, unordered = self._pool.admission, self._pool.unordered
         if self._only is not None:
             if not admission.is_up[self._only] or self._only in tried:
-                raise self._gateway.response_lost(self._only)
+                raise self._pool.response_lost(self._only)
             return self._only
         up = [each for each, is_up in enumerate(admission.is_up) if is_up and each not in tried]
         if not up:
             raise EngineLostError("no engine answers")
-        return min(up, key=lambda each: admission.at_work[each] + passing[each])
+        return min(up, key=lambda each: admission.at_work[each] + unordered[each])
 
 
 def redacted(info: bytes) -> bytes:

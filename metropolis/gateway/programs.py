@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from metropolis.gateway.metrics import OTHER
-from metropolis.gateway.request_parsing import ParsedRequest
+from metropolis.gateway.request_parsing import ClientRequest
 from metropolis.policy.base import QueuedRequest
 
 FUNCTIONS_MAX = 1000
@@ -33,7 +33,7 @@ class _Program:
     opening: bytes | None
     open: int = 0
     """Number of requests that wait or are at an engine."""
-    led: str | None = None
+    answered: str | None = None
     """The function answered last: the upstream of the next request."""
     is_ending: bool = False
 
@@ -53,7 +53,7 @@ class ProgramTracker:
         """Programs without an open request and since when, oldest first."""
         self._conversations: dict[bytes, str] = {}
         self._named: dict[str, float] = {}
-        self._guessed: dict[str, float] = {}
+        self._inferred: dict[str, float] = {}
         """Inferred functions (`_named`: named ones) and their last requests' times, oldest first.
         """
         self._count = count()
@@ -61,11 +61,11 @@ class ProgramTracker:
     def __len__(self) -> int:
         return len(self._programs)
 
-    def enter(self, asked: ParsedRequest, now_s: float) -> QueuedRequest:
+    def enter(self, arriving: ClientRequest, now_s: float) -> QueuedRequest:
         """Assign an arriving request to its program."""
         id_ = next(self._count)
-        name = asked.program or self._conversation(asked) or f"{OWN}request {id_}"
-        opening = asked.opening if asked.program is None else None
+        name = arriving.program or self._conversation(arriving) or f"{OWN}request {id_}"
+        opening = arriving.opening if arriving.program is None else None
         program = self._programs.get(name)
         if program is None:
             program = self._programs[name] = _Program(now_s, opening)
@@ -73,18 +73,18 @@ class ProgramTracker:
             self._conversations[opening] = name
         self._idle.pop(name, None)
         program.open += 1
-        program.is_ending |= asked.is_last or (asked.program is None and opening is None)
+        program.is_ending |= arriving.is_last or (arriving.program is None and opening is None)
         return QueuedRequest(
             id_,
             name,
-            self._function(asked, now_s),
-            asked.prompt_tokens,
+            self._function(arriving, now_s),
+            arriving.prompt_tokens,
             now_s,
             program.arrived_s,
-            asked.upstream or program.led,
-            asked.step,
-            asked.stages_left,
-            asked.prefix,
+            arriving.upstream or program.answered,
+            arriving.step,
+            arriving.stages_left,
+            arriving.prefix,
         )
 
     def leave(self, request: QueuedRequest, now_s: float, *, is_answered: bool) -> None:
@@ -92,7 +92,7 @@ class ProgramTracker:
         program = self._programs[request.program]
         program.open -= 1
         if is_answered:
-            program.led = request.function
+            program.answered = request.function
         if program.open:
             return
         if program.is_ending:
@@ -109,30 +109,30 @@ class ProgramTracker:
             del self._idle[name]
             self._end(name)
 
-    def _conversation(self, asked: ParsedRequest) -> str | None:
-        if asked.opening is None:
+    def _conversation(self, arriving: ClientRequest) -> str | None:
+        if arriving.opening is None:
             return None
-        if asked.is_continued and asked.opening in self._conversations:
-            return self._conversations[asked.opening]
+        if arriving.is_continued and arriving.opening in self._conversations:
+            return self._conversations[arriving.opening]
         return f"{OWN}conversation {next(self._count)}"
 
     def shown(self, function: str) -> str:
         """Return the name of `function` in metrics: OTHER beyond the maximum number of names."""
-        return function if function in self._named or function in self._guessed else OTHER
+        return function if function in self._named or function in self._inferred else OTHER
 
-    def _function(self, asked: ParsedRequest, now_s: float) -> str:
-        if asked.function == OTHER:
+    def _function(self, arriving: ClientRequest, now_s: float) -> str:
+        if arriving.function == OTHER:
             return OTHER
-        known = self._guessed if asked.is_guessed else self._named
-        if known.pop(asked.function, None) is None and len(known) >= FUNCTIONS_MAX:
+        known = self._inferred if arriving.is_inferred else self._named
+        if known.pop(arriving.function, None) is None and len(known) >= FUNCTIONS_MAX:
             oldest, came_s = next(iter(known.items()))
             if now_s - came_s < FUNCTION_IDLE_S:
                 return OTHER
             del known[oldest]
-            if oldest not in self._named and oldest not in self._guessed:
+            if oldest not in self._named and oldest not in self._inferred:
                 self._forgotten(oldest)
-        known[asked.function] = now_s
-        return asked.function
+        known[arriving.function] = now_s
+        return arriving.function
 
     def _end(self, name: str) -> None:
         program = self._programs.pop(name)

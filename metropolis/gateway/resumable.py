@@ -8,12 +8,13 @@ of an answer is unknown.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from metropolis.gateway.request_parsing import with_fields
+from metropolis.gateway.payload import Payload, with_fields
 from metropolis.gateway.routes import CHATS, COMPLETIONS
 
 EVERY_USAGE = {"include_usage": True, "continuous_usage_stats": True}
@@ -99,46 +100,48 @@ class _Chat(_Body, kw_only=True):
     @property
     def is_plain(self) -> bool:
         """Whether its answer can be continued as its last message."""
-        is_asked = bool(self.messages) and self.messages[-1].role != "assistant"
-        return self.is_alone and is_asked and not self.tools and not self.logprobs
+        has_question = bool(self.messages) and self.messages[-1].role != "assistant"
+        return self.is_alone and has_question and not self.tools and not self.logprobs
 
 
 @dataclass(frozen=True, slots=True)
 class Continuable:
     """A request whose answer may be assembled from parts."""
 
-    body: bytes
-    asked: _Completion | _Chat
+    body: Payload
+    form: _Completion | _Chat
+    messages: Sequence[dict[str, Any]]
+    """The decoded messages of a chat."""
     counts: bool
     """Whether its engines count tokens in every event."""
 
     @property
     def is_chat(self) -> bool:
         """Whether it is a chat rather than a completion."""
-        return isinstance(self.asked, _Chat)
+        return isinstance(self.form, _Chat)
 
     @property
     def is_joined(self) -> bool:
         """Whether the client gets one answer although engines stream."""
-        return not self.asked.stream
+        return not self.form.stream
 
     @property
     def max_tokens(self) -> int | None:
         """The client's limit; None if only the engine's applies."""
-        if isinstance(self.asked, _Chat) and self.asked.max_completion_tokens is not None:
-            return self.asked.max_completion_tokens
-        return self.asked.max_tokens
+        if isinstance(self.form, _Chat) and self.form.max_completion_tokens is not None:
+            return self.form.max_completion_tokens
+        return self.form.max_tokens
 
     @property
     def wants_usage(self) -> bool:
         """Whether the client wants usage at the end of its stream."""
-        options = self.asked.stream_options
+        options = self.form.stream_options
         return options is not None and bool(options.include_usage)
 
     @property
     def wants_every_usage(self) -> bool:
         """Whether the client wants usage in every event."""
-        options = self.asked.stream_options
+        options = self.form.stream_options
         return options is not None and bool(options.continuous_usage_stats)
 
     def is_edge(self, piece: str) -> bool:
@@ -146,7 +149,7 @@ class Continuable:
         space, and a piece without text may be part of a character."""
         return bool(piece) and not (self.is_chat and piece[-1].isspace())
 
-    def first(self) -> bytes:
+    def first(self) -> Payload:
         """Return the body that requests the answer from its beginning."""
         return with_fields(self.body, self._streamed())
 
@@ -156,22 +159,21 @@ class Continuable:
 
         Chats accept no ids, and text held back as a possible stop string would be lost.
         """
-        return self.counts and not self.is_chat and not self.asked.stop
+        return self.counts and not self.is_chat and not self.form.stop
 
-    def rest(self, text: str, tokens: int, ids: list[int] | None) -> bytes:
+    def rest(self, text: str, tokens: int, ids: list[int] | None) -> Payload:
         """Return the body that requests the continuation of `text`, which has `tokens` tokens.
 
         If given, the token `ids` of prompt and text form the new prompt.
         """
         fields = self._streamed()
-        if isinstance(self.asked, _Chat):
-            messages = msgspec.json.decode(self.body)["messages"]
-            fields["messages"] = [*messages, {"role": "assistant", "content": text}]
+        if isinstance(self.form, _Chat):
+            fields["messages"] = [*self.messages, {"role": "assistant", "content": text}]
             fields |= {"continue_final_message": True, "add_generation_prompt": False}
         else:
-            fields["prompt"] = ids or self.asked.prompt + text
+            fields["prompt"] = ids or self.form.prompt + text
         for name in ("max_tokens", "max_completion_tokens", "min_tokens"):
-            limit = getattr(self.asked, name, None)
+            limit = getattr(self.form, name, None)
             if limit is not None:
                 fields[name] = max(0, limit - tokens)
         return with_fields(self.body, fields)
@@ -185,24 +187,27 @@ class Continuable:
         return {}
 
 
-def continuable(path: str, body: bytes, *, preempts: bool, is_known: bool) -> Continuable | None:
-    """Parse `body`; return None if its answer cannot be resumed.
+def continuable(
+    path: str, body: Payload, fields: dict[str, Any], *, preempts: bool, is_known: bool
+) -> Continuable | None:
+    """Return how to resume the answer to `body`, decoded `fields`; None if it cannot be resumed.
 
     Answers are joined and tokens counted only for a policy that `preempts`; `is_known` means that
     all engines are SGLang or vLLM, which chats require.
     """
-    if not preempts and b'"stream"' not in body:
+    if not preempts and not fields.get("stream"):
         return None
     route = path.partition("?")[0]
     try:
         if route == COMPLETIONS:
-            asked: _Completion | _Chat = msgspec.json.decode(body, type=_Completion)
+            form: _Completion | _Chat = msgspec.convert(fields, _Completion)
         elif route == CHATS and is_known:
-            asked = msgspec.json.decode(body, type=_Chat)
+            form = msgspec.convert(fields, _Chat)
         else:
             return None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (msgspec.ValidationError, RecursionError):
         return None  # not resumable, or an invalid body that the engine will report
-    if not asked.is_plain or not (asked.stream or preempts):
+    if not form.is_plain:
         return None
-    return Continuable(body, asked, preempts and is_known)
+    messages = fields["messages"] if isinstance(form, _Chat) else []
+    return Continuable(body, form, messages, preempts and is_known)

@@ -20,7 +20,7 @@ from metropolis.gateway.connections import (
     TLSConnection,
     error_response,
 )
-from metropolis.gateway.engine_client import EngineLostError
+from metropolis.gateway.errors import EngineLostError
 from metropolis.gateway.limits import Limits
 from metropolis.gateway.models import model_in
 from metropolis.gateway.passing import redacted
@@ -220,16 +220,16 @@ class Server:
                 self._all_answered.set()
 
     async def _answer(self, request: web.Request, body: bytes) -> web.StreamResponse:
-        async with self._gateway.reply_to(
+        parsed = await self._gateway.parse(
             request.path_qs, self._handed_on(request), body, request.get(TENANT, "")
-        ) as relayed:
-            reply = relayed.reply
+        )
+        async with self._gateway.answer_to(parsed) as answer:
             connection = request.protocol
             assert isinstance(connection, ClientConnection)
-            connection.has_been_answered |= reply.status == 200
-            if reply.whole is None:
-                return await stream(request, reply.status, reply.headers, relayed.pieces())
-            return web.Response(body=reply.whole, status=reply.status, headers=reply.headers)
+            connection.has_been_answered |= answer.status == 200
+            if answer.whole is None:
+                return await stream(request, answer.status, answer.headers, answer.pieces)
+            return web.Response(body=answer.whole, status=answer.status, headers=answer.headers)
 
     async def _passed(self, request: web.Request, body: bytes) -> web.StreamResponse:
         resource = request.match_info.route.resource
@@ -251,14 +251,14 @@ class Server:
             return web.Response(body=whole, status=reply.status, headers=reply.headers)
 
     async def _models(self, request: web.Request) -> web.Response:
-        reply = await self._gateway.get(request.path_qs, self._handed_on(request))
+        reply = await self._gateway.pool.get(request.path_qs, self._handed_on(request))
         reply.close()
         headers = [*reply.headers, (GATEWAY, "1")]
         return web.Response(body=reply.whole, status=reply.status, headers=headers)
 
     async def _model(self, request: web.Request) -> web.Response:
         """Answer from the list of models, as not every engine has this route."""
-        reply = await self._gateway.get("/v1/models", self._handed_on(request))
+        reply = await self._gateway.pool.get("/v1/models", self._handed_on(request))
         reply.close()
         if reply.status != 200:
             return web.Response(body=reply.whole, status=reply.status, headers=reply.headers)

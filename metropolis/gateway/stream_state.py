@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from metropolis.gateway.chunks import Choice, Chunk
+from metropolis.gateway.payload import Payload
 from metropolis.gateway.response_builder import Envelope, error_body, written
 from metropolis.gateway.resumable import Continuable
 from metropolis.llm.backends.http import NO_JSON
@@ -91,7 +92,7 @@ class Partial:
         self._tail = (self._tail + piece)[-TAIL_BYTES:]
         return b"".join(map(self._take_event, self._parser.feed(piece)))
 
-    def cut(self) -> bytes:
+    def rest_of_event(self) -> bytes:
         """Return the received bytes of an incomplete event."""
         return self._parser.rest
 
@@ -107,7 +108,7 @@ class Partial:
         )
         return b"".join(map(written, events)) + LAST_EVENT
 
-    def rest(self) -> bytes:
+    def rest(self) -> Payload:
         """Begin a new part: return the body that requests the rest; drop an incomplete event."""
         if not self.is_understood:
             self._pieces, self._envelope, self.is_understood = [], Envelope(), True

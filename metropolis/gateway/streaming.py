@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 from aiohttp import web
 
-from metropolis.gateway.engine_client import EngineLostError
+from metropolis.gateway.errors import EngineLostError
 from metropolis.gateway.response_builder import error_body
 from metropolis.gateway.routes import MESSAGES, RESPONSES
 

@@ -1,4 +1,4 @@
-"""The headers `X-Metropolis-*`, which give a metropolis gateway the context of a request.
+"""The context of a request for a metropolis gateway: a value, or headers `X-Metropolis-*`.
 
 1. The program is the agent-step, as in simulation: its calls form one chain or graph.
 2. Upstream is the function of the last call that this one waited for within its agent-step. The
@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from urllib.parse import quote
 
 from metropolis.llm.base import Request
@@ -25,17 +26,41 @@ SPECULATIVE_STEP = 1 << 30
 DIGEST_CHARACTERS = 16
 
 
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A request's place in its program; None where it is unknown."""
+
+    program: str | None = None
+    function: str | None = None
+    upstream: str | None = None
+    """The function whose answer led to the request."""
+    step: int = 0
+    stages_left: int | None = None
+    """Remaining stages of the program, this one included."""
+    is_last: bool = False
+    """Whether it ends its program."""
+
+
+def placement_of(request: Request) -> Placement:
+    """The placement of `request`; names are valid in the sense of `is_name`."""
+    return Placement(
+        name_of(f"{request.program} at {request.step}"),
+        name_of(request.function),
+        None if request.upstream is None else name_of(request.upstream),
+        request.step + (SPECULATIVE_STEP if request.speculative else 0),
+    )
+
+
 def headers_of(request: Request) -> dict[str, str]:
-    """The headers of `request` for a gateway; values are names in the sense of `is_name`."""
-    step = request.step + (SPECULATIVE_STEP if request.speculative else 0)
-    headers = {
-        f"{PREFIX}Program": name_of(f"{request.program} at {request.step}"),
-        f"{PREFIX}Function": name_of(request.function),
-        f"{PREFIX}Step": str(step),
+    """The headers of `request` for a gateway."""
+    placement = placement_of(request)
+    fields = {
+        "Program": placement.program,
+        "Function": placement.function,
+        "Step": str(placement.step),
+        "Upstream": placement.upstream,
     }
-    if request.upstream is not None:
-        headers[f"{PREFIX}Upstream"] = name_of(request.upstream)
-    return headers
+    return {f"{PREFIX}{name}": value for name, value in fields.items() if value is not None}
 
 
 def is_name(text: str) -> bool:

@@ -91,7 +91,7 @@ def test_a_fault_of_the_gateway_is_logged_without_keys(
     def fail(self: Gateway, path: str, headers: Any, *_: Any) -> None:
         raise LookupError(f"{path} {headers}")
 
-    monkeypatch.setattr(Gateway, "reply_to", fail)
+    monkeypatch.setattr(Gateway, "parse", fail)
 
     async def ask() -> None:
         async with gateway_before(StubEngine()) as (url, _):

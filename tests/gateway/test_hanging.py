@@ -19,8 +19,8 @@ from tests.gateway.test_server import PATHS, post
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metropolis.gateway.proxy.PROBE_EVERY_S", 0.01)
-    monkeypatch.setattr("metropolis.gateway.proxy.PROBE_LOST_S", 0.01)
+    monkeypatch.setattr("metropolis.gateway.engine_pool.PROBE_EVERY_S", 0.01)
+    monkeypatch.setattr("metropolis.gateway.engine_pool.PROBE_LOST_S", 0.01)
     monkeypatch.setattr("metropolis.gateway.engine_client.PROBE_S", 0.3)
 
 
@@ -80,7 +80,7 @@ def test_an_engine_that_answers_all_but_looks_keeps_its_requests() -> None:
             )
             await until(lambda: first.sent == 4)
             first.look_status = 503
-            await until(lambda: gateway._failed_looks[0] > 3)
+            await until(lambda: gateway.pool.failed_probes[0] > 3)
             assert first.pieces is not None
             for _ in range(9):
                 first.pieces.release()
@@ -94,7 +94,7 @@ def test_an_engine_that_answers_all_but_looks_keeps_its_requests() -> None:
 def test_models_are_asked_of_another_engine_when_one_hangs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("metropolis.gateway.proxy.PROBE_S", 0.3)
+    monkeypatch.setattr("metropolis.gateway.engine_pool.PROBE_S", 0.3)
 
     async def ask() -> None:
         async with two(0) as (url, _, first, _), aiohttp.ClientSession() as session:
@@ -116,7 +116,7 @@ def test_what_cannot_be_repeated_and_what_has_nowhere_to_go_waits() -> None:
             hang(first)
             await until(lambda: not gateway.admission.is_up[0])
             hang(second)
-            await until(lambda: min(gateway._silent_looks) > 2)
+            await until(lambda: min(gateway.pool.silent_probes) > 2)
             first.looks.set()
             second.open.set()
             assert (await whole)[0] == 200

@@ -79,7 +79,7 @@ def test_dispatchers_are_told_once_of_an_engine_that_does_not_answer() -> None:
             await until(lambda: engines[1].sent == 2)
             await engines[1].kill()
             await asyncio.gather(begun, return_exceptions=True)
-            await until(lambda: gateway._failed_looks[1] > 2)
+            await until(lambda: gateway.pool.failed_probes[1] > 2)
             assert told == [1]
             await engines[1].start()
             await until(lambda: gateway.admission.is_up == [True, True])

@@ -28,8 +28,8 @@ class Told(RoundRobin):
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metropolis.gateway.proxy.PROBE_EVERY_S", 0.01)
-    monkeypatch.setattr("metropolis.gateway.proxy.PROBE_LOST_S", 0.01)
+    monkeypatch.setattr("metropolis.gateway.engine_pool.PROBE_EVERY_S", 0.01)
+    monkeypatch.setattr("metropolis.gateway.engine_pool.PROBE_LOST_S", 0.01)
 
 
 def counted_again(engine: StubEngine) -> Callable[[], bool]:

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from metropolis import Agent
-from metropolis.gateway.request_parsing import read
+from metropolis.gateway.request_parsing import Resuming, from_fields, from_http
 from metropolis.llm import Backend, Client
-from metropolis.llm.backends.compatible import Compatible
+from metropolis.llm.backends.compatible import Compatible, path_of
 from metropolis.llm.backends.openai import OpenAIClient
 from metropolis.llm.backends.sglang import SGLang
-from metropolis.llm.placement import headers_of, is_name, name_of
+from metropolis.llm.placement import headers_of, is_name, name_of, placement_of
 from metropolis.policy.base import QueuedRequest
 from metropolis.policy.fixed import Fcfs
 from metropolis.runtime.simulation import Simulation
 from metropolis.worlds.minimal import Green
 from tests.gateway.engines import StubEngine, gateway_before
+from tests.gateway.parsing import read
 from tests.llm.fakes import request
 
 BACKENDS: dict[str, Callable[[str], Backend]] = {
@@ -31,6 +34,7 @@ BACKENDS: dict[str, Callable[[str], Backend]] = {
     "openai": OpenAIClient,
     "sglang": SGLang,
 }
+CHAT = ({"role": "system", "content": "be brief"}, {"role": "user", "content": "why?"})
 NAMES = ["Ada", "Zoë 二", "a\nb"]
 STEPS = 3
 
@@ -117,12 +121,41 @@ def test_whatever_names_are_the_gateway_takes_them(
     )
     headers = headers_of(told)
     asked = read(headers, b"{}")
-    assert not asked.is_guessed
+    assert not asked.is_inferred
     assert asked.program == name_of(f"{program} at {step}")
     assert asked.function == name_of(function)
     assert asked.upstream == (None if upstream is None else name_of(upstream))
     assert asked.step == step + (speculative << 30)
     assert all(is_name(value) for value in headers.values())
+
+
+@given(
+    st.sampled_from([{"prompt": "why? " * 700}, {"messages": CHAT}]),
+    st.text(),
+    st.none() | st.text(),
+    st.sampled_from([(), ("END", "a")]),
+    st.booleans(),
+)
+def test_requests_of_this_process_are_as_those_of_http(
+    content: dict[str, Any], function: str, upstream: str | None, stop: Any, preempts: bool
+) -> None:
+    asked = request(**content, function=function, upstream=upstream, stop=stop, step=7)
+    path = f"/v1/{path_of(asked)}"
+    fields = {**Compatible("http://gateway", "tiny").body_of(asked), "stream": True}
+    resuming = Resuming(preempts, is_known=True)
+    body = msgspec.json.encode(fields)
+    http = from_http(path, headers_of(asked), body, "", resuming)
+    own = from_fields(path, {}, fields, placement_of(asked), resuming)
+    assert http.continuable is not None
+    assert own.continuable is not None
+    for one, other in (
+        (own.continuable.first(), http.continuable.first()),
+        (own.continuable.rest(" 1", 1, None), http.continuable.rest(" 1", 1, None)),
+    ):
+        assert isinstance(other, bytes)
+        assert json.loads(msgspec.json.encode(one)) == json.loads(other)
+    same: dict[str, Any] = {"headers": {}, "body": b"", "continuable": None}
+    assert replace(own, **same) == replace(http, **same)
 
 
 def test_long_names_stay_apart() -> None:

@@ -13,13 +13,15 @@ from hypothesis import strategies as st
 from metropolis.dispatch.base import Fleet
 from metropolis.dispatch.prefix import PrefixAffinity
 from metropolis.gateway.programs import ProgramTracker
-from metropolis.gateway.request_parsing import PIECE_CHARACTERS, PIECES_MAX, ParsedRequest, read
+from metropolis.gateway.prompt_pieces import PIECE_CHARACTERS, PIECES_MAX
+from metropolis.gateway.request_parsing import ClientRequest
+from tests.gateway.parsing import read
 
 TURNS = ("system", "user", "assistant", "user", "assistant")
 contents = st.lists(st.text(max_size=3 * PIECE_CHARACTERS), min_size=1, max_size=5)
 
 
-def chat(*texts: str) -> ParsedRequest:
+def chat(*texts: str) -> ClientRequest:
     messages = [{"role": r, "content": t} for r, t in zip(TURNS, texts, strict=False)]
     return read({}, json.dumps({"messages": messages}).encode())
 

@@ -192,8 +192,8 @@ def test_a_run_before_engines_of_different_models_is_refused() -> None:
 def test_an_engine_that_comes_back_with_another_model_gets_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("metropolis.gateway.proxy.PROBE_EVERY_S", 0.05)
-    monkeypatch.setattr("metropolis.gateway.proxy.PROBE_LOST_S", 0.05)
+    monkeypatch.setattr("metropolis.gateway.engine_pool.PROBE_EVERY_S", 0.05)
+    monkeypatch.setattr("metropolis.gateway.engine_pool.PROBE_LOST_S", 0.05)
     news: list[str] = []
 
     async def ask() -> None:

@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from metropolis.gateway.passthrough import output_tokens_in
+from metropolis.gateway.payload import with_fields
 from metropolis.gateway.programs import FUNCTION_IDLE_S, FUNCTIONS_MAX, OTHER, ProgramTracker
-from metropolis.gateway.request_parsing import output_tokens_in, read, with_fields
 from metropolis.policy.base import QueuedRequest
 from metropolis.types import MetropolisError
+from tests.gateway.parsing import read
 
 SYSTEM = {"role": "system", "content": "You are a planner."}
 
@@ -225,7 +227,9 @@ JSON = st.recursive(
 def test_fields_added_win_and_the_rest_stays(body: dict[str, Any], space: str) -> None:
     written = (space + json.dumps(body, indent=len(space)) + space).encode()
     fields = {"priority": 3, "rid": "r"}
+    assert with_fields(body, fields) == body | fields
     changed = with_fields(written, fields)
+    assert isinstance(changed, bytes)
     assert json.loads(changed) == body | fields
     assert changed.startswith(written.rstrip()[:-1])
     assert with_fields(written, {}) is written

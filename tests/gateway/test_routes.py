@@ -12,7 +12,6 @@ import pytest
 
 from metropolis.gateway.engine_client import EngineClient
 from metropolis.gateway.passing import redacted
-from metropolis.gateway.request_parsing import read
 from metropolis.gateway.routes import (
     GENERATE,
     MESSAGES,
@@ -23,6 +22,7 @@ from metropolis.gateway.routes import (
 )
 from metropolis.policy.fixed import StepFirst
 from tests.gateway.engines import gateway_before, until
+from tests.gateway.parsing import read
 from tests.gateway.route_engine import BODIES, DEEP, RouteEngine, asked
 from tests.gateway.test_priorities import at_step
 from tests.gateway.test_server import post
@@ -129,7 +129,7 @@ def test_what_is_not_ordered_passes_as_it_comes() -> None:
                 name = gateway.engines[0].name
                 labels = f'engine="{name}",route="/tokenize",status="202"'
                 assert f"metropolis_passed_total{{{labels}}} 1.0" in await answer.text()
-            assert gateway.passing == [0]
+            assert gateway.pool.unordered == [0]
 
     asyncio.run(ask())
 
@@ -164,8 +164,8 @@ def test_what_is_passed_to_an_engine_that_hangs_goes_elsewhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("metropolis.gateway.engine_client.PROBE_S", 0.1)
-    monkeypatch.setattr("metropolis.gateway.proxy.PROBE_EVERY_S", 0.05)
-    monkeypatch.setattr("metropolis.gateway.proxy.PROBE_LOST_S", 0.05)
+    monkeypatch.setattr("metropolis.gateway.engine_pool.PROBE_EVERY_S", 0.05)
+    monkeypatch.setattr("metropolis.gateway.engine_pool.PROBE_LOST_S", 0.05)
 
     async def ask() -> None:
         engines = [RouteEngine() for _ in range(2)]
@@ -174,7 +174,7 @@ def test_what_is_passed_to_an_engine_that_hangs_goes_elsewhere(
             async with asked(url, "POST", "/tokenize", data=b"{}") as answer:
                 assert answer.status == 202
             assert [len(engine.paths) for engine in engines] == [1, 1]
-            assert gateway.passing == [0, 0]
+            assert gateway.pool.unordered == [0, 0]
 
     asyncio.run(ask())
 

@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metropolis.gateway.resumable import CHATS, COMPLETIONS, continuable
+from metropolis.gateway.payload import Payload
+from metropolis.gateway.resumable import Continuable
+from metropolis.gateway.resumable import continuable as continuable_fields
+from metropolis.gateway.routes import CHATS, COMPLETIONS
 from metropolis.gateway.stream_state import Partial
 from tests.gateway.models import Model, ids_of
 
@@ -18,6 +21,15 @@ CUTS = st.lists(st.floats(0, 1), max_size=5)
 
 def encoded(body: dict[str, Any]) -> bytes:
     return json.dumps(body).encode()
+
+
+def decoded(body: Payload) -> dict[str, Any]:
+    fields: dict[str, Any] = json.loads(body) if isinstance(body, bytes) else {**body}
+    return fields
+
+
+def continuable(path: str, body: bytes, **known: bool) -> Continuable | None:
+    return continuable_fields(path, body, json.loads(body), **known)
 
 
 def bodies(*, chats: bool, stream: bool) -> st.SearchStrategy[dict[str, Any]]:
@@ -45,7 +57,7 @@ def in_parts(model: Model, body: dict[str, Any], cuts: list[float], **known: boo
     partial = Partial(request)
     asked, got = request.first(), b""
     for cut in (*cuts, None):
-        stream = b"".join(model.events(json.loads(asked)))
+        stream = b"".join(model.events(decoded(asked)))
         end = len(stream) if cut is None else int(cut * len(stream))
         got += partial.take(stream[: end // 2]) + partial.take(stream[end // 2 : end])
         if partial.is_at_its_end:
@@ -139,9 +151,9 @@ def test_where_engines_tell_tokens_these_are_the_next_prompt() -> None:
         )
         assert request is not None
         partial = Partial(request)
-        first, second, *_ = model.events(json.loads(request.first()) | {"stop": ""})
+        first, second, *_ = model.events(decoded(request.first()) | {"stop": ""})
         partial.take(first + second)
-        prompt = json.loads(partial.rest())["prompt"]
+        prompt = decoded(partial.rest())["prompt"]
         assert (prompt == ids_of("q1", 2)) == is_told
         assert isinstance(prompt, str) != is_told
 
@@ -233,7 +245,7 @@ def test_what_is_more_than_text_is_not_left(event: bytes) -> None:
 def test_a_whole_answer_may_have_thoughts_and_begins_anew_when_it_is_lost() -> None:
     thought = b'{"id": 1, "choices": [{"delta": {"reasoning_content": "h"}}]}'
     partial = begun(CHATS, thought, thought, b'{"choices": [{"delta": {"content": "a"}}]}')
-    assert json.loads(partial.rest()).get("messages") == PLAIN[CHATS]["messages"]
+    assert decoded(partial.rest()).get("messages") == PLAIN[CHATS]["messages"]
     finish = b'{"choices": [{"delta": {}, "finish_reason": "stop"}]}'
     for event in (thought, thought, b'{"choices": [{"delta": {"content": "b"}}]}', finish):
         partial.take(b"data: %b\n\n" % event)

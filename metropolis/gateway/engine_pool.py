@@ -1,0 +1,171 @@
+"""The engines of a gateway: which of them answer, and who must know when one does not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from math import inf
+from typing import Protocol
+
+from metropolis.gateway.admission import Admission
+from metropolis.gateway.engine_client import PROBE_S, EngineClient, Reply
+from metropolis.gateway.errors import EngineLostError
+from metropolis.gateway.models import check_alike, mismatch
+from metropolis.types import MetropolisError
+
+PROBE_EVERY_S = 2.0
+PROBE_LOST_S = 0.5
+HANGS_PROBES = 2
+"""Consecutive probes without an answer after which an engine counts as hanging."""
+
+
+class Movable(Protocol):
+    """A request in progress."""
+
+    def move_from(self, instance: int) -> None:
+        """Leave `instance`, which hangs, if it has the request and another engine can serve it."""
+
+
+class EnginePool:
+    """Probes engines and opens those that answer to `admission`; `log` receives the news.
+
+    The dispatcher learns the KV cache size of each engine, unless `learns_capacity` is False.
+    Raises MetropolisError when an engine is listed twice.
+    """
+
+    def __init__(
+        self,
+        engines: Sequence[EngineClient],
+        admission: Admission,
+        log: Callable[[str], None],
+        *,
+        learns_capacity: bool,
+    ) -> None:
+        names = [engine.name for engine in engines]
+        for name in names:
+            if names.count(name) > 1:
+                raise MetropolisError(f"the engine at {name} is listed twice; list it once")
+        self.engines, self.admission = engines, admission
+        self._log, self._learns_capacity = log, learns_capacity
+        for engine in engines:
+            engine.log = log
+        self.in_progress: set[Movable] = set()
+        self.unordered = [0] * len(engines)
+        """Number of unordered requests at each engine."""
+        self.failed_probes = [0] * len(engines)
+        """Consecutive failed probes by engine; `silent_probes`: those that timed out."""
+        self.silent_probes = [0] * len(engines)
+        self._doubts = [asyncio.Event() for _ in engines]
+        """Set to request a probe of the engine."""
+        self._refused: list[str | None] = [None] * len(engines)
+        """The message reported for an engine that serves other models."""
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def is_known(self) -> bool:
+        """Whether all engines are SGLang or vLLM."""
+        return all(engine.is_known for engine in self.engines)
+
+    async def start(self) -> None:
+        """Probe every engine once, then periodically in the background.
+
+        Raises MetropolisError when the engines serve different models.
+        """
+        probed = await asyncio.gather(*(engine.probe() for engine in self.engines))
+        try:
+            check_alike(self.engines)
+        except MetropolisError:
+            await self.close()
+            raise
+        instances = range(len(self.engines))
+        for instance in instances:
+            self._probed(instance, *probed[instance])
+        loops = [*map(self._watch, instances), *map(self._count_preemptions, instances)]
+        self._tasks = [asyncio.ensure_future(loop) for loop in loops]
+
+    async def close(self) -> None:
+        """Stop probing and close connections."""
+        for task in self._tasks:
+            task.cancel()
+        ended = await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(engine.close() for engine in self.engines))
+        for error in ended:
+            if error is not None and not isinstance(error, asyncio.CancelledError):
+                raise error
+
+    def doubt(self, instance: int, error: EngineLostError) -> None:
+        """Send nothing to the engine until it has been probed."""
+        if self.admission.is_up[instance]:
+            self._log(str(error))
+        self.admission.open(instance, False)
+        self._doubts[instance].set()
+
+    async def get(self, path: str, headers: Mapping[str, str]) -> Reply:
+        """Return the first available engine's answer to a GET; raises EngineLostError."""
+        for instance, engine in enumerate(self.engines):
+            if self.admission.is_up[instance]:
+                try:
+                    async with asyncio.timeout(PROBE_S):
+                        return await engine.ask("GET", path, headers)
+                except TimeoutError as error:
+                    self.doubt(instance, engine.lost(error))
+                except EngineLostError as error:
+                    self.doubt(instance, error)
+        raise EngineLostError("no engine answers")
+
+    def response_lost(self, instance: int) -> EngineLostError:
+        """The error for a request that refers to a response of an unresponsive engine."""
+        return EngineLostError(
+            f"the engine at {self.engines[instance].name}, which generated the response that the "
+            "request refers to, does not answer; send the conversation without it"
+        )
+
+    def _probed(self, instance: int, is_up: bool, sentence: str) -> None:
+        refused = self._mismatch(instance) if is_up else None
+        if refused is not None:
+            is_up, sentence = False, refused
+        is_news = self.admission.is_up[instance] != is_up or refused != self._refused[instance]
+        self._refused[instance] = refused
+        if is_news or not self._tasks:  # the first probe
+            self._log(sentence)
+        if is_up and self._learns_capacity:
+            tokens = self.engines[instance].traits.capacity_tokens
+            if tokens is not None:
+                self.admission.learn_capacity(instance, tokens)
+        self.failed_probes[instance] = 0 if is_up else self.failed_probes[instance] + 1
+        is_silent = self.engines[instance].is_silent
+        self.silent_probes[instance] = self.silent_probes[instance] + 1 if is_silent else 0
+        self.admission.open(instance, is_up)
+        if self.failed_probes[instance] == 1:
+            self.admission.lost(instance)
+        if self.silent_probes[instance] >= HANGS_PROBES and any(self.admission.is_up):
+            for request in [*self.in_progress]:
+                request.move_from(instance)
+
+    def _mismatch(self, instance: int) -> str | None:
+        up = zip(self.engines, self.admission.is_up, strict=True)
+        others = [one for one, is_up in up if is_up and one is not self.engines[instance]]
+        return mismatch(self.engines[instance], others)
+
+    async def _watch(self, instance: int) -> None:
+        while True:
+            is_up = self.admission.is_up[instance]
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PROBE_EVERY_S if is_up else PROBE_LOST_S):
+                    await self._doubts[instance].wait()
+            self._doubts[instance].clear()
+            self._probed(instance, *await self.engines[instance].probe())
+
+    async def _count_preemptions(self, instance: int) -> None:
+        """The status monitor of Kairos (§6): preemptions make its dispatcher suspend an engine."""
+        engine, before = self.engines[instance], inf  # preemptions before the first count are old
+        while True:
+            await asyncio.sleep(PROBE_EVERY_S)
+            count = await engine.preemptions() if engine.is_known else None
+            if not self.admission.is_up[instance]:
+                before = inf
+            elif count is not None:
+                if count > before:
+                    self.admission.preempted(instance)
+                before = count

@@ -1,0 +1,223 @@
+"""The I/O of one exchange: it places the request, calls engines, and reads their answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import NamedTuple
+
+from metropolis.gateway.admission import ClosedError, Yielding
+from metropolis.gateway.engine_client import Reply
+from metropolis.gateway.engine_pool import EnginePool
+from metropolis.gateway.errors import EngineLostError
+from metropolis.gateway.exchange import WAITING, Exchange, State
+from metropolis.gateway.metrics import Metrics
+from metropolis.gateway.request_parsing import ClientRequest
+from metropolis.gateway.responses import FirstEvent, id_of
+from metropolis.gateway.routes import RESPONSES
+from metropolis.policy.base import QueuedRequest
+from metropolis.policy.faults import rank_of
+
+JSON = ("content-type", "application/json")
+
+
+class Answer(NamedTuple):
+    """An answer for a client."""
+
+    status: int
+    headers: Sequence[tuple[str, str]]
+    whole: bytes | None
+    """None for a stream."""
+    pieces: AsyncIterator[bytes]
+    """Those of a stream; raises EngineLostError when it breaks off."""
+
+
+class ExchangeDriver:
+    """Drives the state machine of `request`, which policies see as `queued`.
+
+    The request goes only to the engine `only`, if given. `on_response` receives the id of a stored
+    response and its engine, so that later requests can refer to it.
+    """
+
+    def __init__(
+        self,
+        request: ClientRequest,
+        queued: QueuedRequest,
+        pool: EnginePool,
+        metrics: Metrics,
+        only: int | None,
+        on_response: Callable[[str, int], None],
+    ) -> None:
+        self.exchange = Exchange(request.body, request.continuable)
+        self._request, self._queued, self._only = request, queued, only
+        self._pool, self._metrics, self._on_response = pool, metrics, on_response
+        self.instance: int | None = None
+        """The engine at which the request has a place; None while it has none."""
+        self._reply: Reply | None = None
+        """The latest answer of an engine."""
+        self._call: asyncio.Timeout | None = None
+        """Set until the engine begins to answer."""
+        self._is_behind = False
+        """Whether the client has not read all that was sent."""
+        is_response = request.path.partition("?")[0] == RESPONSES
+        self._first_event = FirstEvent() if is_response else None
+
+    async def start(self) -> Answer:
+        """Wait for the answer: the whole of it, or the beginning of a stream.
+
+        Raises EngineLostError, and as `Admission.place`.
+        """
+        while self.exchange.state not in (State.STREAMING, State.DONE):
+            await self._advance()
+        if self.exchange.is_joined:
+            async for _ in self._pieces():
+                pass
+        if self.exchange.error is not None:
+            raise self.exchange.error
+        reply = self._reply
+        assert reply is not None
+        if not self.exchange.is_joined:
+            return Answer(reply.status, reply.headers, reply.whole, self._pieces())
+        status, whole = self.exchange.whole()
+        headers = [(name, value) for name, value in reply.headers if name != "content-type"]
+        return Answer(status, [*headers, JSON], whole, self._pieces())
+
+    def move_from(self, instance: int) -> None:
+        """See Movable."""
+        if instance != self.instance or self.exchange.state in WAITING | {State.DONE}:
+            return
+        error = self._pool.engines[instance].lost(TimeoutError("it does not answer"))
+        self.exchange.hung(error, self._pool.admission.clock())
+        if self.exchange.state is not State.STREAMING:
+            self._break_off()
+
+    def close(self) -> None:
+        """Release the engine."""
+        if self._reply is not None:
+            reply, self._reply = self._reply, None
+            reply.close()
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        """Yield the pieces of a stream up to its end; raises as `start`."""
+        exchange = self.exchange
+        while exchange.state is not State.DONE:
+            if exchange.state is not State.STREAMING:
+                await self._advance()
+                continue
+            assert self._reply is not None
+            try:
+                async for piece in self._reply.pieces():
+                    if exchange.state is State.STREAMING:
+                        self._take(piece)
+                    if data := exchange.data_to_send():
+                        self._is_behind = True
+                        yield data
+                        self._is_behind = False
+                    if exchange.state is not State.STREAMING:
+                        break
+                if exchange.state is State.STREAMING:
+                    exchange.ended()
+            except EngineLostError as error:
+                self._lose(error)
+        if data := exchange.data_to_send():
+            yield data
+        if exchange.error is not None:
+            raise exchange.error
+
+    async def _advance(self) -> None:
+        if self.exchange.state is State.PREFILL:
+            await self._call_engine()
+        else:
+            await self._place()
+
+    async def _place(self) -> None:
+        admission, is_first = self._pool.admission, self.exchange.state is State.QUEUED
+        if self.instance is not None:
+            self._requeue(self.instance)
+        try:
+            instance = await admission.place(self._queued, anew=not is_first, only=self._only)
+        except ClosedError:
+            assert self._only is not None
+            raise self._pool.response_lost(self._only) from None
+        self.instance = instance
+        self.exchange.placed(admission.clock())
+
+    def _requeue(self, instance: int) -> None:
+        """Give the place at an engine back that the request has left."""
+        self.close()
+        if self.exchange.state is State.PREEMPTED:
+            self._metrics.preempted += 1
+        else:
+            self._metrics.retried += 1
+        self.instance = None
+        self._pool.admission.requeue(self._queued, instance)
+
+    async def _call_engine(self) -> None:
+        assert self.instance is not None
+        engine, request = self._pool.engines[self.instance], self._request
+        rank = rank_of(self._pool.admission.policy, self._queued)
+        try:
+            async with asyncio.timeout(None) as self._call:
+                reply = await engine.ask(
+                    "POST", request.path, request.headers, self.exchange.body, rank
+                )
+        except TimeoutError:
+            return  # `move_from` broke the call off
+        except EngineLostError as error:
+            self._lose(error)
+            return
+        finally:
+            self._call = None
+        self._reply = reply
+        if self.exchange.state is State.PREFILL:  # otherwise `move_from` came too late
+            self.exchange.answered(reply.status, reply.whole)
+            if reply.whole is not None and reply.status == 200 and self._first_event is not None:
+                self._note_response(id_of(reply.whole))
+
+    def _take(self, piece: bytes) -> None:
+        self.exchange.piece(piece)
+        assert self._reply is not None
+        if self._first_event is not None and self._reply.status == 200:
+            self._note_response(self._first_event.id_in(piece))
+        self._offer()
+
+    def _lose(self, error: EngineLostError) -> None:
+        """Report a loss, unless the exchange has left the engine before."""
+        if self.exchange.state in WAITING | {State.DONE}:
+            return
+        assert self.instance is not None
+        self.exchange.lost(error, self._pool.admission.clock())
+        is_complete = self.exchange.state is State.DONE and self.exchange.error is None
+        if not error.is_final and not is_complete:  # otherwise the engine has done its work
+            self._pool.doubt(self.instance, error)
+
+    def _offer(self) -> None:
+        """Let the policy preempt the request from now on."""
+        admission = self._pool.admission
+        if not admission.policy.preempts or self._queued.id in admission.yields:
+            return
+        if self.exchange.can_leave:
+            assert self.instance is not None
+            admission.yields[self._queued.id] = Yielding(
+                self._queued, self.instance, self._can_leave, self._preempt
+            )
+            admission.pump()  # a waiting request may preempt this one
+
+    def _can_leave(self) -> bool:
+        return not self._is_behind and self.exchange.can_leave
+
+    def _preempt(self) -> None:
+        self.exchange.preempted(self._pool.admission.clock())
+        self._break_off()
+
+    def _break_off(self) -> None:
+        """Wake the task that waits for the engine."""
+        if self._call is not None:
+            self._call.reschedule(0.0)
+        elif self._reply is not None:
+            self._reply.break_off()
+
+    def _note_response(self, id_: str | None) -> None:
+        if id_ is not None:
+            assert self.instance is not None
+            self._on_response(id_, self.instance)

@@ -1,0 +1,47 @@
+"""The state of an answer that is forwarded as it arrives and cannot be resumed."""
+
+from __future__ import annotations
+
+import re
+
+USAGE = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d{1,9})(?=[\s,}])')
+"""Responses and messages use the second name."""
+USAGE_BYTES = 2048
+"""Size of an answer's end that contains its usage."""
+
+
+class Passthrough:
+    """An answer, in pieces or `whole`."""
+
+    can_leave = can_go_on = is_at_its_end = False
+    """As in `Partial`."""
+    held_bytes = 0
+
+    def __init__(self, whole: bytes = b"") -> None:
+        self._end, self._events = whole[-USAGE_BYTES:], 0
+
+    @property
+    def output_tokens(self) -> int:
+        """The engine's count, or the number of events before the last one."""
+        count = output_tokens_in(self._end)
+        return self._events - 1 if count is None else count
+
+    def take(self, piece: bytes) -> bytes:
+        """Return the bytes for the client."""
+        self._events += piece.count(b"data:")
+        self._end = (self._end + piece)[-USAGE_BYTES:]
+        return piece
+
+    def rest_of_event(self) -> bytes:
+        """Return nothing: incomplete events have been forwarded."""
+        return b""
+
+    def ending(self) -> bytes:
+        """Return nothing, as the end of the answer is unknown."""
+        return b""
+
+
+def output_tokens_in(end: bytes) -> int | None:
+    """Return the number of output tokens given at the `end` of an answer, or None."""
+    found = USAGE.findall(end[-USAGE_BYTES:])
+    return int(found[-1]) if found else None
