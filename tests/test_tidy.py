@@ -28,6 +28,7 @@ PARTS = (
     "llm",
     "policy",
     "dispatch",
+    "scheduler",
     "store",
     "controller",
     "sim",

@@ -116,10 +116,12 @@ def policy_overhead(name: str, queued: int, requests: int, seed: int) -> Overhea
     for number, request in enumerate(islice(coming, queued + requests)):
         left[request.program] += 1
         if number < queued:
+            policy.arrived(request)
             queue.push(request)
             continue
         watch.cpu_s.append(0.0)
         with watch.running():
+            policy.arrived(request)
             queue.push(request)
             policy.passed(request.arrived_s)
             first = queue.pop()

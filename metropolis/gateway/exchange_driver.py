@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import NamedTuple
 
-from metropolis.gateway.admission import ClosedError, Yielding
+from metropolis.gateway.admission import Yielding
 from metropolis.gateway.engine_client import Reply
 from metropolis.gateway.engine_pool import EnginePool
 from metropolis.gateway.errors import EngineLostError
@@ -17,6 +17,7 @@ from metropolis.gateway.responses import FirstEvent, id_of
 from metropolis.gateway.routes import RESPONSES
 from metropolis.policy.base import QueuedRequest
 from metropolis.policy.faults import rank_of
+from metropolis.scheduler.base import InstanceDownError
 
 JSON = ("content-type", "application/json")
 
@@ -133,16 +134,16 @@ class ExchangeDriver:
     async def _place(self) -> None:
         admission, is_first = self._pool.admission, self.exchange.state is State.QUEUED
         if self.instance is not None:
-            self._requeue(self.instance)
+            self._requeue()
         try:
             instance = await admission.place(self._queued, anew=not is_first, only=self._only)
-        except ClosedError:
+        except InstanceDownError:
             assert self._only is not None
             raise self._pool.response_lost(self._only) from None
         self.instance = instance
         self.exchange.placed(admission.clock())
 
-    def _requeue(self, instance: int) -> None:
+    def _requeue(self) -> None:
         """Give the place at an engine back that the request has left."""
         self.close()
         if self.exchange.state is State.PREEMPTED:
@@ -150,7 +151,7 @@ class ExchangeDriver:
         else:
             self._metrics.retried += 1
         self.instance = None
-        self._pool.admission.requeue(self._queued, instance)
+        self._pool.admission.requeue(self._queued)
 
     async def _call_engine(self) -> None:
         assert self.instance is not None

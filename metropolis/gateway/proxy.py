@@ -193,7 +193,7 @@ class Gateway:
             self.metrics.queueing.observe(started_s - request.arrived_s)
             self.metrics.latency.observe(now_s - request.arrived_s)
         else:
-            self.admission.cancel_placed(request, instance)
+            self.admission.cancel(request)
 
     def _log_fault(self, error: PluginError) -> None:
         """Report a plug-in method's fault once; a refusal concerns only its client."""

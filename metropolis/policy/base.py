@@ -37,6 +37,8 @@ class QueuedRequest:
     """Remaining stages of the program, this one included; None: unknown."""
     prefix: tuple[tuple[int, int], ...] = ()
     """The part of the prompt that other requests may share: segments (text, tokens)."""
+    model: str | None = None
+    """The model that must serve it; None: any."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,4 @@
-"""Simulated engines behind a policy and a dispatcher, in virtual time.
-
-Requests that the dispatcher does not place wait in the policy's order, as do placed requests that
-an engine's memory cannot admit yet: engines take ranks as priorities.
-"""
+"""Simulated instances driven by the scheduler, in virtual time."""
 
 from __future__ import annotations
 
@@ -11,16 +7,19 @@ from math import inf, isinf
 
 from metropolis._core import Profile
 from metropolis.dispatch.base import Dispatcher
-from metropolis.dispatch.faults import holding, placed_by
 from metropolis.policy.base import Policy, QueuedRequest, ServedRequest
-from metropolis.policy.faults import call, due_s_of
-from metropolis.policy.queue import RequestQueue
-from metropolis.sim.instance import Asked, Instance
+from metropolis.scheduler.base import Limits, Place, Preempt, Reject, Report
+from metropolis.scheduler.scheduler import Scheduler
+from metropolis.sim.instance import Asked, Instance, Left
 from metropolis.sim.options import PoolOptions
 
 
 class SimulatedCluster:
-    """The instances of the dispatcher's fleet, by their profiles; the caller advances the time."""
+    """The instances of the dispatcher's fleet, by their profiles; the caller advances the time.
+
+    `at_once`: the maximum number of requests that a non-preempting policy lets an instance have.
+    Methods raise PluginError on a faulty plug-in.
+    """
 
     def __init__(
         self,
@@ -28,19 +27,30 @@ class SimulatedCluster:
         policy: Policy,
         dispatcher: Dispatcher,
         options: PoolOptions,
+        at_once: float = inf,
     ) -> None:
-        self._policy, self._dispatcher = policy, dispatcher
-        self._queue = RequestQueue(policy)
         self._instances = [
-            Instance(index, profile, policy, options) for index, profile in enumerate(profiles)
+            Instance(index, profile, options) for index, profile in enumerate(profiles)
         ]
-        self._preemptions = [0] * len(self._instances)
-        self._unplaced: dict[int, Asked] = {}
+        limits = [
+            Limits(
+                min(at_once, each.max_sequences) if policy.preempts else at_once,
+                each.kv_capacity_tokens,
+            )
+            for each in profiles
+        ]
+        self._scheduler = Scheduler(policy, dispatcher, limits)
+        for index in range(len(profiles)):
+            self._scheduler.instance_up(index)
+        self._engine_preemptions = [0] * len(self._instances)
+        self._policy_preemptions = 0
+        self._asked: dict[int, Asked] = {}
+        """Uncompleted requests by id."""
 
     @property
     def preemptions(self) -> int:
         """Preemptions so far on all instances: by engines (lack of memory) and by the policy."""
-        return sum(self._preemptions) + sum(instance.aborted for instance in self._instances)
+        return sum(self._engine_preemptions) + self._policy_preemptions
 
     def busy_sim_s(self) -> float:
         """Busy time summed over the instances."""
@@ -53,47 +63,61 @@ class SimulatedCluster:
 
         `answer_text`: the id of its answer's text, if later prompts may contain it.
         """
-        self._unplaced[request.id] = Asked(request, output_tokens, answer_text)
-        self._queue.push(request)
+        self._asked[request.id] = Asked(request, output_tokens, answer_text)
+        self._scheduler.arrived(request)
 
     def program_ended(self, program: str) -> None:
         """`program` will send no more requests."""
-        call(self._policy.program_ended, program)
-        call(self._dispatcher.program_ended, program)
+        self._scheduler.program_ended(program)
 
     def next_event_sim_s(self) -> float:
         """The earliest next completion or preemption; infinite when nothing is placed."""
-        is_contended = any(instance.is_waited_for for instance in self._instances)
-        due_s = due_s_of(self._policy) if is_contended else inf
-        return min(due_s, *(instance.next_event_sim_s() for instance in self._instances))
+        events = (instance.next_event_sim_s() for instance in self._instances)
+        return min(self._scheduler.due_s, *events)
 
     def check_progress(self) -> None:
         """Raise PluginError if requests wait although no instance is busy."""
-        if self._queue and isinf(self.next_event_sim_s()):
-            raise holding(self._dispatcher, len(self._queue))
+        if self._scheduler.waiting and isinf(self.next_event_sim_s()):
+            raise self._scheduler.holding()
 
     def advance(self, now_sim_s: float) -> list[ServedRequest]:
-        """Advance to `now_sim_s`; returns the requests completed by then."""
-        served_requests: list[ServedRequest] = []
+        """Advance to `now_sim_s`; returns the requests completed by then by (time, id)."""
+        gone = [one for instance in self._instances for one in instance.advance(now_sim_s)]
+        served: list[ServedRequest] = []
+        for one in sorted(gone, key=_order):
+            if isinstance(one, Left):
+                self._scheduler.left(one.id, one.output_tokens, one.left_sim_s)
+            else:
+                del self._asked[one.request.id]
+                self._scheduler.finished(one)
+                served.append(one)
         for index, instance in enumerate(self._instances):
-            for served in instance.advance(now_sim_s):
-                call(self._policy.completed, served)
-                call(self._dispatcher.completed, served)
-                served_requests.append(served)
-            if instance.preemptions > self._preemptions[index]:
-                self._preemptions[index] = instance.preemptions
-                call(self._dispatcher.preempted, index, now_sim_s)
-        return served_requests
+            if instance.preemptions > self._engine_preemptions[index]:
+                self._engine_preemptions[index] = instance.preemptions
+                self._scheduler.instance_preempted(index, now_sim_s)
+        return served
 
     def dispatch(self, now_sim_s: float) -> None:
-        """Place waiting requests in order, until the dispatcher holds one back."""
-        call(self._policy.passed, now_sim_s)
-        while self._queue:
-            request = self._queue.first()
-            placed = placed_by(self._dispatcher, request, now_sim_s)
-            if placed is None:
-                break
-            self._queue.pop()
-            self._instances[placed].add(self._unplaced.pop(request.id))
-        for instance in self._instances:
-            instance.fill(now_sim_s)
+        """Carry out the scheduler's commands."""
+        is_asked = True
+        while is_asked:
+            is_asked = False
+            for command in self._scheduler.schedule(now_sim_s):
+                match command:
+                    case Place(request, index, rank):
+                        self._instances[index].submit(self._asked[request.id], rank, now_sim_s)
+                    case Preempt(request, index):
+                        self._policy_preemptions += 1
+                        self._instances[index].abort(request.id, now_sim_s)
+                    case Reject(_, error):
+                        raise error
+                    case Report(index):
+                        progress = self._instances[index].progress()
+                        self._scheduler.progressed(index, progress)
+                        is_asked = True
+
+
+def _order(one: ServedRequest | Left) -> tuple[float, int]:
+    if isinstance(one, Left):
+        return one.left_sim_s, one.id
+    return one.completed_s, one.request.id

@@ -16,13 +16,14 @@ from metropolis.dispatch.agentix import ProgramAffinity
 from metropolis.dispatch.base import Dispatcher, Fleet
 from metropolis.dispatch.fixed import LeastLoaded, RoundRobin
 from metropolis.dispatch.kairos import KairosPacking
-from metropolis.gateway.admission import GONE_MAX, Admission, QueueFullError, Yielding
+from metropolis.gateway.admission import Admission, QueueFullError, Yielding
 from metropolis.policy.agentix.policy import Plas
 from metropolis.policy.base import Policy, QueuedRequest, ServedRequest
 from metropolis.policy.combined import Combined
 from metropolis.policy.faults import PluginError
 from metropolis.policy.fixed import Fcfs, StepFirst, Topology
 from metropolis.policy.mlfq import Mlfq
+from metropolis.policy.queue import DISCARDED_MAX
 from metropolis.types import MetropolisError
 from tests.gateway.engines import until
 
@@ -97,11 +98,11 @@ class World:
                 served = ServedRequest(request, engine, request.arrived_s, self.now_s, 5)
                 self.admission.answered(served)
             elif action == "lose":
-                self.admission.requeue(request, engine)
+                self.admission.requeue(request)
                 self.requeued = request
                 self.ask(request, anew=True)
             else:
-                self.admission.cancel_placed(request, engine)
+                self.admission.cancel(request)
         await self.settle()
 
     async def settle(self) -> None:
@@ -118,7 +119,7 @@ class World:
         for _, engine in self.placed.values():
             at_work[engine] += 1
         assert admission.at_work == at_work
-        assert max(at_work) <= AT_ONCE
+        assert all(len(admission.scheduler.running(each)) <= AT_ONCE for each in range(ENGINES))
         assert len(admission) == len(self.tasks)
 
 
@@ -201,10 +202,11 @@ def test_ranks_that_change_by_time_alone_are_looked_at_in_time() -> None:
     asyncio.run(run())
 
 
-def test_the_last_at_an_engine_that_answers_makes_place_for_who_ranks_before_it() -> None:
-    class Impatient(StepFirst):
-        preempts = True
+class Impatient(StepFirst):
+    preempts = True
 
+
+def test_the_last_ranked_request_of_an_engine_yields_to_one_that_ranks_before_it() -> None:
     async def run() -> None:
         world = World(Impatient(), RoundRobin)
         left: list[int] = []
@@ -212,19 +214,24 @@ def test_the_last_at_an_engine_that_answers_makes_place_for_who_ranks_before_it(
             await world.act("arrive", step)
         for id_, (request, engine) in world.placed.items():
             world.admission.yields[id_] = Yielding(
-                request, engine, lambda: True, partial(left.append, id_)
+                request, engine, lambda id_=id_: id_ != 4, partial(left.append, id_)
             )
-        await world.act("down", world.placed[3][1])  # it has the last ones, 0 and 3
+        await world.act("down", world.placed[3][1])  # its requests 0 and 3 are of step 4
         await world.act("arrive", 4)
         assert left == []
-        await world.act("arrive", 1)
-        assert left == [4]
-        await world.act("arrive", 0)
-        assert left == [4]  # one at a time
-        world.admission.requeue(*world.placed.pop(4))
-        assert left == [4, 1]
-        await world.settle()
-        assert {request.step for request, _ in world.placed.values()} == {4, 3, 2, 0}
+        await world.act("arrive", 1)  # at the engine of 2 and 5, both of step 2
+        assert left == [5]
+        assert world.placed[7][1] == 2
+        await world.act("arrive", 0)  # at the engine of 1 and 4, both of step 3; 4 cannot leave
+        assert left == [5, 1]
+        for id_ in (5, 1):  # they wait where they were
+            request, engine = world.placed.pop(id_)
+            world.admission.requeue(request)
+            world.ask(request, anew=True)
+            await world.settle()
+            assert id_ in world.tasks
+            await world.act("answer", [*world.placed].index(7 if id_ == 5 else 8))
+            assert world.placed[id_][1] == engine
 
     asyncio.run(run())
 
@@ -238,12 +245,10 @@ def test_a_full_queue_takes_none_but_those_put_back() -> None:
         await asyncio.sleep(0)
         with pytest.raises(QueueFullError, match="1 requests wait already"):
             await admission.place(queued(2))
-        admission.requeue(queued(0), 0)
+        admission.requeue(queued(0))
+        assert await admission.place(queued(0), anew=True) == 0  # it ranks before the other
+        admission.cancel(queued(0))
         assert await waiting == 0
-        again = asyncio.create_task(admission.place(queued(0), anew=True))
-        await asyncio.sleep(0)
-        admission.cancel_placed(queued(1), 0)
-        assert await again == 0
 
     asyncio.run(run())
 
@@ -264,21 +269,19 @@ def test_a_request_that_cannot_be_ranked_is_refused_and_forgotten() -> None:
 def test_those_who_leave_while_no_engine_answers_are_forgotten() -> None:
     async def run() -> None:
         admission = Admission(Fcfs(), LeastLoaded(Fleet.uniform(1, 1, 1.0)), 1, 9)
-        for number in range(3 * GONE_MAX):
+        for number in range(3 * DISCARDED_MAX):
             task = asyncio.create_task(admission.place(queued(number)))
             await asyncio.sleep(0)
             task.cancel()
             await asyncio.sleep(0)
-        assert len(admission._queue) <= GONE_MAX
+        (queue,) = admission.scheduler._queues.values()
+        assert len(queue._heap) <= DISCARDED_MAX
 
     asyncio.run(run())
 
 
 def test_a_program_that_has_ended_is_forgotten_by_policy_and_dispatcher() -> None:
-    policy, dispatcher = (
-        Plas(),
-        ProgramAffinity(Fleet.uniform(2, 1 << 20, 20.0), threshold_tokens=1),
-    )
+    policy, dispatcher = Plas(), ProgramAffinity(Fleet.uniform(2, 1 << 20, 20.0), threshold_tokens=1)
     told: list[str] = []
     policy.program_ended = told.append  # type: ignore[method-assign]
     admission = Admission(policy, dispatcher, 1, 1)

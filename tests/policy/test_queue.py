@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metropolis.policy.base import Policy, QueuedRequest
-from metropolis.policy.queue import RequestQueue
+from metropolis.policy.queue import DISCARDED_MAX, RequestQueue
 
 
 class Fickle(Policy):
@@ -29,7 +29,7 @@ def test_the_smallest_rank_goes_first(data: st.DataObject) -> None:
     queue = RequestQueue(policy)
     waiting: dict[int, QueuedRequest] = {}
     for number in range(data.draw(st.integers(1, 30))):
-        match data.draw(st.sampled_from(["push", "push", "pop", "change"])):
+        match data.draw(st.sampled_from(["push", "push", "pop", "discard", "change"])):
             case "push":
                 policy.ranks[number] = data.draw(st.integers(0, 3))
                 waiting[number] = request(number, data.draw(st.integers(0, 2)))
@@ -38,7 +38,20 @@ def test_the_smallest_rank_goes_first(data: st.DataObject) -> None:
                 first = min(waiting.values(), key=lambda r: (policy.rank(r), r.arrived_s, r.id))
                 assert queue.pop() is first
                 del waiting[first.id]
+            case "discard" if waiting:
+                gone = data.draw(st.sampled_from(sorted(waiting)))
+                queue.discard(gone)
+                del waiting[gone]
             case "change":
                 policy.ranks = {n: data.draw(st.integers(0, 3)) for n in waiting}
                 policy.version += 1
         assert len(queue) == len(waiting)
+
+
+def test_discarded_requests_do_not_fill_memory() -> None:
+    queue = RequestQueue(Fickle())
+    for number in range(5 * DISCARDED_MAX):
+        queue.push(request(number))
+        queue.discard(number)
+    assert len(queue) == 0
+    assert len(queue._heap) <= DISCARDED_MAX

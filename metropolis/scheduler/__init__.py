@@ -1,0 +1,1 @@
+"""One scheduler for real engines and for simulated ones."""

@@ -1,0 +1,70 @@
+"""What the scheduler is told of instances, and the commands that it gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from metropolis.policy.base import QueuedRequest
+from metropolis.types import MetropolisError
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What an instance takes at once."""
+
+    requests: float = inf
+    """Maximum number of running requests."""
+    kv_tokens: float = inf
+    """Maximum number of tokens, prompts and outputs so far, of running requests; only preempting
+    policies observe it: engines let requests wait for memory in the order of their priorities."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Submit `request` to `instance` now, with `rank` as its priority."""
+
+    request: QueuedRequest
+    instance: int
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Preempt:
+    """Interrupt the running `request`; report `left` when the instance has let go of it."""
+
+    request: QueuedRequest
+    instance: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """`request` ends with `error`."""
+
+    request: QueuedRequest
+    error: MetropolisError
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Report `progressed` for `instance`, then call `schedule` again at the same time."""
+
+    instance: int
+
+
+Command = Place | Preempt | Reject | Report
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a running request has come."""
+
+    id: int
+    output_tokens: int
+    """Since its arrival, those of earlier stays on an instance included."""
+    can_leave: bool = True
+    """Whether it can be preempted now."""
+
+
+class InstanceDownError(MetropolisError):
+    """The only instance that may serve a request does not answer."""

@@ -1,0 +1,108 @@
+"""The scheduler's record of one instance and of one request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from metropolis.policy.base import Policy, QueuedRequest
+from metropolis.policy.queue import RequestQueue
+from metropolis.scheduler.base import Limits
+
+
+class State(Enum):
+    """The states of a request; see the table in scheduler.py."""
+
+    QUEUED = auto()
+    PLACED = auto()
+    RUNNING = auto()
+    LEAVING = auto()
+
+
+@dataclass(slots=True)
+class Tracked:
+    """A request between its arrival and its end."""
+
+    request: QueuedRequest
+    allowed: frozenset[int]
+    """The instances that may serve it."""
+    is_pinned: bool
+    """Whether it is rejected when its only instance is down; otherwise it waits."""
+    state: State = State.QUEUED
+    instance: int = -1
+    """Valid unless QUEUED."""
+    output_tokens: int = 0
+    can_leave: bool = False
+    """As last reported."""
+
+    @property
+    def tokens(self) -> int:
+        """Prompt and output so far."""
+        return self.request.prompt_tokens + self.output_tokens
+
+
+class Instance:
+    """One instance: the requests that wait there and those that run."""
+
+    def __init__(self, policy: Policy, limits: Limits) -> None:
+        self.limits = limits
+        self.is_up = False
+        self.queue = RequestQueue(policy)
+        """Requests placed here that have no room yet."""
+        self.running: dict[int, Tracked] = {}
+        """Without those that leave."""
+        self.leaving: dict[int, Tracked] = {}
+        """Requests whose preemption was commanded, until they have left."""
+        self.held_tokens = 0
+        """Tokens of the running requests, as last reported."""
+        self.is_reported = False
+        """Whether progress has been reported for the next `schedule`."""
+        self.held_back: tuple[int, int, int] | None = None
+        """(id, version, running_version) of a request that found no room. The decision stands until
+        a request leaves or ranks change, because running requests only grow."""
+
+    @property
+    def at_work(self) -> int:
+        """Number of requests that the instance has."""
+        return len(self.running) + len(self.leaving)
+
+    @property
+    def outstanding(self) -> int:
+        """Number of requests placed here."""
+        return self.at_work + len(self.queue)
+
+    def has_room(self, tracked: Tracked) -> bool:
+        """Whether the limits allow `tracked` to run; an empty instance has room for any request."""
+        return not self.running or (
+            len(self.running) < self.limits.requests
+            and self.held_tokens + tracked.tokens <= self.limits.kv_tokens
+        )
+
+    def start(self, tracked: Tracked) -> None:
+        """Add `tracked` to the running requests."""
+        tracked.state, tracked.can_leave = State.RUNNING, False
+        self.running[tracked.request.id] = tracked
+        self.held_tokens += tracked.tokens
+
+    def let_go(self, tracked: Tracked) -> None:
+        """Stop counting `tracked` as running; the instance still has it."""
+        del self.running[tracked.request.id]
+        self.held_tokens -= tracked.tokens
+        tracked.state = State.LEAVING
+        self.leaving[tracked.request.id] = tracked
+
+    def remove(self, tracked: Tracked) -> None:
+        """Remove a request that waits, runs or leaves here."""
+        if tracked.state is State.PLACED:
+            self.queue.discard(tracked.request.id)
+        elif tracked.state is State.RUNNING:
+            del self.running[tracked.request.id]
+            self.held_tokens -= tracked.tokens
+        else:
+            del self.leaving[tracked.request.id]
+        self.held_back = None
+
+    def progressed(self, tracked: Tracked, output_tokens: int) -> None:
+        """Update the tokens of a running request."""
+        self.held_tokens += output_tokens - tracked.output_tokens
+        tracked.output_tokens = output_tokens

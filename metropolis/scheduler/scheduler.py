@@ -1,0 +1,422 @@
+"""The scheduler: events in, commands out. It has no clock and does no I/O.
+
+A driver reports every event with its time, and carries out the commands that `schedule` returns.
+The gateway drives it in real time, the simulation in virtual time.
+
+1. The policy orders the waiting requests. The first goes where the dispatcher places it. While the
+   dispatcher holds it back, all requests behind it that the same instances may serve wait.
+2. With a policy that does not preempt, an instance at its limit is closed to the dispatcher:
+   requests are placed as late as possible. Instances let placed requests wait for memory in the
+   order of their ranks (Kairos §5, AI Metropolis §3.4).
+3. With a policy that preempts, requests are placed at once (Agentix §4.3). Those without room wait
+   at their instance. While the first of them has none, the last-ranked running request is preempted
+   if it ranks behind it, and waits at the same instance (Agentix §4.2).
+4. A request whose instance is lost is placed again.
+5. A request ends once: it is finished, cancelled, or rejected because a plug-in failed.
+
+| state   | meaning                     | finished | left (preempted) | left (lost) | cancelled |
+|---------|-----------------------------|----------|------------------|-------------|-----------|
+| QUEUED  | waits for the dispatcher    | -        | -                | -           | ends      |
+| PLACED  | waits for room at its place | -        | -                | QUEUED      | ends      |
+| RUNNING | its instance has it         | ends     | -                | QUEUED      | ends      |
+| LEAVING | its preemption is commanded | ends     | PLACED           | QUEUED      | ends      |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from math import inf
+
+from metropolis.dispatch.base import Dispatcher, Fleet
+from metropolis.dispatch.faults import holding, placed_by
+from metropolis.policy.base import Policy, QueuedRequest, ServedRequest
+from metropolis.policy.faults import P, PluginError, call, due_s_of, rank_of
+from metropolis.policy.queue import RequestQueue
+from metropolis.scheduler.base import (
+    Command,
+    InstanceDownError,
+    Limits,
+    Place,
+    Preempt,
+    Progress,
+    Reject,
+    Report,
+)
+from metropolis.scheduler.instance import Instance, State, Tracked
+from metropolis.types import MetropolisError
+
+
+def _down(instance: int) -> InstanceDownError:
+    return InstanceDownError(f"instance {instance} does not answer")
+
+
+def _raise(error: PluginError) -> None:
+    raise error
+
+
+class Scheduler:
+    """Orders requests by `policy` and places them by `dispatcher` on instances with `limits`.
+
+    Instances are down until `instance_up`. Errors of plug-ins' notification methods go to
+    `on_fault` and end no request. A dispatcher that holds requests back for `hold_s` seconds while
+    all instances are idle is at fault: the requests are rejected.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        dispatcher: Dispatcher,
+        limits: Sequence[Limits],
+        *,
+        hold_s: float = inf,
+        on_fault: Callable[[PluginError], None] = _raise,
+    ) -> None:
+        self.policy, self.dispatcher, self.on_fault = policy, dispatcher, on_fault
+        self._instances = [Instance(policy, each) for each in limits]
+        self._all = frozenset(range(len(limits)))
+        self._models = [
+            frozenset(each.models) if each.models else None for each in dispatcher.fleet.instances
+        ]
+        self._serving: dict[str | None, frozenset[int]] = {}
+        """Results of `serving`."""
+        self._queues: dict[frozenset[int], RequestQueue] = {}
+        """QUEUED requests by the instances that may serve them."""
+        self._requests: dict[int, Tracked] = {}
+        self._waiting = 0
+        self.due_s = inf
+        """When ranks of waiting requests next change by the passing of time alone, as of the latest
+        `schedule`."""
+        self._rejected: list[Command] = []
+        self._hold_s = hold_s
+        self._held_since_s: float | None = None
+        dispatcher.closed = set(self._all)
+
+    # --- state
+
+    @property
+    def waiting(self) -> int:
+        """Number of requests that wait, at an instance or for one."""
+        return self._waiting
+
+    @property
+    def at_work(self) -> list[int]:
+        """Number of requests that each instance has."""
+        return [each.at_work for each in self._instances]
+
+    @property
+    def is_up(self) -> list[bool]:
+        """Whether each instance is up."""
+        return [each.is_up for each in self._instances]
+
+    def holding(self) -> PluginError:
+        """The error of a dispatcher that holds back all waiting requests for no reason."""
+        return holding(self.dispatcher, self._waiting)
+
+    def running(self, instance: int) -> list[int]:
+        """Ids of the requests that run on `instance`, those that leave excluded."""
+        return [*self._instances[instance].running]
+
+    # --- events of requests
+
+    def arrived(self, request: QueuedRequest, only: int | None = None) -> None:
+        """`request` has arrived; with `only`, no other instance may serve it.
+
+        Raises PluginError if the policy cannot rank it, InstanceDownError if `only` is down, and
+        MetropolisError if no instance serves its model.
+        """
+        if only is not None and not self._instances[only].is_up:
+            raise _down(only)
+        allowed = self.serving(request.model) if only is None else frozenset((only,))
+        if not allowed:
+            known = sorted({name for names in self._models if names for name in names})
+            raise MetropolisError(
+                f"no instance serves the model {request.model!r}; they serve {', '.join(known)}"
+            )
+        call(self.policy.arrived, request)
+        tracked = Tracked(request, allowed, is_pinned=only is not None)
+        try:
+            self._queue_of(allowed).push(request)
+        except PluginError:
+            self._tell(self.policy.cancelled, request)
+            raise
+        self._requests[request.id] = tracked
+        self._waiting += 1
+
+    def progressed(self, instance: int, requests: Iterable[Progress]) -> None:
+        """Running requests of `instance` have come so far."""
+        here = self._instances[instance]
+        for progress in requests:
+            if (tracked := here.running.get(progress.id)) is not None:
+                here.progressed(tracked, progress.output_tokens)
+                tracked.can_leave = progress.can_leave
+        here.is_reported = True
+
+    def finished(self, served: ServedRequest) -> None:
+        """A running request has been answered."""
+        tracked = self._requests.pop(served.request.id)
+        self._tell(self.policy.completed, served)
+        self._remove(tracked)
+        self._tell(self.dispatcher.completed, served)
+
+    def left(self, request_id: int, output_tokens: int, now_s: float) -> None:
+        """A running request has left its instance with `output_tokens` so far, unfinished.
+
+        If its preemption was commanded it waits there, otherwise it is placed again.
+        """
+        tracked = self._requests[request_id]
+        is_preempted = tracked.state is State.LEAVING and self._instances[tracked.instance].is_up
+        self._tell(self.policy.preempted, tracked.request, now_s)
+        self._remove(tracked)
+        tracked.output_tokens = output_tokens
+        self._waiting += 1
+        if is_preempted:
+            tracked.state = State.PLACED
+            self._push(self._instances[tracked.instance].queue, tracked, now_s)
+        else:
+            self._queue_again(tracked, now_s)
+
+    def cancelled(self, request_id: int, now_s: float) -> None:
+        """The client of a request has left; ends of unknown requests are ignored."""
+        tracked = self._requests.pop(request_id, None)
+        if tracked is None:
+            return  # it was rejected
+        self._tell(self.policy.cancelled, tracked.request)
+        self._drop(tracked, now_s)
+
+    def program_ended(self, program: str) -> None:
+        """`program` will send no more requests."""
+        self._tell(self.policy.program_ended, program)
+        self._tell(self.dispatcher.program_ended, program)
+
+    def function_ended(self, function: str) -> None:
+        """`function` has been unused for long."""
+        self._tell(self.policy.function_ended, function)
+        self._tell(self.dispatcher.function_ended, function)
+
+    # --- events of instances
+
+    def instance_up(self, instance: int) -> None:
+        """`instance` accepts requests."""
+        self._instances[instance].is_up = True
+        self._refresh(instance)
+
+    def instance_down(self, instance: int, now_s: float) -> None:
+        """`instance` accepts none: those waiting there are placed again, or rejected if pinned.
+
+        Requests that run there end by events of their own.
+        """
+        here = self._instances[instance]
+        here.is_up = False
+        self._refresh(instance)
+        placed = [self._requests[each.id] for each in here.queue.requests()]
+        here.queue.clear()
+        for tracked in placed:
+            self._queue_again(tracked, now_s)
+        for tracked in [each for each in self._requests.values() if each.is_pinned]:
+            if instance in tracked.allowed and tracked.state is State.QUEUED:
+                self._reject(tracked, _down(instance), now_s)
+
+    def instance_lost(self, instance: int) -> None:
+        """`instance` has failed and may have lost its cache."""
+        self._tell(self.dispatcher.lost, instance)
+
+    def instance_preempted(self, instance: int, now_s: float) -> None:
+        """`instance` ran out of memory and preempted a request by itself."""
+        self._tell(self.dispatcher.preempted, instance, now_s)
+
+    def instance_serves(self, instance: int, models: frozenset[str] | None) -> None:
+        """`instance` serves requests for `models`; None: for any."""
+        self._models[instance] = models
+        self._serving.clear()
+
+    def capacity_changed(self, instance: int, kv_tokens: int) -> None:
+        """`instance` has a KV cache of `kv_tokens`, which the dispatcher counts on."""
+        instances = [*self.dispatcher.fleet.instances]
+        if kv_tokens != instances[instance].capacity_tokens:
+            instances[instance] = replace(instances[instance], capacity_tokens=kv_tokens)
+            self.dispatcher.fleet = Fleet(tuple(instances))
+
+    def serving(self, model: str | None) -> frozenset[int]:
+        """The instances that serve `model`."""
+        if model not in self._serving:
+            serving = frozenset(
+                index
+                for index, names in enumerate(self._models)
+                if model is None or names is None or model in names
+            )
+            self._serving[model] = self._all if serving == self._all else serving
+        return self._serving[model]
+
+    # --- commands
+
+    def schedule(self, now_s: float) -> list[Command]:
+        """The commands due at `now_s`, after the events reported so far."""
+        commands: list[Command] = []
+        try:
+            call(self.policy.passed, now_s)
+            self._place_all(now_s)
+            for index in range(len(self._instances)):
+                self._fill(index, now_s, commands)
+            self.due_s = due_s_of(self.policy) if self._waiting else inf
+        except PluginError as error:  # later attempts would fail as well
+            for tracked in list(self._requests.values()):
+                if tracked.state in (State.QUEUED, State.PLACED):
+                    self._reject(tracked, error, now_s)
+            self.due_s = inf
+            self.on_fault(error)
+        for here in self._instances:
+            here.is_reported = False
+        commands, self._rejected = [*self._rejected, *commands], []
+        return commands
+
+    def _place_all(self, now_s: float) -> None:
+        """Place the first waiting request until the dispatcher holds it back."""
+        held_since_s, self._held_since_s = self._held_since_s, None
+        blocked: set[frozenset[int]] = set()
+        while waiting := [k for k, queue in self._queues.items() if queue and k not in blocked]:
+            if len(waiting) > 1:
+                waiting.sort(key=lambda allowed: self._queues[allowed].place())
+            allowed, queue = waiting[0], self._queues[waiting[0]]
+            tracked = self._requests[queue.first().id]
+            try:
+                instance = self._placed(tracked, now_s)
+            except PluginError as error:
+                self._reject(tracked, error, now_s)
+                continue
+            if instance is None:
+                blocked.add(allowed)
+                self._hold(allowed, held_since_s, now_s)
+                continue
+            queue.pop()
+            tracked.state, tracked.instance = State.PLACED, instance
+            self._instances[instance].queue.push(tracked.request)
+            self._refresh(instance)
+
+    def _hold(self, allowed: frozenset[int], since_s: float | None, now_s: float) -> None:
+        """Record that the dispatcher holds a request back; raises PluginError after `hold_s`."""
+        here = [self._instances[each] for each in allowed]
+        if any(each.outstanding for each in here) or not any(each.is_up for each in here):
+            return
+        self._held_since_s = now_s if since_s is None else since_s
+        if now_s - self._held_since_s >= self._hold_s:
+            raise self.holding()
+
+    def _placed(self, tracked: Tracked, now_s: float) -> int | None:
+        """The dispatcher's instance for the request, with all closed that may not serve it."""
+        closed = self.dispatcher.closed
+        if tracked.allowed <= closed:
+            return None
+        if tracked.allowed is self._all:
+            return placed_by(self.dispatcher, tracked.request, now_s)
+        self.dispatcher.closed = closed | (self._all - tracked.allowed)
+        try:
+            return placed_by(self.dispatcher, tracked.request, now_s)
+        finally:
+            self.dispatcher.closed = closed
+
+    def _fill(self, index: int, now_s: float, commands: list[Command]) -> None:
+        """Start requests that wait at the instance while there is room, or room can be made."""
+        here = self._instances[index]
+        while here.queue:
+            first = here.queue.first()
+            seen = first.id, self.policy.version, self.policy.running_version
+            if seen == here.held_back:
+                return
+            here.held_back = None
+            if self.policy.preempts and here.running and not here.is_reported:
+                commands.append(Report(index))
+                return
+            tracked = self._requests[first.id]
+            if not self.policy.preempts or here.has_room(tracked):
+                self._start(tracked, now_s, commands)
+            elif not self._make_room(index, first, commands):
+                if all(each.can_leave for each in here.running.values()):
+                    here.held_back = seen
+                return
+
+    def _start(self, tracked: Tracked, now_s: float, commands: list[Command]) -> None:
+        """Start the first request that waits at its instance."""
+        try:
+            rank = rank_of(self.policy, tracked.request)
+        except PluginError as error:
+            self._reject(tracked, error, now_s)
+            return
+        here = self._instances[tracked.instance]
+        here.queue.pop()
+        here.start(tracked)
+        self._waiting -= 1
+        self._tell(self.policy.started, tracked.request, now_s)
+        commands.append(Place(tracked.request, tracked.instance, rank))
+
+    def _make_room(self, index: int, first: QueuedRequest, commands: list[Command]) -> bool:
+        """Preempt the last-ranked running request if it ranks behind `first`; whether it did."""
+        here = self._instances[index]
+        running = [one for one in here.running.values() if one.can_leave]
+        last = max(running, key=lambda one: self._rank(one.request), default=None)
+        if last is None or self._rank(last.request) <= self._rank(first):
+            return False
+        here.let_go(last)
+        commands.append(Preempt(last.request, index))
+        return True
+
+    # --- bookkeeping
+
+    def _rank(self, request: QueuedRequest) -> tuple[int, float, int]:
+        return rank_of(self.policy, request), request.arrived_s, request.id
+
+    def _queue_of(self, allowed: frozenset[int]) -> RequestQueue:
+        return self._queues.setdefault(allowed, RequestQueue(self.policy))
+
+    def _queue_again(self, tracked: Tracked, now_s: float) -> None:
+        """Return a request from its instance to the queue."""
+        instance, tracked.state = tracked.instance, State.QUEUED
+        self._tell(self.dispatcher.cancelled, tracked.request, instance, now_s)
+        if tracked.is_pinned and not self._instances[instance].is_up:
+            self._reject(tracked, _down(instance), now_s)
+            return
+        self._push(self._queue_of(tracked.allowed), tracked, now_s)
+
+    def _push(self, queue: RequestQueue, tracked: Tracked, now_s: float) -> None:
+        try:
+            queue.push(tracked.request)
+        except PluginError as error:
+            self._reject(tracked, error, now_s)
+
+    def _reject(self, tracked: Tracked, error: MetropolisError, now_s: float) -> None:
+        """End a waiting request with `error`."""
+        del self._requests[tracked.request.id]
+        self._tell(self.policy.cancelled, tracked.request)
+        self._drop(tracked, now_s)
+        self._rejected.append(Reject(tracked.request, error))
+
+    def _drop(self, tracked: Tracked, now_s: float) -> None:
+        """Forget an unfinished request."""
+        if tracked.state in (State.QUEUED, State.PLACED):
+            self._waiting -= 1
+        if tracked.state is State.QUEUED:
+            self._queue_of(tracked.allowed).discard(tracked.request.id)
+        else:
+            self._remove(tracked)
+            self._tell(self.dispatcher.cancelled, tracked.request, tracked.instance, now_s)
+
+    def _remove(self, tracked: Tracked) -> None:
+        """Remove a request from its instance."""
+        self._instances[tracked.instance].remove(tracked)
+        self._refresh(tracked.instance)
+
+    def _refresh(self, instance: int) -> None:
+        """Open or close the instance to the dispatcher."""
+        here = self._instances[instance]
+        is_full = not self.policy.preempts and here.outstanding >= here.limits.requests
+        if here.is_up and not is_full:
+            self.dispatcher.closed.discard(instance)
+        else:
+            self.dispatcher.closed.add(instance)
+
+    def _tell(self, method: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Notify a plug-in; its error goes to `on_fault`."""
+        try:
+            call(method, *args, **kwargs)
+        except PluginError as error:
+            self.on_fault(error)
