@@ -281,7 +281,10 @@ def test_those_who_leave_while_no_engine_answers_are_forgotten() -> None:
 
 
 def test_a_program_that_has_ended_is_forgotten_by_policy_and_dispatcher() -> None:
-    policy, dispatcher = Plas(), ProgramAffinity(Fleet.uniform(2, 1 << 20, 20.0), threshold_tokens=1)
+    policy, dispatcher = (
+        Plas(),
+        ProgramAffinity(Fleet.uniform(2, 1 << 20, 20.0), threshold_tokens=1),
+    )
     told: list[str] = []
     policy.program_ended = told.append  # type: ignore[method-assign]
     admission = Admission(policy, dispatcher, 1, 1)
