@@ -44,6 +44,7 @@ from metropolis.scheduler.base import (
     Report,
 )
 from metropolis.scheduler.instance import Instance, State, Tracked
+from metropolis.scheduler.models import ServedModels
 from metropolis.types import MetropolisError
 
 
@@ -74,12 +75,7 @@ class Scheduler:
     ) -> None:
         self.policy, self.dispatcher, self.on_fault = policy, dispatcher, on_fault
         self._instances = [Instance(policy, each) for each in limits]
-        self._all = frozenset(range(len(limits)))
-        self._models = [
-            frozenset(each.models) if each.models else None for each in dispatcher.fleet.instances
-        ]
-        self._serving: dict[str | None, frozenset[int]] = {}
-        """Results of `serving`."""
+        self.models = ServedModels(dispatcher.fleet)
         self._queues: dict[frozenset[int], RequestQueue] = {}
         """QUEUED requests by the instances that may serve them."""
         self._requests: dict[int, Tracked] = {}
@@ -90,7 +86,7 @@ class Scheduler:
         self._rejected: list[Command] = []
         self._hold_s = hold_s
         self._held_since_s: float | None = None
-        dispatcher.closed = set(self._all)
+        dispatcher.closed = set(self.models.all)
 
     # --- state
 
@@ -127,12 +123,7 @@ class Scheduler:
         """
         if only is not None and not self._instances[only].is_up:
             raise _down(only)
-        allowed = self.serving(request.model) if only is None else frozenset((only,))
-        if not allowed:
-            known = sorted({name for names in self._models if names for name in names})
-            raise MetropolisError(
-                f"no instance serves the model {request.model!r}; they serve {', '.join(known)}"
-            )
+        allowed = self.models.serving(request.model) if only is None else frozenset((only,))
         call(self.policy.arrived, request)
         tracked = Tracked(request, allowed, is_pinned=only is not None)
         try:
@@ -225,28 +216,12 @@ class Scheduler:
         """`instance` ran out of memory and preempted a request by itself."""
         self._tell(self.dispatcher.preempted, instance, now_s)
 
-    def instance_serves(self, instance: int, models: frozenset[str] | None) -> None:
-        """`instance` serves requests for `models`; None: for any."""
-        self._models[instance] = models
-        self._serving.clear()
-
     def capacity_changed(self, instance: int, kv_tokens: int) -> None:
         """`instance` has a KV cache of `kv_tokens`, which the dispatcher counts on."""
         instances = [*self.dispatcher.fleet.instances]
         if kv_tokens != instances[instance].capacity_tokens:
             instances[instance] = replace(instances[instance], capacity_tokens=kv_tokens)
             self.dispatcher.fleet = Fleet(tuple(instances))
-
-    def serving(self, model: str | None) -> frozenset[int]:
-        """The instances that serve `model`."""
-        if model not in self._serving:
-            serving = frozenset(
-                index
-                for index, names in enumerate(self._models)
-                if model is None or names is None or model in names
-            )
-            self._serving[model] = self._all if serving == self._all else serving
-        return self._serving[model]
 
     # --- commands
 
@@ -307,9 +282,9 @@ class Scheduler:
         closed = self.dispatcher.closed
         if tracked.allowed <= closed:
             return None
-        if tracked.allowed is self._all:
+        if tracked.allowed is self.models.all:
             return placed_by(self.dispatcher, tracked.request, now_s)
-        self.dispatcher.closed = closed | (self._all - tracked.allowed)
+        self.dispatcher.closed = closed | (self.models.all - tracked.allowed)
         try:
             return placed_by(self.dispatcher, tracked.request, now_s)
         finally:
