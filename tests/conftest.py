@@ -2,25 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import settings
+
+from tests.real_engines import sglang_url, vllm_url
+
+__all__ = ["sglang_url", "vllm_url"]
 
 settings.register_profile("untimed", deadline=None)  # how long an example takes is no failure
 settings.load_profile("untimed")
 
 SERVERS = {"cluster": "ray", "sglang_url": "engines", "vllm_url": "engines"}
 """Fixtures that take seconds to start and much memory, with the group of their tests."""
+LONGEST = (
+    "ray",
+    "tests/test_cpp.py",
+    "engines",
+    "tests/test_install.py::test_the_readme_first_command",
+    "tests/runtime/test_check_world.py",
+    "tests/test_style.py",
+    "tests/test_install.py::test_a_wheel_built_from_the_sdist_works_without_the_checkout",
+    "tests/runtime/test_nodes.py",
+    "tests/runtime/test_lookahead.py",
+    "tests/gateway/test_thousand.py",
+    "tests/test_examples.py",
+    "tests/test_docs.py",
+)
+"""The groups that take longest (25 to 400 s), which begin first: short ones fill what is left."""
+APART = "tests/test_install.py"
+"""A file whose tests share nothing: each is a group."""
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the order of groups; xdist would begin with those of the most tests."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before xdist reads the marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
     """Let one process run all tests of a file, and one process all tests of a server."""
-    for item in items:
-        fixtures = getattr(item, "fixturenames", ())
-        group = next((SERVERS[name] for name in fixtures if name in SERVERS), None)
-        item.add_marker(pytest.mark.xdist_group(group or item.nodeid.partition("::")[0]))
+    groups = {item: group_of(item) for item in items}
+    for item, group in groups.items():
+        item.add_marker(pytest.mark.xdist_group(group))
+    yield  # pytest sorts by the parameters of fixtures
+    ranks = {group: rank for rank, group in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get(groups[item], len(ranks)))
+
+
+def group_of(item: pytest.Item) -> str:
+    """The group of a test: that of its server, or its file."""
+    for name in getattr(item, "fixturenames", ()):
+        if name in SERVERS:
+            return SERVERS[name]
+    file = item.nodeid.partition("::")[0]
+    return item.nodeid if file == APART else file
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import LONGEST, SERVERS
 from tests.structure import circles, import_graph
 
 ROOT = Path(__file__).parent.parent
@@ -132,3 +133,8 @@ def test_only_the_bindings_know_pybind11() -> None:
     for path in sources(".cpp", ".hpp"):
         if "bindings" not in path.parts:
             assert "pybind11" not in path.read_text(), path
+
+
+def test_the_longest_groups_exist() -> None:
+    for group in LONGEST:
+        assert group in SERVERS.values() or (ROOT / group.partition("::")[0]).exists(), group

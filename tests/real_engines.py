@@ -1,0 +1,103 @@
+"""Real engines with a tiny random model on the CPU; each runs one request at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+VARIABLES = {
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_ENABLE_RESPONSES_API_STORE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+FLAGS = (
+    "--scheduling-policy", "priority", "--max-num-seqs", "1", "--enforce-eager",
+    "--no-enable-chunked-prefill", "--max-num-batched-tokens", "16384",
+)  # fmt: skip
+START_S = 300.0
+
+
+def environment_of(engine: str) -> tuple[str, str]:
+    """The interpreter and the model that `.ci/ENGINE-cpu` has installed; skips without them."""
+    names = (f"METROPOLIS_{engine.upper()}_{part}" for part in ("PYTHON", "MODEL"))
+    python, model = map(os.environ.get, names)
+    if not python or not model:
+        pytest.skip(f'{engine} is not installed: eval "$(.ci/{engine}-cpu DIR)" installs it')
+    folder = Path(model).parent
+    with (folder / "lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)  # .ci/ENGINE-cpu holds it while it installs
+    if not (folder / "complete").exists():
+        pytest.skip(f"{engine} is not installed: .ci/{engine}-cpu has failed")
+    return python, model
+
+
+def free_port() -> str:
+    """A port that no server listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return str(server.getsockname()[1])
+
+
+@pytest.fixture(scope="session")
+def sglang_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a real SGLang, which sleeps when it is idle: it lives as long as the tests."""
+    python, model = environment_of("sglang")
+    port = free_port()
+    log = tmp_path_factory.mktemp("sglang") / "log"
+    start = [sys.executable, "-c", "from metropolis.cli import main; main()", "serve", "sglang"]
+    start += ["--python", python, "--model-path", model, "--device", "cpu", "--port", port]
+    start += ["--log", str(log), "--", "--max-running-requests", "1", "--sleep-on-idle"]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    with subprocess.Popen(start, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        assert "SGLang serves" in process.stdout.readline(), Path(log).read_text()[-4000:]
+        yield f"http://127.0.0.1:{port}"
+        process.send_signal(signal.SIGTERM)
+
+
+@pytest.fixture(scope="module")
+def vllm_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a real vLLM."""
+    python, model = environment_of("vllm")
+    port = free_port()
+    log = tmp_path_factory.mktemp("vllm") / "log"
+    start = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", model]
+    start += ["--served-model-name", "tiny", "--host", "127.0.0.1", "--port", port, *FLAGS]
+    url = f"http://127.0.0.1:{port}"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            start, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **VARIABLES},
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            began_s = time.monotonic()
+            while not _answers(url):
+                lasts = process.poll() is None and time.monotonic() - began_s < START_S
+                assert lasts, log.read_text(errors="replace")[-4000:]
+                time.sleep(0.2)
+            yield url
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
