@@ -46,6 +46,8 @@ def import_graph(root: Path) -> Graph:
             elif isinstance(node, ast.ImportFrom):
                 names = [f"{node.module}.{alias.name}" for alias in node.names]
                 imported = [one if one in modules else str(node.module) for one in names]
+                if node.module == PACKAGE:
+                    imported.append(PACKAGE)
             graph[name].update(one for one in imported if one in modules and one != name)
     return graph
 

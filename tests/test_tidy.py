@@ -69,9 +69,8 @@ def test_imports_run_downwards(path: Path) -> None:
             modules = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            assert node.module != "metropolis", f"{path}:{node.lineno}: imports the whole package"
             modules = [node.module or ""]
-            if node.module == "metropolis":
-                modules = [f"metropolis.{alias.name}" for alias in node.names]
         for module in modules:
             if module.startswith("metropolis."):
                 imported = module.split(".")[1]

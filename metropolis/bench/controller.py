@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 import click
 
-from metropolis import _core
+import metropolis._core as _core
 from metropolis.rules.metrics import PLANE_METRICS
 from metropolis.rules.native import core_metric
 from metropolis.rules.rules import rule_named

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from metropolis import _core
+import metropolis._core as _core
 from metropolis.controller.base import InvariantError
 from metropolis.rules.metrics import Metric
 from metropolis.rules.native import core_metric

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from metropolis import _core
+import metropolis._core as _core
 from metropolis.rules.metrics import GenAgent, Geodesic, Hops, Metric, PlaneMetric
 from metropolis.types import MetropolisError
 

@@ -11,7 +11,7 @@ import selectors
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
-from metropolis import _core
+import metropolis._core as _core
 from metropolis.llm.base import Backend, Completion, RefusedError, Request
 from metropolis.types import AgentId, Step
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from metropolis import _core
+import metropolis._core as _core
 from metropolis.rules.metrics import Hops, Metric
 from metropolis.rules.native import core_metric
 from metropolis.trace.order import parents_first

@@ -16,7 +16,7 @@ from math import inf, isinf, isnan
 
 import numpy as np
 
-from metropolis import _core
+import metropolis._core as _core
 from metropolis.policy.base import QueuedRequest, ServedRequest
 from metropolis.sim.engines import SimulatedCluster
 from metropolis.trace.schema import Trace

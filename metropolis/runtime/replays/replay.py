@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from metropolis import _core
+import metropolis._core as _core
 from metropolis.controller.native import mined_controller, native_controller
 from metropolis.dispatch.base import Dispatcher, Fleet
 from metropolis.names import check_name
