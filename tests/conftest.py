@@ -34,6 +34,8 @@ LONGEST = (
 APART = "tests/test_install.py"
 """A file whose tests share nothing: each is a group."""
 
+GROUP = pytest.StashKey[str]()
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep the order of groups; xdist would begin with those of the most tests."""
@@ -44,12 +46,12 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # before xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
     """Let one process run all tests of a file, and one process all tests of a server."""
-    groups = {item: group_of(item) for item in items}
-    for item, group in groups.items():
-        item.add_marker(pytest.mark.xdist_group(group))
+    for item in items:
+        item.stash[GROUP] = group_of(item)
+        item.add_marker(pytest.mark.xdist_group(item.stash[GROUP]))
     yield  # pytest sorts by the parameters of fixtures
     ranks = {group: rank for rank, group in enumerate(LONGEST)}
-    items.sort(key=lambda item: ranks.get(groups[item], len(ranks)))
+    items.sort(key=lambda item: ranks.get(item.stash[GROUP], len(ranks)))
 
 
 def group_of(item: pytest.Item) -> str:

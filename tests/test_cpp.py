@@ -77,3 +77,15 @@ def test_hostile_arguments_touch_no_foreign_memory(built: Path) -> None:
 def test_the_sources_are_formatted() -> None:
     files = [path for path in (ROOT / "cpp").rglob("*") if path.suffix in {".cpp", ".hpp"}]
     run("clang-format", "--dry-run", "--Werror", *files)
+
+
+def test_a_body_on_a_line_of_its_own_has_braces() -> None:
+    for path in (ROOT / "cpp").rglob("*.?pp"):
+        text = re.sub(r"//.*", "", path.read_text())
+        for start in re.finditer(r"^ *(?:} else )?(?:if|for|while) (?:constexpr )?\(", text, re.M):
+            end, depth = start.end(), 1
+            while depth:
+                depth += {"(": 1, ")": -1}.get(text[end], 0)
+                end += 1
+            line = text[: start.start()].count("\n") + 1
+            assert not re.match(r" *\n", text[end:]), f"{path.relative_to(ROOT)}:{line}"

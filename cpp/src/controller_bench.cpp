@@ -136,8 +136,9 @@ class Walkers {
     const auto& agents = clusters_[static_cast<std::size_t>(ending_.back().first_agent)];
     ending_.pop_back();
     moved.clear();
-    for (const AgentId agent : agents)
+    for (const AgentId agent : agents) {
       moved.push_back(walk(positions_[static_cast<std::size_t>(agent)]));
+    }
     return agents;
   }
 

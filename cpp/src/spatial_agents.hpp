@@ -98,8 +98,8 @@ class SpatialAgents : public Controller {
           fail(name(a) + " is ahead of " + name(b) + " and too close to it");
         }
       }
-      if (agent.state == CLEAR && !companion && !after_jump())
-        fail(name(a) + " waits for no agent");
+      const bool needless = agent.state == CLEAR && !companion;
+      if (needless && !after_jump()) fail(name(a) + " waits for no agent");
     }
     if (smallest != floor_ && !agents_.empty()) fail("the floor is wrong");
     if (!running) fail("no agent runs and not all have finished");
