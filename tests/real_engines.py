@@ -60,6 +60,7 @@ def sglang_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     start = [sys.executable, "-c", "from metropolis.cli import main; main()", "serve", "sglang"]
     start += ["--python", python, "--model-path", model, "--device", "cpu", "--port", port]
     start += ["--log", str(log), "--", "--max-running-requests", "1", "--sleep-on-idle"]
+    start += ["--served-model-name", "default"]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
     with subprocess.Popen(start, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None

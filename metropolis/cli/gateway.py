@@ -26,7 +26,7 @@ ALLOCATIONS = 10_000
     help="URL of an engine, like http://127.0.0.1:30000. SGLang (which needs "
     "--enable-priority-scheduling) and vLLM (which needs --scheduling-policy priority) are "
     "recognised and get priorities; sglang:URL and vllm:URL name the kind. Repeat the option for "
-    "more engines. All must serve the same model.",
+    "more engines; they may serve different models.",
 )  # fmt: skip
 @click.option(
     "--policy", default="kairos", show_default=True, metavar="NAME",

@@ -81,7 +81,7 @@ class LocalGateway:
         )
 
     async def check(self) -> None:
-        """Request an engine's models."""
+        """Request the engines' models."""
         front = await self._front()
         try:
             models = await wire.models_of(front, "models")
@@ -195,11 +195,10 @@ class _Front:
 
     async def get(self, path: str, form: type[T]) -> T:
         """See wire.Server."""
-        reply = await self._gateway.pool.get(f"/v1/{path}", self._headers)
-        reply.close()
-        if reply.status != 200:
-            raise self._refusal(reply.status, reply.headers, reply.whole, "the check")
-        return decode(reply.whole or b"", form, self.called, "the check")
+        status, headers, body = await self._gateway.pool.models(f"/v1/{path}", self._headers)
+        if status != 200:
+            raise self._refusal(status, headers, body, "the check")
+        return decode(body, form, self.called, "the check")
 
     async def post(self, path: str, body: Any, form: type[T], asked: Request) -> T:
         """See wire.Server."""

@@ -11,7 +11,7 @@ from typing import Protocol
 from metropolis.gateway.admission import Admission
 from metropolis.gateway.engine_client import PROBE_S, EngineClient, Reply
 from metropolis.gateway.errors import EngineLostError
-from metropolis.gateway.models import check_alike, mismatch
+from metropolis.gateway.models import list_of, routed_by
 from metropolis.types import MetropolisError
 
 PROBE_EVERY_S = 2.0
@@ -58,8 +58,6 @@ class EnginePool:
         self.silent_probes = [0] * len(engines)
         self._doubts = [asyncio.Event() for _ in engines]
         """Set to request a probe of the engine."""
-        self._refused: list[str | None] = [None] * len(engines)
-        """The message reported for an engine that serves other models."""
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -68,16 +66,8 @@ class EnginePool:
         return all(engine.is_known for engine in self.engines)
 
     async def start(self) -> None:
-        """Probe every engine once, then periodically in the background.
-
-        Raises MetropolisError when the engines serve different models.
-        """
+        """Probe every engine once, then periodically in the background."""
         probed = await asyncio.gather(*(engine.probe() for engine in self.engines))
-        try:
-            check_alike(self.engines)
-        except MetropolisError:
-            await self.close()
-            raise
         instances = range(len(self.engines))
         for instance in instances:
             self._probed(instance, *probed[instance])
@@ -101,18 +91,38 @@ class EnginePool:
         self.admission.open(instance, False)
         self._doubts[instance].set()
 
-    async def get(self, path: str, headers: Mapping[str, str]) -> Reply:
-        """Return the first available engine's answer to a GET; raises EngineLostError."""
-        for instance, engine in enumerate(self.engines):
-            if self.admission.is_up[instance]:
-                try:
-                    async with asyncio.timeout(PROBE_S):
-                        return await engine.ask("GET", path, headers)
-                except TimeoutError as error:
-                    self.doubt(instance, engine.lost(error))
-                except EngineLostError as error:
-                    self.doubt(instance, error)
-        raise EngineLostError("no engine answers")
+    def routed_by(self, model: str | None) -> str | None:
+        """See `models.routed_by`."""
+        return routed_by(model, self.engines, self.admission.is_up)
+
+    def serving(self, model: str | None) -> frozenset[int]:
+        """Return the engines that serve `model`, a name that `routed_by` returned."""
+        return self.admission.scheduler.models.serving(model)
+
+    async def models(
+        self, path: str, headers: Mapping[str, str]
+    ) -> tuple[int, list[tuple[str, str]], bytes]:
+        """Return status, headers and body of the list of all models; raises EngineLostError."""
+        up = [instance for instance, is_up in enumerate(self.admission.is_up) if is_up]
+        replies = await asyncio.gather(*(self._get(instance, path, headers) for instance in up))
+        if not any(replies):
+            raise EngineLostError("no engine answers")
+        return list_of([reply for reply in replies if reply is not None])
+
+    async def _get(self, instance: int, path: str, headers: Mapping[str, str]) -> Reply | None:
+        """Return an engine's answer to a GET; None if it is lost."""
+        engine = self.engines[instance]
+        try:
+            async with asyncio.timeout(PROBE_S):
+                reply = await engine.ask("GET", path, headers)
+        except TimeoutError as error:
+            self.doubt(instance, engine.lost(error))
+            return None
+        except EngineLostError as error:
+            self.doubt(instance, error)
+            return None
+        reply.close()
+        return reply
 
     def response_lost(self, instance: int) -> EngineLostError:
         """The error for a request that refers to a response of an unresponsive engine."""
@@ -122,13 +132,10 @@ class EnginePool:
         )
 
     def _probed(self, instance: int, is_up: bool, sentence: str) -> None:
-        refused = self._mismatch(instance) if is_up else None
-        if refused is not None:
-            is_up, sentence = False, refused
-        is_news = self.admission.is_up[instance] != is_up or refused != self._refused[instance]
-        self._refused[instance] = refused
-        if is_news or not self._tasks:  # the first probe
+        if self.admission.is_up[instance] != is_up or not self._tasks:  # the first probe
             self._log(sentence)
+        if is_up:
+            self.admission.scheduler.models.set(instance, self.engines[instance].models or None)
         if is_up and self._learns_capacity:
             tokens = self.engines[instance].traits.capacity_tokens
             if tokens is not None:
@@ -142,11 +149,6 @@ class EnginePool:
         if self.silent_probes[instance] >= HANGS_PROBES and any(self.admission.is_up):
             for request in [*self.in_progress]:
                 request.move_from(instance)
-
-    def _mismatch(self, instance: int) -> str | None:
-        up = zip(self.engines, self.admission.is_up, strict=True)
-        others = [one for one, is_up in up if is_up and one is not self.engines[instance]]
-        return mismatch(self.engines[instance], others)
 
     async def _watch(self, instance: int) -> None:
         while True:

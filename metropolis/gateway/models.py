@@ -1,8 +1,13 @@
-"""Checks that all engines of a gateway serve the same models."""
+"""The models of a gateway's engines: the one that a request is routed by, and the list of all.
+
+1. An engine serves the names that it listed when it was last probed, those of aliases and adapters
+   included, and with SGLang also `NAME:ADAPTER`. One that lists none may serve any model.
+2. Engines that are down keep their names: requests for these wait.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -11,44 +16,95 @@ from metropolis.gateway.engine_client import EngineClient, Reply
 from metropolis.types import MetropolisError
 
 SHOWN_MODELS = 8
+UNLISTED = ""
+"""Routes a request to the engines that list no models."""
+
+
+class UnknownModelError(MetropolisError):
+    """No engine serves the requested model."""
 
 
 class _List(msgspec.Struct):
     data: list[dict[str, Any]]
 
 
-def check_alike(engines: Iterable[EngineClient]) -> None:
-    """Raise MetropolisError when two of `engines` report different models."""
-    telling = [engine for engine in engines if engine.models]
-    if any(engine.models != telling[0].models for engine in telling[1:]):
-        each = "; ".join(f"{engine.name} serves {_names(engine)}" for engine in telling)
-        raise MetropolisError(
-            f"the engines serve different models: {each}; use engines that serve the same models "
-            "under the same names (--served-model-name sets a name)"
-        )
+class _Named(msgspec.Struct):
+    model: Any = None
 
 
-def mismatch(engine: EngineClient, others: Iterable[EngineClient]) -> str | None:
-    """Return a message if `engine` serves other models than one of the `others`, else None."""
-    for other in others:
-        if engine.models and other.models and engine.models != other.models:
-            return (
-                f"the engine at {engine.name} serves {_names(engine)}, that at {other.name} "
-                f"{_names(other)}; no requests go to the first"
+def routed_by(
+    model: str | None, engines: Sequence[EngineClient], is_up: Sequence[bool]
+) -> str | None:
+    """Return the name by which to choose an engine for a request for `model`; None: any engine.
+
+    Raises UnknownModelError, and MetropolisError if no model is given and engines differ.
+    """
+    listed = {engine.models for engine in engines if engine.models}
+    known = frozenset[str]().union(*listed)
+    if not known:
+        return None
+    if model is None:
+        if len(listed) > 1:
+            raise MetropolisError(
+                f"the engines serve different models; give one in the field model: {_shown(known)}"
             )
-    return None
+        return None
+    if model in known:
+        return model
+    base = model.rpartition(":")[0]
+    if base in known:
+        return base
+    if any(up and not engine.models for engine, up in zip(engines, is_up, strict=True)):
+        return UNLISTED
+    raise UnknownModelError(f"there is no model {model!r}; the engines serve {_shown(known)}")
 
 
-def model_in(reply: Reply, name: str) -> bytes | None:
-    """Return the model `name` from an engine's list of models; None if it is absent."""
+def model_named_in(body: bytes) -> str | None:
+    """Return the model that a body names; None if it names none or is no JSON object."""
     try:
-        models = msgspec.json.decode(reply.whole or b"", type=_List).data
+        model = msgspec.json.decode(body, type=_Named).model
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    return next((msgspec.json.encode(one) for one in models if one.get("id") == name), None)
+    return model if isinstance(model, str) else None
 
 
-def _names(engine: EngineClient) -> str:
-    names = sorted(engine.models)
+def list_of(replies: Sequence[Reply]) -> tuple[int, list[tuple[str, str]], bytes]:
+    """Return status, headers and body of the list of models, from the answers of all engines.
+
+    It is the first engine's answer if no other engine lists more; an error if all are.
+    """
+    lists = [
+        (reply, models)
+        for reply in replies
+        if reply.status == 200 and (models := _models_in(reply.whole)) is not None
+    ]
+    first = lists[0][0] if lists else replies[0]
+    names = [{str(model.get("id")) for model in models} for _, models in lists]
+    if all(each <= names[0] for each in names):
+        return first.status, first.headers, first.whole or b""
+    union = {str(model.get("id")): model for _, models in reversed(lists) for model in models}
+    content = {"object": "list", "data": [union[name] for name in sorted(union)]}
+    return 200, [("content-type", "application/json")], msgspec.json.encode(content)
+
+
+def model_in(listed: bytes, name: str) -> bytes:
+    """Return the model `name` from a list of models; raises UnknownModelError."""
+    models = _models_in(listed) or []
+    found = next((model for model in models if model.get("id") == name), None)
+    if found is None:
+        known = _shown({str(model.get("id")) for model in models})
+        raise UnknownModelError(f"there is no model {name!r}; the engines serve {known}")
+    return msgspec.json.encode(found)
+
+
+def _models_in(listed: bytes | None) -> list[dict[str, Any]] | None:
+    try:
+        return msgspec.json.decode(listed or b"", type=_List).data
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _shown(models: frozenset[str] | set[str]) -> str:
+    names = sorted(models)
     more = f" and {len(names) - SHOWN_MODELS} more" if len(names) > SHOWN_MODELS else ""
     return ", ".join(map(repr, names[:SHOWN_MODELS])) + more

@@ -21,7 +21,7 @@ REDACTED = "<redacted>"
 
 
 class Passed:
-    """One request, for any engine or only for `instance`."""
+    """One request, for any engine that serves `model`, or only for `instance`."""
 
     def __init__(
         self,
@@ -30,9 +30,10 @@ class Passed:
         path: str,
         headers: Mapping[str, str],
         body: bytes,
-        instance: int | None,
+        model: str | None = None,
+        instance: int | None = None,
     ) -> None:
-        self._pool, self._only = pool, instance
+        self._pool, self._model, self._only = pool, model, instance
         self._method, self._path, self._headers, self._body = method, path, headers, body
         self.instance: int | None = None
         """The engine that has the request."""
@@ -80,9 +81,11 @@ class Passed:
             if not admission.is_up[self._only] or self._only in tried:
                 raise self._pool.response_lost(self._only)
             return self._only
-        up = [each for each, is_up in enumerate(admission.is_up) if is_up and each not in tried]
+        is_up = admission.is_up
+        up = [each for each in self._pool.serving(self._model) if is_up[each] and each not in tried]
         if not up:
-            raise EngineLostError("no engine answers")
+            model = f" that serves {self._model!r}" if self._model else ""
+            raise EngineLostError(f"no engine{model} answers")
         return min(up, key=lambda each: admission.at_work[each] + unordered[each])
 
 

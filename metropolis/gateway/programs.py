@@ -85,6 +85,7 @@ class ProgramTracker:
             arriving.step,
             arriving.stages_left,
             arriving.prefix,
+            arriving.model,
         )
 
     def leave(self, request: QueuedRequest, now_s: float, *, is_answered: bool) -> None:

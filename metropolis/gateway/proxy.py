@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import TypeVar
 
 from metropolis.gateway.admission import Admission, QueueFullError
 from metropolis.gateway.engine_client import EngineClient, Reply
@@ -17,6 +18,7 @@ from metropolis.gateway.errors import EngineLostError
 from metropolis.gateway.exchange import State
 from metropolis.gateway.exchange_driver import Answer, ExchangeDriver
 from metropolis.gateway.metrics import Metrics
+from metropolis.gateway.models import model_named_in
 from metropolis.gateway.passing import Passed
 from metropolis.gateway.programs import ProgramTracker
 from metropolis.gateway.request_parsing import ClientRequest, Resuming, from_http
@@ -40,6 +42,9 @@ STATUSES = (
     (BaseException, FAILED),
 )
 """Status codes in metrics of requests that no engine has answered completely, by exception."""
+
+
+T = TypeVar("T")
 
 
 class Gateway:
@@ -93,24 +98,25 @@ class Gateway:
     async def parse(
         self, path: str, headers: Mapping[str, str], body: bytes, tenant: str = ""
     ) -> ClientRequest:
-        """Parse a POST: large bodies in a thread, one at a time, so that the event loop is not
-        blocked. Raises MetropolisError on an invalid request."""
-        if len(body) <= INLINE_BYTES:
-            return from_http(path, headers, body, tenant, self.resuming)
-        async with self._parsing:
-            return await asyncio.to_thread(from_http, path, headers, body, tenant, self.resuming)
+        """Parse a POST; raises MetropolisError on an invalid request."""
+        resuming = self.resuming
+        return await self._offloaded(
+            len(body), lambda: from_http(path, headers, body, tenant, resuming)
+        )
 
     @asynccontextmanager
     async def answer_to(self, request: ClientRequest) -> AsyncIterator[Answer]:
         """Yield the answer to `request`.
 
         Raises QueueFullError, EngineLostError when engines were lost over the request,
-        UnknownResponseError, and PluginError.
+        UnknownResponseError, UnknownModelError, and PluginError.
         """
         tenant, now_s = request.tenant, self.admission.clock()
         made = self.responses.find(request.previous, tenant, now_s)
-        if made is not None and request.program is None:
-            request = replace(request, program=made.program)
+        if made is None:
+            request = replace(request, model=self.pool.routed_by(request.model))
+        else:
+            request = replace(request, model=None, program=request.program or made.program)
         queued = self.programs.enter(request, now_s)
 
         def add_response(id_: str, instance: int) -> None:
@@ -161,11 +167,14 @@ class Gateway:
     ) -> AsyncIterator[Reply]:
         """Yield an engine's answer to an unordered request; with `response`, that of its engine.
 
-        Raises EngineLostError when no engine answers, and UnknownResponseError.
+        Raises EngineLostError when no engine answers, UnknownResponseError, UnknownModelError.
         """
         made = self.responses.find(response, tenant, self.admission.clock())
         only = None if made is None else made.instance
-        passed = Passed(self.pool, method, path, headers, body, only)
+        model = await self._offloaded(len(body), lambda: model_named_in(body))
+        if only is None and model is not None:
+            model = self.pool.routed_by(model)
+        passed = Passed(self.pool, method, path, headers, body, model, only)
         self.pool.in_progress.add(passed)
         status = LOST
         try:
@@ -179,6 +188,14 @@ class Gateway:
             self.pool.in_progress.discard(passed)
             engine = "" if passed.instance is None else self.engines[passed.instance].name
             self.metrics.passed[engine, route, status] += 1
+
+    async def _offloaded(self, size: int, function: Callable[[], T]) -> T:
+        """Return `function()`, which parses a body of `size` bytes: large ones in a thread, one at
+        a time, so that the event loop is not blocked."""
+        if size <= INLINE_BYTES:
+            return function()
+        async with self._parsing:
+            return await asyncio.to_thread(function)
 
     def _account(self, request: QueuedRequest, driver: ExchangeDriver, status: int) -> None:
         """Record the end of `request` with `status`; 200 means that it was answered."""

@@ -33,6 +33,8 @@ class ClientRequest:
 
     path: str
     """Its route, with a query if it has one."""
+    model: str | None
+    """The model that it names, or by which it is routed; None: any."""
     headers: Mapping[str, str]
     """Headers for the engine."""
     body: Payload
@@ -75,6 +77,7 @@ class Resuming:
 class _Body(msgspec.Struct):
     """Fields of chats, completions, responses, Anthropic's messages and SGLang's /generate."""
 
+    model: Any = None
     messages: Any = None
     prompt: Any = None
     tools: Any = None
@@ -171,6 +174,7 @@ def _typed(
     opening = digest_of(parts[:opening_turns]) + tenant.encode() if messages else None
     return ClientRequest(
         path=path,
+        model=content.model if isinstance(content.model, str) else None,
         headers=headers,
         body=body,
         tenant=tenant,

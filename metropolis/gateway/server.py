@@ -22,7 +22,7 @@ from metropolis.gateway.connections import (
 )
 from metropolis.gateway.errors import EngineLostError
 from metropolis.gateway.limits import Limits
-from metropolis.gateway.models import model_in
+from metropolis.gateway.models import UnknownModelError, model_in
 from metropolis.gateway.passing import redacted
 from metropolis.gateway.proxy import LEFT, Gateway
 from metropolis.gateway.refusals import Refusals
@@ -171,6 +171,8 @@ class Server:
             return error_response(error.status, str(error), headers, code)
         except QueueFullError as error:
             return error_response(429, str(error), RETRY_AFTER)
+        except UnknownModelError as error:
+            return error_response(404, str(error), code="model_not_found")
         except MetropolisError as error:
             return error_response(_status_of(error), str(error))
         except ConnectionError:
@@ -251,21 +253,19 @@ class Server:
             return web.Response(body=whole, status=reply.status, headers=reply.headers)
 
     async def _models(self, request: web.Request) -> web.Response:
-        reply = await self._gateway.pool.get(request.path_qs, self._handed_on(request))
-        reply.close()
-        headers = [*reply.headers, (GATEWAY, "1")]
-        return web.Response(body=reply.whole, status=reply.status, headers=headers)
+        status, headers, body = await self._gateway.pool.models(
+            request.path_qs, self._handed_on(request)
+        )
+        return web.Response(body=body, status=status, headers=[*headers, (GATEWAY, "1")])
 
     async def _model(self, request: web.Request) -> web.Response:
         """Answer from the list of models, as not every engine has this route."""
-        reply = await self._gateway.pool.get("/v1/models", self._handed_on(request))
-        reply.close()
-        if reply.status != 200:
-            return web.Response(body=reply.whole, status=reply.status, headers=reply.headers)
-        name = request.match_info["name"]
-        model = model_in(reply, name)
-        if model is None:
-            return error_response(404, f"there is no model {name!r}", code="model_not_found")
+        status, headers, body = await self._gateway.pool.models(
+            "/v1/models", self._handed_on(request)
+        )
+        if status != 200:
+            return web.Response(body=body, status=status, headers=headers)
+        model = model_in(body, request.match_info["name"])
         return web.Response(body=model, content_type="application/json")
 
     async def _health(self, request: web.Request) -> web.Response:

@@ -10,10 +10,8 @@ import pytest
 
 from metropolis.dispatch.base import Fleet
 from metropolis.dispatch.fixed import LeastLoaded
-from metropolis.gateway.backend import LocalGateway
 from metropolis.gateway.priority_quantizer import PRIORITIES
-from metropolis.policy.fixed import Fcfs, StepFirst
-from metropolis.types import MetropolisError
+from metropolis.policy.fixed import StepFirst
 from tests.gateway.engines import StubEngine, chat, gateway_before, until
 from tests.gateway.test_command import running
 from tests.gateway.test_priorities import at_step
@@ -158,65 +156,6 @@ def test_the_command_says_which_kv_cache_it_takes(options: tuple[str, ...], toke
         assert line.endswith(f"1 of 1 engines up, assumed KV cache: {tokens:,} tokens each\n")
 
     asyncio.run(ask())
-
-
-def test_engines_of_different_models_are_refused_at_the_start() -> None:
-    async def ask() -> None:
-        one, other = StubEngine(), StubEngine()
-        other.models = ["vast", "huge"]
-        with pytest.raises(MetropolisError) as error:
-            async with gateway_before(one, other):
-                pass
-        assert "the engines serve different models: http://127.0.0.1:" in str(error.value)
-        assert "serves 'tiny'; http" in str(error.value)
-        assert "serves 'huge', 'vast'; use engines" in str(error.value)
-
-    asyncio.run(ask())
-
-
-def test_a_run_before_engines_of_different_models_is_refused() -> None:
-    async def ask() -> None:
-        engines = StubEngine(), StubEngine()
-        engines[0].models = ["vast"]
-        urls = [await engine.start() for engine in engines]
-        backend = LocalGateway(urls, Fcfs(), LeastLoaded(Fleet.uniform(2, 100, 1.0)))
-        with pytest.raises(MetropolisError, match=r"different models: .*'vast'.*'tiny'"):
-            await backend.check()
-        await backend.close()
-        for engine in engines:
-            await engine.kill()
-
-    asyncio.run(ask())
-
-
-def test_an_engine_that_comes_back_with_another_model_gets_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("metropolis.gateway.engine_pool.PROBE_EVERY_S", 0.05)
-    monkeypatch.setattr("metropolis.gateway.engine_pool.PROBE_LOST_S", 0.05)
-    news: list[str] = []
-
-    async def ask() -> None:
-        engines = StubEngine(), StubEngine()
-        async with gateway_before(*engines, said=news.append) as (url, gateway):
-            await engines[1].kill()
-            await until(lambda: gateway.admission.is_up == [True, False])
-            engines[1].models = ["vast"]
-            await engines[1].start()
-            await until(lambda: "no requests go to the first" in news[-1])
-            for n in range(4):
-                assert (await post(url, chat(str(n))))[0] == 200
-            assert not engines[1].raw
-            await engines[0].kill()  # now no engine serves another model
-            await until(lambda: gateway.admission.is_up == [False, True])
-            engines[0].models = ["vast"]
-            await engines[0].start()
-            await until(lambda: gateway.admission.is_up == [True, True])
-
-    asyncio.run(ask())
-    refused = [one for one in news if "no requests go to the first" in one]
-    assert len(refused) == 1
-    assert "serves 'vast', that at http" in refused[0]
 
 
 def test_one_model_by_its_name() -> None:
