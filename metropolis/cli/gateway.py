@@ -120,7 +120,7 @@ def command(
         _leave_imports_alone()
         click.echo(
             f"metropolis gateway at {url}, {sum(admission.is_up)} of {len(engines)} engines up, "
-            f"assumed KV cache: {_range(admission.capacity_tokens)} tokens each"
+            f"assumed KV cache: {token_range(admission.capacity_tokens)} tokens each"
         )
         await _signalled()
         click.echo(
@@ -139,7 +139,7 @@ def command(
     asyncio.run(serve())
 
 
-def _range(counts: list[int]) -> str:
+def token_range(counts: list[int]) -> str:
     """Return `2,400`, or `2,400 to 9,600`."""
     return " to ".join(f"{count:,}" for count in sorted({min(counts), max(counts)}))
 

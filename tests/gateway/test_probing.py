@@ -8,6 +8,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from metropolis.cli.gateway import token_range
 from metropolis.dispatch.base import Fleet
 from metropolis.dispatch.fixed import LeastLoaded
 from metropolis.gateway.priority_quantizer import PRIORITIES
@@ -156,6 +157,11 @@ def test_the_command_says_which_kv_cache_it_takes(options: tuple[str, ...], toke
         assert line.endswith(f"1 of 1 engines up, assumed KV cache: {tokens:,} tokens each\n")
 
     asyncio.run(ask())
+
+
+def test_different_kv_caches_are_a_range() -> None:
+    assert token_range([9600, 2400, 4800]) == "2,400 to 9,600"
+    assert token_range([2400, 2400]) == "2,400"
 
 
 def test_one_model_by_its_name() -> None:
