@@ -67,7 +67,7 @@ class SpatialAgents : public Controller {
       running |= agent.state == RUNNING;
       smallest = std::min(smallest, agent.step);
       if ((agent.state == FINISHED) != (agent.step == target_)) fail(name(a) + " is not finished");
-      if (agent.state == UNSETTLED) fail(name(a) + " has been forgotten");
+      if (agent.state == UNSETTLED) fail(name(a) + " is neither dispatched nor waiting");
       if (agent.state == BLOCKED && !blocks(agents_[agent.critical], agent)) {
         fail(name(a) + " waits for " + name(agent.critical) + ", which does not block it");
       }

@@ -82,7 +82,7 @@ class SpatialController final : public SpatialAgents<M> {
       advance(internal_[index(agents[i])], positions[i]);
     }
     if (jumped) {
-      forget();
+      reset_after_jump();
       for (const std::uint32_t id : internal_) {
         if (agents_[id].state == UNSETTLED) settle(id, out);
       }
@@ -283,8 +283,8 @@ class SpatialController final : public SpatialAgents<M> {
         {agents_[members[0]].step, begin, static_cast<std::uint32_t>(out.agents.size())});
   }
 
-  // After a jump: resets the slack of all agents, and notes the steps that the jump may affect.
-  void forget() {
+  // Resets the slack of all agents, and notes the steps that the jump may affect.
+  void reset_after_jump() {
     for (Links& links : links_) links.first_waiter = NONE;
     for (Agent& agent : agents_) {
       agent.slack = 0;

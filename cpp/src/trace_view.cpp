@@ -53,7 +53,7 @@ std::span<const std::int64_t> parents_of(const TraceView& trace, std::size_t cal
 }
 
 // Whether the parents are acyclic; trivially so if all stand before their children.
-bool ends(const TraceView& trace) {
+bool acyclic(const TraceView& trace) {
   const std::size_t calls = trace.call_step.size();
   std::vector<std::uint8_t> seen(calls, 0);  // 1: on the path, 2: done
   std::vector<std::pair<std::size_t, std::size_t>> path;
@@ -89,7 +89,7 @@ void check_parents(const TraceView& trace) {
       before &= index < call;
     }
   }
-  if (!before && !ends(trace)) throw fault("the parents of calls form a cycle");
+  if (!before && !acyclic(trace)) throw fault("the parents of calls form a cycle");
 }
 
 }  // namespace
