@@ -308,9 +308,9 @@ def test_bodies_that_unpack_to_much_are_refused_beside_others(pack: Any) -> None
     ("packed", "encoding", "status"),
     [
         (zlib.compress(b'{"prompt": "a"}'), "deflate", 200),
-        (gzip.compress(b'{"prompt": "a"}'), "gzip", 200),
-        (gzip.compress(b'{"prompt": "a"}')[:-1], "gzip", 400),
-        (gzip.compress(b'{"prompt": "a"}') + b"a", "gzip", 400),
+        (gzip.compress(b'{"prompt": "a"}', mtime=0), "gzip", 200),
+        (gzip.compress(b'{"prompt": "a"}', mtime=0)[:-1], "gzip", 400),
+        (gzip.compress(b'{"prompt": "a"}', mtime=0) + b"a", "gzip", 400),
         (b'{"prompt": "a"}', "deflate", 400),
         (b'{"prompt": "a"}', "br", 415),
         (b'{"prompt": "a"}', "gzip, gzip", 415),
