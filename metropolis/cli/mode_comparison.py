@@ -52,6 +52,8 @@ def _compare(trace: Trace, world: World, options: RunOptions) -> Sequence[Compar
         world.max_velocity,
         SimulatedFleet.uniform(options.profile, options.instances),
         joint_radius=world.joint_radius,
+        policy=(not options.engine and options.policy) or "step",
+        dispatcher=None if options.engine else options.dispatcher,
     )
     graph = mine(trace, setting)
     modes = ("sequential", "lockstep", options.rule, "oracle")

@@ -100,12 +100,14 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
     "Repeat the option for more.",
 )
 @click.option(
-    "--policy", default="kairos", show_default=True,
-    help="The policy that orders the calls before the engines: a name, or FILE.py:CLASS.",
+    "--policy",
+    help="The policy that orders the calls: a name, or FILE.py:CLASS. [default: step on simulated "
+    "instances, kairos before engines]",
 )  # fmt: skip
 @click.option(
-    "--dispatcher", default="prefix", show_default=True,
-    help="The dispatcher that chooses the engine of a call: a name, or FILE.py:CLASS.",
+    "--dispatcher",
+    help="The dispatcher that chooses the instance of a call: a name, or FILE.py:CLASS. [default: "
+    "least_used on simulated instances, prefix before engines]",
 )  # fmt: skip
 @click.option(
     "--seed",

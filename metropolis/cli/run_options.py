@@ -24,8 +24,10 @@ from metropolis.llm.usage import Prices
 from metropolis.policy.named import DISPATCHERS, POLICIES, named
 from metropolis.runtime.configuration import RunConfiguration
 from metropolis.runtime.folder.run_directory import RunDirectory
+from metropolis.runtime.replays.replay import plug_ins
 from metropolis.runtime.stored import MEMORY, kept_address, whole_address
 from metropolis.runtime.worker_pool import check_workers
+from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.profiles import load_profile
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.types import MetropolisError, Step
@@ -51,8 +53,8 @@ class RunOptions:
     model: str | None
     llm_seed: bool
     engine: tuple[str, ...]
-    policy: str
-    dispatcher: str
+    policy: str | None
+    dispatcher: str | None
     profile: str
     instances: int
     concurrency: int
@@ -101,8 +103,18 @@ class RunOptions:
         """
         engines = tuple(map(without_secrets, self.engine))
         llm, store = without_secrets(self.llm), kept_address(self.store, folder)
-        plugins = {name: _whole_plug_in(getattr(self, name)) for name in ("policy", "dispatcher")}
+        plugins = {
+            name: _whole_plug_in(plugin)
+            for name in ("policy", "dispatcher")
+            if (plugin := getattr(self, name)) is not None
+        }
         return asdict(self) | {"llm": llm, "engine": engines, "store": store} | plugins
+
+    @property
+    def schedules(self) -> bool:
+        """Whether this process orders and places the calls."""
+        is_simulated = self.store == MEMORY and self.llm.partition(":")[0] in ("scripted", "replay")
+        return bool(self.engine) or is_simulated
 
     @property
     def prices(self) -> Prices | None:
@@ -132,9 +144,9 @@ class RunOptions:
             from metropolis.gateway.backend import LocalGateway
             from metropolis.gateway.engine_client import CAPACITY_TOKENS, TOKENS_PER_S
 
-            fleet = Fleet.uniform(len(self.engine), CAPACITY_TOKENS, TOKENS_PER_S)
-            dispatcher = named(DISPATCHERS, self.dispatcher)(fleet)
-            policy = named(POLICIES, self.policy)()
+            engines = Fleet.uniform(len(self.engine), CAPACITY_TOKENS, TOKENS_PER_S)
+            dispatcher = named(DISPATCHERS, self.dispatcher or "prefix")(engines)
+            policy = named(POLICIES, self.policy or "kairos")()
             sends_seed = self.llm_seed
             return LocalGateway(
                 self.engine, policy, dispatcher, self.model, said=said, sends_seed=sends_seed
@@ -147,7 +159,13 @@ class RunOptions:
             raise MetropolisError(
                 "limits per minute are for servers, and this run uses none; give --llm URL"
             )
-        return VirtualInstances(backend, load_profile(self.profile), self.instances)
+        fleet = SimulatedFleet.uniform(self.profile, self.instances)
+        if self.policy is None and self.dispatcher is None:
+            return VirtualInstances(backend, fleet.profiles[0], self.instances)
+        policy, dispatcher = plug_ins(self.policy or "step", self.dispatcher, fleet.placed())
+        return VirtualInstances(
+            backend, fleet.profiles[0], self.instances, policy=policy, dispatcher=dispatcher
+        )
 
     def configuration(
         self, scenario: Scenario, folder: Path, *, resume: bool, trust: bool
@@ -242,10 +260,11 @@ def _check_ranges(kept: Mapping[str, Any]) -> None:
 def refuse_unheeded(options: RunOptions, told: Container[str]) -> None:
     """Raise MetropolisError if one of the options `told` by the user would have no effect."""
     for name, group in (("policy", POLICIES), ("dispatcher", DISPATCHERS)):
-        if name in told and not options.engine:
+        if name in told and not options.schedules:
             named(group, getattr(options, name))  # report a wrong name first
             raise MetropolisError(
-                f"--{name} is for a gateway in this process; name its engines with --engine"
+                f"--{name} is for simulated instances and for a gateway in this process: omit "
+                "--llm and --store, or name the gateway's engines with --engine"
             )
 
 

@@ -10,23 +10,36 @@ import asyncio
 import selectors
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
+from math import isinf
 
 import metropolis._core as _core
+from metropolis.dispatch.base import Dispatcher, Fleet
+from metropolis.dispatch.fixed import LeastLoaded
 from metropolis.llm.base import Backend, Completion, RefusedError, Request
+from metropolis.policy.base import Policy, QueuedRequest
+from metropolis.policy.fixed import StepFirst
+from metropolis.sim.engines import SimulatedCluster
+from metropolis.sim.fleet import spec_of
+from metropolis.sim.options import PoolOptions
 from metropolis.types import AgentId, Step
 
 
 @dataclass(slots=True)
 class _Asked:
-    order: tuple[Step, AgentId, int]
+    request: Request
     tokens: _core.Request
     answered: asyncio.Future[None]
+
+    @property
+    def order(self) -> tuple[Step, AgentId, int]:
+        return self.request.step, self.request.agent, self.request.number
 
 
 class VirtualInstances:
     """A backend that adds the latency of simulated instances to `backend`'s answers.
 
-    Raises RefusedError for calls that exceed an instance's memory.
+    `policy` and `dispatcher` order and place the calls as in a replay; by default by step, on the
+    instance with the fewest. Raises RefusedError for calls that exceed an instance's memory.
     """
 
     def __init__(
@@ -35,15 +48,23 @@ class VirtualInstances:
         profile: _core.Profile,
         instances: int,
         *,
-        step_priority: bool = True,
+        policy: Policy | None = None,
+        dispatcher: Dispatcher | None = None,
     ) -> None:
-        self._backend = backend
-        self._profile = profile
-        self._pool = _core.InstancePool(profile, instances=instances)
-        self._step_priority = step_priority
+        self._backend, self._profile = backend, profile
+        self._instances: _FastPath | SimulatedCluster
+        if policy is None and dispatcher is None:
+            self._instances = _FastPath(profile, instances)
+        else:
+            dispatcher = dispatcher or LeastLoaded(Fleet((spec_of(profile),) * instances))
+            self._instances = SimulatedCluster(
+                [profile] * instances, policy or StepFirst(), dispatcher, PoolOptions()
+            )
         self._asked: list[_Asked] = []
         """Calls of this instant."""
         self._waiting: dict[int, asyncio.Future[None]] = {}
+        self._programs: dict[AgentId, tuple[str, float]] = {}
+        """The latest program of each agent, and its arrival."""
         self._sent = 0
         self.now_sim_s = 0.0
         """Current virtual time."""
@@ -63,15 +84,14 @@ class VirtualInstances:
     async def complete(self, request: Request) -> Completion:
         """The answer, at the virtual time of its completion."""
         completion = await self._backend.complete(request)
-        priority = request.priority if self._step_priority else 0
         lengths = max(1, completion.prompt_tokens), max(1, completion.output_tokens)
-        tokens = _core.Request(*lengths, priority)  # an empty answer takes an iteration, too
+        tokens = _core.Request(*lengths)  # an empty answer takes an iteration, too
         try:
             _core.InstancePool(self._profile).submit(0, tokens, 0.0)
         except ValueError as error:
             raise RefusedError(f"{request.where}: {error}") from error
         answered = asyncio.get_running_loop().create_future()
-        self._asked.append(_Asked((request.step, request.agent, request.number), tokens, answered))
+        self._asked.append(_Asked(request, tokens, answered))
         await answered
         return completion
 
@@ -89,13 +109,16 @@ class VirtualInstances:
         """Advance to the next completion; False when no call is waiting."""
         self._submit()
         while self._waiting:
-            self.now_sim_s = self._pool.next_event_sim_s()
-            completions = self._pool.advance(self.now_sim_s)
-            for completion in completions:
-                answered = self._waiting.pop(completion.id)
+            self._instances.dispatch(self.now_sim_s)
+            self.now_sim_s = self._instances.next_event_sim_s()
+            if isinf(self.now_sim_s):
+                self._instances.check_progress()
+            served = self._instances.advance(self.now_sim_s)
+            for one in served:
+                answered = self._waiting.pop(one.request.id)
                 if not answered.cancelled():
                     answered.set_result(None)
-            if completions:
+            if served:
                 return True
         return False
 
@@ -103,10 +126,68 @@ class VirtualInstances:
         """Submit the calls of this instant to the instances, in the same order as a replay."""
         for asked in sorted(self._asked, key=lambda asked: asked.order):
             if not asked.answered.cancelled():
-                self._pool.submit(self._sent, asked.tokens, self.now_sim_s)
+                self._instances.send(self._queued(asked), asked.tokens.output_tokens)
                 self._waiting[self._sent] = asked.answered
                 self._sent += 1
         self._asked.clear()
+
+    def _queued(self, asked: _Asked) -> QueuedRequest:
+        """The call as a policy sees it: an agent-step is a program, as in a replay.
+
+        A program ends when its agent calls in a later step; a replay knows it at once.
+        """
+        request, name = asked.request, f"{asked.request.agent} at {asked.request.step}"
+        program, began_sim_s = self._programs.get(request.agent, (name, self.now_sim_s))
+        if program != name:
+            self._instances.program_ended(program)
+            began_sim_s = self.now_sim_s
+        self._programs[request.agent] = name, began_sim_s
+        return QueuedRequest(
+            self._sent,
+            name,
+            request.function,
+            asked.tokens.prompt_tokens,
+            self.now_sim_s,
+            began_sim_s,
+            request.upstream,
+            request.step,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    request: QueuedRequest
+
+
+class _FastPath:
+    """What SimulatedCluster does with the policy `step` and `least_used`, in C++."""
+
+    def __init__(self, profile: _core.Profile, instances: int) -> None:
+        self._pool = _core.InstancePool(profile, instances=instances)
+        self._requests: dict[int, QueuedRequest] = {}
+
+    def send(self, request: QueuedRequest, output_tokens: int) -> None:
+        """Submit `request`."""
+        self._requests[request.id] = request
+        tokens = _core.Request(request.prompt_tokens, output_tokens, request.step)
+        self._pool.submit(request.id, tokens, request.arrived_s)
+
+    def dispatch(self, now_sim_s: float) -> None:
+        """All requests have been submitted."""
+
+    def next_event_sim_s(self) -> float:
+        """The earliest next completion."""
+        return self._pool.next_event_sim_s()
+
+    def check_progress(self) -> None:
+        """No request waits without a reason."""
+
+    def program_ended(self, program: str) -> None:
+        """Programs do not matter."""
+
+    def advance(self, now_sim_s: float) -> list[_Answered]:
+        """Advance to `now_sim_s`; returns the requests completed by then."""
+        return [_Answered(self._requests.pop(one.id)) for one in self._pool.advance(now_sim_s)]
 
 
 class IdleSelector(selectors.DefaultSelector):

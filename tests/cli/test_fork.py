@@ -103,7 +103,10 @@ def test_an_interrupted_run_is_forked_and_told_on(run: Run, uninterrupted: dict[
             "it can be forked at 0 to 24, not at 25",
         ),
         (("uninterrupted", "--at", "99999"), "it can be forked at 0 to 24, not at 99999"),
-        (("uninterrupted", "--at", "3", "--dispatcher", "prefix"), "--dispatcher is for a"),
+        (
+            ("uninterrupted", "--at", "3", "--llm", "http://127.0.0.1:9", "--policy", "fcfs"),
+            "--policy is for simulated instances",
+        ),
         (("uninterrupted", "--at", "3", "--llm", "http://127.0.0.1:9"), "cannot be reached"),
         (("uninterrupted", "--at", "3", "--store", "foo"), "'foo' is not a store; write memory"),
         (("uninterrupted", "--at", "3", "--edit", "no.py"), "there is no file no.py"),

@@ -17,6 +17,9 @@ from tests.cli.conftest import Run, summary
 ON_RAY = ("--store", "embedded", "--workers", "ray:1")
 
 
+SERVER = ("--llm", "http://127.0.0.1:9")
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -41,8 +44,12 @@ ON_RAY = ("--store", "embedded", "--workers", "ray:1")
         (("meadow.py", "--out", "meadow.py"), "is a file"),
         (("meadow.py", "--out", "meadow.py/run"), "meadow.py/run: cannot be made for the run's"),
         (("meadow.py", "--llm", "replay:meadow.py/x"), "meadow.py/x does not exist"),
-        (("meadow.py", "--policy", "fcfs"), "--policy is for a gateway in this process"),
-        (("meadow.py", "--dispatcher", "prefix"), "--dispatcher is for a gateway"),
+        (
+            ("meadow.py", *SERVER, "--policy", "fcfs"),
+            "--policy is for simulated instances and for a",
+        ),
+        (("meadow.py", *SERVER, "--dispatcher", "prefix"), "--dispatcher is for simulated"),
+        (("meadow.py", "--policy", "topology"), "'topology' is not for replays"),
         (("meadow.py", "--policy", "kairo"), "the policies (did you mean 'kairos'?): atlas, "),
         (("meadow.py", "--dispatcher", "prefx"), "the dispatchers (did you mean 'prefix'?): "),
         (("meadow.py", "--policy", "no.py:Mine"), "there is no file"),
@@ -51,11 +58,11 @@ ON_RAY = ("--store", "embedded", "--workers", "ray:1")
             ("meadow.py", "--policy", "meadow.py:Walker"),
             "Walker is not a class that is a metropolis",
         ),
-        (("meadow.py", "--policy", "own.py:Mine"), "--policy is for a gateway in this process"),
+        (("meadow.py", *SERVER, "--policy", "own.py:Mine"), "--policy is for simulated instances"),
         (("formless.py",), "the world's perception_radius is None; it should be a number"),
         (("meadow.py", "--engine", "http://h:1", "--policy", "nope"), "not among the policies"),
         (("meadow.py", "--engine", "http://h:1", "--dispatcher", "no"), "among the dispatchers"),
-        (("resume", "uninterrupted", "--policy", "fcfs"), "--policy is for a gateway"),
+        (("resume", "uninterrupted", *SERVER, "--policy", "fcfs"), "--policy is for simulated"),
         (("meadow.py", "--workers", "nonsense"), "workers is 'nonsense'; it should be"),
         (("meadow.py", "--workers", "2"), "2 workers need a store"),
         (("meadow.py", "--workers", "ray:2"), "workers on Ray need a store"),

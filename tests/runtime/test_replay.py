@@ -95,23 +95,43 @@ def test_lockstep_has_a_barrier_after_every_step(trace: Trace) -> None:
     assert (committed.min(axis=1) == committed.max(axis=1)).all()
 
 
-@given(small_traces, st.sampled_from(["step", "fcfs"]), st.sampled_from(SCHEDULED))
-@settings(max_examples=100, deadline=None)
-def test_policies_in_python_are_those_of_the_core(trace: Trace, policy: str, mode: Mode) -> None:
+@given(
+    small_traces,
+    st.sampled_from(["step", "fcfs"]),
+    st.sampled_from(SCHEDULED),
+    st.integers(1, 5),
+    st.booleans(),
+)
+@settings(max_examples=200, deadline=None)
+def test_the_core_gives_the_commands_of_the_scheduler(
+    trace: Trace, policy: str, mode: Mode, instances: int, alike: bool
+) -> None:
+    """Every call goes to the same instance at the same time, for any number of instances.
+
+    Calls that are `alike` complete at the same time on several instances.
+    """
     calls = trace.calls
+    if alike:
+        lengths = np.full((2, len(calls)), 8, np.int32)
+        calls = replace(calls, prompt_tokens=lengths[0], output_tokens=lengths[1])
     shared = replace(
         calls,
         prefix_id=calls.function.astype(np.int64) - 1,
         prefix_tokens=calls.prompt_tokens // 2 * (calls.function > 0),
     )
-    setting = replace(setting_for(trace, instances=1, policy=policy), prefix_reuse=True)
-    native, served = (
-        replay(replace(trace, calls=shared), mode.name, replace(setting, dispatcher=place))
-        for place in (None, "least_used")
+    setting = setting_for(trace, instances=instances, policy=policy)
+    native, scheduled = (
+        replay(
+            replace(trace, calls=shared),
+            mode.name,
+            replace(setting, prefix_reuse=True, dispatcher=dispatcher),
+        )
+        for dispatcher in (None, "least_used")
     )
-    assert served.completed_sim_s == pytest.approx(native.completed_sim_s)
-    assert served.committed_sim_s == pytest.approx(native.committed_sim_s)
-    assert served.utilisation == pytest.approx(native.utilisation)
+    for column in ("instance", "sent_sim_s", "completed_sim_s", "dispatched_sim_s"):
+        assert (getattr(scheduled, column) == getattr(native, column)).all(), column
+    assert (scheduled.committed_sim_s == native.committed_sim_s).all()
+    assert scheduled.utilisation == pytest.approx(native.utilisation)
 
 
 def test_faster_instances_beside_slow_ones_help() -> None:

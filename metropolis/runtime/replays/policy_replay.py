@@ -57,11 +57,14 @@ class PolicyReplay:
         self._open_parents = [len(found) for found in self._parents]
         self._open_calls = [0] * trace.agents
         self._cluster_of: list[_Cluster | None] = [None] * trace.agents
+        self._program_began_s: dict[tuple[int, int], float] = {}
+        """Arrival of the first call of each unfinished agent-step."""
         self._finished: deque[_Cluster] = deque()
         self.now_sim_s = 0.0
         self.controller_wall_s = 0.0
         rows = trace.steps * trace.agents
         self.sent_sim_s, self.completed_sim_s = np.full((2, len(calls)), np.nan)
+        self.instance = np.full(len(calls), -1, np.int32)
         self.dispatched_sim_s, self.committed_sim_s = np.full((2, rows), np.nan)
 
     def run(self) -> None:
@@ -137,7 +140,7 @@ class PolicyReplay:
             self._function(call),
             int(calls.prompt_tokens[call]),
             self.now_sim_s,
-            float(self.dispatched_sim_s[step * self._trace.agents + agent]),
+            self._program_began_s.setdefault((agent, step), self.now_sim_s),
             self._function(parents[-1]) if parents else None,
             step,
             prefix=((shared, shared_tokens),) if shared >= 0 and shared_tokens else (),
@@ -153,6 +156,7 @@ class PolicyReplay:
         call = served.request.id
         self._outstanding -= 1
         self.completed_sim_s[call] = served.completed_s
+        self.instance[call] = served.instance
         for child in self._children[call]:
             self._open_parents[child] -= 1
             self._offer(child)
@@ -160,6 +164,7 @@ class PolicyReplay:
         self._open_calls[agent] -= 1
         if not self._open_calls[agent]:
             self._engines.program_ended(served.request.program)
+            del self._program_began_s[int(agent), served.request.step]
             cluster = self._cluster_of[agent]
             assert cluster is not None
             self._finish(cluster)

@@ -28,6 +28,7 @@ from metropolis.trace.schema import Trace, TraceMeta
 from metropolis.types import MetropolisError
 
 Float64 = npt.NDArray[np.float64]
+Int32 = npt.NDArray[np.int32]
 
 Progress = Callable[[int], None]
 """Called with the number of agent-steps committed since the last call."""
@@ -98,6 +99,8 @@ class ReplayResult:
     sent_sim_s: Float64
     completed_sim_s: Float64
     """(calls,)"""
+    instance: Int32
+    """(calls,): the instance that served each; -1 for the bounds"""
     dispatched_sim_s: Float64
     committed_sim_s: Float64
     """(steps * agents,); empty for the bounds"""
@@ -234,6 +237,7 @@ def _served(
         * 1e6,
         "sent_sim_s": running.sent_sim_s,
         "completed_sim_s": running.completed_sim_s,
+        "instance": running.instance,
         "dispatched_sim_s": running.dispatched_sim_s,
         "committed_sim_s": running.committed_sim_s,
     }
@@ -281,6 +285,7 @@ def _native(
         "controller_us_per_agent_step": running.controller_wall_s / committed * 1e6,
         "sent_sim_s": running.sent_sim_s(),
         "completed_sim_s": running.completed_sim_s(),
+        "instance": running.instance(),
         "dispatched_sim_s": running.dispatched_sim_s(),
         "committed_sim_s": running.committed_sim_s(),
     }
@@ -350,6 +355,7 @@ def _bound(
         "controller_us_per_agent_step": None,
         "sent_sim_s": sent,
         "completed_sim_s": completed,
+        "instance": np.full(len(sent), -1, np.int32),
         "dispatched_sim_s": np.zeros(0),
         "committed_sim_s": np.zeros(0),
     }
