@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import click
 
-from metropolis.cli.gateway_front import Front, Size, allow_connections, front_options, tell
+from metropolis.cli.gateway_front import Front, Size, allow_connections, front_options, log
 from metropolis.dispatch.base import Fleet
 from metropolis.gateway.engine_client import CAPACITY_TOKENS, LIMITS, TOKENS_PER_S, EngineClient
 from metropolis.gateway.keys import engine_key
@@ -112,8 +112,8 @@ def command(
 
     async def serve() -> None:
         learns = capacity_tokens is None
-        gateway = Gateway(behind, admission, idle_s, tell, learns_capacity=learns)
-        server = Server(gateway, front.limits, front.access, tell)
+        gateway = Gateway(behind, admission, idle_s, log, learns_capacity=learns)
+        server = Server(gateway, front.limits, front.access, log)
         url = await server.start(host, port, front.tls)
         if front.access.keys is not None:
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, front.access.keys.reload)
@@ -124,7 +124,8 @@ def command(
         )
         await _signalled()
         click.echo(
-            f"answering what has come, open: {server.unanswered}; a second signal exits at once",
+            f"shutting down; unanswered requests: {server.unanswered}; "
+            "a second signal exits at once",
             err=True,
         )
         drained = asyncio.ensure_future(server.drain())

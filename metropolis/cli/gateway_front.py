@@ -114,7 +114,7 @@ def front_options(command: Callable[..., None]) -> Callable[..., None]:
                 f"--host {host}: other machines may reach the gateway, and could use its engines "
                 "without a key; give --api-key-file, or listen on 127.0.0.1"
             )
-        keys = None if api_key_file is None else Keys(api_key_file, tell)
+        keys = None if api_key_file is None else Keys(api_key_file, log)
         front = Front(
             Limits(body_limit, bodies_limit, connections_limit),
             Access((host, *hosts), origins, keys),
@@ -125,7 +125,7 @@ def front_options(command: Callable[..., None]) -> Callable[..., None]:
     return with_front
 
 
-def tell(news: str) -> None:
+def log(news: str) -> None:
     """Print one line to standard error."""
     click.echo(news, err=True)
 
@@ -157,7 +157,7 @@ def allow_connections(limits: Limits, engine_connections: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     needed = limits.connections + engine_connections + FILES_KEPT
     if most != resource.RLIM_INFINITY and most < needed:
-        tell(
+        log(
             f"this process may open {most} files; {limits.connections} client connections and "
             f"those to engines need {needed}; raise `ulimit -n` or lower --connections-limit"
         )

@@ -133,10 +133,10 @@ class RunOptions:
             return ceil(self.hours * 3600 / scenario.world.step_s - 1e-9)
         return scenario.steps if self.steps is None else self.steps
 
-    def backend(self, scenario: Scenario, said: Callable[[str], None] = lambda _: None) -> Backend:
+    def backend(self, scenario: Scenario, log: Callable[[str], None] = lambda _: None) -> Backend:
         """Make the backend; offline ones get the latency of simulated instances.
 
-        Runs in a store have no virtual time, which is local to a process. `said` receives news of
+        Runs in a store have no virtual time, which is local to a process. `log` receives news of
         engines.
         """
         if self.engine:
@@ -149,7 +149,7 @@ class RunOptions:
             policy = named(POLICIES, self.policy or "kairos")()
             sends_seed = self.llm_seed
             return LocalGateway(
-                self.engine, policy, dispatcher, self.model, said=said, sends_seed=sends_seed
+                self.engine, policy, dispatcher, self.model, log=log, sends_seed=sends_seed
             )
         author = scenario.world.author
         backend = connect(self.llm, self.model, author=author, sends_seed=self.llm_seed)

@@ -86,14 +86,14 @@ class Admission:
         return self.scheduler.is_up
 
     async def place(
-        self, request: QueuedRequest, *, anew: bool = False, only: int | None = None
+        self, request: QueuedRequest, *, is_requeued: bool = False, only: int | None = None
     ) -> int:
         """Wait for capacity and return the engine for `request`: any, or `only` that one.
 
-        `anew` marks a request that `requeue` has just returned. Raises InstanceDownError when the
+        `is_requeued`: `requeue` has just returned the request. Raises InstanceDownError when the
         `only` engine does not answer, QueueFullError when the queue is full, and PluginError.
         """
-        if not anew:
+        if not is_requeued:
             if len(self) >= self._queue_limit:
                 raise QueueFullError(f"{len(self)} requests wait already; try again later")
             self.scheduler.arrived(request, only)

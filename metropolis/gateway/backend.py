@@ -18,7 +18,7 @@ from metropolis.gateway.proxy import Gateway
 from metropolis.gateway.request_parsing import from_fields
 from metropolis.llm.backends import wire
 from metropolis.llm.backends.compatible import Compatible, path_of
-from metropolis.llm.backends.http import decode, events_in, refusal, said
+from metropolis.llm.backends.http import decode, events_in, reason_in, refusal
 from metropolis.llm.backends.meter import Meter
 from metropolis.llm.base import Completion, RateLimitedError, Request, UnreachableError
 from metropolis.llm.placement import placement_of
@@ -40,7 +40,7 @@ class LocalGateway:
     """A backend with the engines of `specs`, in the format of `metropolis gateway`.
 
     An engine has at most `at_once` requests. It gets the key that `engine_key` finds for it, or
-    else that of OPENAI_API_KEY. Requests carry their program, function and step. `said` receives
+    else that of OPENAI_API_KEY. Requests carry their program, function and step. `log` receives
     the result of each engine's first probe, and a message when one is lost or returns; while none
     answers, requests raise UnreachableError. `sends_seed` False omits sampling seeds.
     """
@@ -52,7 +52,7 @@ class LocalGateway:
         dispatcher: Dispatcher,
         model: str | None = None,
         at_once: int = 256,
-        said: Callable[[str], None] = lambda _: None,
+        log: Callable[[str], None] = lambda _: None,
         *,
         sends_seed: bool = True,
     ) -> None:
@@ -62,7 +62,7 @@ class LocalGateway:
         ]
         self._called = f"the gateway before {', '.join(engine.name for engine in self._engines)}"
         admission = _Admission(policy, dispatcher, at_once, self._away)
-        self.gateway = Gateway(self._engines, admission, IDLE_S, said)
+        self.gateway = Gateway(self._engines, admission, IDLE_S, log)
         self._meter = Meter(self._called)
         self._wanted, self.name = model, model or ""
         self._started: asyncio.Task[None] | None = None
@@ -158,14 +158,14 @@ class _Admission(Admission):
         self._limits: set[asyncio.Timeout] = set()
 
     async def place(
-        self, request: QueuedRequest, *, anew: bool = False, only: int | None = None
+        self, request: QueuedRequest, *, is_requeued: bool = False, only: int | None = None
     ) -> int:
         """See Admission; raises UnreachableError."""
         try:
             async with asyncio.timeout_at(self._until_s) as limit:
                 self._limits.add(limit)
                 try:
-                    return await super().place(request, anew=anew, only=only)
+                    return await super().place(request, is_requeued=is_requeued, only=only)
                 finally:
                     self._limits.discard(limit)
         except TimeoutError:
@@ -232,4 +232,4 @@ class _Front:
         self, status: int, headers: Iterable[tuple[str, str]], whole: bytes | None, asked: str
     ) -> Exception:
         retry_after = dict(headers).get("retry-after")
-        return refusal(status, said(whole or b""), retry_after, self.called, asked)
+        return refusal(status, reason_in(whole or b""), retry_after, self.called, asked)

@@ -89,5 +89,5 @@ def _too_large(limit: int) -> web.HTTPException:
 
 def _too_slow(is_stalled: bool, stall_s: float) -> str:
     if is_stalled:
-        return f"nothing of the body has come for {stall_s:g} s"
-    return f"the body comes more slowly than {BODY_RATE_MIN} bytes per second"
+        return f"no byte of the body arrived for {stall_s:g} s"
+    return f"the body arrives more slowly than {BODY_RATE_MIN} bytes per second"

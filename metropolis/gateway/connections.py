@@ -249,9 +249,9 @@ class ClientConnection(web.RequestHandler):
             self._connections.refusals.add("malformed", sentence)
         else:
             sentence = "the gateway failed; see its log"
-            told = "".join(traceback.format_exception(exc))
+            trace = "".join(traceback.format_exception(exc))
             self.logger.error(
-                "a request failed: %s", redacted(told, request.headers, request.query_string)
+                "a request failed: %s", redacted(trace, request.headers, request.query_string)
             )
         if request.writer.output_size > 0:
             raise ConnectionError
@@ -276,7 +276,9 @@ class ClientConnection(web.RequestHandler):
     def _too_slow(self) -> None:
         self._head_timer = None
         if self._connections.is_waiting(self) and self.transport is not None:
-            sentence = f"no whole head of a request within {self._connections.limits.header_s:g} s"
+            sentence = (
+                f"the head of a request is incomplete after {self._connections.limits.header_s:g} s"
+            )
             self._connections.refusals.add("slow", sentence)
             self.transport.write(_written(408, sentence))
             self.force_close()

@@ -161,7 +161,7 @@ class EngineClient:
         """SGLang or vLLM, which continue a chat's last message and count tokens in every event."""
         return self.traits.kind in (SGLANG, VLLM)
 
-    async def ask(
+    async def send(
         self,
         method: str,
         path: str,

@@ -114,7 +114,7 @@ class EnginePool:
         engine = self.engines[instance]
         try:
             async with asyncio.timeout(PROBE_S):
-                reply = await engine.ask("GET", path, headers)
+                reply = await engine.send("GET", path, headers)
         except TimeoutError as error:
             self.doubt(instance, engine.lost(error))
             return None

@@ -132,11 +132,11 @@ class ExchangeDriver:
             await self._place()
 
     async def _place(self) -> None:
-        admission, is_first = self._pool.admission, self.exchange.state is State.QUEUED
+        admission, is_requeued = self._pool.admission, self.exchange.state is not State.QUEUED
         if self.instance is not None:
             self._requeue()
         try:
-            instance = await admission.place(self._queued, anew=not is_first, only=self._only)
+            instance = await admission.place(self._queued, is_requeued=is_requeued, only=self._only)
         except InstanceDownError:
             assert self._only is not None
             raise self._pool.response_lost(self._only) from None
@@ -159,7 +159,7 @@ class ExchangeDriver:
         rank = rank_of(self._pool.admission.policy, self._queued)
         try:
             async with asyncio.timeout(None) as self._call:
-                reply = await engine.ask(
+                reply = await engine.send(
                     "POST", request.path, request.headers, self.exchange.body, rank
                 )
         except TimeoutError:

@@ -21,10 +21,10 @@ ENGINE_KEY = "METROPOLIS_ENGINE_KEY"
 
 
 class Keys:
-    """The keys in `file`; `said` receives warnings and reload messages. Raises MetropolisError."""
+    """The keys in `file`; `log` receives warnings and reload messages. Raises MetropolisError."""
 
-    def __init__(self, file: Path, said: Callable[[str], None]) -> None:
-        self._file, self._said = file, said
+    def __init__(self, file: Path, log: Callable[[str], None]) -> None:
+        self._file, self._log = file, log
         self._tenants = self._read()
 
     def tenant_of(self, keys: Iterable[str]) -> str | None:
@@ -41,9 +41,9 @@ class Keys:
         """Read the file again; keep the former keys if it is invalid."""
         try:
             self._tenants = self._read()
-            self._said(f"{self._file}: {len(self._tenants)} keys")
+            self._log(f"{self._file}: {len(self._tenants)} keys")
         except MetropolisError as error:
-            self._said(f"{error}; the former keys remain")
+            self._log(f"{error}; the former keys remain")
 
     def _read(self) -> dict[bytes, str]:
         """Return tenants by the digest of their keys."""
@@ -65,7 +65,7 @@ class Keys:
         if not tenants:
             raise MetropolisError(f"{self._file}: no keys; write lines like: tenant key")
         if mode & 0o077:
-            self._said(f"{self._file}: other users may read the keys; chmod 600 {self._file}")
+            self._log(f"{self._file}: other users may read the keys; chmod 600 {self._file}")
         return tenants
 
 

@@ -51,7 +51,7 @@ class Passed:
             try:
                 try:
                     async with asyncio.timeout(None) as self._call:
-                        reply = await engine.ask(
+                        reply = await engine.send(
                             self._method, self._path, self._headers, self._body
                         )
                 except TimeoutError:

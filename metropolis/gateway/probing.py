@@ -99,7 +99,7 @@ async def traits_of(engine: JSONServer, kind: str, model: str, *, is_named: bool
 async def _sglang(engine: JSONServer, *, is_named: bool) -> Traits:
     info = await _server_info(engine)
     if info is None:
-        why_not = "it does not tell its settings: use sglang:URL if it takes low ones first"
+        why_not = "it does not report its settings: use sglang:URL if low values go first"
         return Traits(SGLANG, takes_priorities=is_named, why_not=why_not)
     capacity_tokens = info.max_total_num_tokens
     return Traits(

@@ -12,24 +12,25 @@ EVERY_S = 10.0
 
 
 class Refusals:
-    """Adds to `counts` by reason; `said` receives log lines."""
+    """Adds to `counts` by reason; `log` receives lines."""
 
     def __init__(
         self,
         counts: Counter[str],
-        said: Callable[[str], None],
+        log: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._counts, self._said, self._clock = counts, said, clock
-        self._told_s: dict[str, float] = {}
-        self._told: Counter[str] = Counter()
+        self._counts, self._log, self._clock = counts, log, clock
+        self._logged_s: dict[str, float] = {}
+        """Time of the last line by reason; `_logged`: the count at that time."""
+        self._logged: Counter[str] = Counter()
 
     def add(self, reason: str, sentence: str) -> None:
         """Count one; `sentence` may contain nothing that a client sent."""
         self._counts[reason] += 1
         now_s = self._clock()
-        if now_s - self._told_s.get(reason, -inf) < EVERY_S:
+        if now_s - self._logged_s.get(reason, -inf) < EVERY_S:
             return
-        more = self._counts[reason] - self._told[reason] - 1
-        self._told_s[reason], self._told[reason] = now_s, self._counts[reason]
-        self._said(sentence + (f" ({more} more since the last such line)" if more else ""))
+        more = self._counts[reason] - self._logged[reason] - 1
+        self._logged_s[reason], self._logged[reason] = now_s, self._counts[reason]
+        self._log(sentence + (f" ({more} more since the last such line)" if more else ""))

@@ -111,11 +111,11 @@ class Envelope:
         finish_reason = self._choice.get("finish_reason") or ("length" if is_full else None)
         if self._is_broken or finish_reason is None:
             return None
-        said: dict[str, Any] = {"text": text}
+        content: dict[str, Any] = {"text": text}
         if is_chat:
-            said = {"message": {"role": "assistant", "content": text} | self._message}
-        said |= {"logprobs": _concatenated(logprobs), **self._choice}
-        choice = {"index": 0, **said, "finish_reason": finish_reason}
+            content = {"message": {"role": "assistant", "content": text} | self._message}
+        content |= {"logprobs": _concatenated(logprobs), **self._choice}
+        choice = {"index": 0, **content, "finish_reason": finish_reason}
         answer = {
             **self.head,
             "object": "chat.completion" if is_chat else "text_completion",
@@ -139,8 +139,8 @@ def error_body(status: int, sentence: str, code: str | None = None) -> dict[str,
 
 def _tokens(usage: dict[str, Any], name: str) -> int:
     """Return a count from an engine's usage; 0 if it is invalid."""
-    told = usage.get(name)
-    return told if isinstance(told, int) else 0
+    count = usage.get(name)
+    return count if isinstance(count, int) else 0
 
 
 def _set(values: dict[str, Any], name: str, value: Any) -> None:

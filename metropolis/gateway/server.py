@@ -59,10 +59,10 @@ class Server:
         gateway: Gateway,
         limits: Limits = DEFAULTS,
         access: Access = OPEN,
-        said: Callable[[str], None] = lambda _: None,
+        log: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._gateway, self._access = gateway, access
-        self._refusals = Refusals(gateway.metrics.turned_away, said)
+        self._refusals = Refusals(gateway.metrics.turned_away, log)
         self._connections = Connections(limits, self._refusals)
         self._is_draining = False
         self._handlings: set[asyncio.Task[object] | None] = set()

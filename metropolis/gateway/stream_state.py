@@ -134,7 +134,7 @@ class Partial:
         if whole is not None:
             return whole
         tail = self._tail.decode(errors="replace")
-        sentence = f"the engine's answer is not whole; it ends with {tail!r}"
+        sentence = f"the engine's answer is incomplete; it ends with {tail!r}"
         return NO_ANSWER, msgspec.json.encode(error_body(NO_ANSWER, sentence))
 
     def _edge(self) -> int:

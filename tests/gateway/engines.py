@@ -243,7 +243,7 @@ async def gateway_before(
     kind: str = "",
     limits: Limits = DEFAULTS,
     access: Access = OPEN,
-    said: Callable[[str], None] = lambda _: None,
+    log: Callable[[str], None] = lambda _: None,
     answers: AnswerLimits = LIMITS,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[tuple[str, Gateway]]:
@@ -252,9 +252,9 @@ async def gateway_before(
     fleet = Fleet.uniform(len(engines), 100_000, 30.0)
     admission = Admission(policy or Fcfs(), dispatcher(fleet), at_once, queue_limit)
     gateway = Gateway(
-        [EngineClient(kind + url, engine_key(1), answers) for url in urls], admission, idle_s, said
+        [EngineClient(kind + url, engine_key(1), answers) for url in urls], admission, idle_s, log
     )
-    server = Server(gateway, limits, access, said)
+    server = Server(gateway, limits, access, log)
     try:
         yield await server.start("127.0.0.1", 0, tls), gateway
     finally:

@@ -47,7 +47,7 @@ def test_an_abort_goes_with_the_key_of_its_request_and_a_refusal_is_told_once() 
         engine = StubEngine()
         engine.open.clear()
         engine.abort_status = 401
-        async with gateway_before(engine, kind="sglang:", said=told.append) as (url, _):
+        async with gateway_before(engine, kind="sglang:", log=told.append) as (url, _):
             for question in ("one", "two"):
                 await leave(url, engine, question)
 

@@ -78,8 +78,8 @@ class World:
         for engine in range(ENGINES):
             self.admission.open(engine, True)
 
-    def ask(self, request: QueuedRequest, anew: bool = False) -> None:
-        place = self.admission.place(request, anew=anew)
+    def ask(self, request: QueuedRequest, is_requeued: bool = False) -> None:
+        place = self.admission.place(request, is_requeued=is_requeued)
         self.tasks[request.id] = request, asyncio.get_running_loop().create_task(place)
 
     async def act(self, action: str, choice: int) -> None:
@@ -100,7 +100,7 @@ class World:
             elif action == "lose":
                 self.admission.requeue(request)
                 self.requeued = request
-                self.ask(request, anew=True)
+                self.ask(request, is_requeued=True)
             else:
                 self.admission.cancel(request)
         await self.settle()
@@ -227,7 +227,7 @@ def test_the_last_ranked_request_of_an_engine_yields_to_one_that_ranks_before_it
         for id_ in (5, 1):  # they wait where they were
             request, engine = world.placed.pop(id_)
             world.admission.requeue(request)
-            world.ask(request, anew=True)
+            world.ask(request, is_requeued=True)
             await world.settle()
             assert id_ in world.tasks
             await world.act("answer", [*world.placed].index(7 if id_ == 5 else 8))
@@ -246,7 +246,7 @@ def test_a_full_queue_takes_none_but_those_put_back() -> None:
         with pytest.raises(QueueFullError, match="1 requests wait already"):
             await admission.place(queued(2))
         admission.requeue(queued(0))
-        assert await admission.place(queued(0), anew=True) == 0  # it ranks before the other
+        assert await admission.place(queued(0), is_requeued=True) == 0  # it ranks before the other
         admission.cancel(queued(0))
         assert await waiting == 0
 

@@ -34,9 +34,9 @@ from tests.llm.faults import FaultyServer
 CHAT = ({"role": "user", "content": "why"},)
 
 
-def before(*urls: str, said: Callable[[str], None] = lambda _: None) -> LocalGateway:
+def before(*urls: str, log: Callable[[str], None] = lambda _: None) -> LocalGateway:
     return LocalGateway(
-        urls, StepFirst(), RoundRobin(Fleet.uniform(len(urls), 1000, 10.0)), said=said
+        urls, StepFirst(), RoundRobin(Fleet.uniform(len(urls), 1000, 10.0)), log=log
     )
 
 
@@ -167,7 +167,7 @@ def test_engines_that_die_are_told_and_all_of_them_are_an_outage(
     async def run() -> None:
         one, two, news = StubEngine(), StubEngine(), list[str]()
         urls = [await one.start(), await two.start()]
-        backend = before(*urls, said=news.append)
+        backend = before(*urls, log=news.append)
         client = Client(backend, patience_s=3600)
         await client.check()
         assert sorted(news) == [f"the engine at {url} answers" for url in sorted(urls)]

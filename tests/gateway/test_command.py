@@ -91,7 +91,7 @@ def test_a_second_signal_waits_no_longer() -> None:
             await until(lambda: engine.raw)
             process.send_signal(signal.SIGTERM)
             assert process.stderr is not None
-            while b"answering what has come, open: 1;" not in await process.stderr.readline():
+            while b"unanswered requests: 1;" not in await process.stderr.readline():
                 pass
             process.send_signal(signal.SIGTERM)
             assert await process.wait() == 130

@@ -67,7 +67,7 @@ def test_malformed_requests_are_refused_without_what_they_hold(
     told: list[str] = []
 
     async def ask() -> None:
-        async with gateway_before(StubEngine(), said=told.append) as (url, gateway):
+        async with gateway_before(StubEngine(), log=told.append) as (url, gateway):
             told.clear()
             for _ in range(5):
                 async with connected(url, request_.replace(b"%b", SECRET.encode())) as (reader, _):
@@ -121,7 +121,7 @@ def test_a_head_that_comes_slowly_is_refused() -> None:
                 await asyncio.sleep(0.05)
             answer = await reader.read()
             assert answer.startswith(b"HTTP/1.1 408 ")
-            assert b"no whole head of a request within 0.2 s" in answer
+            assert b"the head of a request is incomplete after 0.2 s" in answer
             assert gateway.metrics.turned_away == {"slow": 1}
 
     asyncio.run(ask())
@@ -138,7 +138,7 @@ def test_a_body_that_comes_slowly_is_refused() -> None:
                 writer.write(b" ")
             answer = await reader.readuntil(b"}}")
             assert answer.startswith(b"HTTP/1.1 408 ")
-            assert b"the body comes more slowly than 1024 bytes per second" in answer
+            assert b"the body arrives more slowly than 1024 bytes per second" in answer
 
     asyncio.run(ask())
 

@@ -36,7 +36,7 @@ def test_an_answer_of_which_nothing_could_be_learned_is_an_answer() -> None:
     news: list[str] = []
 
     async def ask() -> None:
-        async with gateway_before(StubEngine(), policy=Unteachable(), said=news.append) as (
+        async with gateway_before(StubEngine(), policy=Unteachable(), log=news.append) as (
             url,
             gateway,
         ):
@@ -95,7 +95,7 @@ def test_a_request_is_answered_though_the_policy_fails_when_it_is_told_that_it_r
     news: list[str] = []
 
     async def ask() -> None:
-        async with gateway_before(StubEngine(), policy=Unstarted(), said=news.append) as (
+        async with gateway_before(StubEngine(), policy=Unstarted(), log=news.append) as (
             url,
             gateway,
         ):
@@ -123,7 +123,7 @@ def test_no_request_hangs_when_the_policy_fails_as_time_passes() -> None:
     async def ask() -> None:
         engine, policy = StubEngine(), Timeless()
         engine.open.clear()
-        async with gateway_before(engine, policy=policy, at_once=1, said=news.append) as (
+        async with gateway_before(engine, policy=policy, at_once=1, log=news.append) as (
             url,
             gateway,
         ):
@@ -189,7 +189,7 @@ def test_one_programs_end_spoils_no_answer_and_no_other_programs_end(
     async def ask() -> None:
         engine = StubEngine()
         options = {"policy": Overfed(), "dispatcher": Remembering, "idle_s": 0.01}
-        options["said"] = news.append
+        options["log"] = news.append
         async with gateway_before(engine, **options) as (url, gateway):  # type: ignore[arg-type]
             last = {"X-Metropolis-Program": "much", "X-Metropolis-End": "true"}
             status, answer, _ = await post(url, chat("last"), headers=last)
@@ -239,7 +239,7 @@ def test_what_a_plug_in_raises_is_told_with_its_line_and_not_logged_again(
     news: list[str] = []
 
     async def ask() -> None:
-        async with gateway_before(StubEngine(), said=news.append, **options) as (url, gateway):
+        async with gateway_before(StubEngine(), log=news.append, **options) as (url, gateway):
             for _ in range(2):
                 status, answer, _ = await post(url, chat("x"))
                 assert (status, message_of(answer)) == (500, news[-1])
@@ -286,7 +286,7 @@ def test_a_rank_that_is_none_is_told_with_its_policy() -> None:
     news: list[str] = []
 
     async def ask() -> None:
-        async with gateway_before(StubEngine(), policy=Halved(), said=news.append) as (
+        async with gateway_before(StubEngine(), policy=Halved(), log=news.append) as (
             url,
             gateway,
         ):
@@ -370,7 +370,7 @@ def test_a_dispatcher_that_always_holds_back_is_told_of(monkeypatch: pytest.Monk
     news: list[str] = []
 
     async def ask() -> None:
-        options = {"dispatcher": Hesitant, "said": news.append}
+        options = {"dispatcher": Hesitant, "log": news.append}
         async with gateway_before(StubEngine(), **options) as (url, gateway):  # type: ignore[arg-type]
             answers = await asyncio.gather(*(post(url, chat(str(n))) for n in range(2)))
             assert [status for status, _, _ in answers] == [500, 500]

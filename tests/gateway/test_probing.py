@@ -71,8 +71,8 @@ def sglang(**info: Any) -> StubEngine:
         (
             lambda: StubEngine("sglang"),
             "",
-            "SGLang, gets no priorities, because it does not tell its settings: use "
-            "sglang:URL if it takes low ones first",
+            "SGLang, gets no priorities, because it does not report its settings: use "
+            "sglang:URL if low values go first",
             [None],
         ),
     ],
@@ -84,7 +84,7 @@ def test_priorities_are_told_as_the_engine_takes_them(
 
     async def ask() -> None:
         stub = engine()
-        options = {"policy": StepFirst(), "kind": kind, "said": news.append}
+        options = {"policy": StepFirst(), "kind": kind, "log": news.append}
         async with gateway_before(stub, **options) as (url, _):
             await post(url, chat("x"), headers=at_step(7))
             assert [body.get("priority") for body in stub.bodies] == told

@@ -160,7 +160,7 @@ def test_a_bare_address_tells_priorities_and_memory(sglang_url: str) -> None:
     news: list[str] = []
 
     async def ask() -> None:
-        async with gateway_before(RealEngine(sglang_url), said=news.append) as (url, gateway):
+        async with gateway_before(RealEngine(sglang_url), log=news.append) as (url, gateway):
             assert gateway.admission.capacity_tokens == [40_000]
             body = {"text": "def f(", "sampling_params": {"temperature": 0, "max_new_tokens": 12}}
             direct, through = [await post(base, body, path=GENERATE) for base in (sglang_url, url)]

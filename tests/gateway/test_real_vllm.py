@@ -55,7 +55,7 @@ def test_it_is_recognised_and_tells_its_memory(vllm_url: str) -> None:
     news: list[str] = []
 
     async def ask() -> None:
-        async with gateway_before(RealEngine(vllm_url), said=news.append) as (_, gateway):
+        async with gateway_before(RealEngine(vllm_url), log=news.append) as (_, gateway):
             assert gateway.admission.capacity_tokens == [1 << 20]  # 1 GiB
             assert gateway.engines[0].is_known
 

@@ -138,7 +138,7 @@ def test_a_client_that_sends_nothing_for_long_is_told_so() -> None:
             asyncio.timeout(20),
         ):
             assert await reader.readuntil(b"\r\n") == b"HTTP/1.1 408 Request Timeout\r\n"
-            assert b"nothing of the body has come for 0.1 s" in await reader.readuntil(b"}}")
+            assert b"no byte of the body arrived for 0.1 s" in await reader.readuntil(b"}}")
             assert (gateway.admission.at_work, len(gateway.programs)) == ([0], 0)
 
     asyncio.run(ask())

@@ -288,7 +288,8 @@ def test_an_answer_without_its_end_is_an_error(stream: bytes) -> None:
     status, body = partial.whole()
     assert status == 502
     sentence = json.loads(body)["error"]["message"]
-    assert sentence == f"the engine's answer is not whole; it ends with {stream.decode()[-1000:]!r}"
+    tail = stream.decode()[-1000:]
+    assert sentence == f"the engine's answer is incomplete; it ends with {tail!r}"
 
 
 def test_what_is_said_beside_events_does_no_harm() -> None:

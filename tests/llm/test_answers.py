@@ -13,7 +13,7 @@ import pytest
 from metropolis.llm import Backend, Client, Completion, LLMError, MalformedError, TimedOutError
 from metropolis.llm.backends.compatible import Compatible
 from metropolis.llm.backends.connection import AnswerLimits
-from metropolis.llm.backends.http import said, seconds_of
+from metropolis.llm.backends.http import reason_in, seconds_of
 from metropolis.llm.backends.openai import OpenAIClient
 from metropolis.llm.backends.sglang import SGLang
 from metropolis.llm.connect import connect
@@ -222,5 +222,5 @@ def test_every_retry_after_means_something_or_nothing(
 
 
 def test_what_a_server_says_is_one_printable_line() -> None:
-    assert said(b'{"error": {"message": "no\\u001b[2J\\nkey"}}') == "no?[2J key"
-    assert said(b"[" * 100_000) == "[" * 200
+    assert reason_in(b'{"error": {"message": "no\\u001b[2J\\nkey"}}') == "no?[2J key"
+    assert reason_in(b"[" * 100_000) == "[" * 200

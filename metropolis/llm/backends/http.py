@@ -131,7 +131,7 @@ class JSONServer:
         if status == 200:
             return content
         retry_after = connection.headers.get(b"retry-after")
-        raise refusal(status, said(content), retry_after, self.called, asked)
+        raise refusal(status, reason_in(content), retry_after, self.called, asked)
 
     @asynccontextmanager
     async def _sent(self, request: bytes, asked: str) -> AsyncGenerator[Connection, None]:
@@ -257,7 +257,7 @@ def seconds_of(retry_after: str | None) -> float | None:
         return None
 
 
-def said(content: bytes) -> str:
+def reason_in(content: bytes) -> str:
     """A server's error message, as one line of printable characters."""
     text = content[:SHOWN_BYTES].decode(errors="replace")
     try:

@@ -22,8 +22,8 @@ from metropolis.llm.backends.http import (
     decode,
     events_in,
     printable,
+    reason_in,
     refusal,
-    said,
 )
 from metropolis.llm.backends.meter import Meter
 from metropolis.llm.base import (
@@ -165,7 +165,7 @@ class _Server:
             ) from None
 
     def _refusal(self, error: Any, asked: str) -> LLMError:
-        reason = said(error.response.content).replace(self._client.api_key, "…")
+        reason = reason_in(error.response.content).replace(self._client.api_key, "…")
         retry_after = error.response.headers.get("retry-after")
         return refusal(error.response.status_code, reason, retry_after, self.called, asked)
 
