@@ -52,16 +52,17 @@ def check_address(address: str | None) -> None:
     if ray.is_initialized():
         return
     own = address in (None, "local")
+    if not own:
+        assert address is not None
+        _check_cluster(address)
     if not is_for(own):
         raise MetropolisError(
             "Ray was imported before the run, so a cluster of the run would be open to the "
             "network; call ray.init() before the run, or start the run before importing ray"
             if own
-            else "this process has started a Ray cluster; join another from a new process"
+            else "this process has imported Ray for a cluster of its own; join another cluster "
+            "from a new process"
         )
-    if not own:
-        assert address is not None
-        _check_cluster(address)
 
 
 def _check_cluster(address: str) -> None:
