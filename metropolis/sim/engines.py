@@ -17,7 +17,7 @@ from metropolis.sim.options import PoolOptions
 class SimulatedCluster:
     """The instances of the dispatcher's fleet, by their profiles; the caller advances the time.
 
-    `at_once`: the maximum number of requests that a non-preempting policy lets an instance have.
+    `at_once`: the maximum number of requests that an instance has at a time.
     Methods raise PluginError on a faulty plug-in.
     """
 

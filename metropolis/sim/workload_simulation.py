@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from metropolis._core import Profile
 from metropolis.dispatch.base import Dispatcher
@@ -56,8 +57,9 @@ class Serving:
         policy: Policy,
         dispatcher: Dispatcher,
         options: PoolOptions,
+        at_once: float = inf,
     ) -> None:
-        self._engines = SimulatedCluster(profiles, policy, dispatcher, options)
+        self._engines = SimulatedCluster(profiles, policy, dispatcher, options, at_once)
         self._coming = by_arrival(programs)[::-1]
         self._running: dict[str, _Running] = {}
         self._calls: list[int] = []
