@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from math import inf
@@ -202,14 +201,19 @@ def current_strand() -> Strand | None:
     return _current.get()
 
 
-@contextmanager
-def following(strand: Strand | None) -> Iterator[None]:
+class following:  # noqa: N801 -- a context manager, as those of contextlib
     """Run the body in `strand`; None: untracked."""
-    token = _current.set(strand)
-    try:
-        yield
-    finally:
-        _current.reset(token)
+
+    __slots__ = "_strand", "_token"
+
+    def __init__(self, strand: Strand | None) -> None:
+        self._strand = strand
+
+    def __enter__(self) -> None:
+        self._token = _current.set(self._strand)
+
+    def __exit__(self, *_: object) -> None:
+        _current.reset(self._token)
 
 
 def follow_tasks(loop: asyncio.AbstractEventLoop) -> None:

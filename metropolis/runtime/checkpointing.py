@@ -2,28 +2,22 @@
 
 A checkpoint of step F is planned before any agent has reached F. Each agent's mind is saved when
 the agent commits step F - 1; the world is read when the floor reaches F (versions make that exact).
-So all agents are at the same step, and a run resumed there equals a run begun there. Runs in memory
-and runs in a store write the same files.
+So all agents are at the same step, and a run resumed there equals a run begun there.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from metropolis.runtime.folder.checkpoint import Checkpoint, Checkpoints, Past
-from metropolis.store.base import Store
 from metropolis.types import AgentId, Step
-from metropolis.workers.leases import retry
-from metropolis.world.base import Agent
 from metropolis.world.entities import Entity, Event
-from metropolis.world.saving import save
-from metropolis.world.state import State
 
 
 class Source(Protocol):
-    """The source of worlds and minds; see `metropolis.store.base.Store`."""
+    """The source of worlds and minds: an `Executor`; see also `Store`."""
 
     def keep_minds(self, step: Step) -> bool:
         """Save every agent's mind on arrival at `step`; False: an agent is already there."""
@@ -36,64 +30,6 @@ class Source(Protocol):
 
     def world(self, step: Step) -> tuple[list[Entity], list[Event]]:
         """What `step` sees; `step` is the floor."""
-
-
-class InMemory:
-    """A run in this process's memory."""
-
-    def __init__(self, agents: Sequence[Agent], state: State) -> None:
-        self._agents, self._state = agents, state
-        self._newest = state.first_step
-        self._step: Step | None = None
-        self._kept: dict[AgentId, Any] = {}
-        self.world = state.at
-
-    def commit(self, step: Step, agents: Iterable[AgentId]) -> None:
-        """`agents` have committed `step` and have not begun the next one."""
-        self._newest = max(self._newest, step + 1)
-        if step + 1 == self._step:
-            self._kept |= {agent: save(self._agents[agent]) for agent in agents}
-
-    def keep_minds(self, step: Step) -> bool:
-        """See Source."""
-        self._kept = {}
-        self._step = step if step > self._newest else None
-        return self._step is not None
-
-    def kept_minds(self) -> Mapping[AgentId, Any]:
-        """See Source."""
-        return self._kept
-
-    def minds(self) -> Mapping[AgentId, Any]:
-        """See Source."""
-        return {number: save(agent) for number, agent in enumerate(self._agents)}
-
-
-class Fenced(Protocol):
-    """The holder of the lease of a run in a store."""
-
-    def keep_minds(self, step: Step) -> bool:
-        """See Store.keep_minds."""
-
-
-class InStore:
-    """A run in a store; `holder` has its lease."""
-
-    def __init__(self, agents: int, store: Store, holder: Fenced) -> None:
-        self._agents, self._store = agents, store
-        self.keep_minds = holder.keep_minds
-
-    def kept_minds(self) -> Mapping[AgentId, Any]:
-        """See Source."""
-        return retry(self._store.kept_minds)
-
-    def minds(self) -> Mapping[AgentId, Any]:
-        """See Source."""
-        return retry(self._store.minds, range(self._agents))
-
-    def world(self, step: Step) -> tuple[list[Entity], list[Event]]:
-        """See Source."""
-        return retry(self._store.world, step)
 
 
 class Checkpointer:

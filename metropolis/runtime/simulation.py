@@ -12,11 +12,10 @@ from metropolis.durable import UnwritableError
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Backend, BudgetExhausted
 from metropolis.llm.client import Client
-from metropolis.runtime.checkpointing import Checkpointer, InMemory, InStore, Source
+from metropolis.runtime.checkpointing import Checkpointer
 from metropolis.runtime.configuration import DEFAULTS, RunConfiguration
-from metropolis.runtime.coordinator import Coordinator
-from metropolis.runtime.engine import Engine
 from metropolis.runtime.event_loop import event_loop
+from metropolis.runtime.executor import Executor
 from metropolis.runtime.folder.checkpoint import Checkpoint
 from metropolis.runtime.interruption import Interruption
 from metropolis.runtime.recording import Recording
@@ -24,11 +23,11 @@ from metropolis.runtime.result import INTERRUPTED, Interrupted, RunResult
 from metropolis.runtime.reuse import Used
 from metropolis.runtime.run_clock import RunClock
 from metropolis.runtime.setup import begin, bodies, check_steps, checked_reach, client_of, rule_of
-from metropolis.runtime.stored import StoredRun, stored_run
-from metropolis.runtime.worker_pool import check_workers, crew_of
+from metropolis.runtime.stored import Start, StoredRun, stored_run
+from metropolis.runtime.worker_pool import Crew, SharedCrew, check_workers, crew_of
 from metropolis.sim.virtual import IdleSelector, VirtualInstances
-from metropolis.store.outcome import Outcome
-from metropolis.types import MetropolisError, Position, Step
+from metropolis.store.base import Nodes
+from metropolis.types import MetropolisError, Step
 from metropolis.workers.event_loop import cancel_all, loop_is_running
 from metropolis.workers.leases import retry
 from metropolis.workers.local import LocalWorker
@@ -40,7 +39,6 @@ from metropolis.world.checks import check_world_parts
 from metropolis.world.entities import Entity
 from metropolis.world.record import StepRecord
 from metropolis.world.saving import restore
-from metropolis.world.state import State
 
 
 class Simulation:
@@ -80,11 +78,12 @@ class Simulation:
         self._used = Used(world, self.agents)
         self._clock = RunClock(self.client.backend)
         self._recording = Recording(world, names, how)
-        self._stored = stored_run(how, self._recording.directory, self._clock.virtual is not None)
+        virtual = self._clock.virtual is not None
+        self._stored = stored_run(how, self._recording.directory, virtual, world)
         self._turns = Turns()
-        check_workers(how.workers, stored=self._stored is not None, ray_address=how.ray_address)
+        check_workers(how.workers, stored=not self._stored.shared, ray_address=how.ray_address)
         self._recording.keep_answers(self.client)
-        if self._stored is not None:
+        if not self._stored.shared:
             self._recording.checkpoint = self._take_up(self._stored)
         self._begin(begun)
         self._clock.start()
@@ -139,8 +138,7 @@ class Simulation:
                 self._used.end()
                 loop.run_until_complete(cancel_all())  # plain agents in threads wait for these, too
                 self._worker.close()
-                if self._stored is not None:
-                    self._stored.close()
+                self._stored.close()
                 loop.run_until_complete(self.client.close())
                 self._recording.recorder.close()
                 if not full:
@@ -189,17 +187,12 @@ class Simulation:
         self.first_step = 0 if known is None else known.step
         self._clock.before_s = 0.0 if known is None else known.now_s
         entities = begun if known is None else known.entities
-        self._state = State(
-            self.world.metric, self.world.perception_radius, entities, self.first_step
-        )
-        self._positions = bodies(entities, names)
-        if known is not None:
-            self._state.restore_events(known.events)
-            if known.agents:  # otherwise claims contain the minds
-                self._used.take_agents()
-                for agent in self.agents:
-                    restore(agent, known.agents[agent.name])
-        self._recording.begin(bodies(begun, names), self._positions, self.first_step)
+        self._start = Start(self.first_step, entities, () if known is None else known.events)
+        if known is not None and known.agents:  # otherwise claims contain the minds
+            self._used.take_agents()
+            for agent in self.agents:
+                restore(agent, known.agents[agent.name])
+        self._recording.begin(bodies(begun, names), bodies(entities, names), self.first_step)
         self._worker = LocalWorker(
             self.world,
             self.agents,
@@ -212,14 +205,6 @@ class Simulation:
             turns=self._turns,
         )
 
-    def _controller(
-        self, positions: Sequence[Position], steps: Sequence[Step], last_step: Step
-    ) -> NativeController:
-        world = self.world
-        return NativeController.of_rule(
-            self._causality, world.metric, world.max_velocity, positions, last_step, steps=steps
-        )
-
     # --- start of a run in a store
 
     def _take_up(self, stored: StoredRun) -> Checkpoint | None:
@@ -230,9 +215,10 @@ class Simulation:
             self._recording.notes.clear()  # the checkpoints are not needed
         return found or self._recording.checkpoint
 
-    def _driver(self, stored: StoredRun, steps: Step) -> Coordinator:
-        how, now_s = self.configuration, self._clock.now_s()
-        stored.begin(self.world, self.agents, how.seed, self._state, steps, now_s)
+    def _crew(self) -> Crew:
+        how, stored = self.configuration, self._stored
+        if stored.shared:
+            return SharedCrew(self._worker, stored.store)
         job = Job(
             self.world,
             self.agents,
@@ -245,73 +231,71 @@ class Simulation:
             turns=self._turns,
             stall_s=how.stall_s,
         )
-        crew = crew_of(how.workers, how.ray_address, job, stored)
-        names = [agent.name for agent in self.agents]
-        driver = Coordinator(stored.store, names, self.world.max_velocity, how.lease_s, crew)
-        self.client.has_spent(retry(stored.store.bought))  # there are no other buyers from here on
-        return driver
+        return crew_of(how.workers, how.ray_address, job, stored)
 
     # --- main loop
 
+    def _executor(self, last_step: Step) -> Executor:
+        how, world, store = self.configuration, self.world, self._stored.store
+
+        def controller_of(nodes: Nodes) -> NativeController:
+            rule, metric, velocity = self._causality, world.metric, world.max_velocity
+            return NativeController.of_rule(
+                rule, metric, velocity, nodes.positions, last_step, steps=nodes.steps
+            )
+
+        self._stored.begin(self.agents, how.seed, self._start, last_step, self._clock.now_s())
+        executor = Executor(
+            controller_of,
+            store,
+            self._crew(),
+            self._recording.recorder.commit,
+            max_velocity=world.max_velocity,
+            lease_s=how.lease_s,
+        )
+        self.client.has_spent(retry(store.bought))  # there are no other buyers from here on
+        return executor
+
     def _pump(self, loop: asyncio.AbstractEventLoop, steps: Step) -> Iterator[StepRecord]:
-        names = [agent.name for agent in self.agents]
-        here = InMemory(self.agents, self._state)
-
-        recording = self._recording
-
-        def commit(outcome: Outcome) -> None:
-            recording.recorder.commit(outcome)
-            here.commit(outcome.step, outcome.agents)
-
+        recording, recorder = self._recording, self._recording.recorder
         loop.run_until_complete(self.client.check())  # resolves the model's name for workers
-        engine: Engine | Coordinator
-        source: Source = here
-        if self._stored is None:
-            controller = self._controller(self._positions, [self.first_step] * len(names), steps)
-            engine = Engine(controller, self._worker, self._state, names, commit)
-        else:
-            engine = self._driver(self._stored, steps)
-            controller = self._controller(engine.nodes.positions, engine.nodes.steps, steps)
-            source = InStore(len(names), self._stored.store, engine)
+        executor = self._executor(steps)
         checkpointer = None
         if recording.directory is not None:
             every_wall_s = self.configuration.checkpoint_wall_s
             checkpoints = recording.directory.checkpoints
-            checkpointer = Checkpointer(checkpoints, names, source, steps, every_wall_s)
+            names = [agent.name for agent in self.agents]
+            checkpointer = Checkpointer(checkpoints, names, executor, steps, every_wall_s)
 
         def wake() -> None:
-            loop.call_soon_threadsafe(engine.end, Interrupted(INTERRUPTED))
+            loop.call_soon_threadsafe(executor.end, Interrupted(INTERRUPTED))
 
         self._interruption.wake = wake
-        self.client.on_exhausted = self.client.on_unkept = engine.end  # even if agents catch it
+        self.client.on_exhausted = self.client.on_unkept = executor.end  # even if agents catch it
         try:
-            if isinstance(engine, Engine):
-                loop.call_soon(engine.start)
-            else:
-                on_commit = recording.recorder.commit
-                loop.run_until_complete(engine.begin(controller, recording.recorder, on_commit))
+            loop.run_until_complete(executor.begin(recorder.next_step))
             if self._interruption.requested:
                 wake()
-            while recording.recorder.next_step < steps and engine.failure is None:
-                if engine.floor == recording.recorder.next_step:  # no steps left by a killed driver
-                    self._turns.complete(loop, engine.advance())
-                for record in recording.advance(engine.floor):
+            while recorder.next_step < steps and executor.failure is None:
+                if executor.floor == recorder.next_step:  # no steps left by a killed driver
+                    self._turns.complete(loop, executor.advance())
+                for record in recording.advance(executor.floor):
                     yield record
                     if checkpointer is not None and checkpointer.step == record.step + 1:
                         self._write(checkpointer)
-                engine.passed()
-                recording.passed(engine.floor)
+                executor.passed()
+                recording.passed(executor.floor)
                 if checkpointer is not None:
-                    checkpointer.plan(engine.newest_step)
-            if recording.recorder.next_step == steps:
+                    checkpointer.plan(executor.newest_step)
+            if recorder.next_step == steps:
                 return
-            assert engine.failure is not None
-            if not isinstance(engine.failure, BudgetExhausted | Interrupted):
-                raise engine.failure
-            self.stopped = str(engine.failure)
+            assert executor.failure is not None
+            if not isinstance(executor.failure, BudgetExhausted | Interrupted):
+                raise executor.failure
+            self.stopped = str(executor.failure)
         finally:
             self._interruption.wake = None
-            loop.run_until_complete(engine.stop())
+            loop.run_until_complete(executor.stop())
 
     def _write(self, checkpointer: Checkpointer) -> None:
         if self.client.journal is not None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -19,10 +20,11 @@ from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.folder.signature import flaw, sign
 from metropolis.store.base import RunInfo, Store, StoreError, reach_of
 from metropolis.store.factory import open_server
+from metropolis.store.memory import MemoryServer
 from metropolis.types import MetropolisError, Step
 from metropolis.world.base import Agent, World
-from metropolis.world.saving import save
-from metropolis.world.state import State
+from metropolis.world.entities import Entity, Event
+from metropolis.world.saving import SavedWhenRead
 
 MEMORY = "memory"
 _WAY_BACK = (
@@ -33,11 +35,17 @@ _WAY_BACK = (
 
 
 class StoredRun:
-    """The run `name` in the store at `address`; `directory` contains its files."""
+    """The run `name` in the store at `address`; `directory` contains its files.
 
-    def __init__(self, address: str, directory: RunDirectory | None, name: str) -> None:
-        self.address, self.name, self._directory = address, name, directory
-        self._server = open_server(address)
+    A run of `world` in this process's memory shares its data with its worker.
+    """
+
+    def __init__(
+        self, address: str, directory: RunDirectory | None, name: str, world: World
+    ) -> None:
+        self.address, self.name, self._directory, self._world = address, name, directory, world
+        self.shared = address == MEMORY
+        self._server = MemoryServer(world.metric) if self.shared else open_server(address)
         self.store: Store = self._server.store(name)
 
     def info(self) -> RunInfo | None:
@@ -71,7 +79,7 @@ class StoredRun:
             return None
         if self._directory is None:
             raise MetropolisError("a run in a store is resumed in its folder; name it with out")
-        step = self.store.inspect().released
+        step = self.store.nodes().released
         entities, events = self.store.world(step)
         if (recorded := self._directory.whole) < step:
             raise StoreError(
@@ -82,48 +90,65 @@ class StoredRun:
         return Checkpoint(step, entities, events, {}, time.time() - self.began_s, None)
 
     def begin(
-        self,
-        world: World,
-        agents: Sequence[Agent],
-        seed: int,
-        state: State,
-        last_step: Step,
-        now_s: float,
+        self, agents: Sequence[Agent], seed: int, start: Start, last_step: Step, now_s: float
     ) -> None:
-        """Put the run into the store, unless it is there; all agents are at `state`'s first step.
+        """Put the run into the store, unless it is there; all agents are at the step of `start`.
 
         `now_s` is the time of the run's clock.
         """
-        if self.info() is not None:
-            return
-        info = RunInfo(
-            world.name,
-            seed,
-            tuple(agent.name for agent in agents),
-            state.first_step,
-            last_step,
-            world.metric.name,
-            reach_of(world.perception_radius, world.max_velocity),
-            world.metric.neighbours if isinstance(world.metric, Hops) else None,
-            {"began_s": time.time() - now_s},
-        )
-        minds = {i: save(agent) for i, agent in enumerate(agents)}
-        entities, events = state.at(state.first_step)
-        self.store.begin(info, entities, minds, events)
+        if self.info() is None:
+            options = {"began_s": time.time() - now_s}
+            begin_run(self.store, self._world, agents, seed, start, last_step, options, self.shared)
 
     def close(self) -> None:
         """Close the connections, and stop an embedded server."""
         self._server.close()
 
 
-def stored_run(
-    configuration: RunConfiguration, directory: RunDirectory | None, virtual: bool
-) -> StoredRun | None:
-    """The run in the store that `configuration` names; None: it is in this process's memory only.
+@dataclass(frozen=True)
+class Start:
+    """What `step` sees and perceives."""
 
-    Without a name a resumed run uses its previous store; in another store it begins at its
-    last checkpoint, unless it is there already. Raises MetropolisError on virtual time, which ends
-    with its process, and on a store that this user has not named, unless they `trust` it.
+    step: Step
+    entities: Sequence[Entity]
+    events: Sequence[Event] = ()
+
+
+def begin_run(
+    store: Store,
+    world: World,
+    agents: Sequence[Agent],
+    seed: int,
+    start: Start,
+    last_step: Step,
+    options: Mapping[str, Any],
+    shared: bool,
+) -> None:
+    """Begin a run in `store`; `shared`: see `MemoryServer`."""
+    info = RunInfo(
+        world.name,
+        seed,
+        tuple(agent.name for agent in agents),
+        start.step,
+        last_step,
+        world.metric.name,
+        reach_of(world.perception_radius, world.max_velocity),
+        world.metric.neighbours if isinstance(world.metric, Hops) else None,
+        options,
+    )
+    minds = SavedWhenRead(agents)
+    store.begin(info, start.entities, minds if shared else dict(minds), start.events)
+
+
+def stored_run(
+    configuration: RunConfiguration, directory: RunDirectory | None, virtual: bool, world: World
+) -> StoredRun:
+    """The run of `world` in the store that `configuration` names.
+
+    Without a name a resumed run uses its previous store, and another one this process's memory;
+    in another store it begins at its last checkpoint, unless it is there already. Raises
+    MetropolisError on virtual time, which ends with its process, in a store beyond it, and on a
+    store that this user has not named, unless they `trust` it.
     """
     known, address = _Place(MEMORY, ""), configuration.store
     if configuration.resume and directory is not None and address != MEMORY:
@@ -139,7 +164,7 @@ def stored_run(
     if address == MEMORY:
         if directory is not None:
             _file(directory).unlink(missing_ok=True)
-        return None
+        return StoredRun(MEMORY, directory, MEMORY, world)
     if virtual:
         raise MetropolisError(
             "virtual time ends with its process; a run in a store needs an llm in real time"
@@ -151,7 +176,7 @@ def stored_run(
         if address == "embedded":
             address = f"embedded:{directory.root.resolve() / 'store'}"
         _write_place(directory, _Place(kept_address(address, directory.root), name))
-    return StoredRun(address, directory, name)
+    return StoredRun(address, directory, name, world)
 
 
 def kept_address(address: str, run: Path) -> str:

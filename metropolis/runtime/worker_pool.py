@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from metropolis.runtime.configuration import counted
 from metropolis.runtime.stored import StoredRun
+from metropolis.store.base import Store
 from metropolis.types import MetropolisError
+from metropolis.workers.local import LocalWorker
 from metropolis.workers.ray_import import importing_ray
+from metropolis.workers.shared_worker import SharedWorker
 from metropolis.workers.worker_spec import Job
 
 if TYPE_CHECKING:
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
 class Crew(Protocol):
     """A group of workers."""
 
+    shared: bool
+    """Whether it shares the store's data; it then needs no lookahead, and a release is free."""
+
     def start(self) -> Sequence[Coroutine[Any, Any, None]]:
         """Coroutines that run until cancelled, and raise the errors of their clusters."""
 
@@ -28,8 +34,26 @@ class Crew(Protocol):
         """Release resources; call it after the coroutines have ended."""
 
 
+class SharedCrew:
+    """One worker, which shares the store's data; see `MemoryServer`."""
+
+    shared = True
+
+    def __init__(self, worker: LocalWorker, store: Store) -> None:
+        self._worker = SharedWorker(worker, store)
+
+    def start(self) -> Sequence[Coroutine[Any, Any, None]]:
+        """See Crew."""
+        return [self._worker.run()]
+
+    def close(self) -> None:
+        """See Crew."""
+
+
 class LocalCrew:
     """Workers on one event loop, each with separate agents; the first uses the job's."""
+
+    shared = False
 
     def __init__(self, job: Job, stored: StoredRun, count: int) -> None:
         self._job, self._store, self._count = job, stored.store, count

@@ -72,11 +72,14 @@ class RunInfo:
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """The step and position of every agent, by id, and the last acknowledgement they include."""
+    """The step and position of every agent, by id."""
 
     last_id: str
+    """The last acknowledgement that they include."""
     steps: Sequence[Step]
     positions: Sequence[Position]
+    released: Step
+    """Data that only steps below this one need is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,6 +355,9 @@ class Link:
     ) -> None:
         """See Store."""
         await asyncio.to_thread(self._store.dispatch, fence, clusters, edges, floor, ahead)
+
+    def interrupt(self) -> None:
+        """End waits of this link now and later, if they can be ended; from any thread."""
 
     async def close(self) -> None:
         """Close the connections; the next call reopens them."""

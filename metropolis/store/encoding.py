@@ -74,7 +74,8 @@ def written_by(
     cells: Cells, info: RunInfo, claim: Claim, outcome: Outcome, minds: Mapping[AgentId, Changes]
 ) -> Written:
     """Raises StoreError if JSON cannot represent a value, or outcome, minds and claim differ."""
-    check_outcome(claim, outcome, minds)
+    check_outcome(claim, outcome)
+    check_minds(minds, claim.agents)
     bodies = {
         entity.name: entity.position for _, entity in claim.slice.versions if entity.kind == AGENT
     }
@@ -88,14 +89,13 @@ def written_by(
     )
 
 
-def check_outcome(claim: Claim, outcome: Outcome, minds: Mapping[AgentId, Changes]) -> None:
-    """Raise StoreError if outcome, minds and claim differ."""
+def check_outcome(claim: Claim, outcome: Outcome) -> None:
+    """Raise StoreError if outcome and claim differ."""
     if (outcome.step, outcome.agents) != (claim.step, claim.agents):
         raise StoreError(
             f"the outcome of step {outcome.step} of agents {outcome.agents} was given for a claim "
             f"of step {claim.step} of agents {claim.agents}"
         )
-    _check_minds(minds, claim.agents)
 
 
 def written_at_first(
@@ -123,7 +123,7 @@ def first_positions(
     for name in info.agents:
         if name not in known:
             raise StoreError(f"the agent {name!r} has no body among the entities a run begins with")
-    _check_minds(minds, range(len(info.agents)))
+    check_minds(minds, range(len(info.agents)))
     return {agent: known[name] for agent, name in enumerate(info.agents)}
 
 
@@ -135,7 +135,8 @@ def minds_in_parts(info: RunInfo, minds: Mapping[AgentId, Any]) -> dict[AgentId,
     }
 
 
-def _check_minds(minds: Iterable[AgentId], agents: Iterable[AgentId]) -> None:
+def check_minds(minds: Iterable[AgentId], agents: Iterable[AgentId]) -> None:
+    """Raise StoreError unless there is a mind for each of `agents`."""
     if set(minds) != set(agents):
         raise StoreError(f"minds of {sorted(minds)} were given for agents {sorted(agents)}")
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from threading import Condition
-from typing import Any
+from typing import Any, TypeVar
 
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
 from metropolis.llm.usage import Purchases
-from metropolis.rules.metrics import CHEBYSHEV, Hops
+from metropolis.rules.metrics import CHEBYSHEV, Hops, Metric
 from metropolis.store.base import (
     Acknowledged,
     FencedOutError,
@@ -22,8 +22,15 @@ from metropolis.store.base import (
     Store,
     StoreError,
 )
-from metropolis.store.claim import NOWHERE, Claim, Lookahead
-from metropolis.store.encoding import check_outcome, first_positions, minds_in_parts, purchases_of
+from metropolis.store.claim import NOWHERE, Claim, Lookahead, StateSnapshot, cluster_id
+from metropolis.store.encoding import (
+    check_minds,
+    check_outcome,
+    first_positions,
+    minds_in_parts,
+    purchases_of,
+)
+from metropolis.store.memory_link import MemoryLink
 from metropolis.store.outcome import NO_ANSWERS, Outcome, PaidAnswers
 from metropolis.store.run_state import Contents
 from metropolis.types import AgentId, Dispatch, Step
@@ -31,13 +38,23 @@ from metropolis.world.entities import Entity, Event
 from metropolis.world.parts import Changes
 from metropolis.world.state import State
 
+T = TypeVar("T")
+
 
 class MemoryServer(Server):
-    """Runs that end with this process."""
+    """Runs that end with this process.
 
-    def __init__(self) -> None:
+    With `metric`, that of the runs' world, workers share the data of a run: claims contain its
+    state, and no minds, which are the mapping given to `begin`. All of its workers then run agents
+    on one event loop. Without `metric` claims contain copies, as those of other stores.
+    """
+
+    def __init__(self, metric: Metric | None = None) -> None:
+        self.metric = metric
         self.changed = Condition()
         """Guards all state; notified when there may be new clusters or acknowledgements."""
+        self.asleep = 0
+        """Threads that wait for `changed`."""
         self.contents: dict[str, Contents] = {}
 
     def store(self, run: str) -> Store:
@@ -92,14 +109,15 @@ class MemoryStore(Store):
         events: Iterable[Event] = (),
     ) -> None:
         """See Store."""
-        known, first = list(entities), info.first_step
-        metric = CHEBYSHEV if info.graph is None else Hops(info.graph)
+        known, first, shared = list(entities), info.first_step, self._server.metric
+        metric = shared or (CHEBYSHEV if info.graph is None else Hops(info.graph))
         state = State(metric, inf if info.radius is None else info.radius, known, first)
         state.restore_events(events)
         positions = first_positions(info, known, minds)
         steps = dict.fromkeys(positions, first)
-        parts = minds_in_parts(info, minds)
-        run = Contents(info, state, positions, parts, None, steps, first, first, first)
+        parts, living = ({}, minds) if shared else (minds_in_parts(info, minds), None)
+        whole = StateSnapshot(first, (), (), whole=state)
+        run = Contents(info, state, positions, parts, living, whole, steps, first, first, first)
         with self._changed:
             if self._name in self._server.contents:
                 raise StoreError(f"the run {self._name!r} exists; resume or remove it")
@@ -155,19 +173,22 @@ class MemoryStore(Store):
                 else:
                     run.blocked[agent] = blocker
             run.floor = floor
-            self._changed.notify_all()
+            if clusters:
+                self._has_changed("ready")
 
     def acknowledgements(self, after: str, wait_s: float, most: int = 1000) -> list[Acknowledged]:
         """See Store."""
         last = int(after)
         with self._changed:
+            self._server.asleep += 1
             self._changed.wait_for(lambda: self._run.acknowledged > last, wait_s)
+            self._server.asleep -= 1
             run = self._run
             if last > run.acknowledged:
                 raise StoreError(f"the run {self._name!r} knows of no acknowledgement {after}")
             end = min(last + most, run.acknowledged)
-            found = [(number, run.acks.get(number)) for number in range(last + 1, end + 1)]
-        return [Acknowledged(str(number), *ack) for number, ack in found if ack is not None]
+            found = [run.acks.get(number) for number in range(last + 1, end + 1)]
+        return [one for one in found if one is not None]
 
     def nodes(self) -> Nodes:
         """See Store."""
@@ -178,6 +199,7 @@ class MemoryStore(Store):
                 str(run.acknowledged),
                 [run.steps[agent] for agent in agents],
                 [run.positions[agent] for agent in agents],
+                run.released,
             )
 
     def world(self, step: Step) -> tuple[list[Entity], list[Event]]:
@@ -225,22 +247,22 @@ class MemoryStore(Store):
                 if names:
                     number = run.take(names, worker, now_s + lease_s)
                     claims = [self._described(run, name, worker, number) for name in names]
-                    for agent in (agent for claim in claims for agent in claim.agents):
-                        run.homes.pop(agent, None)
+                    for claim in claims:
+                        for agent in claim.agents:
+                            run.homes.pop(agent, None)
                     return claims
                 if now_s >= deadline_s:
                     return []
                 ends = [deadline_s, *(lease.until_s for lease in run.leases.values())]
+                self._server.asleep += 1
                 self._changed.wait(min(ends) - now_s)
+                self._server.asleep -= 1
 
     def _described(self, run: Contents, name: str, worker: str, number: int) -> Claim:
         cluster = run.clusters[name]
         step, agents = cluster.step, cluster.agents
         until = run.clear_until(agents[0]) if len(agents) == 1 else 0
         until = until if until > step + 1 else 0
-        homes = {agent: run.homes.get(agent) for agent in agents}
-        foreign = [agent for agent, home in homes.items() if home is None or home[1] != worker]
-        memos = [run.memo.get(agent, {}) for agent in agents]
         return Claim(
             name,
             number,
@@ -248,8 +270,8 @@ class MemoryStore(Store):
             step,
             agents,
             run.snapshot(cluster, until),
-            {agent: run.minds[agent] for agent in foreign},
-            {key: answer for memo in memos for (_, key), answer in memo.items()},
+            run.foreign(agents, worker),
+            run.answers(agents),
             until,
         )
 
@@ -274,7 +296,7 @@ class MemoryStore(Store):
             if run.holds(claim.id, claim.number):
                 run.unclaim(claim.id)
                 run.counts["given_back"] += 1
-                self._changed.notify_all()
+                self._has_changed("ready")
 
     def keep_answer(self, key: Key, completion: Completion, buyer: str = "") -> None:
         """See Store."""
@@ -298,30 +320,58 @@ class MemoryStore(Store):
         lease_s: float | None = None,
     ) -> Claim | bool:
         """See Store."""
-        check_outcome(claim, outcome, minds)
+        check_outcome(claim, outcome)
         with self._changed:
             run = self._run
-            mine = claim.number, claim.worker
-            if all(
-                run.homes.get(agent) == mine and run.steps[agent] > claim.step
-                for agent in claim.agents
-            ):
-                return True
-            cluster = Dispatch(claim.step, claim.agents)
-            due = all(run.steps[agent] == claim.step for agent in claim.agents)
-            held = run.holds(claim.id, claim.number) or claim.id in run.ready
-            if not (due and held and run.clusters.get(claim.id) == cluster):
-                run.counts["refused"] += 1
-                return False
+            if run.living is None:
+                check_minds(minds, claim.agents)
+            if not run.holds(claim.id, claim.number):
+                mine = claim.number, claim.worker
+                if all(
+                    run.homes.get(agent) == mine and run.steps[agent] > claim.step
+                    for agent in claim.agents
+                ):
+                    return True
+                due = all(run.steps[agent] == claim.step for agent in claim.agents)
+                same = run.clusters.get(claim.id) == Dispatch(claim.step, claim.agents)
+                if not (due and claim.id in run.ready and same):
+                    run.counts["refused"] += 1
+                    return False
             until_s = None if lease_s is None else time.monotonic() + lease_s
-            run.write(claim.id, claim.number, claim.worker, outcome, minds, until_s)
+            continues = run.write(claim.id, claim.number, claim.worker, outcome, minds, until_s)
             run.buy(answers, buyer)
-            self._changed.notify_all()
-            following = claim.following(outcome).id
-            continues = lease_s is not None and following in run.clusters
-            if continues and run.clear_until(claim.agents[0]) > claim.until:
+            self._has_changed("acknowledged")
+            if not continues:
+                return True
+            if lease_s is None:
+                self._has_changed("ready")
+            elif run.clear_until(claim.agents[0]) > claim.until:
+                following = cluster_id(Dispatch(claim.step + 1, claim.agents))
                 return self._described(run, following, claim.worker, claim.number)
             return True
+
+    # --- event loop
+
+    def link(self) -> MemoryLink:
+        """See Store."""
+        return MemoryLink(self)
+
+    def watch(self, what: str, find: Callable[[], list[T]], wake: Callable[[], None]) -> list[T]:
+        """What `find` finds; if nothing, the next change of `what` calls `wake`.
+
+        `what` is `ready` or `acknowledged`.
+        """
+        with self._changed:
+            found = find()
+            if not found:
+                self._run.watches[what].append(wake)
+            return found
+
+    def _has_changed(self, what: str) -> None:
+        if self._server.asleep:
+            self._changed.notify_all()
+        for wake in self._run.watches.pop(what, ()):
+            wake()
 
     # --- readers
 

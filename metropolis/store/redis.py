@@ -217,13 +217,14 @@ class RedisStore(CommandStore):
 
     def nodes(self) -> Nodes:
         """See Store."""
-        last, found = self._call("nodes", 0)
+        last, found, released = self._call("nodes", 0)
         lines = {int(agent): node.split(b"\n") for agent, node in pairs_of(found)}
         nodes = [lines[agent] for agent in sorted(lines)]
         return Nodes(
             last.decode(),
             [int(step) for step, _, _ in nodes],
             [position_of(place) for _, place, _ in nodes],
+            int(released),
         )
 
     def world(self, step: Step) -> tuple[list[Entity], list[Event]]:

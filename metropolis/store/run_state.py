@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from math import inf
@@ -11,10 +11,10 @@ from typing import Any
 
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
-from metropolis.store.base import Queued, RunInfo
+from metropolis.store.base import Acknowledged, Queued, RunInfo
 from metropolis.store.claim import Lookahead, StateSnapshot, cluster_id
 from metropolis.store.encoding import purchase
-from metropolis.store.outcome import Outcome, PaidAnswers
+from metropolis.store.outcome import NO_ANSWERS, Outcome, PaidAnswers
 from metropolis.types import AgentId, Dispatch, Position, Step
 from metropolis.world.parts import Changes, Parts, applied, whole
 from metropolis.world.state import State
@@ -44,7 +44,9 @@ class Contents:
     positions: dict[AgentId, Position]
     minds: dict[AgentId, Parts]
     living: Mapping[AgentId, Any] | None
-    """Of a run whose workers share this state: the minds, saved when looked up; `minds` is empty"""
+    """If workers share this data: the minds, saved when looked up, instead of `minds`."""
+    whole: StateSnapshot
+    """The whole of `state`, for workers that share it."""
     steps: dict[AgentId, Step]
     released: Step
     floor: Step
@@ -54,13 +56,16 @@ class Contents:
     busy: dict[AgentId, str] = field(default_factory=dict)
     blocked: dict[AgentId, AgentId] = field(default_factory=dict)
     clusters: dict[str, Dispatch] = field(default_factory=dict)
-    ready: set[str] = field(default_factory=set)
+    ready: dict[str, None] = field(default_factory=dict)
+    """In the order of arrival."""
     leases: dict[str, Lease] = field(default_factory=dict)
     expires_s: float = inf
     """No lease ends before."""
     memo: dict[AgentId, Memo] = field(default_factory=lambda: defaultdict(dict))
     bought: Counter[str] = field(default_factory=Counter)
-    acks: dict[int, tuple[Outcome, bool]] = field(default_factory=dict)
+    acks: dict[int, Acknowledged] = field(default_factory=dict)
+    acks_of: dict[Step, list[int]] = field(default_factory=lambda: defaultdict(list))
+    """The numbers of `acks` by step."""
     acknowledged: int = 0
     kept_step: Step | None = None
     kept: dict[AgentId, Any] = field(default_factory=dict)
@@ -69,34 +74,40 @@ class Contents:
     holder: str | None = None
     until_s: float = 0.0
     counts: Counter[str] = field(default_factory=Counter)
+    watches: dict[str, list[Callable[[], None]]] = field(default_factory=lambda: defaultdict(list))
+    """Change -> what to call then."""
 
     def dispatch(self, clusters: Sequence[Dispatch]) -> None:
         """Queue the clusters that are neither dispatched nor committed yet."""
-        for cluster in self._fresh(clusters):
-            name = cluster_id(cluster)
-            for old in {self.busy.get(agent) for agent in cluster.agents} | {name}:
-                if old is not None:
-                    self.withdraw(old)
+        for name, cluster in self._fresh(clusters):
+            if name in self.clusters:
+                self.withdraw(name)
+            for agent in cluster.agents:
+                if agent in self.busy:
+                    self.withdraw(self.busy[agent])
             self.clusters[name] = cluster
-            self.busy |= dict.fromkeys(cluster.agents, name)
-            self.ready.add(name)
+            for agent in cluster.agents:
+                self.busy[agent] = name
+            self.ready[name] = None
             self.counts["dispatched"] += 1
 
-    def _fresh(self, clusters: Sequence[Dispatch]) -> list[Dispatch]:
+    def _fresh(self, clusters: Sequence[Dispatch]) -> list[tuple[str, Dispatch]]:
         found = []
         for cluster in clusters:
-            steps = [self.steps[agent] for agent in cluster.agents]
-            if min(steps) > cluster.step or self.clusters.get(cluster_id(cluster)) == cluster:
-                continue
-            if set(steps) != {cluster.step}:
-                raise ValueError(f"{cluster} was dispatched, and its agents are at {steps}")
-            found.append(cluster)
+            name, step = cluster_id(cluster), cluster.step
+            others = [agent for agent in cluster.agents if self.steps[agent] != step]
+            if not others:
+                if self.clusters.get(name) != cluster:
+                    found.append((name, cluster))
+            elif min(self.steps[agent] for agent in cluster.agents) <= step:
+                at = [self.steps[agent] for agent in cluster.agents]
+                raise ValueError(f"{cluster} was dispatched, and its agents are at {at}")
         return found
 
     def withdraw(self, name: str) -> None:
         """Remove a cluster from the queues."""
         cluster = self.clusters.pop(name, None)
-        self.ready.discard(name)
+        self.ready.pop(name, None)
         claimed = self.leases.pop(name, None) is not None
         for agent in cluster.agents if cluster else ():
             del self.busy[agent]
@@ -107,7 +118,7 @@ class Contents:
         """Make a claimed cluster ready again; its worker may have changed the minds."""
         del self.leases[name]
         self.homes.pop(self.clusters[name].agents[0], None)
-        self.ready.add(name)
+        self.ready[name] = None
 
     def expire(self, now_s: float) -> None:
         """Make the clusters of expired claims ready again."""
@@ -120,6 +131,8 @@ class Contents:
 
     def chosen(self, worker: str, affinity: Step, most: int, own: bool) -> list[str]:
         """At most `most` clusters for `worker`."""
+        if most >= len(self.ready) and not own:
+            return sorted(self.ready, key=lambda name: self.clusters[name].step)
 
         def is_foreign(name: str) -> bool:
             _, home = self.homes.get(self.clusters[name].agents[0], (0, None))
@@ -146,7 +159,7 @@ class Contents:
         self.claimed += 1
         self.counts["claims"] += len(names)
         for name in names:
-            self.ready.remove(name)
+            del self.ready[name]
             self.lease(name, Lease(self.claimed, worker, until_s))
         return self.claimed
 
@@ -168,37 +181,47 @@ class Contents:
         outcome: Outcome,
         minds: Mapping[AgentId, Changes],
         lease_until_s: float | None,
-    ) -> None:
-        """Apply a commit; a worker that continues holds the next step until `lease_until_s`."""
+    ) -> bool:
+        """Apply a commit; a worker that continues holds the next step until `lease_until_s`.
+
+        Returns whether the next step is dispatched.
+        """
         step, agents = outcome.step, outcome.agents
         self.withdraw(name)
         self.state.commit(step, outcome.writes, outcome.events)
         for agent in agents:
             self.steps[agent] = step + 1
-            body = outcome.writes.get(self.info.agents[agent])
-            if body is not None:
-                self.positions[agent] = body.position
             self.memo.pop(agent, None)
-            if self.living is None:
+        if outcome.writes:
+            for agent in agents:
+                body = outcome.writes.get(self.info.agents[agent])
+                if body is not None:
+                    self.positions[agent] = body.position
+        continues = len(agents) == 1 and self.clear_until(agents[0]) > step + 1
+        if self.living is None:
+            for agent in agents:
                 self.minds[agent] = applied(self.minds[agent], minds[agent])
+            if continues or lease_until_s is None:  # otherwise it changes the mind by mistake
+                self.homes |= dict.fromkeys(agents, (number, worker))
         if step + 1 == self.kept_step:
             self.kept |= self.whole_minds(agents)
-        continues = len(agents) == 1 and self.clear_until(agents[0]) > step + 1
-        if continues or lease_until_s is None:  # otherwise it changes the mind by mistake
-            self.homes |= dict.fromkeys(agents, (number, worker))
         self.acknowledged += 1
-        self.acks[self.acknowledged] = outcome, continues
-        self.newest = max(self.newest, step + 1)
+        self.acks[self.acknowledged] = Acknowledged(str(self.acknowledged), outcome, continues)
+        self.acks_of[step].append(self.acknowledged)
+        if self.newest <= step:
+            self.newest = step + 1
         self.counts["commits"] += 1
         self.counts["agent_steps"] += len(agents)
         if continues:
-            following = Dispatch(step + 1, agents)
-            self.dispatch([following])
+            cluster = Dispatch(step + 1, agents)
+            following = cluster_id(cluster)
+            self.dispatch([cluster])
             self.counts["ahead"] += 1
             if lease_until_s is not None:
-                self.ready.remove(cluster_id(following))
-                self.lease(cluster_id(following), Lease(number, worker, lease_until_s))
+                del self.ready[following]
+                self.lease(following, Lease(number, worker, lease_until_s))
                 self.counts["claims"] += 1
+        return continues
 
     def whole_minds(self, agents: Iterable[AgentId]) -> dict[AgentId, Any]:
         """The minds of `agents` as of their last commit."""
@@ -206,13 +229,30 @@ class Contents:
             return {agent: self.living[agent] for agent in agents}
         return {agent: whole(self.minds[agent]) for agent in agents}
 
+    def answers(self, agents: Iterable[AgentId]) -> PaidAnswers:
+        """The answers kept for `agents`."""
+        if not self.memo:
+            return NO_ANSWERS
+        memos = [self.memo.get(agent, {}) for agent in agents]
+        return {key: answer for memo in memos for (_, key), answer in memo.items()}
+
     def buy(self, answers: PaidAnswers, buyer: str) -> None:
         """Add answers to the purchases of `buyer`."""
         for key, completion in answers.items():
             self.bought.update(purchase(buyer, key, completion))
 
+    def foreign(self, agents: Iterable[AgentId], worker: str) -> dict[AgentId, Parts]:
+        """The minds of `agents` that `worker` has not committed last."""
+        if self.living is not None:
+            return {}
+        homes = {agent: self.homes.get(agent) for agent in agents}
+        strange = [agent for agent, home in homes.items() if home is None or home[1] != worker]
+        return {agent: self.minds[agent] for agent in strange}
+
     def snapshot(self, cluster: Dispatch, until: Step) -> StateSnapshot:
         """What the members may read, up to the step below `until` if they continue alone."""
+        if self.living is not None:
+            return self.whole
         step, radius = cluster.step, inf if self.info.radius is None else self.info.radius
         if until > step + 1:
             ahead = self.ahead[cluster.agents[0]]
@@ -223,13 +263,16 @@ class Contents:
 
     def clear_until(self, agent: AgentId) -> Step:
         """The step up to which the agent can continue alone; 0: none is known."""
-        return self.ahead[agent].until if agent in self.ahead else 0
+        ahead = self.ahead.get(agent)
+        return 0 if ahead is None else ahead.until
 
     def release(self, below: Step) -> None:
         """Drop data that only steps below `below` need."""
         if below > self.released:
             self.state.collect(below)
-            self.acks = {n: ack for n, ack in self.acks.items() if ack[0].step >= below}
+            for step in range(self.released, below):
+                for number in self.acks_of.pop(step, ()):
+                    del self.acks[number]
             self.released = below
 
     def queues(self, now_s: float) -> tuple[list[Queued], list[Queued]]:

@@ -7,7 +7,7 @@ import inspect
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from copy import deepcopy
-from functools import partial
+from functools import cache, partial
 from threading import get_ident
 from typing import Any
 
@@ -58,14 +58,18 @@ class LocalWorker:
         self._threads = DaemonThreads()
         self._free_threads = asyncio.Semaphore(min(len(agents), THREADS_MAX) or 1)
         self.turns = Turns() if turns is None else turns
+        self._followed: asyncio.AbstractEventLoop | None = None
+        """The event loop whose tasks are mapped to turns and strands."""
         self.computing = 0
         """Threads in which agents run without waiting for an LLM; updated on the event loop."""
 
     async def run(self, dispatch: Dispatch, state: State) -> Outcome:
         """Let agents perceive `state`, proceed and act; commits nothing."""
         loop = asyncio.get_running_loop()
-        follow_tasks(loop)
-        self.turns.follow_tasks(loop)
+        if loop is not self._followed:
+            follow_tasks(loop)
+            self.turns.follow_tasks(loop)
+            self._followed = loop
         names = [self._agents[i].name for i in dispatch.agents]
         parts = await self._all(
             [
@@ -159,7 +163,7 @@ class LocalWorker:
         """Return the result of an agent's method, plain or async."""
         agent: Agent = method.__self__  # type: ignore[attr-defined]
         turn = Turn(self.turns, agent.step, (agent.name,), method, agent, llm)
-        if inspect.iscoroutinefunction(method):
+        if _is_async(method.__func__):  # type: ignore[attr-defined]
             with turn:
                 return await method(asked, llm)
         loop = asyncio.get_running_loop()
@@ -187,6 +191,9 @@ class LocalWorker:
 
     def _stop_computing(self) -> None:
         self.computing -= 1
+
+
+_is_async = cache(inspect.iscoroutinefunction)
 
 
 def _in_thread(

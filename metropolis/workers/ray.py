@@ -43,6 +43,8 @@ class RayCrew:
 
     check_address = staticmethod(check_address)
 
+    shared = False
+
     def __init__(
         self, job: Job, url: str, run: str, count: int | None, address: str | None
     ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -26,6 +26,22 @@ def save(agent: Agent) -> Any:
             saved = msgspec.to_builtins(_state(agent), str_keys=True, enc_hook=_encode)
         json.dumps(saved, allow_nan=False, ensure_ascii=False).encode()  # raises on invalid values
         return saved
+
+
+class SavedWhenRead(Mapping[int, Any]):
+    """The saved states of `agents` by number, as of the moment they are looked up."""
+
+    def __init__(self, agents: Sequence[Agent]) -> None:
+        self._agents = agents
+
+    def __getitem__(self, number: int) -> Any:
+        return save(self._agents[number])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self._agents)))
+
+    def __len__(self) -> int:
+        return len(self._agents)
 
 
 def save_parts(agent: Agent, encoded: Encoded) -> dict[str, bytes]:

@@ -14,7 +14,7 @@ from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Completion, Request, UnavailableError
 from metropolis.llm.client import Client
 from metropolis.rules.metrics import CHEBYSHEV, EUCLIDEAN, MANHATTAN
-from metropolis.runtime.coordinator import Coordinator
+from metropolis.runtime.executor import Executor
 from metropolis.runtime.result import Interrupted, RunResult
 from metropolis.runtime.simulation import Simulation
 from metropolis.store.embedded import EmbeddedServer
@@ -114,7 +114,7 @@ def test_who_is_interrupted_or_fails_goes_on(tmp_path: Path, seed: int) -> None:
 def test_what_was_done_when_nobody_recorded_is_recorded(
     tmp_path: Path, shared: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Deaf(Coordinator):
+    class Deaf(Executor):
         async def advance(self) -> None:
             while min(self._store.nodes().steps) < 5:
                 await asyncio.sleep(0.01)
@@ -126,6 +126,6 @@ def test_what_was_done_when_nobody_recorded_is_recorded(
 
     out = tmp_path / "alone"
     with monkeypatch.context() as patched:
-        patched.setattr("metropolis.runtime.simulation.Coordinator", Deaf)
+        patched.setattr("metropolis.runtime.simulation.Executor", Deaf)
         assert alone(store=shared.url, out=out).run(5).stopped
     same(alone(out=out, resume=True).run(5), alone(store="memory").run(5))

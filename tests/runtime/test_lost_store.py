@@ -76,7 +76,7 @@ def test_its_server_is_wiped_or_changed(
 def test_a_store_that_has_dropped_what_the_files_have_lost_says_where_to_go_on(
     tmp_path: Path, lived: tuple[RunResult, Checkpoints], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("metropolis.runtime.coordinator.RELEASE_S", 0.0)
+    monkeypatch.setattr("metropolis.runtime.executor.RELEASE_S", 0.0)
     out, backend = tmp_path / "it", Counting()
     left_at(STEPS // 2, backend, out, "embedded")
     Path(out / "history.jsonl").write_bytes(b"")

@@ -10,7 +10,7 @@ import pytest
 
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.client import Client
-from metropolis.runtime import coordinator
+from metropolis.runtime import executor
 from metropolis.runtime.simulation import Simulation
 from metropolis.store.embedded import EmbeddedServer
 from tests.runtime.test_edges import stored
@@ -32,7 +32,7 @@ class Forgetful(Walker):
 def test_a_whole_run(
     tmp_path: Path, shared: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coordinator, "RELEASE_S", 0.0)  # release without delay
+    monkeypatch.setattr(executor, "RELEASE_S", 0.0)  # release without delay
     world, out = Meadow(8, side=10, joint=1), tmp_path / uuid.uuid4().hex
     agents = [Forgetful(name) for name in world.names]
     llm = Client(Scripted(author))

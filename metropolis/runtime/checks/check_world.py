@@ -21,12 +21,12 @@ from metropolis.llm.backends.scripted import Author
 from metropolis.rules.rules import Rule, conservative, lockstep, versioned
 from metropolis.runtime.checks.mutation_check import Watch, global_draws
 from metropolis.runtime.checks.randomized_runs import (
-    Beginning,
     Trial,
     WatchedWorld,
     checked_beginning,
     difference,
 )
+from metropolis.runtime.stored import Start
 from metropolis.types import CausalityError, MetropolisError, Step
 from metropolis.world.base import Agent, World
 from metropolis.world.record import StepRecord
@@ -158,7 +158,7 @@ class _Check:
         """Whether more runs would only repeat known findings."""
         return any(finding.kind != "space" for finding in self._found.values())
 
-    def _watched(self, beginning: Beginning) -> list[StepRecord]:
+    def _watched(self, beginning: Start) -> list[StepRecord]:
         """Run lockstep sequentially, so that each finding can be attributed to an agent."""
         scenario, at = self._make(), _Progress()
         watch = Watch(scenario.world, {agent.name: agent for agent in scenario.agents})
@@ -211,7 +211,7 @@ class _Check:
                 )
         at.draws = now
 
-    def _compare(self, beginning: Beginning, expected: list[StepRecord]) -> None:
+    def _compare(self, beginning: Start, expected: list[StepRecord]) -> None:
         """Compare `expected` with runs of all other kinds."""
         reach = self._make().world.reach
         draw = Random(f"check_world/{self._seed}")
@@ -240,7 +240,7 @@ class _Check:
         self,
         kind: str,
         what: str,
-        beginning: Beginning,
+        beginning: Start,
         expected: list[StepRecord],
         rule: Rule,
         *,
@@ -258,7 +258,7 @@ class _Check:
         if apart is not None:
             self._note(kind, f"{what} differs from lockstep: {apart}")
 
-    def _resume(self, beginning: Beginning, expected: list[StepRecord]) -> None:
+    def _resume(self, beginning: Start, expected: list[StepRecord]) -> None:
         """Stop half-way, save, restore into fresh agents, and continue."""
         if self._spoilt:
             return
@@ -273,7 +273,7 @@ class _Check:
         except (MetropolisError, TypeError) as error:
             self._note("saving", f"step {half}: {error}")
             return
-        resumed = Trial(scenario, Beginning(half, *trial.state.at(half)), lockstep(), self._seed)
+        resumed = Trial(scenario, Start(half, *trial.store.world(half)), lockstep(), self._seed)
         if apart := difference(expected[half:], resumed.run(self._steps)):
             self._note(
                 "saving",

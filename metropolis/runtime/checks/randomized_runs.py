@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -15,19 +15,23 @@ from metropolis.llm.agent import LLM
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.client import Client
 from metropolis.rules.rules import Rule
-from metropolis.runtime.engine import Engine
+from metropolis.runtime.executor import Executor
 from metropolis.runtime.folder.calls_file import CallsFile
 from metropolis.runtime.folder.comparison import first_difference
 from metropolis.runtime.folder.history import HistoryWriter
 from metropolis.runtime.recorder import Recorder
 from metropolis.runtime.reuse import use
 from metropolis.runtime.setup import begin
+from metropolis.runtime.stored import Start, begin_run
+from metropolis.runtime.worker_pool import SharedCrew
+from metropolis.store.base import Nodes
+from metropolis.store.memory import MemoryServer
 from metropolis.store.outcome import Outcome
 from metropolis.types import Dispatch, Step
 from metropolis.workers.event_loop import cancel_all, complete
 from metropolis.workers.local import LocalWorker
 from metropolis.world.base import Agent, World
-from metropolis.world.entities import AGENT, Entity, Event
+from metropolis.world.entities import AGENT, Entity
 from metropolis.world.record import StepRecord
 from metropolis.world.scenario import Scenario
 from metropolis.world.state import State
@@ -75,22 +79,13 @@ class TrialWorker(LocalWorker):
                 await asyncio.sleep(0)
 
 
-@dataclass(frozen=True)
-class Beginning:
-    """The start of a trial: step 0, or the end of another trial."""
-
-    step: Step
-    entities: Sequence[Entity]
-    events: Sequence[Event] = ()
-
-
 class Trial:
     """One run of `scenario` from `beginning` up to a step."""
 
     def __init__(
         self,
         scenario: Scenario,
-        beginning: Beginning,
+        beginning: Start,
         rule: Rule,
         seed: int,
         *,
@@ -101,10 +96,7 @@ class Trial:
         """`world` replaces the scenario's, to watch it; `client` replaces its author."""
         self.scenario, self.beginning, self._rule, self._seed = scenario, beginning, rule, seed
         self._world = scenario.world if world is None else world
-        self.state = State(
-            self._world.metric, self._world.perception_radius, beginning.entities, beginning.step
-        )
-        self.state.restore_events(beginning.events)
+        self.store = MemoryServer(self._world.metric).store("trial")
         self._client = client or Client(Scripted(self._world.author))  # needs no closing
         self.worker = TrialWorker(
             self._world,
@@ -141,14 +133,6 @@ class Trial:
         names, first = [agent.name for agent in self.scenario.agents], self.beginning.step
         places = {e.name: e.position for e in self.beginning.entities if e.kind == AGENT}
         positions = [places[name] for name in names]
-        controller = NativeController.of_rule(
-            self._rule,
-            self._world.metric,
-            self._world.max_velocity,
-            positions,
-            steps,
-            steps=[first] * len(names),
-        )
         at = np.array(positions, np.float32).reshape(-1, 2)
         recorder = Recorder(names, at, first, HistoryWriter(), CallsFile())
 
@@ -157,17 +141,33 @@ class Trial:
             if on_commit is not None:
                 on_commit(outcome.step)
 
-        engine = Engine(controller, self.worker, self.state, names, commit)
+        def controller_of(nodes: Nodes) -> NativeController:
+            world = self._world
+            return NativeController.of_rule(
+                self._rule,
+                world.metric,
+                world.max_velocity,
+                nodes.positions,
+                steps,
+                steps=nodes.steps,
+            )
+
+        agents, velocity = self.scenario.agents, self._world.max_velocity
+        begin_run(
+            self.store, self._world, agents, self._seed, self.beginning, steps, {}, shared=True
+        )
+        crew = SharedCrew(self.worker, self.store)
+        executor = Executor(controller_of, self.store, crew, commit, max_velocity=velocity)
         try:
-            loop.call_soon(engine.start)
-            while engine.floor < steps and engine.failure is None:
-                self.worker.turns.complete(loop, engine.advance())
-                yield from recorder.advance(engine.floor)
-                engine.passed()
-            if engine.failure is not None:
-                raise engine.failure
+            complete(loop, executor.begin(first))
+            while executor.floor < steps and executor.failure is None:
+                self.worker.turns.complete(loop, executor.advance())
+                yield from recorder.advance(executor.floor)
+                executor.passed()
+            if executor.failure is not None:
+                raise executor.failure
         finally:
-            complete(loop, engine.stop())
+            complete(loop, executor.stop())
             complete(loop, cancel_all())
 
 
@@ -217,7 +217,7 @@ def difference(expected: Sequence[StepRecord], found: Sequence[StepRecord]) -> s
     return None
 
 
-def checked_beginning(scenario: Scenario, seed: int, options: Mapping[str, Any]) -> Beginning:
+def checked_beginning(scenario: Scenario, seed: int, options: Mapping[str, Any]) -> Start:
     """Step 0. Raises MetropolisError if it does not match the agents or the metric."""
     names = [agent.name for agent in scenario.agents]
-    return Beginning(0, begin(scenario.world, names, seed, options))
+    return Start(0, begin(scenario.world, names, seed, options))

@@ -12,13 +12,14 @@ from metropolis.llm.backends.replay import Replay
 from metropolis.llm.base import Completion, LLMError, Request
 from metropolis.llm.client import Client
 from metropolis.rules.rules import lockstep
-from metropolis.runtime.checks.randomized_runs import Beginning, Trial
+from metropolis.runtime.checks.randomized_runs import Trial
 from metropolis.runtime.folder.calls_file import read_calls
 from metropolis.runtime.folder.checkpoint import Checkpoint
 from metropolis.runtime.folder.history import read_history
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.reuse import check_unused
 from metropolis.runtime.setup import begin
+from metropolis.runtime.stored import Start
 from metropolis.types import MetropolisError, Step
 from metropolis.world.base import Agent, World
 from metropolis.world.record import StepRecord
@@ -116,7 +117,7 @@ class Rerun:
         lineage = self.origin.lineage
         self._trial = Trial(
             Scenario(self._world, agents),
-            Beginning(start.step, start.entities, start.events),
+            Start(start.step, start.entities, start.events),
             lockstep(),
             lineage[-1].seed if lineage else self.seed,
             client=Client(self.answers, retries=0),
@@ -128,4 +129,4 @@ class Rerun:
     def stands(self, step: Step) -> Checkpoint:
         """The state at `step`, after the steps that were run last."""
         minds = {agent.name: save(agent) for agent in self._trial.scenario.agents}
-        return Checkpoint(step, *self._trial.state.at(step), minds, 0.0, None)
+        return Checkpoint(step, *self._trial.store.world(step), minds, 0.0, None)

@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- The last acknowledgement, and the nodes of all agents. ARGV: 1 to return only the former.
+-- The last acknowledgement, the nodes of all agents, and the released step. ARGV: 1 to return only the former.
 
 local refused = refusal()
 if refused then
@@ -17,4 +17,4 @@ end
 if take() == '1' then
   return { last }
 end
-return { last, call('HGETALL', run .. 'nodes') }
+return { last, call('HGETALL', run .. 'nodes'), state('released') }

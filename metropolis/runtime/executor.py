@@ -1,5 +1,5 @@
-"""Main loop of a run in a store: reads the workers' commits in batches, and dispatches clusters in
-reply. The controller is an index over the store's data, rebuilt at each start.
+"""Main loop of a run: reads the workers' commits from the store in batches, and dispatches clusters
+in reply. The controller is an index over the store's data, rebuilt at each start.
 """
 
 from __future__ import annotations
@@ -9,77 +9,85 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from typing import Any
 
 import numpy as np
 
 from metropolis.controller.base import NOBODY, Controller
-from metropolis.runtime.engine import OnCommit
-from metropolis.runtime.recorder import Recorder
 from metropolis.runtime.worker_pool import Crew
 from metropolis.store.base import Acknowledged, Nodes, Store, StoreError, StoreUnavailableError
 from metropolis.store.claim import Lookahead, cluster_id
+from metropolis.store.outcome import Outcome
 from metropolis.types import AgentId, Commit, Dispatch, MetropolisError, Position, Step
 from metropolis.workers.leases import Pulse, retry, retry_async
+from metropolis.world.entities import Entity, Event
 from metropolis.world.mistakes import alone
 
+LEASE_S = 10.0
 WAIT_S = 0.25
 """Longest delay of an interrupt."""
 RENEW_STEPS = 2
 """Renew a lookahead this many steps before its end: the last commit but one returns the new one."""
 RELEASE_S = 0.25
-"""Interval at which recorded data is dropped from the store."""
+"""Interval at which recorded data is dropped from a store that others share."""
+_UNREPORTED = NOBODY - 1
 
 
-class Coordinator:
-    """The counterpart of `metropolis.runtime.engine.Engine` for a run in a store."""
+class Executor:
+    """Runs the clusters that a controller dispatches, by the workers of `crew`, on a store's data.
+
+    It is the source of a `Checkpointer`.
+    """
 
     def __init__(
-        self, store: Store, names: list[str], max_velocity: float, lease_s: float, crew: Crew
+        self,
+        controller_of: Callable[[Nodes], Controller],
+        store: Store,
+        crew: Crew,
+        on_commit: Callable[[Outcome], None],
+        *,
+        max_velocity: float,
+        lease_s: float = LEASE_S,
     ) -> None:
-        """Acquires the lease of the run. Raises StoreError if another holder keeps it."""
-        self._crew, self._max_velocity = crew, max_velocity
-        self._store, self._names, self._lease_s = store, names, lease_s
+        """Acquires the lease of the run; `controller_of` makes the controller for its nodes.
+
+        Raises StoreError if another holder keeps the lease.
+        """
+        self._crew, self._max_velocity, self._on_commit = crew, max_velocity, on_commit
+        self._store, self._names, self._lease_s = store, store.info().agents, lease_s
         self._link = store.link()
         self._fence = _acquire_lease(store, lease_s)
-        self.nodes: Nodes = retry(store.nodes)
-        self._positions: list[Position] = list(self.nodes.positions)
-        self._last_id = self.nodes.last_id
+        self._nodes = retry(store.nodes)
+        self._controller = controller_of(self._nodes)
+        self._positions: list[Position] = list(self._nodes.positions)
+        self._last_id = self._nodes.last_id
         self._at_work: dict[str, Dispatch] = {}
         self._clear_until: dict[AgentId, Step] = {}
         """The lookahead reported to the store."""
         self._tasks: list[asyncio.Task[None]] = []
         self._told: Step = 0
         """The floor reported to the store."""
-        self.newest_step = max(self.nodes.steps)
+        self.newest_step = max(self._nodes.steps)
         """The greatest step that an agent is known to have reached."""
-        self._blocked_by = np.full(len(names), NOBODY, np.int32)
+        self._blocked_by = np.full(len(self._names), _UNREPORTED, np.int32)
         """As reported to the store, for every agent."""
         self._held = ExitStack()
         self._released_wall_s = self._heard_wall_s = time.monotonic()
         self.failure: BaseException | None = None
         """The reason for a premature end of the run."""
 
-    async def begin(
-        self,
-        controller: Controller,
-        recorder: Recorder,
-        on_commit: OnCommit,
-    ) -> None:
-        """Continue from `nodes`, the state of `controller`; await it once."""
-        self._controller, self._recorder, self._on_commit = controller, recorder, on_commit
+    async def begin(self, recorded: Step) -> None:
+        """Start the workers; await it once. All steps below `recorded` are recorded."""
         self._held.enter_context(Pulse(self._lease_s, self._renew))
-        stands = retry(self._store.inspect)
-        for agent, blocker in stands.blocked_by.items():  # as reported by the last driver
-            self._blocked_by[agent] = blocker
-        if stands.released != recorder.next_step:
+        if self._nodes.released != recorded:
             self.end(StoreError("another driver has gone on with the run; resume it once more"))
             return
         for known in self._kept():
-            if known.outcome.step >= recorder.next_step:
-                on_commit(known.outcome)
-        ready = controller.start()
+            if known.outcome.step >= recorded:
+                self._on_commit(known.outcome)
+        ready = self._controller.start()
         self._at_work = {cluster_id(one): one for one in ready}
         await self._dispatch(ready, self._lookahead(ready))
         for worker in self._crew.start():
@@ -110,7 +118,8 @@ class Coordinator:
     def passed(self) -> None:
         """Drop everything below the floor: it is recorded, and not needed any more."""
         now_wall_s = time.monotonic()
-        if now_wall_s - self._released_wall_s < RELEASE_S and not self._controller.finished:
+        early = now_wall_s - self._released_wall_s < RELEASE_S
+        if early and not (self._crew.shared or self._controller.finished):
             return
         self._released_wall_s = now_wall_s
         try:
@@ -122,9 +131,22 @@ class Coordinator:
         """See Store.keep_minds."""
         return retry(self._store.keep_minds, self._fence, step)
 
+    def kept_minds(self) -> Mapping[AgentId, Any]:
+        """See Store.kept_minds."""
+        return retry(self._store.kept_minds)
+
+    def minds(self) -> Mapping[AgentId, Any]:
+        """The minds of all agents as of their last commits."""
+        return retry(self._store.minds, range(len(self._names)))
+
+    def world(self, step: Step) -> tuple[list[Entity], list[Event]]:
+        """See Store.world."""
+        return retry(self._store.world, step)
+
     def end(self, reason: BaseException) -> None:
-        """End the run for `reason`, unless it has ended."""
+        """End the run for `reason`, unless it has ended; call it on the event loop."""
         self.failure = self.failure or reason
+        self._link.interrupt()
 
     async def stop(self) -> None:
         """Make workers give back their claims, and let others take the run."""
@@ -163,16 +185,17 @@ class Coordinator:
         commits, committed, dispatched = [], set(), set()
         for one in acknowledged:
             outcome = one.outcome
-            committed.add(cluster_id(outcome))
+            name = cluster_id(outcome)
+            committed.add(name)
             if one.continues:
                 dispatched.add(cluster_id(Dispatch(outcome.step + 1, outcome.agents)))
-            self._at_work.pop(cluster_id(outcome), None)
+            self._at_work.pop(name, None)
             self.newest_step = max(self.newest_step, outcome.step + 1)
             for agent in outcome.agents:
                 body = outcome.writes.get(self._names[agent])
                 if body is not None:
                     self._positions[agent] = body.position
-            places = tuple(self._positions[agent] for agent in outcome.agents)
+            places = tuple([self._positions[agent] for agent in outcome.agents])
             commits.append(Commit(outcome.agents, places))
             self._on_commit(outcome)
         ready = {cluster_id(one): one for one in self._controller.handle(commits)}
@@ -194,6 +217,8 @@ class Coordinator:
 
     def _lookahead(self, ready: Iterable[Dispatch]) -> dict[AgentId, Lookahead]:
         """Lookahead of single agents that exceeds the known one, or must be renewed now."""
+        if self._crew.shared:
+            return {}
         found = {}
         for step, (agent, *others) in ((one.step, one.agents) for one in ready):
             known = self._clear_until.get(agent, 0)

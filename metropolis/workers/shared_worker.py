@@ -1,0 +1,60 @@
+"""Runs the clusters of a run in this process's memory, on the store's own data.
+
+Claims need no leases, and commits carry no minds: the agents themselves are the minds of the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from math import inf
+
+from metropolis.store.base import Store
+from metropolis.store.claim import Claim
+from metropolis.types import Dispatch, MetropolisError
+from metropolis.workers.local import LocalWorker
+
+NAME = "local"
+
+
+class SharedWorker:
+    """Runs each cluster as soon as it is ready, in a task."""
+
+    def __init__(self, local: LocalWorker, store: Store) -> None:
+        self._local, self._store, self._link = local, store, store.link()
+        self._names = store.info().agents
+        self._ending = False
+
+    async def run(self) -> None:
+        """Run until cancelled or until a cluster fails; running clusters are then cancelled."""
+        most = len(self._names)
+        try:
+            async with asyncio.TaskGroup() as group:
+                try:
+                    while True:
+                        for claim in await self._link.claims(NAME, inf, inf, most=most, own=False):
+                            group.create_task(self._work(claim))
+                except asyncio.CancelledError:
+                    self._ending = True  # later cancellations are due to this one
+                    raise
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        finally:
+            await self._link.close()
+
+    async def _work(self, claim: Claim) -> None:
+        state = claim.slice.whole
+        assert state is not None
+        try:
+            outcome = await self._local.run(Dispatch(claim.step, claim.agents), state)
+            self._store.commit(claim, outcome, {})
+        except asyncio.CancelledError:
+            if self._ending:
+                raise
+            raise MetropolisError(
+                f"step {claim.step}, agent {self._names[claim.agents[0]]!r} or its "
+                "cluster: a task was cancelled from within; code that cancels a "
+                "task should catch its CancelledError"
+            ) from None
+        except BaseException:
+            self._ending = True
+            raise
