@@ -354,7 +354,7 @@ class MemoryStore(Store):
 
     def link(self) -> MemoryLink:
         """See Store."""
-        return MemoryLink(self)
+        return MemoryLink(self, self.watch)
 
     def watch(self, what: str, find: Callable[[], list[T]], wake: Callable[[], None]) -> list[T]:
         """What `find` finds; if nothing, the next change of `what` calls `wake`.
@@ -383,20 +383,4 @@ class MemoryStore(Store):
     def inspect(self) -> Inspection:
         """See Store."""
         with self._changed:
-            run, now_s = self._run, time.monotonic()
-            ready, claimed = run.queues(now_s)
-            return Inspection(
-                run.info,
-                run.floor,
-                run.released,
-                [run.steps[agent] for agent in sorted(run.steps)],
-                dict(sorted(run.blocked.items())),
-                ready,
-                claimed,
-                len(run.acks),
-                run.size_bytes(),
-                run.holder,
-                max(0.0, run.until_s - now_s),
-                dict(run.counts),
-                ["the run is kept in memory only and ends with its process"],
-            )
+            return self._run.inspection(time.monotonic())

@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, TypeVar
 
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
-from metropolis.store.base import Acknowledged, Link
+from metropolis.store.base import Acknowledged, Link, Store
 from metropolis.store.claim import NOWHERE, Claim, Lookahead
 from metropolis.store.outcome import NO_ANSWERS, Outcome, PaidAnswers
 from metropolis.types import AgentId, Dispatch, Step
 from metropolis.world.parts import Changes
 
-if TYPE_CHECKING:
-    from metropolis.store.memory import MemoryStore
-
 T = TypeVar("T")
+Watch = Callable[[str, Callable[[], list[Any]], Callable[[], None]], list[Any]]
+"""See `MemoryStore.watch`."""
 CHECK_S = 0.25
 """Waits check at this interval whether their time is over and whether leases have expired."""
 
@@ -26,9 +25,9 @@ CHECK_S = 0.25
 class MemoryLink(Link):
     """See Link."""
 
-    def __init__(self, store: MemoryStore) -> None:
+    def __init__(self, store: Store, watch: Watch) -> None:
         super().__init__(store)
-        self._memory = store
+        self._watch = watch
         self._waits: dict[asyncio.Future[None], asyncio.AbstractEventLoop] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._interrupted = False
@@ -90,7 +89,7 @@ class MemoryLink(Link):
         end_s = loop.time() + wait_s
         while True:
             future = loop.create_future()
-            found = self._memory.watch(what, find, partial(_wake, loop, future))
+            found = self._watch(what, find, partial(_wake, loop, future))
             if found or self._interrupted or loop.time() >= end_s:
                 return found
             if self._timer is None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
-from metropolis.store.base import Acknowledged, Queued, RunInfo
+from metropolis.store.base import Acknowledged, Inspection, Queued, RunInfo
 from metropolis.store.claim import Lookahead, StateSnapshot, cluster_id
 from metropolis.store.encoding import purchase
 from metropolis.store.outcome import NO_ANSWERS, Outcome, PaidAnswers
@@ -275,8 +275,8 @@ class Contents:
                     del self.acks[number]
             self.released = below
 
-    def queues(self, now_s: float) -> tuple[list[Queued], list[Queued]]:
-        """The ready and the claimed clusters, the lowest step first."""
+    def inspection(self, now_s: float) -> Inspection:
+        """See Store.inspect."""
         ready = [
             Queued(self.clusters[name].step, self.clusters[name].agents) for name in self.ready
         ]
@@ -285,7 +285,21 @@ class Contents:
             cluster = self.clusters[name]
             left_s = max(0.0, lease.until_s - now_s)
             claimed.append(Queued(cluster.step, cluster.agents, lease.worker, left_s))
-        return sorted(ready, key=by_step), sorted(claimed, key=by_step)
+        return Inspection(
+            self.info,
+            self.floor,
+            self.released,
+            [self.steps[agent] for agent in sorted(self.steps)],
+            dict(sorted(self.blocked.items())),
+            sorted(ready, key=by_step),
+            sorted(claimed, key=by_step),
+            len(self.acks),
+            self.size_bytes(),
+            self.holder,
+            max(0.0, self.until_s - now_s),
+            dict(self.counts),
+            ["the run is kept in memory only and ends with its process"],
+        )
 
     def size_bytes(self) -> int:
         """Approximate size of the stored values: the lengths of their texts."""
