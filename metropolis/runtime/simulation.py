@@ -26,7 +26,7 @@ from metropolis.runtime.setup import begin, bodies, check_steps, checked_reach, 
 from metropolis.runtime.stored import Start, StoredRun, stored_run
 from metropolis.runtime.worker_pool import Crew, SharedCrew, check_workers, crew_of
 from metropolis.sim.virtual import IdleSelector, VirtualInstances
-from metropolis.store.base import Nodes
+from metropolis.store.base import Inspection, Nodes
 from metropolis.types import MetropolisError, Step
 from metropolis.workers.event_loop import cancel_all, loop_is_running
 from metropolis.workers.leases import retry
@@ -152,6 +152,10 @@ class Simulation:
     def interrupt(self) -> None:
         """End the run soon, with complete files; for signal handlers and other threads."""
         self._interruption.request()
+
+    def inspect(self) -> Inspection:
+        """The run as its store shows it, in memory or not; the run must have begun."""
+        return self._stored.store.inspect()
 
     def result(self) -> RunResult:
         """The result so far."""

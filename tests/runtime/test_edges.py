@@ -73,3 +73,16 @@ def test_what_the_last_driver_has_told_is_corrected(tmp_path: Path, shared: Embe
     for _ in killable.simulation(out, shared.url).steps(STEPS):
         check(store.inspect())
     assert store.inspect().blocked_by == {}
+
+
+def test_a_run_in_memory_is_inspected_like_any(tmp_path: Path) -> None:
+    run = killable.simulation(tmp_path / "it", "memory")
+    seen = []
+    for record in run.steps(STEPS):
+        seen.append(run.inspect())
+        check(seen[-1])
+        assert min(seen[-1].steps) > record.step
+    assert any(about.blocked_by for about in seen)
+    assert any(about.claimed for about in seen)
+    assert (seen[-1].floor, seen[-1].blocked_by) == (STEPS, {})
+    assert seen[-1].counts["agent_steps"] == STEPS * len(run.agents)
