@@ -123,11 +123,11 @@ class Stage:
         self.world.seal()
         try:
             everybody = Dispatch(self.step, tuple(range(len(self.names))))
-            outcome = complete(self._loop, self._worker.run(everybody, self._state))
+            execution = complete(self._loop, self._worker.run(everybody, self._state))
         finally:
             self.world.unseal()
         self.step += 1
-        self._state.commit(outcome.step, outcome.writes, outcome.events)
+        self._state.commit(execution.step, execution.writes, execution.events)
         self._state.collect(self.step)
 
     def entities(self) -> list[Entity]:

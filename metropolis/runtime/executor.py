@@ -19,7 +19,7 @@ from metropolis.controller.base import NOBODY, Controller
 from metropolis.runtime.worker_pool import Crew
 from metropolis.store.base import Acknowledged, Nodes, Store, StoreError, StoreUnavailableError
 from metropolis.store.claim import Lookahead, cluster_id
-from metropolis.store.outcome import Outcome
+from metropolis.store.execution import Execution
 from metropolis.types import AgentId, Commit, Dispatch, MetropolisError, Position, Step
 from metropolis.workers.leases import Pulse, retry, retry_async
 from metropolis.world.entities import Entity, Event
@@ -46,7 +46,7 @@ class Executor:
         controller_of: Callable[[Nodes], Controller],
         store: Store,
         crew: Crew,
-        on_commit: Callable[[Outcome], None],
+        on_commit: Callable[[Execution], None],
         *,
         max_velocity: float,
         lease_s: float = LEASE_S,
@@ -85,8 +85,8 @@ class Executor:
             self.end(StoreError("another driver has gone on with the run; resume it once more"))
             return
         for known in self._kept():
-            if known.outcome.step >= recorded:
-                self._on_commit(known.outcome)
+            if known.execution.step >= recorded:
+                self._on_commit(known.execution)
         ready = self._controller.start()
         self._at_work = {cluster_id(one): one for one in ready}
         await self._dispatch(ready, self._lookahead(ready))
@@ -184,20 +184,20 @@ class Executor:
         self._heard_wall_s = time.monotonic()
         commits, committed, dispatched = [], set(), set()
         for one in acknowledged:
-            outcome = one.outcome
-            name = cluster_id(outcome)
+            execution = one.execution
+            name = cluster_id(execution)
             committed.add(name)
             if one.continues:
-                dispatched.add(cluster_id(Dispatch(outcome.step + 1, outcome.agents)))
+                dispatched.add(cluster_id(Dispatch(execution.step + 1, execution.agents)))
             self._at_work.pop(name, None)
-            self.newest_step = max(self.newest_step, outcome.step + 1)
-            for agent in outcome.agents:
-                body = outcome.writes.get(self._names[agent])
+            self.newest_step = max(self.newest_step, execution.step + 1)
+            for agent in execution.agents:
+                body = execution.writes.get(self._names[agent])
                 if body is not None:
                     self._positions[agent] = body.position
-            places = tuple([self._positions[agent] for agent in outcome.agents])
-            commits.append(Commit(outcome.agents, places))
-            self._on_commit(outcome)
+            places = tuple([self._positions[agent] for agent in execution.agents])
+            commits.append(Commit(execution.agents, places))
+            self._on_commit(execution)
         ready = {cluster_id(one): one for one in self._controller.handle(commits)}
         for name in committed & ready.keys():  # their worker continues by itself
             del ready[name]

@@ -17,7 +17,7 @@ from metropolis.runtime.folder.checkpoint import Past
 from metropolis.runtime.folder.history import HistoryWriter
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.folder.run_trace import RunTrace, StepParts
-from metropolis.store.outcome import Outcome
+from metropolis.store.execution import Execution
 from metropolis.trace.schema import Float32, TraceMeta
 from metropolis.types import Step
 from metropolis.world.entities import Entity, Event
@@ -60,14 +60,14 @@ class Recorder:
         self.parts: list[StepParts] = []
         """The parts of the steps so far, if kept."""
 
-    def commit(self, outcome: Outcome) -> None:
-        """Add the outcome of a cluster."""
-        pending = self._pending[outcome.step]
-        pending.actions |= outcome.actions
-        pending.writes |= outcome.writes
-        pending.events += outcome.events
-        for agent, calls in outcome.calls.items():
-            pending.calls += [(outcome.step, agent, call) for call in calls]
+    def commit(self, execution: Execution) -> None:
+        """Add the execution of a cluster."""
+        pending = self._pending[execution.step]
+        pending.actions |= execution.actions
+        pending.writes |= execution.writes
+        pending.events += execution.events
+        for agent, calls in execution.calls.items():
+            pending.calls += [(execution.step, agent, call) for call in calls]
 
     def advance(self, floor: Step) -> Iterator[StepRecord]:
         """Record and yield the steps that all agents have committed, one by one."""

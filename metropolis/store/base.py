@@ -32,10 +32,9 @@ from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
 from metropolis.llm.usage import Purchases
 from metropolis.store.claim import NOWHERE, Claim, Lookahead
-from metropolis.store.outcome import NO_ANSWERS, Outcome, PaidAnswers
+from metropolis.store.execution import NO_ANSWERS, Execution, PaidAnswers
 from metropolis.types import AgentId, Dispatch, MetropolisError, Position, Step
 from metropolis.world.entities import Entity, Event
-from metropolis.world.parts import Changes
 
 
 class StoreError(MetropolisError):
@@ -262,13 +261,12 @@ class Store(ABC):
     def commit(
         self,
         claim: Claim,
-        outcome: Outcome,
-        minds: Mapping[AgentId, Changes],
+        execution: Execution,
         answers: PaidAnswers = NO_ANSWERS,
         buyer: str = "",
         lease_s: float | None = None,
     ) -> Claim | bool:
-        """Commit all that the cluster did, or nothing; `minds`: the changes of every member's mind.
+        """Commit all that the cluster did, or nothing.
 
         If an agent's lookahead reaches beyond this step, the next step is dispatched. With
         `lease_s` the worker has claimed it, too, and continues at `claim.following`.
@@ -302,7 +300,7 @@ class Acknowledged:
     """A commit; ids grow, and serve `Store.acknowledgements` only."""
 
     id: str
-    outcome: Outcome
+    execution: Execution
     continues: bool
     """Whether the commit dispatched its agent's next step."""
 
@@ -331,14 +329,13 @@ class Link:
     async def commit(
         self,
         claim: Claim,
-        outcome: Outcome,
-        minds: Mapping[AgentId, Changes],
+        execution: Execution,
         answers: PaidAnswers = NO_ANSWERS,
         buyer: str = "",
         lease_s: float | None = None,
     ) -> Claim | bool:
         """See Store."""
-        said = claim, outcome, minds, answers, buyer, lease_s
+        said = claim, execution, answers, buyer, lease_s
         return await asyncio.to_thread(self._store.commit, *said)
 
     async def acknowledgements(self, after: str, wait_s: float) -> list[Acknowledged]:

@@ -13,7 +13,7 @@ from metropolis.llm.usage import Purchases
 from metropolis.store.base import FencedOutError, Server, StoreError
 from metropolis.store.checked_run import AGENTS, FIRST_MIND, INFO, LEASE_S, CheckedRun
 from metropolis.store.claim import Lookahead, StateSnapshot
-from metropolis.store.outcome import Outcome
+from metropolis.store.execution import Execution
 from metropolis.types import Dispatch
 from metropolis.world.entities import AGENT, Entity, Event
 from metropolis.world.parts import parts_of
@@ -137,9 +137,8 @@ def _check_minds(run: CheckedRun) -> None:
     run.dispatch((0, (0,)))
     claim = run.claim()
     run.require(claim.minds == {0: parts_of(FIRST_MIND)}, "does not send the mind it began with")
-    outcome = Outcome(0, (0,), {}, {}, [], {})
     changed: dict[str, bytes | None] = {'[[0,"by"]]': None, '[[1,"step"]]': b"1", '[[2,"x"]]': b"2"}
-    committed = bool(run.store.commit(claim, outcome, {0: changed}))
+    committed = bool(run.store.commit(claim, Execution(0, (0,), {}, {}, [], {}, {0: changed})))
     run.require(committed, "refuses a commit that is due")
     run.require(run.store.minds([0]) == {0: {"step": 1, "x": 2}}, "does not change minds in part")
     run.dispatch((1, (0,)))
@@ -202,7 +201,7 @@ def _check_lookahead(run: CheckedRun) -> None:
     run.require((claim.until, other.until) == (3, 0), "does not tell how far an agent may go")
     seen = {entity.name for _, entity in claim.slice.versions}
     run.require({"bob", "cem"} <= seen, "does not show what lies where an agent may come")
-    following = claim.following(run.outcome_of(claim))
+    following = claim.following(run.execution_of(claim))
     run.require(run.commit(claim, lease_s=LEASE_S), "refuses a commit that continues")
     run.require(run.commit(claim, lease_s=LEASE_S), "denies a repeated commit that continues")
     run.require(run.store.claim("other", LEASE_S) is None, "hands out a step of a lookahead")
@@ -218,7 +217,7 @@ def _check_lookahead(run: CheckedRun) -> None:
     last = run.claim("other")
     run.require((last.step, last.agents) == (2, (0,)), "does not dispatch what lookahead allows")
     run.require(last.until == 0, "returns more than its lookahead")
-    seen_before = again.slice.after(run.outcome_of(again)).versions
+    seen_before = again.slice.after(run.execution_of(again)).versions
     same = all(version in seen_before for version in last.slice.versions)
     run.require(same, "does not show the effects of agents that are ahead, by step")
     run.require(run.commit(last), "refuses a commit that is due")
@@ -236,14 +235,14 @@ def _check_acknowledgements(run: CheckedRun) -> None:
     run.require(store.acknowledgements("0", 0.01) == [], "acknowledges without a commit")
     run.step(0, 1, 0)
     every = store.acknowledgements("0", LEASE_S)
-    done = [(a.outcome.step, a.outcome.agents) for a in every]
+    done = [(a.execution.step, a.execution.agents) for a in every]
     run.require(done == [(0, (0,)), (0, (1,)), (1, (0,))], f"acknowledges {done}")
     first, second, third = every
-    run.require(first.outcome.actions == {"ann": 0}, "forgets actions")
+    run.require(first.execution.actions == {"ann": 0}, "forgets actions")
     run.require(
-        third.outcome.writes["letter/ann/0"] is None
-        and third.outcome.writes["ann"] == Entity("ann", (0, 1), AGENT, {"at": 2})
-        and [event["verse"] for event in third.outcome.events] == [0, 1],
+        third.execution.writes["letter/ann/0"] is None
+        and third.execution.writes["ann"] == Entity("ann", (0, 1), AGENT, {"at": 2})
+        and [event["verse"] for event in third.execution.events] == [0, 1],
         "forgets what was written",
     )
     run.require(store.acknowledgements(first.id, 0, 1) == [second], "does not go on after an id")

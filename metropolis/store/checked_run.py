@@ -8,7 +8,7 @@ from typing import Any
 
 from metropolis.store.base import RunInfo, Store
 from metropolis.store.claim import Claim
-from metropolis.store.outcome import NO_ANSWERS, Outcome, PaidAnswers
+from metropolis.store.execution import NO_ANSWERS, Execution, PaidAnswers
 from metropolis.types import AgentId, Dispatch, MetropolisError, Step
 from metropolis.world.entities import AGENT, Entity, Event
 from metropolis.world.parts import parts_of
@@ -61,12 +61,10 @@ class CheckedRun:
     def commit(
         self, claim: Claim, answers: PaidAnswers = NO_ANSWERS, lease_s: float | None = None
     ) -> bool:
-        """Commit `outcome_of(claim)`."""
-        minds = {agent: parts_of(mind) for agent, mind in mind_of(claim).items()}
-        outcome = self.outcome_of(claim)
-        return bool(self.store.commit(claim, outcome, minds, answers, lease_s=lease_s))
+        """Commit `execution_of(claim)`."""
+        return bool(self.store.commit(claim, self.execution_of(claim), answers, lease_s=lease_s))
 
-    def outcome_of(self, claim: Claim) -> Outcome:
+    def execution_of(self, claim: Claim) -> Execution:
         """Every member moves up, leaves a letter, removes its previous one, and sings."""
         writes: dict[str, Entity | None] = {}
         for agent in claim.agents:
@@ -83,7 +81,10 @@ class CheckedRun:
             for verse in range(2)
         ]
         actions = {AGENTS[agent]: claim.step for agent in claim.agents}
-        return Outcome(claim.step, claim.agents, actions, writes, events, {})
+        minds = {agent: parts_of(mind) for agent, mind in mind_of(claim).items()}
+        return Execution(
+            claim.step, claim.agents, actions, writes, events, {}, minds, attempt=claim.number
+        )
 
 
 def mind_of(claim: Claim) -> dict[AgentId, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from metropolis.rules.metrics import Metric
-from metropolis.store.outcome import NO_ANSWERS, Outcome, PaidAnswers
+from metropolis.store.execution import NO_ANSWERS, Execution, PaidAnswers
 from metropolis.types import AgentId, Dispatch, Position, Step
 from metropolis.world.entities import Entity, Event
 from metropolis.world.parts import Parts
@@ -69,12 +69,12 @@ class StateSnapshot:
         state.restore_events(self.events)
         return state
 
-    def after(self, outcome: Outcome) -> StateSnapshot:
+    def after(self, execution: Execution) -> StateSnapshot:
         """The snapshot of the next step."""
         following = self.step + 1
         seen = {entity.name: (since, entity) for since, entity in self.versions}
         writes = {name: entity for since, name, entity in self.later_versions if since == following}
-        for name, entity in (writes | dict(outcome.writes)).items():
+        for name, entity in (writes | dict(execution.writes)).items():
             seen.pop(name, None)
             if entity is not None:
                 seen[name] = following, entity
@@ -82,7 +82,7 @@ class StateSnapshot:
         return StateSnapshot(
             following,
             [*seen.values()],
-            sorted([*outcome.events, *events], key=lambda event: event.source),
+            sorted([*execution.events, *events], key=lambda event: event.source),
             [version for version in self.later_versions if version[0] > following],
             [event for event in self.later_events if event.step > self.step],
         )
@@ -113,19 +113,19 @@ class Claim:
         """Whether the worker can run the next step without a new claim."""
         return self.step + 1 < self.until
 
-    def following(self, outcome: Outcome) -> Claim:
+    def following(self, execution: Execution) -> Claim:
         """The claim of the next step, after a commit that continues."""
         step = self.step + 1
         return replace(
             self,
             id=cluster_id(Dispatch(step, self.agents)),
             step=step,
-            slice=self.slice.after(outcome),
+            slice=self.slice.after(execution),
             minds={},
             answers=NO_ANSWERS,
         )
 
 
-def cluster_id(cluster: Dispatch | Claim | Outcome) -> str:
+def cluster_id(cluster: Dispatch | Claim | Execution) -> str:
     """A unique id of the cluster in the queue: an agent runs a step once."""
     return f"{cluster.step}:{cluster.agents[0]}"

@@ -19,7 +19,7 @@ from metropolis.store.base import Acknowledged, StoreError
 from metropolis.store.claim import Claim, cluster_id
 from metropolis.store.decoding import acknowledged_in, arguments_of, claims_of, order_of
 from metropolis.store.encoding import Written, bought_as, cluster_text, purchase
-from metropolis.store.outcome import PaidAnswers
+from metropolis.store.execution import PaidAnswers
 from metropolis.types import AgentId, Dispatch, Step
 
 WAIT_S = 1.0

@@ -14,7 +14,7 @@ from metropolis.store.encoding import (
     cluster_of,
     slice_of,
 )
-from metropolis.store.outcome import outcome_from_json
+from metropolis.store.execution import execution_from_json
 from metropolis.types import Step
 
 
@@ -98,8 +98,8 @@ def acknowledged_in(reply: Sequence[Any] | None) -> list[Acknowledged]:
 
 
 def _acknowledged(entry: bytes, fields: Mapping[bytes, bytes]) -> Acknowledged:
-    outcome = outcome_from_json(fields[b"outcome"])
-    return Acknowledged(entry.decode(), outcome, fields[b"continues"] == b"1")
+    execution = execution_from_json(fields[b"execution"])
+    return Acknowledged(entry.decode(), execution, fields[b"continues"] == b"1")
 
 
 def _fields(fields: Any) -> Mapping[bytes, bytes]:

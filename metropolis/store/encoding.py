@@ -16,7 +16,7 @@ from metropolis.llm.usage import Purchases
 from metropolis.store.base import RunInfo, StoreError
 from metropolis.store.cells import Cells
 from metropolis.store.claim import Claim, StateSnapshot
-from metropolis.store.outcome import Outcome, outcome_to_json
+from metropolis.store.execution import Execution, execution_to_json
 from metropolis.types import AgentId, Dispatch, Position, Step
 from metropolis.world.encoding import (
     entity_from_json,
@@ -70,31 +70,29 @@ class Written:
     acknowledgement: bytes
 
 
-def written_by(
-    cells: Cells, info: RunInfo, claim: Claim, outcome: Outcome, minds: Mapping[AgentId, Changes]
-) -> Written:
-    """Raises StoreError if JSON cannot represent a value, or outcome, minds and claim differ."""
-    check_outcome(claim, outcome)
-    check_minds(minds, claim.agents)
+def written_by(cells: Cells, info: RunInfo, claim: Claim, execution: Execution) -> Written:
+    """Raises StoreError if JSON cannot represent a value, or execution and claim differ."""
+    check_execution(claim, execution)
+    check_minds(execution.minds, claim.agents)
     bodies = {
         entity.name: entity.position for _, entity in claim.slice.versions if entity.kind == AGENT
     }
-    bodies |= {name: entity.position for name, entity in outcome.writes.items() if entity}
+    bodies |= {name: entity.position for name, entity in execution.writes.items() if entity}
     positions = {agent: bodies[info.agents[agent]] for agent in claim.agents}
     return Written(
-        _nodes(cells, positions, minds),
-        [_write(cells, name, entity) for name, entity in outcome.writes.items()],
-        _said(cells, outcome.events),
-        _encoded(outcome_to_json, outcome, f"what step {claim.step} of {claim.agents} did"),
+        _nodes(cells, positions, execution.minds),
+        [_write(cells, name, entity) for name, entity in execution.writes.items()],
+        _said(cells, execution.events),
+        _encoded(execution_to_json, execution, f"what step {claim.step} of {claim.agents} did"),
     )
 
 
-def check_outcome(claim: Claim, outcome: Outcome) -> None:
-    """Raise StoreError if outcome and claim differ."""
-    if (outcome.step, outcome.agents) != (claim.step, claim.agents):
+def check_execution(claim: Claim, execution: Execution) -> None:
+    """Raise StoreError if execution and claim differ."""
+    if (execution.step, execution.agents) != (claim.step, claim.agents):
         raise StoreError(
-            f"the outcome of step {outcome.step} of agents {outcome.agents} was given for a claim "
-            f"of step {claim.step} of agents {claim.agents}"
+            f"the execution of step {execution.step} of agents {execution.agents} was given for a "
+            f"claim of step {claim.step} of agents {claim.agents}"
         )
 
 

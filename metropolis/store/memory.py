@@ -24,18 +24,17 @@ from metropolis.store.base import (
 )
 from metropolis.store.claim import NOWHERE, Claim, Lookahead, StateSnapshot, cluster_id
 from metropolis.store.encoding import (
+    check_execution,
     check_minds,
-    check_outcome,
     first_positions,
     minds_in_parts,
     purchases_of,
 )
+from metropolis.store.execution import NO_ANSWERS, Execution, PaidAnswers
 from metropolis.store.memory_link import MemoryLink
-from metropolis.store.outcome import NO_ANSWERS, Outcome, PaidAnswers
 from metropolis.store.run_state import Contents
 from metropolis.types import AgentId, Dispatch, Step
 from metropolis.world.entities import Entity, Event
-from metropolis.world.parts import Changes
 from metropolis.world.state import State
 
 T = TypeVar("T")
@@ -313,18 +312,17 @@ class MemoryStore(Store):
     def commit(
         self,
         claim: Claim,
-        outcome: Outcome,
-        minds: Mapping[AgentId, Changes],
+        execution: Execution,
         answers: PaidAnswers = NO_ANSWERS,
         buyer: str = "",
         lease_s: float | None = None,
     ) -> Claim | bool:
         """See Store."""
-        check_outcome(claim, outcome)
+        check_execution(claim, execution)
         with self._changed:
             run = self._run
             if run.living is None:
-                check_minds(minds, claim.agents)
+                check_minds(execution.minds, claim.agents)
             if not run.holds(claim.id, claim.number):
                 mine = claim.number, claim.worker
                 if all(
@@ -338,7 +336,7 @@ class MemoryStore(Store):
                     run.counts["refused"] += 1
                     return False
             until_s = None if lease_s is None else time.monotonic() + lease_s
-            continues = run.write(claim.id, claim.number, claim.worker, outcome, minds, until_s)
+            continues = run.write(claim.id, claim.number, claim.worker, execution, until_s)
             run.buy(answers, buyer)
             self._has_changed("acknowledged")
             if not continues:

@@ -11,9 +11,8 @@ from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
 from metropolis.store.base import Acknowledged, Link, Store
 from metropolis.store.claim import NOWHERE, Claim, Lookahead
-from metropolis.store.outcome import NO_ANSWERS, Outcome, PaidAnswers
+from metropolis.store.execution import NO_ANSWERS, Execution, PaidAnswers
 from metropolis.types import AgentId, Dispatch, Step
-from metropolis.world.parts import Changes
 
 T = TypeVar("T")
 Watch = Callable[[str, Callable[[], list[Any]], Callable[[], None]], list[Any]]
@@ -46,14 +45,13 @@ class MemoryLink(Link):
     async def commit(
         self,
         claim: Claim,
-        outcome: Outcome,
-        minds: Mapping[AgentId, Changes],
+        execution: Execution,
         answers: PaidAnswers = NO_ANSWERS,
         buyer: str = "",
         lease_s: float | None = None,
     ) -> Claim | bool:
         """See Store."""
-        return self._store.commit(claim, outcome, minds, answers, buyer, lease_s)
+        return self._store.commit(claim, execution, answers, buyer, lease_s)
 
     async def acknowledgements(self, after: str, wait_s: float) -> list[Acknowledged]:
         """See Store."""

@@ -27,7 +27,7 @@ All keys of a run begin with `metropolis:{RUN}:`; the braces keep them together 
     claims          hash: id -> "number worker"
     lasts           hash: worker -> "number id id …" of its last call
     leases          sorted set: id by the time (ms) at which the claim expires
-    acks            stream: outcome -> JSON: Outcome; continues -> 1: the next step is dispatched
+    acks            stream: execution -> JSON: Execution; continues -> 1: it dispatched the next step
     acked           sorted set: entry of acks by step
     sinces          hash: entity -> "since@cell since@cell …": the first step of each version,
                     and its cell; no cell: it is gone
@@ -80,13 +80,12 @@ from metropolis.store.encoding import (
     written_at_first,
     written_by,
 )
-from metropolis.store.outcome import NO_ANSWERS, Outcome, PaidAnswers
+from metropolis.store.execution import NO_ANSWERS, Execution, PaidAnswers
 from metropolis.store.reading import inspection_of
 from metropolis.store.redis_link import CommandStore, RedisLink
 from metropolis.store.scripts import call
 from metropolis.types import AgentId, Dispatch, Step
 from metropolis.world.entities import Entity, Event
-from metropolis.world.parts import Changes
 
 T = TypeVar("T")
 
@@ -293,20 +292,19 @@ class RedisStore(CommandStore):
     def commit(
         self,
         claim: Claim,
-        outcome: Outcome,
-        minds: Mapping[AgentId, Changes],
+        execution: Execution,
         answers: PaidAnswers = NO_ANSWERS,
         buyer: str = "",
         lease_s: float | None = None,
     ) -> Claim | bool:
         """See Store."""
-        written = self.written(claim, outcome, minds)
+        written = self.written(claim, execution)
         return self._do(commands.commit(claim, written, answers, buyer, lease_s))
 
-    def written(self, claim: Claim, outcome: Outcome, minds: Mapping[AgentId, Changes]) -> Written:
+    def written(self, claim: Claim, execution: Execution) -> Written:
         """The writes of a commit."""
         info, cells = self._run()
-        return written_by(cells, info, claim, outcome, minds)
+        return written_by(cells, info, claim, execution)
 
     def link(self) -> Link:
         """See Store."""

@@ -15,11 +15,10 @@ from metropolis.store import commands
 from metropolis.store.base import Acknowledged, Link, Store
 from metropolis.store.claim import NOWHERE, Claim, Lookahead
 from metropolis.store.encoding import Written
-from metropolis.store.outcome import NO_ANSWERS, Outcome, PaidAnswers
+from metropolis.store.execution import NO_ANSWERS, Execution, PaidAnswers
 from metropolis.store.pipelined_connection import PipelinedConnection
 from metropolis.store.scripts import script
 from metropolis.types import AgentId, Dispatch, Step
-from metropolis.world.parts import Changes
 
 T = TypeVar("T")
 MOST = 1000
@@ -40,7 +39,7 @@ class CommandStore(Store):
         """Convert the server's errors to StoreErrors."""
 
     @abstractmethod
-    def written(self, claim: Claim, outcome: Outcome, minds: Mapping[AgentId, Changes]) -> Written:
+    def written(self, claim: Claim, execution: Execution) -> Written:
         """The writes of a commit."""
 
     @abstractmethod
@@ -70,14 +69,13 @@ class RedisLink(Link):
     async def commit(
         self,
         claim: Claim,
-        outcome: Outcome,
-        minds: Mapping[AgentId, Changes],
+        execution: Execution,
         answers: PaidAnswers = NO_ANSWERS,
         buyer: str = "",
         lease_s: float | None = None,
     ) -> Claim | bool:
         """See Store."""
-        written = self._redis.written(claim, outcome, minds)
+        written = self._redis.written(claim, execution)
         return await self._do(commands.commit(claim, written, answers, buyer, lease_s))
 
     async def acknowledgements(self, after: str, wait_s: float) -> list[Acknowledged]:

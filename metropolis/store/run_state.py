@@ -14,9 +14,9 @@ from metropolis.llm.journal import Key
 from metropolis.store.base import Acknowledged, Inspection, Queued, RunInfo
 from metropolis.store.claim import Lookahead, StateSnapshot, cluster_id
 from metropolis.store.encoding import purchase
-from metropolis.store.outcome import NO_ANSWERS, Outcome, PaidAnswers
+from metropolis.store.execution import NO_ANSWERS, Execution, PaidAnswers
 from metropolis.types import AgentId, Dispatch, Position, Step
-from metropolis.world.parts import Changes, Parts, applied, whole
+from metropolis.world.parts import Parts, applied, whole
 from metropolis.world.state import State
 
 Memo = dict[tuple[str, Key], Completion]
@@ -178,35 +178,34 @@ class Contents:
         name: str,
         number: int,
         worker: str,
-        outcome: Outcome,
-        minds: Mapping[AgentId, Changes],
+        execution: Execution,
         lease_until_s: float | None,
     ) -> bool:
         """Apply a commit; a worker that continues holds the next step until `lease_until_s`.
 
         Returns whether the next step is dispatched.
         """
-        step, agents = outcome.step, outcome.agents
+        step, agents = execution.step, execution.agents
         self.withdraw(name)
-        self.state.commit(step, outcome.writes, outcome.events)
+        self.state.commit(step, execution.writes, execution.events)
         for agent in agents:
             self.steps[agent] = step + 1
             self.memo.pop(agent, None)
-        if outcome.writes:
+        if execution.writes:
             for agent in agents:
-                body = outcome.writes.get(self.info.agents[agent])
+                body = execution.writes.get(self.info.agents[agent])
                 if body is not None:
                     self.positions[agent] = body.position
         continues = len(agents) == 1 and self.clear_until(agents[0]) > step + 1
         if self.living is None:
             for agent in agents:
-                self.minds[agent] = applied(self.minds[agent], minds[agent])
+                self.minds[agent] = applied(self.minds[agent], execution.minds[agent])
             if continues or lease_until_s is None:  # otherwise it changes the mind by mistake
                 self.homes |= dict.fromkeys(agents, (number, worker))
         if step + 1 == self.kept_step:
             self.kept |= self.whole_minds(agents)
         self.acknowledged += 1
-        self.acks[self.acknowledged] = Acknowledged(str(self.acknowledged), outcome, continues)
+        self.acks[self.acknowledged] = Acknowledged(str(self.acknowledged), execution, continues)
         self.acks_of[step].append(self.acknowledged)
         if self.newest <= step:
             self.newest = step + 1

@@ -164,14 +164,16 @@ class ClaimingWorker:
         """Run one step; return whether to continue while its commit is in flight."""
         claim = opened.claim
         state = claim.slice.state(self._world.metric, self._world.perception_radius)
-        outcome = await self._local.run(Dispatch(claim.step, claim.agents), state)
+        cluster = Dispatch(claim.step, claim.agents)
+        execution = await self._local.run(cluster, state, claim.number)
         claim = await self._committed(opened)
         minds = {agent: self._minds.changes(agent) for agent in claim.agents}
+        execution = replace(execution, minds=minds)
         continues = claim.continues and not self._ending
         lease_s = self._lease_s if continues else None
-        opened.commit = self._answers.commit(claim, outcome, minds, lease_s)
+        opened.commit = self._answers.commit(claim, execution, lease_s)
         if continues:
-            opened.claim = claim.following(outcome)
+            opened.claim = claim.following(execution)
             self._answers.forget(claim.agents)
             self._answers.take(claim.agents, opened.claim.answers)
         else:

@@ -14,7 +14,7 @@ from typing import Any
 from metropolis.llm.agent import LLM, BlockingLLM
 from metropolis.llm.call_log import CallLog, CallRecord, current_strand, follow_tasks, following
 from metropolis.llm.client import Client
-from metropolis.store.outcome import Outcome
+from metropolis.store.execution import Execution
 from metropolis.types import AgentId, Dispatch, Step
 from metropolis.workers.event_loop import idles
 from metropolis.workers.threads import DaemonThreads
@@ -23,7 +23,7 @@ from metropolis.world.base import Agent, World
 from metropolis.world.entities import Entity
 from metropolis.world.state import State
 from metropolis.world.transaction import Transaction, apart
-from metropolis.world.view import Reach, View
+from metropolis.world.view import Reach, Reads, View
 
 THREADS_MAX = 1024
 _UNCHANGING = (str, int, float, bool, type(None))
@@ -63,8 +63,11 @@ class LocalWorker:
         self.computing = 0
         """Threads in which agents run without waiting for an LLM; updated on the event loop."""
 
-    async def run(self, dispatch: Dispatch, state: State) -> Outcome:
-        """Let agents perceive `state`, proceed and act; commits nothing."""
+    async def run(self, dispatch: Dispatch, state: State, attempt: int = 0) -> Execution:
+        """Let agents perceive `state`, proceed and act; commits nothing.
+
+        `attempt` distinguishes executions of the same step.
+        """
         loop = asyncio.get_running_loop()
         if loop is not self._followed:
             follow_tasks(loop)
@@ -82,17 +85,24 @@ class LocalWorker:
         writes: dict[str, Entity | None] = {}
         actions: dict[str, Any] = {}
         calls: dict[AgentId, list[CallRecord]] = {}
-        for part, decided, log in parts:
+        observed: dict[str, Reads] = {}
+        resolved: dict[str, Reads] = {}
+        for part, decided, seen, log in parts:
             calls |= log.calls
+            observed |= seen
+            resolved |= {member.name: member.reads for member in part}
             writes |= part.writes
             actions |= {name: copied(action) for name, action in decided.items()}
-        return Outcome(
+        return Execution(
             dispatch.step,
             dispatch.agents,
             actions,
             writes,
             [event for part, *_ in parts for event in part.events],
             calls,
+            observed=observed,
+            resolved=resolved,
+            attempt=attempt,
         )
 
     def close(self) -> None:
@@ -128,7 +138,7 @@ class LocalWorker:
 
     async def _act(
         self, names: Sequence[str], step: Step, state: State
-    ) -> tuple[Transaction, dict[str, Any], CallLog]:
+    ) -> tuple[Transaction, dict[str, Any], dict[str, Reads], CallLog]:
         """Run the step of one cluster: all agents decide, then the world resolves the actions."""
         loop = asyncio.get_running_loop()
         log = CallLog(self._clock, None if self._virtual else idles(loop))
@@ -136,7 +146,8 @@ class LocalWorker:
         decided = await self._all(
             [self._proceed(name, llm, log, step, state) for name, llm in llms.items()]
         )
-        actions = dict(zip(names, decided, strict=True))
+        actions = {name: action for name, (action, _) in zip(names, decided, strict=True)}
+        observed = {name: reads for name, (_, reads) in zip(names, decided, strict=True)}
         cluster = Transaction(
             state, self._reach, self._seed, step, actions, partial(self._answer, llms)
         )
@@ -145,16 +156,18 @@ class LocalWorker:
             resolving = world.resolve(cluster)
             if resolving is not None:
                 await resolving
-        return cluster, actions, log
+        return cluster, actions, observed, log
 
-    async def _proceed(self, name: str, llm: LLM, log: CallLog, step: Step, state: State) -> Any:
+    async def _proceed(
+        self, name: str, llm: LLM, log: CallLog, step: Step, state: State
+    ) -> tuple[Any, Reads]:
         agent, world = self._agents[self._ids[name]], self._world
         agent.begin(self._seed, step)
         view = View(state, self._reach, self._seed, step, name)
         with Turn(self.turns, step, (name,), world.observe, world):
             observation = world.observe(view)
         with following(log.strand()):
-            return await self._call(agent.proceed, observation, llm)
+            return await self._call(agent.proceed, observation, llm), view.reads
 
     async def _answer(self, llms: Mapping[str, LLM], name: str, question: Any) -> Any:
         return await self._call(self._agents[self._ids[name]].answer, question, llms[name])

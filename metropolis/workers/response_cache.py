@@ -16,10 +16,9 @@ from metropolis.llm.base import Completion
 from metropolis.llm.journal import Answers, Key
 from metropolis.store.base import Store
 from metropolis.store.claim import Claim
-from metropolis.store.outcome import Outcome, PaidAnswers
+from metropolis.store.execution import Execution, PaidAnswers
 from metropolis.types import AgentId
 from metropolis.workers.leases import retry_async
-from metropolis.world.parts import Changes
 
 END_S = 1.0
 """How long a worker that ends waits for answers in flight."""
@@ -75,8 +74,7 @@ class StoredAnswers:
     def commit(
         self,
         claim: Claim,
-        outcome: Outcome,
-        minds: Mapping[AgentId, Changes],
+        execution: Execution,
         lease_s: float | None,
     ) -> asyncio.Task[Claim | bool]:
         """The store's commit, including the answers not stored yet."""
@@ -86,7 +84,7 @@ class StoredAnswers:
             fresh |= self._fresh.pop(agent, {})
             if agent in self._on_the_way:
                 before.append(self._on_the_way[agent])
-        committing = self._commit(claim, outcome, minds, lease_s, fresh, before)
+        committing = self._commit(claim, execution, lease_s, fresh, before)
         task = asyncio.ensure_future(committing)
         self._on_the_way |= dict.fromkeys(claim.agents, task)  # later writes come after it
         return task
@@ -94,14 +92,13 @@ class StoredAnswers:
     async def _commit(
         self,
         claim: Claim,
-        outcome: Outcome,
-        minds: Mapping[AgentId, Changes],
+        execution: Execution,
         lease_s: float | None,
         fresh: PaidAnswers,
         before: Iterable[asyncio.Task[Any]],
     ) -> Claim | bool:
         """Raises StoreError when an answer cannot be kept."""
-        said = claim, outcome, minds, fresh, self._buyer, lease_s
+        said = claim, execution, fresh, self._buyer, lease_s
         committed = await retry_async(self.link.commit, *said)
         if not committed:
             for key, completion in fresh.items():  # they are paid for in any case

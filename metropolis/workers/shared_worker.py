@@ -45,8 +45,8 @@ class SharedWorker:
         state = claim.slice.whole
         assert state is not None
         try:
-            outcome = await self._local.run(Dispatch(claim.step, claim.agents), state)
-            self._store.commit(claim, outcome, {})
+            cluster = Dispatch(claim.step, claim.agents)
+            self._store.commit(claim, await self._local.run(cluster, state, claim.number))
         except asyncio.CancelledError:
             if self._ending:
                 raise

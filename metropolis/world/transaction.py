@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,7 @@ from metropolis.rules.metrics import distance
 from metropolis.types import CausalityError, MetropolisError, Position, Step
 from metropolis.world.clusters import clusters
 from metropolis.world.entities import AGENT, Entity, Event
-from metropolis.world.state import State, Version
+from metropolis.world.state import State
 from metropolis.world.view import Reach, View
 
 Ask = Callable[[str, Any], Awaitable[Any]]
@@ -153,19 +153,18 @@ class Member(View):
         self._check_write(f"the entity {name!r}", entity.position)
         return entity
 
-    def _lookup(self, name: str) -> Version | None:
+    def _lookup(self, name: str) -> Entity | None:
         if name in self._transaction.writes:
-            return self.step + 1, self._transaction.writes[name]
+            return self._transaction.writes[name]
         return super()._lookup(name)
 
-    def _versions(self, radius: float) -> Iterator[Version]:
-        written = self._transaction.writes
-        for version in super()._versions(radius):
-            if version[1] is not None and version[1].name not in written:
-                yield version
+    def _now(self, found: Iterable[Entity], radius: float) -> Iterable[Entity]:
+        written, perceives = self._transaction.writes, self._reach.metric.perceives
+        left = [entity for entity in found if entity.name not in written]
         for entity in written.values():
-            if entity and self._reach.metric.perceives(self.position, entity.position, radius):
-                yield self.step + 1, entity
+            if entity and perceives(self.position, entity.position, radius):
+                left.append(entity)
+        return sorted(left, key=lambda entity: entity.name)
 
     def _check_place(self, position: Position) -> None:
         flaw = self._reach.metric.flaw(position)

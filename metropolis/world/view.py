@@ -10,7 +10,7 @@ from metropolis.rules.metrics import Metric, distance
 from metropolis.types import CausalityError, MetropolisError, Position, Step
 from metropolis.world.entities import AGENT, Entity, Event
 from metropolis.world.randomness import keyed_random
-from metropolis.world.state import State, Version
+from metropolis.world.state import Area, State, Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +30,14 @@ class Reach:
 
 @dataclass(slots=True)
 class Reads:
-    """What was read through a view: the versions returned and the areas searched."""
+    """What was asked through a view, and the answers of the state."""
 
-    versions: dict[str, Step]
-    """Entity -> the first step to which the version read is visible."""
-    areas: list[tuple[Position, float]]
-    """(centre, radius)"""
+    entities: dict[str, Version | None]
+    """Name -> the version read; None: there has never been such an entity."""
+    areas: dict[Area, Sequence[Version]]
+    """Area searched for entities -> the versions found, by name."""
+    events: dict[Area, Sequence[Event]]
+    """Area searched for events -> those perceived, in order."""
 
 
 class View:
@@ -48,7 +50,8 @@ class View:
     """The purpose of its random draws; fixed, so that renaming a class changes no history."""
 
     def __init__(self, state: State, reach: Reach, seed: int, step: Step, name: str) -> None:
-        since, body = state.version(name, step) or (step, None)
+        version = state.version(name, step)
+        body = version and version[1]
         if body is None:
             raise MetropolisError(
                 f"there is no body for the agent {name!r} at step {step}; World.reset should "
@@ -58,7 +61,7 @@ class View:
         self.name = name
         self.me = body
         """The agent's own body."""
-        self.reads = Reads({name: since}, [])
+        self.reads = Reads({name: version}, {}, {})
         self._state, self._reach, self._seed = state, reach, seed
         self._random: Random | None = None
 
@@ -100,31 +103,29 @@ class View:
     def events(self, kind: str | None = None) -> list[Event]:
         """The perceived events of the end of the step before, ordered by their source agent."""
         radius = self._reach.perception_radius
-        self.reads.areas.append((self.position, radius))
         events = self._state.events(self.position, radius, self.step)
+        self.reads.events[self.position, radius] = events
         return [event for event in events if kind in (None, event.kind)]
 
-    def _lookup(self, name: str) -> Version | None:
-        return self._state.version(name, self.step)
+    def _lookup(self, name: str) -> Entity | None:
+        version = self._state.version(name, self.step)
+        self.reads.entities[name] = version
+        return version and version[1]
 
     def _known(self, name: str) -> Entity:
-        since, entity = self._lookup(name) or (self.step, None)
+        entity = self._lookup(name)
         if entity is None:
             raise CausalityError(
                 f"{self._who()} reads the entity {name!r}, and no entity of that name is "
                 f"within the perception radius {self._reach.perception_radius:g}"
             )
-        self._note(name, since)
         return entity
 
-    def _note(self, name: str, since: Step) -> None:
-        if since <= self.step:  # otherwise this transaction wrote it
-            self.reads.versions[name] = since
+    def _now(self, found: Iterable[Entity], radius: float) -> Iterable[Entity]:  # noqa: ARG002
+        """What the agent sees within `radius`, where `found` were at the beginning of the step."""
+        return found
 
-    def _versions(self, radius: float) -> Iterable[Version]:
-        return self._state.near(self.position, radius, self.step)
-
-    def _near(self, radius: float | None) -> Sequence[Entity]:
+    def _near(self, radius: float | None) -> Iterable[Entity]:
         limit = self._reach.perception_radius
         if radius is not None and radius > limit:
             raise CausalityError(
@@ -132,13 +133,13 @@ class View:
                 f"radius {limit:g}"
             )
         chosen = limit if radius is None else radius
-        self.reads.areas.append((self.position, chosen))
-        found = []
-        for since, entity in self._versions(chosen):
-            if entity is not None:
-                self._note(entity.name, since)
-                found.append(entity)
-        return sorted(found, key=lambda entity: entity.name)
+        found = {
+            version[1].name: version
+            for version in self._state.near(self.position, chosen, self.step)
+            if version[1] is not None
+        }
+        versions = self.reads.areas[self.position, chosen] = [found[name] for name in sorted(found)]
+        return self._now([entity for _, entity in versions if entity is not None], chosen)
 
     def _check_reach(self, what: str, position: Position, limit: float) -> None:
         if self._reach.metric.perceives(self.position, position, limit):

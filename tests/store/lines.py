@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metropolis.store.base import RunInfo, Store
 from metropolis.store.claim import Claim
-from metropolis.store.outcome import Outcome
+from metropolis.store.execution import Execution
 from metropolis.types import Dispatch
 from metropolis.world.entities import AGENT, Entity, Event
 from metropolis.world.parts import parts_of
@@ -31,18 +31,17 @@ def claimed(store: Store, worker: str = "test", lease_s: float = LEASE_S) -> Cla
     return claim
 
 
-def outcome_of(claim: Claim, load: str = "") -> Outcome:
+def execution_of(claim: Claim, load: str = "") -> Execution:
     """All agents move, and sing a text as long as `load`."""
     bodies = {f"a{i}": (10 * i, (claim.step + 1) % 2) for i in claim.agents}
     writes = {name: Entity(name, at, AGENT, {"by": claim.worker}) for name, at in bodies.items()}
     events = [Event(claim.step, name, at, "sang", {"what": load}) for name, at in bodies.items()]
-    return Outcome(
-        claim.step, claim.agents, dict.fromkeys(bodies, claim.worker), writes, events, {}
-    )
+    actions, minds = dict.fromkeys(bodies, claim.worker), minds_of(claim, load)
+    return Execution(claim.step, claim.agents, actions, writes, events, {}, minds)
 
 
 def commit(store: Store, claim: Claim, load: str = "") -> bool:
-    return store.commit(claim, outcome_of(claim, load), minds_of(claim, load))
+    return store.commit(claim, execution_of(claim, load))
 
 
 def minds_of(claim: Claim, load: str = "") -> dict[int, dict[str, bytes]]:

@@ -18,7 +18,7 @@ from metropolis.store.pipelined_connection import PipelinedConnection
 from metropolis.store.redis import RedisStore
 from metropolis.types import Dispatch
 from tests.store.conftest import KINDS
-from tests.store.lines import LEASE_S, begin, dispatch, minds_of, outcome_of
+from tests.store.lines import LEASE_S, begin, dispatch, execution_of
 
 ANSWER = Completion("yes", 1, 1, "stop")
 
@@ -45,11 +45,11 @@ def test_a_link_does_what_its_store_does(run: tuple[Store, int]) -> None:
             keys = [Key(agent, step, "plan", "digest", 0) for agent in range(8)]
             await asyncio.gather(*(link.keep_answer(key, ANSWER, "me") for key in keys))
             committed = await asyncio.gather(
-                *(link.commit(claim, outcome_of(claim), minds_of(claim)) for claim in claims)
+                *(link.commit(claim, execution_of(claim)) for claim in claims)
             )
             assert committed == [True] * 8
             found = await link.acknowledgements(last, 1.0)
-            assert [one.outcome.agents for one in found] == [claim.agents for claim in claims]
+            assert [one.execution.agents for one in found] == [claim.agents for claim in claims]
             last = found[-1].id
         assert await link.claims("test", LEASE_S, 0.01, most=8, own=True) == []
         assert await link.acknowledgements(last, 0.01) == []
@@ -84,7 +84,7 @@ def test_who_waits_is_told(
         await link.dispatch(fence, [Dispatch(step, (0,))], {}, step)
         async with asyncio.timeout(30):
             (claim,) = await waiting
-        assert await link.commit(claim, outcome_of(claim), minds_of(claim))
+        assert await link.commit(claim, execution_of(claim))
         await link.close()
 
     for step in range(3):
@@ -130,9 +130,9 @@ def test_a_server_that_ends_and_comes_back(tmp_path: Path) -> None:
             with pytest.raises(StoreUnavailableError):
                 await waiting
             try:
-                committed = await link.commit(claim, outcome_of(claim), minds_of(claim))
+                committed = await link.commit(claim, execution_of(claim))
             except StoreUnavailableError:  # only now is the connection found broken
-                committed = await link.commit(claim, outcome_of(claim), minds_of(claim))
+                committed = await link.commit(claim, execution_of(claim))
             assert committed
             await link.close()
 

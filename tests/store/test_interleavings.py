@@ -20,7 +20,7 @@ from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
 from metropolis.store.base import FencedOutError, RunInfo, Server
 from metropolis.store.claim import Claim, Lookahead
-from metropolis.store.outcome import Outcome
+from metropolis.store.execution import Execution
 from metropolis.types import Dispatch
 from metropolis.world.entities import AGENT, Entity
 from metropolis.world.parts import parts_of, whole
@@ -169,8 +169,8 @@ class Interleavings(RuleBasedStateMachine):
         """Commit any claim, also lost and committed ones."""
         claim = self.claims[which % len(self.claims)]
         lease_s = HOUR_S if continues else None
-        outcome = self.outcome(claim)
-        accepted = self.store.commit(claim, outcome, self.minds(claim), lease_s=lease_s)
+        execution = self.execution(claim)
+        accepted = self.store.commit(claim, execution, lease_s=lease_s)
         if self.model.fits(claim):
             assert accepted
             first, following = claim.agents[0], claim.step + 1
@@ -181,7 +181,7 @@ class Interleavings(RuleBasedStateMachine):
                 holder = claim.number if continues else None
                 self.model.queue[following, first] = Cluster(following, claim.agents, holder)
             if continues:  # even if it may not
-                self.claims += [claim.following(outcome)] if dispatched else []
+                self.claims += [claim.following(execution)] if dispatched else []
                 self.model.changed |= {(claim.worker, agent) for agent in claim.agents}
             self.model.acknowledged.append((claim.step, claim.agents, claim.number))
             for agent in claim.agents:
@@ -191,12 +191,13 @@ class Interleavings(RuleBasedStateMachine):
         elif accepted:  # a repetition of its own commit
             assert (claim.step, claim.agents, claim.number) in self.model.acknowledged
 
-    def outcome(self, claim: Claim) -> Outcome:
+    def execution(self, claim: Claim) -> Execution:
         writes = {
             NAMES[agent]: Entity(NAMES[agent], (10 * agent, 0), AGENT, {"at": claim.step + 1})
             for agent in claim.agents
         }
-        return Outcome(claim.step, claim.agents, {"number": claim.number}, writes, [], {})
+        number, minds = {"number": claim.number}, self.minds(claim)
+        return Execution(claim.step, claim.agents, number, writes, [], {}, minds)
 
     def minds(self, claim: Claim) -> dict[int, dict[str, bytes]]:
         return {agent: parts_of([claim.worker, claim.step + 1]) for agent in claim.agents}
@@ -232,7 +233,7 @@ class Interleavings(RuleBasedStateMachine):
         nodes = self.store.nodes()
         assert list(nodes.steps) == self.model.steps
         assert [
-            (a.outcome.step, a.outcome.agents, a.outcome.actions["number"])
+            (a.execution.step, a.execution.agents, a.execution.actions["number"])
             for a in self.store.acknowledgements("0", 0)
         ] == [ack for ack in self.model.acknowledged if ack[0] >= self.model.released]
         about = self.store.inspect()

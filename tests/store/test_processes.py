@@ -92,7 +92,7 @@ print(sum(commit(store, claim) for claim in claims), flush=True)
             tell(late, "go")
             counted = [int(said(child)) for child in (early, late)]
     assert counted == [0, 30]
-    committed = [a.outcome.agents for a in store.acknowledgements("0", 0)]
+    committed = [a.execution.agents for a in store.acknowledgements("0", 0)]
     assert sorted(committed) == [(agent,) for agent in range(30)]
     assert store.inspect().counts["refused"] == 30
 
@@ -134,7 +134,7 @@ def whole(store: Store, first: int, load: str) -> int:
     assert [len(event["what"]) for event in events] == [len(load)]
     assert store.minds([0]) == {0: {"step": step, "load": load}}
     acks = store.acknowledgements("0", 0)
-    assert [ack.outcome.step for ack in acks] == list(range(first, step))
+    assert [ack.execution.step for ack in acks] == list(range(first, step))
     return step
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from metropolis.rules.metrics import Hops
 from metropolis.store.base import RunInfo, Server, reach_of
 from metropolis.store.claim import Claim, StateSnapshot
-from metropolis.store.outcome import Outcome
+from metropolis.store.execution import Execution
 from metropolis.types import Dispatch, Position
 from metropolis.world.entities import AGENT, Entity, Event
 from metropolis.world.state import State
@@ -83,10 +83,11 @@ class Walk:
                 Event(step, name, self.random.choice(near), "sang", {"verse": verse})
                 for verse in range(self.random.randint(0, 3))
             ]
-        outcome = Outcome(claim.step, claim.agents, {}, writes, events, {})
+        minds = {agent: {} for agent in claim.agents}
+        execution = Execution(claim.step, claim.agents, {}, writes, events, {}, minds)
         self.state.commit(claim.step, writes, events)
         self.known = sorted({*self.known, *writes})
-        assert self.store.commit(claim, outcome, {agent: {} for agent in claim.agents})
+        assert self.store.commit(claim, execution)
 
     def compare(self, piece: StateSnapshot, members: list[str]) -> None:
         cut = piece.state(self.metric, self.reach.perception_radius)

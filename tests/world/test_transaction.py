@@ -87,10 +87,14 @@ def test_members_read_what_the_cluster_has_written(state: State) -> None:
 def test_reads_are_recorded_but_not_those_of_its_own_writes(state: State) -> None:
     (ann,) = cluster(state, "ann")
     ann.write("door", open=True)
-    assert ann.reads.versions == {"ann": 0, "door": 0}
+    named = {name: state.version(name, 5) for name in ("ann", "door")}
+    assert ann.reads.entities == named
     ann.move((1, 1))
-    ann.agents()
-    assert ann.reads.versions == {"ann": 0, "door": 0, "bob": 0, "well": 0}
+    ann.write("door", open=False)
+    assert "door" in [entity.name for entity in ann.things()]
+    assert ann.reads.entities == named
+    (seen,) = ann.reads.areas.values()
+    assert [since for since, _ in seen] == [0] * len(seen)
 
 
 def test_new_things_have_names_of_their_own(state: State) -> None:

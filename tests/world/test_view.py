@@ -8,7 +8,7 @@ from metropolis.rules.metrics import CHEBYSHEV, EUCLIDEAN, Hops, Metric
 from metropolis.types import CausalityError, MetropolisError
 from metropolis.world.entities import Entity, Event
 from metropolis.world.state import State
-from metropolis.world.view import Reach, View
+from metropolis.world.view import Reach, Reads, View
 
 REACH = Reach(CHEBYSHEV, perception_radius=4, max_velocity=1, joint_radius=2)
 BEGUN = [
@@ -58,15 +58,21 @@ def test_it_stands_still_while_others_go_on(state: State) -> None:
 
 
 def test_it_records_what_was_read(state: State) -> None:
-    state.commit(0, {"bob": Entity("bob", (3, 1), "agent")}, [])
+    bob, wave = Entity("bob", (3, 1), "agent"), Event(0, "bob", (3, 1), "wave")
+    state.commit(0, {"bob": bob}, [wave])
     view = view_of(state, step=1)
-    assert (view.reads.versions, view.reads.areas) == ({"ann": 0}, [])
+    known = {name: state.version(name, 1) for name in ("ann", "bob", "bench", "stone", "lake")}
+    assert view.reads == Reads({"ann": known["ann"]}, {}, {})
     view.agents(3)
-    assert view.reads.versions == {"ann": 0, "bob": 1, "bench": 0}
+    assert view.reads.areas == {((0, 0), 3): [known["bench"], (1, bob)]}
     view.entity("stone")
-    view.events()
-    assert view.reads.versions == {"ann": 0, "bob": 1, "bench": 0, "stone": 0}
-    assert view.reads.areas == [((0, 0), 3), ((0, 0), 4)]
+    view.events("shout")
+    for absent in ("unicorn", "lake"):
+        with pytest.raises(CausalityError):
+            view.entity(absent)
+    assert view.reads.events == {((0, 0), 4): [wave]}
+    named = {name: known[name] for name in ("ann", "stone", "lake")}
+    assert view.reads.entities == {**named, "unicorn": None}
 
 
 def test_draws_depend_on_seed_agent_and_step_only(state: State) -> None:

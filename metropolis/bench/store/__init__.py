@@ -24,7 +24,7 @@ from metropolis.bench.overhead import SEED, Posts
 from metropolis.bench.store.ways import Load, Stretch, Way, counted_steps, servers, stretch, ways
 from metropolis.progress import progress_bar
 from metropolis.store.base import RunInfo, StoreError
-from metropolis.store.outcome import Outcome
+from metropolis.store.execution import Execution
 from metropolis.types import Dispatch, MetropolisError
 
 if TYPE_CHECKING:
@@ -124,9 +124,10 @@ async def trips(server: EmbeddedServer, name: str, agents: int) -> Trips:
             (claim,) = await link.claims("bench", 600.0, 0.0, most=1, own=False)
             claimed_s = time.perf_counter()
             (agent,) = claim.agents
-            outcome = Outcome(step, claim.agents, {}, {world.posts[agent]: bodies[agent]}, [], {})
+            writes = {world.posts[agent]: bodies[agent]}
             minds = {agent: {"[]": json.dumps(f"{step:200}").encode()}}
-            if not await link.commit(claim, outcome, minds):
+            execution = Execution(step, claim.agents, {}, writes, [], {}, minds)
+            if not await link.commit(claim, execution):
                 raise StoreError(f"the store refused step {step} of agent {agent}")
             claim_us.append((claimed_s - began_s) * 1e6)
             commit_us.append((time.perf_counter() - claimed_s) * 1e6)

@@ -25,8 +25,8 @@ from metropolis.runtime.setup import begin
 from metropolis.runtime.stored import Start, begin_run
 from metropolis.runtime.worker_pool import SharedCrew
 from metropolis.store.base import Nodes
+from metropolis.store.execution import Execution
 from metropolis.store.memory import MemoryServer
-from metropolis.store.outcome import Outcome
 from metropolis.types import Dispatch, Step
 from metropolis.workers.event_loop import cancel_all, complete
 from metropolis.workers.local import LocalWorker
@@ -50,15 +50,15 @@ class TrialWorker(LocalWorker):
     orders: Random | None = None
     around: Callable[[bool, str, str], None] | None = None
 
-    async def run(self, dispatch: Dispatch, state: State) -> Outcome:
+    async def run(self, dispatch: Dispatch, state: State, attempt: int = 0) -> Execution:
         """See `LocalWorker.run`."""
         agents = list(dispatch.agents)
         if self.orders is not None:
             self.orders.shuffle(agents)
         await self._pause()
-        outcome = await super().run(Dispatch(dispatch.step, tuple(agents)), state)
+        execution = await super().run(Dispatch(dispatch.step, tuple(agents)), state, attempt)
         await self._pause()
-        return replace(outcome, agents=dispatch.agents)
+        return replace(execution, agents=dispatch.agents)
 
     async def _call(self, method: Callable[[Any, Any], Any], asked: Any, llm: LLM) -> Any:
         await self._pause()
@@ -136,10 +136,10 @@ class Trial:
         at = np.array(positions, np.float32).reshape(-1, 2)
         recorder = Recorder(names, at, first, HistoryWriter(), CallsFile())
 
-        def commit(outcome: Outcome) -> None:
-            recorder.commit(outcome)
+        def commit(execution: Execution) -> None:
+            recorder.commit(execution)
             if on_commit is not None:
-                on_commit(outcome.step)
+                on_commit(execution.step)
 
         def controller_of(nodes: Nodes) -> NativeController:
             world = self._world

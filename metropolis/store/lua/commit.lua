@@ -45,7 +45,7 @@ if continues or lease < 0 then -- else the worker changes the mind by mistake
   all('HSET', run .. 'homes', homes, 2)
 end
 local entry =
-  call('XADD', run .. 'acks', '*', 'outcome', acknowledgement, 'continues', continues and 1 or 0)
+  call('XADD', run .. 'acks', '*', 'execution', acknowledgement, 'continues', continues and 1 or 0)
 call('ZADD', run .. 'acked', step, entry)
 if tonumber(about[2]) < tonumber(following) then
   call('HSET', run .. 'state', 'newest', following)

@@ -1,4 +1,4 @@
-"""The outcome of a cluster's step, and its JSON."""
+"""Execution records: what a worker returns for a cluster's step; and their JSON."""
 
 from __future__ import annotations
 
@@ -21,15 +21,18 @@ from metropolis.world.encoding import (
     plain,
 )
 from metropolis.world.entities import Entity, Event
+from metropolis.world.parts import Changes
+from metropolis.world.view import Reads
 
 PaidAnswers = Mapping[Key, Completion]
 """Answers of language models in a step."""
 NO_ANSWERS: PaidAnswers = MappingProxyType({})
+NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """The effects of a cluster's step, before the commit."""
+class Execution:
+    """One attempt at a cluster's step: what it read, and its effects, before the commit."""
 
     step: Step
     agents: tuple[AgentId, ...]
@@ -37,6 +40,14 @@ class Outcome:
     writes: Mapping[str, Entity | None]
     events: Sequence[Event]
     calls: Mapping[AgentId, Sequence[CallRecord]]
+    minds: Mapping[AgentId, Changes] = NOTHING
+    """The changes of every member's state; empty if the worker shares the agents with the store."""
+    observed: Mapping[str, Reads] = NOTHING
+    """Agent -> what the world read for its observation."""
+    resolved: Mapping[str, Reads] = NOTHING
+    """Agent -> what the world read through it to resolve the actions."""
+    attempt: int = 0
+    """The number of the claim: attempts at the same step have different ones."""
 
 
 class _Line(msgspec.Struct, omit_defaults=True):
@@ -53,24 +64,24 @@ _actions = msgspec.json.Encoder(enc_hook=plain, order="deterministic")  # may co
 _decoder = msgspec.json.Decoder(_Line)
 
 
-def outcome_to_json(outcome: Outcome) -> bytes:
+def execution_to_json(execution: Execution) -> bytes:
     """One line. Raises MetropolisError, TypeError or ValueError if JSON cannot represent it."""
     return _encoder.encode(
         _Line(
-            outcome.step,
-            outcome.agents,
-            msgspec.Raw(_actions.encode(dict(outcome.actions))),
-            {name: entity and entity_to_json(entity) for name, entity in outcome.writes.items()},
-            [event_to_json(event) for event in outcome.events],
-            {agent: list(calls) for agent, calls in outcome.calls.items()},
+            execution.step,
+            execution.agents,
+            msgspec.Raw(_actions.encode(dict(execution.actions))),
+            {name: entity and entity_to_json(entity) for name, entity in execution.writes.items()},
+            [event_to_json(event) for event in execution.events],
+            {agent: list(calls) for agent, calls in execution.calls.items()},
         )
     )
 
 
-def outcome_from_json(line: bytes) -> Outcome:
+def execution_from_json(line: bytes) -> Execution:
     """The inverse; actions have the types of JSON."""
     read = _decoder.decode(line)
-    return Outcome(
+    return Execution(
         read.step,
         read.agents,
         read.actions,
