@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -27,7 +27,6 @@ from metropolis.world.view import Reads
 PaidAnswers = Mapping[Key, Completion]
 """Answers of language models in a step."""
 NO_ANSWERS: PaidAnswers = MappingProxyType({})
-NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +39,11 @@ class Execution:
     writes: Mapping[str, Entity | None]
     events: Sequence[Event]
     calls: Mapping[AgentId, Sequence[CallRecord]]
-    minds: Mapping[AgentId, Changes] = NOTHING
+    minds: Mapping[AgentId, Changes] = field(default_factory=dict)
     """The changes of every member's state; empty if the worker shares the agents with the store."""
-    observed: Mapping[str, Reads] = NOTHING
+    observed: Mapping[str, Reads] = field(default_factory=dict)
     """Agent -> what the world read for its observation."""
-    resolved: Mapping[str, Reads] = NOTHING
+    resolved: Mapping[str, Reads] = field(default_factory=dict)
     """Agent -> what the world read through it to resolve the actions."""
     attempt: int = 0
     """The number of the claim: attempts at the same step have different ones."""

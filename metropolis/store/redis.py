@@ -27,7 +27,7 @@ All keys of a run begin with `metropolis:{RUN}:`; the braces keep them together 
     claims          hash: id -> "number worker"
     lasts           hash: worker -> "number id id …" of its last call
     leases          sorted set: id by the time (ms) at which the claim expires
-    acks            stream: execution -> JSON: Execution; continues -> 1: it dispatched the next step
+    acks            stream: execution -> JSON: Execution; continues -> 1: next step dispatched
     acked           sorted set: entry of acks by step
     sinces          hash: entity -> "since@cell since@cell …": the first step of each version,
                     and its cell; no cell: it is gone

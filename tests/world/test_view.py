@@ -64,7 +64,7 @@ def test_it_records_what_was_read(state: State) -> None:
     known = {name: state.version(name, 1) for name in ("ann", "bob", "bench", "stone", "lake")}
     assert view.reads == Reads({"ann": known["ann"]}, {}, {})
     view.agents(3)
-    assert view.reads.areas == {((0, 0), 3): [known["bench"], (1, bob)]}
+    assert view.reads.areas == {((0, 0), 3): [known["ann"], known["bench"], (1, bob)]}
     view.entity("stone")
     view.events("shout")
     for absent in ("unicorn", "lake"):
