@@ -11,7 +11,7 @@ import numpy as np
 from metropolis import Client, Simulation
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.progress import progress_bar
-from metropolis.sim.profiles import load_profile
+from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.worlds import smallville
 from metropolis.worlds.smallville.world import SmallVille
@@ -23,7 +23,7 @@ scenario = smallville.make()
 town = SmallVille(
     scenario.world.map, smallville.town_profiles(), start=datetime.fromisoformat("2023-02-13")
 )
-llm = VirtualInstances(Scripted(scenario.author), load_profile("llama-3-8b/l4"), instances=1)
+llm = VirtualInstances(Scripted(scenario.author), SimulatedFleet.uniform("llama-3-8b/l4", 1))
 simulation = Simulation(town, scenario.agents, Client(llm), seed=seed)
 steps, events = round(hours * 360), []
 with progress_bar(steps, "steps") as (advance, _):

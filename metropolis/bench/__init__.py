@@ -42,7 +42,6 @@ class Number(click.FloatRange):
 
 INSTANCE = click.option(
     "--instance",
-    "listed",
     metavar="PROFILE[:COUNT]",
     multiple=True,
     help="Instead of --instances and --profile: one instance, or COUNT, of this profile. Repeat "
@@ -50,18 +49,18 @@ INSTANCE = click.option(
 )
 
 
-def fleet_of(listed: Sequence[str], profile: str, instances: int) -> SimulatedFleet:
+def fleet_of(instance: Sequence[str], profile: str, instances: int) -> SimulatedFleet:
     """Return the fleet that --instance lists, or `instances` of `profile`.
 
     Raises UsageError if both are on the command line, MetropolisError on an unknown profile.
     """
-    if not listed:
+    if not instance:
         return SimulatedFleet.uniform(profile, instances)
     context = click.get_current_context()
     for name in ("instances", "profile"):
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"--instance lists the whole fleet; omit --{name}")
-    return SimulatedFleet.listed(listed)
+    return SimulatedFleet.listed(instance)
 
 
 def need(extra: str, *modules: str) -> None:

@@ -167,7 +167,7 @@ def command(
     history: int,
     instances: int,
     profile: str,
-    listed: tuple[str, ...],
+    instance: tuple[str, ...],
     seed: int,
     as_json: bool,
 ) -> None:
@@ -175,7 +175,7 @@ def command(
 
     Instances are simulated; the lengths of programs are estimates.
     """
-    fleet = fleet_of(listed, profile, instances)
+    fleet = fleet_of(instance, profile, instances)
     applications = [*APPLICATIONS, CO_LOCATED]
     measured: list[Measured] = []
     with progress_bar(len(applications) * len(LOADS), "loads") as (advance, describe):

@@ -9,7 +9,6 @@ from pathlib import Path
 from metropolis.cli.run_options import RunOptions
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.replays.replay import Setting, mine, ratio, replay
-from metropolis.sim.fleet import SimulatedFleet
 from metropolis.trace.schema import Trace
 from metropolis.types import MetropolisError
 from metropolis.world.base import World
@@ -50,7 +49,7 @@ def _compare(trace: Trace, world: World, options: RunOptions) -> Sequence[Compar
         world.metric,
         world.perception_radius,
         world.max_velocity,
-        SimulatedFleet.uniform(options.profile, options.instances),
+        options.fleet,
         joint_radius=world.joint_radius,
         policy=(not options.engine and options.policy) or "step",
         dispatcher=None if options.engine else options.dispatcher,

@@ -153,7 +153,7 @@ def command(
     policies: tuple[str, ...],
     dispatcher: str | None,
     profile: str,
-    listed: tuple[str, ...],
+    instance: tuple[str, ...],
     metric: str | None,
     radius: float | None,
     velocity: float | None,
@@ -166,7 +166,7 @@ def command(
     All times are simulated (sim_s) by the instance model of the profiles.
     """
     whole = read_trace(trace)
-    fleets = [fleet_of(listed, profile, count) for count in instances]
+    fleets = [fleet_of(instance, profile, count) for count in instances]
     setting = make_setting(whole, fleets[0], metric, radius, velocity, prefix_reuse)
     for fleet, policy in product(fleets, policies):  # fail fast on wrong names
         plug_ins(policy, dispatcher, fleet.placed())

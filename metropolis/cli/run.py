@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from metropolis.bench import INSTANCE
 from metropolis.cli.choices import NamedChoice
 from metropolis.cli.live import FINISHED, ended_by_ctrl_c, go, go_on, on_command_line
 from metropolis.cli.run_options import (
@@ -150,6 +151,7 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
     show_default=True,
     help="Number of simulated instances.",
 )
+@INSTANCE
 @click.option("--concurrency", type=_COUNT, default=1024, show_default=True, help="Calls at once.")
 @click.option(
     "--timeout", type=_POSITIVE, default=300, show_default=True, help="Seconds for one answer."
@@ -258,8 +260,7 @@ def _rehearse(scenario: Scenario, steps: Step, options: RunOptions, *, quiet: bo
             scenario,
             steps,
             options.seed,
-            options.profile,
-            options.instances,
+            options.fleet,
             options.prices,
             advance,
             lambda: stop.is_set() or time.monotonic() - began > REHEARSAL_WALL_S,

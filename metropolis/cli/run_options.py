@@ -28,7 +28,6 @@ from metropolis.runtime.replays.replay import plug_ins
 from metropolis.runtime.stored import MEMORY, kept_address, whole_address
 from metropolis.runtime.worker_pool import check_workers
 from metropolis.sim.fleet import SimulatedFleet
-from metropolis.sim.profiles import load_profile
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.types import MetropolisError, Step
 from metropolis.world.scenario import Scenario, make_scenario
@@ -57,6 +56,7 @@ class RunOptions:
     dispatcher: str | None
     profile: str
     instances: int
+    instance: tuple[str, ...]
     concurrency: int
     timeout: float
     patience: float
@@ -88,7 +88,7 @@ class RunOptions:
             raise MetropolisError(
                 "--max-cost needs --price-in and --price-out, the prices of a million tokens"
             )
-        load_profile(self.profile)  # fail fast: the mode comparison at the end needs it
+        _ = self.fleet  # fail fast: the mode comparison at the end needs it
         check_workers(self.workers, stored=self.store != MEMORY)
         if self.store == MEMORY and self.workers != "1":
             raise MetropolisError(
@@ -109,6 +109,13 @@ class RunOptions:
             if (plugin := getattr(self, name)) is not None
         }
         return asdict(self) | {"llm": llm, "engine": engines, "store": store} | plugins
+
+    @property
+    def fleet(self) -> SimulatedFleet:
+        """The simulated instances. Raises MetropolisError if a profile does not exist."""
+        if self.instance:
+            return SimulatedFleet.listed(self.instance)
+        return SimulatedFleet.uniform(self.profile, self.instances)
 
     @property
     def schedules(self) -> bool:
@@ -159,13 +166,11 @@ class RunOptions:
             raise MetropolisError(
                 "limits per minute are for servers, and this run uses none; give --llm URL"
             )
-        fleet = SimulatedFleet.uniform(self.profile, self.instances)
+        fleet = self.fleet
         if self.policy is None and self.dispatcher is None:
-            return VirtualInstances(backend, fleet.profiles[0], self.instances)
+            return VirtualInstances(backend, fleet)
         policy, dispatcher = plug_ins(self.policy or "step", self.dispatcher, fleet.placed())
-        return VirtualInstances(
-            backend, fleet.profiles[0], self.instances, policy=policy, dispatcher=dispatcher
-        )
+        return VirtualInstances(backend, fleet, policy=policy, dispatcher=dispatcher)
 
     def configuration(
         self, scenario: Scenario, folder: Path, *, resume: bool, trust: bool
@@ -228,6 +233,8 @@ def options_of(folder: Path, changed: Mapping[str, Any], *, trust: bool) -> RunO
             )
     if {"hours", "steps"} & set(changed):
         kept |= {"hours": None, "steps": None}
+    if {"profile", "instances"} & set(changed):
+        kept |= {"instance": ()}
     if changed.get("store") == MEMORY:
         kept["workers"] = "1"  # more workers need a store
     try:
@@ -259,6 +266,9 @@ def _check_ranges(kept: Mapping[str, Any]) -> None:
 
 def refuse_unheeded(options: RunOptions, told: Container[str]) -> None:
     """Raise MetropolisError if one of the options `told` by the user would have no effect."""
+    for name in ("profile", "instances"):
+        if name in told and options.instance:
+            raise MetropolisError(f"--instance lists the whole fleet; omit --{name}")
     for name, group in (("policy", POLICIES), ("dispatcher", DISPATCHERS)):
         if name in told and not options.schedules:
             named(group, getattr(options, name))  # report a wrong name first

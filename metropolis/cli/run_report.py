@@ -95,6 +95,7 @@ class Summary:
     """Since the run began: sim_s if simulated, otherwise wall_s; a resumed run's has gaps."""
     wall_s: float
     """Wall time of this start."""
+    fleet: str
     profile: str
     instances: int
     comparison: Sequence[Compared]
@@ -147,8 +148,9 @@ def summary_of(
         simulated=result.simulated,
         makespan_s=result.makespan_s,
         wall_s=result.wall_s,
-        profile=options.profile,
-        instances=options.instances,
+        fleet=f"{options.fleet}",
+        profile=options.fleet.profile_names,
+        instances=len(options.fleet),
         comparison=comparison,
         no_comparison=no_comparison,
         compared_from=first,
@@ -208,7 +210,7 @@ def print_summary(run: Summary) -> None:
     console.print(_calls_table(run.usage, run.cost))
     if (told := _bought_beside(run)) is not None:
         console.print(told)
-    where = f"{run.instances} × {run.profile}"
+    where = run.fleet.replace(" x ", " × ")
     if run.simulated:
         console.print(
             f"\nLLM latency is simulated: on {where} the run would have taken "
@@ -276,7 +278,7 @@ def print_estimate(found: Estimate) -> None:
         table.add_row(name, *(f"{count:,.0f}" for count in counts), *costs)
     console.print(table)
     times = ", ".join(f"{mode} {_hours(s)}" for mode, s in found.makespan_sim_s.items())
-    console.print(f"Simulated on {found.instances} × {found.profile}: {times}.")
+    console.print(f"Simulated on {found.fleet.replace(' x ', ' × ')}: {times}.")
 
 
 def clock(world: World, step: Step) -> str:

@@ -56,6 +56,7 @@ class Estimate:
     rehearsal_wall_s: float
     total: Amount
     functions: Mapping[str, Amount]
+    fleet: str
     profile: str
     instances: int
     makespan_sim_s: Mapping[str, float]
@@ -79,8 +80,7 @@ def estimate_run(
     scenario: Scenario,
     steps: Step,
     seed: int,
-    profile: str,
-    instances: int,
+    fleet: SimulatedFleet,
     prices: Prices | None = None,
     progress: Callable[[int], None] = lambda _: None,
     enough: Callable[[], bool] = lambda: False,
@@ -91,10 +91,9 @@ def estimate_run(
     Consumes the world and the agents of `scenario`. Raises MetropolisError if the rehearsal fails,
     as the run would.
     """
-    fleet = SimulatedFleet.uniform(profile, instances)
     author = _Rehearsal(scenario)
     # the virtual latency lets the trace show which calls of a step depend on each other
-    client = Client(VirtualInstances(author, fleet.profiles[0], instances), timeout_s=inf)
+    client = Client(VirtualInstances(author, fleet), timeout_s=inf)
     simulation = Simulation(scenario.world, scenario.agents, client, mode="lockstep", seed=seed)
     began_wall_s = time.perf_counter()
     for _ in simulation.steps(steps):
@@ -121,8 +120,9 @@ def estimate_run(
         rehearsal_wall_s=wall_s,
         total=_sum(functions, prices),
         functions=functions,
-        profile=profile,
-        instances=instances,
+        fleet=f"{fleet}",
+        profile=fleet.profile_names,
+        instances=len(fleet),
         makespan_sim_s={
             live: replay(result.trace, mode, setting).makespan_sim_s * factor
             for live, mode in MODES.items()

@@ -77,15 +77,15 @@ class SimulatedFleet:
 
     def placed(self) -> Fleet:
         """The fleet as a dispatcher sees it."""
-        specs = {each.name: spec_of(each.profile, (each.model,)) for each in self.kinds}
+        specs = {each.name: _spec(each) for each in self.kinds}
         return Fleet(tuple(specs[each.name] for each in self.instances))
 
 
-def spec_of(profile: Profile, models: tuple[str, ...] = ()) -> InstanceSpec:
-    """An instance as a dispatcher sees it; its speed is that of half the maximum sequences."""
-    tokens = profile.kv_capacity_tokens
+def _spec(entry: ProfileEntry) -> InstanceSpec:
+    """Its decode speed is that of a batch of half the maximum sequences."""
+    profile, tokens = entry.profile, entry.profile.kv_capacity_tokens
     iteration_s = InstancePool.iteration_sim_s(profile, profile.max_sequences // 2, tokens)
-    return InstanceSpec(tokens, 1 / iteration_s, models)
+    return InstanceSpec(tokens, 1 / iteration_s, (entry.model,))
 
 
 def busy_rate_per_s(sample: Sequence[Program], fleet: Fleet) -> float:

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from math import isinf
 
 import metropolis._core as _core
-from metropolis.dispatch.base import Dispatcher, Fleet
+from metropolis.dispatch.base import Dispatcher
 from metropolis.dispatch.fixed import LeastLoaded
 from metropolis.llm.base import Backend, Completion, RefusedError, Request
 from metropolis.policy.base import Policy, QueuedRequest
 from metropolis.policy.fixed import StepFirst
 from metropolis.sim.engines import SimulatedCluster
-from metropolis.sim.fleet import spec_of
+from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.options import PoolOptions
 from metropolis.types import AgentId, Step
 
@@ -39,26 +39,27 @@ class VirtualInstances:
     """A backend that adds the latency of simulated instances to `backend`'s answers.
 
     `policy` and `dispatcher` order and place the calls as in a replay; by default by step, on the
-    instance with the fewest. Raises RefusedError for calls that exceed an instance's memory.
+    instance with the fewest. Raises RefusedError for calls that exceed the memory
+    of one of the instances.
     """
 
     def __init__(
         self,
         backend: Backend,
-        profile: _core.Profile,
-        instances: int,
+        fleet: SimulatedFleet,
         *,
         policy: Policy | None = None,
         dispatcher: Dispatcher | None = None,
     ) -> None:
-        self._backend, self._profile = backend, profile
+        self._backend = backend
+        self._profiles = [kind.profile for kind in fleet.kinds]
         self._instances: _FastPath | SimulatedCluster
-        if policy is None and dispatcher is None:
-            self._instances = _FastPath(profile, instances)
+        if policy is None and dispatcher is None and len(self._profiles) == 1:
+            self._instances = _FastPath(self._profiles[0], len(fleet))
         else:
-            dispatcher = dispatcher or LeastLoaded(Fleet((spec_of(profile),) * instances))
+            dispatcher = dispatcher or LeastLoaded(fleet.placed())
             self._instances = SimulatedCluster(
-                [profile] * instances, policy or StepFirst(), dispatcher, PoolOptions()
+                fleet.profiles, policy or StepFirst(), dispatcher, PoolOptions()
             )
         self._asked: list[_Asked] = []
         """Calls of this instant."""
@@ -86,10 +87,11 @@ class VirtualInstances:
         completion = await self._backend.complete(request)
         lengths = max(1, completion.prompt_tokens), max(1, completion.output_tokens)
         tokens = _core.Request(*lengths)  # an empty answer takes an iteration, too
-        try:
-            _core.InstancePool(self._profile).submit(0, tokens, 0.0)
-        except ValueError as error:
-            raise RefusedError(f"{request.where}: {error}") from error
+        for profile in self._profiles:
+            try:
+                _core.InstancePool(profile).submit(0, tokens, 0.0)
+            except ValueError as error:
+                raise RefusedError(f"{request.where}: {error}") from error
         answered = asyncio.get_running_loop().create_future()
         self._asked.append(_Asked(request, tokens, answered))
         await answered

@@ -35,6 +35,11 @@ SERVER = ("--llm", "http://127.0.0.1:9")
         (("meadow.py", "--hours", "nan"), "nan is not in the range"),
         (("meadow.py", "--hours", "1", "--steps", "5"), "either --hours or --steps"),
         (("meadow.py", "--profile", "gpt"), "there is no profile 'gpt'"),
+        (("meadow.py", "--instance", "gpt:2"), "there is no profile 'gpt'"),
+        (
+            ("meadow.py", "--instance", "llama-3-8b/l4", "--instances", "2"),
+            "--instance lists the whole fleet; omit --instances",
+        ),
         (("meadow.py", "--llm", "gpt"), "'gpt' names no LLM"),
         (("meadow.py", "--llm", "replay:no.jsonl"), "no.jsonl does not exist"),
         (("meadow.py", "--max-cost", "1"), "--max-cost needs --price-in and --price-out"),

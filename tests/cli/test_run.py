@@ -49,6 +49,22 @@ def test_what_a_mode_took_live_is_what_its_replay_takes(run: Run) -> None:
         assert row["makespan_sim_s"] == pytest.approx(live["makespan_s"], rel=1e-9)
 
 
+def test_instances_may_differ_and_be_others_after_a_resume(
+    run: Run, uninterrupted: dict[str, Any]
+) -> None:
+    fleet = ("--instance", "llama-3-8b/l4", "--instance", "llama-3-8b/h100")
+    some = summary(run, "meadow.py", "--steps", "9", "--out", "differ", *fleet)
+    assert some["fleet"] == "1 x llama-3-8b/l4 + 1 x llama-3-8b/h100"
+    assert (some["instances"], some["profile"]) == (2, "llama-3-8b/l4,llama-3-8b/h100")
+    slow = summary(run, "meadow.py", "--steps", "9", "--instances", "2")
+    assert some["makespan_s"] < slow["makespan_s"]
+    kept = summary(run, "resume", "differ", "--steps", "15")
+    assert kept["fleet"] == some["fleet"]
+    changed = summary(run, "resume", "differ", "--steps", f"{STEPS}", "--instances", "3")
+    assert changed["fleet"] == "3 x llama-3-8b/l4"
+    assert changed["history_sha256"] == uninterrupted["history_sha256"]
+
+
 def test_the_seed_and_the_agents_count(run: Run, uninterrupted: dict[str, Any]) -> None:
     other = summary(run, "meadow.py", "--seed", "1", "--agents", "4")
     assert (other["agents"], other["seed"]) == (4, 1)

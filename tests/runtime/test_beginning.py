@@ -17,7 +17,7 @@ from metropolis.rules.metrics import EUCLIDEAN, Geodesic
 from metropolis.runtime.checks.check_world import check_world
 from metropolis.runtime.setup import RADIUS_MAX, VELOCITY_MAX
 from metropolis.runtime.simulation import RunResult, Simulation
-from metropolis.sim.profiles import load_profile
+from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.trace.parquet import read_trace
 from metropolis.types import MetropolisError
@@ -254,7 +254,7 @@ def test_a_client_with_a_journal_serves_one_run(tmp_path: Path) -> None:
 
 
 def test_two_runs_on_the_same_instances_take_their_own_time() -> None:
-    llm = VirtualInstances(Scripted(), load_profile("llama-3-8b/l4"), 1)
+    llm = VirtualInstances(Scripted(), SimulatedFleet.uniform("llama-3-8b/l4", 1))
 
     def run() -> RunResult:
         world = Meadow(1, side=2)

@@ -10,7 +10,7 @@ from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.usage import Prices
 from metropolis.runtime.estimate import estimate_run
 from metropolis.runtime.simulation import Simulation
-from metropolis.sim.profiles import load_profile
+from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.types import MetropolisError
 from metropolis.world.scenario import Scenario, make_scenario
@@ -28,9 +28,11 @@ def meadow(walkers: int, joint: int) -> Scenario:
 @given(walkers=st.integers(1, 8), joint=st.integers(0, 2), seed=st.integers(0, 1000))
 def test_a_whole_rehearsal_is_exact(walkers: int, joint: int, seed: int) -> None:
     prices = Prices(2.0, 5.0)
-    found = estimate_run(meadow(walkers, joint), 10, seed, PROFILE, 2, prices)
+    found = estimate_run(
+        meadow(walkers, joint), 10, seed, SimulatedFleet.uniform(PROFILE, 2), prices
+    )
     scenario = meadow(walkers, joint)
-    llm = VirtualInstances(Scripted(author), load_profile(PROFILE), 2)
+    llm = VirtualInstances(Scripted(author), SimulatedFleet.uniform(PROFILE, 2))
     run = Simulation(scenario.world, scenario.agents, llm, seed=seed).run(10)
     assert found.rehearsed_steps == found.steps == 10
     assert found.total.calls == run.calls
@@ -47,20 +49,19 @@ def test_a_whole_rehearsal_is_exact(walkers: int, joint: int, seed: int) -> None
 @pytest.mark.parametrize("mode", ["lockstep", "out_of_order"])
 def test_the_makespan_is_the_run_s(mode: str) -> None:
     # for worlds without talks: a trace does not hold the order of questions between agents
-    found = estimate_run(make_scenario("minimal"), 120, 0, PROFILE, 2)
+    found = estimate_run(make_scenario("minimal"), 120, 0, SimulatedFleet.uniform(PROFILE, 2))
     scenario = make_scenario("minimal")
-    llm = VirtualInstances(Scripted(scenario.author), load_profile(PROFILE), 2)
+    llm = VirtualInstances(Scripted(scenario.author), SimulatedFleet.uniform(PROFILE, 2))
     run = Simulation(scenario.world, scenario.agents, llm, mode=mode).run(120)
     assert found.makespan_sim_s[mode] == pytest.approx(run.makespan_s, rel=0.02)
 
 
 def test_what_was_not_rehearsed_is_taken_in_proportion() -> None:
     steps = []
-    found = estimate_run(
-        meadow(5, 1), 400, 0, PROFILE, 1, progress=steps.append, enough=lambda: len(steps) >= 20
-    )
+    one, ends = SimulatedFleet.uniform(PROFILE), lambda: len(steps) >= 20
+    found = estimate_run(meadow(5, 1), 400, 0, one, progress=steps.append, enough=ends)
     assert 20 <= found.rehearsed_steps == len(steps) < 30
-    part = estimate_run(meadow(5, 1), found.rehearsed_steps, 0, PROFILE, 1)
+    part = estimate_run(meadow(5, 1), found.rehearsed_steps, 0, one)
     factor = 400 / found.rehearsed_steps
     assert found.total.calls == pytest.approx(part.total.calls * factor)
     assert found.total.output_tokens == pytest.approx(part.total.output_tokens * factor)
@@ -72,4 +73,4 @@ def test_what_was_not_rehearsed_is_taken_in_proportion() -> None:
 
 def test_an_unknown_profile_is_refused_before_the_rehearsal() -> None:
     with pytest.raises(MetropolisError, match="there is no profile"):
-        estimate_run(meadow(3, 1), 10, 0, "gpt", 1)
+        estimate_run(meadow(3, 1), 10, 0, SimulatedFleet.uniform("gpt", 1))

@@ -48,6 +48,13 @@ class Case:
     """Ways in which the other agents call."""
     policy: str | None = None
     dispatcher: str | None = None
+    profiles: tuple[str, ...] = (PROFILE,)
+    """Those of the instances, in turn."""
+
+    @property
+    def fleet(self) -> SimulatedFleet:
+        """The instances."""
+        return SimulatedFleet.listed(self.profiles).of_size(self.instances)
 
     def run(self, mode: str) -> RunResult:
         """Run live in virtual time."""
@@ -68,17 +75,15 @@ class Case:
         return Simulation(world, agents, client, **live).run(self.steps)
 
     def virtual(self) -> VirtualInstances:
-        fleet = SimulatedFleet.uniform(PROFILE, self.instances)
+        fleet = self.fleet
         if self.policy is None:
-            return VirtualInstances(backend(), fleet.profiles[0], self.instances)
+            return VirtualInstances(backend(), fleet)
         policy, dispatcher = plug_ins(self.policy, self.dispatcher, fleet.placed())
-        return VirtualInstances(
-            backend(), fleet.profiles[0], self.instances, policy=policy, dispatcher=dispatcher
-        )
+        return VirtualInstances(backend(), fleet, policy=policy, dispatcher=dispatcher)
 
     def replayed_sim_s(self, trace: Trace, mode: str) -> float:
         """Return the makespan as in the table at the end of a run."""
-        setting = Setting.of(trace.meta, SimulatedFleet.uniform(PROFILE, self.instances))
+        setting = Setting.of(trace.meta, self.fleet)
         if self.policy is not None:
             setting = replace(setting, policy=self.policy, dispatcher=self.dispatcher)
         return replay(trace, mode, setting).makespan_sim_s
@@ -154,6 +159,16 @@ def test_policies_and_dispatchers_act_in_a_run_as_in_its_replay(
     case: Case, mode: str, policy: str, dispatcher: str | None
 ) -> None:
     check_own_mode(replace(case, policy=policy, dispatcher=dispatcher), mode)
+
+
+@given(cases, st.sampled_from(MODES), st.sampled_from(((None, None), ("plas", "kairos"))))
+@settings(max_examples=25, deadline=None)
+def test_different_instances_act_in_a_run_as_in_its_replay(
+    case: Case, mode: str, served: tuple[str | None, str | None]
+) -> None:
+    policy, dispatcher = served
+    unequal = replace(case, profiles=(PROFILE, "llama-3-8b/h100", "llama-3-70b/a100-tp4"))
+    check_own_mode(replace(unequal, policy=policy, dispatcher=dispatcher), mode)
 
 
 @pytest.mark.campaign

@@ -16,7 +16,7 @@ from metropolis.llm.base import UnavailableError
 from metropolis.llm.client import Client
 from metropolis.runtime.result import RunResult
 from metropolis.runtime.simulation import Simulation
-from metropolis.sim.profiles import load_profile
+from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.trace.parquet import read_trace
 from metropolis.types import MetropolisError
@@ -32,7 +32,7 @@ class Counting(Counts, VirtualInstances):
     """The offline author, with counted answers."""
 
     def __init__(self, fails_at: int = 1 << 30) -> None:
-        instances = Scripted(author), load_profile("llama-3-8b/l4"), 2
+        instances = Scripted(author), SimulatedFleet.uniform("llama-3-8b/l4", 2)
         super().__init__(*instances, fails_at=fails_at)
 
 

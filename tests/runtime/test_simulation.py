@@ -17,20 +17,19 @@ from metropolis.runtime.replays.replay import Setting, replay
 from metropolis.runtime.result import RunResult
 from metropolis.runtime.simulation import Simulation
 from metropolis.sim.fleet import SimulatedFleet
-from metropolis.sim.profiles import load_profile
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.types import CausalityError, MetropolisError
 from metropolis.world.transaction import Transaction
 from tests.runtime.walkers import Meadow, PlainWalker, Walker, author
 from tests.world.geometries import METRIC_NAMES, random_metric
 
-PROFILE = load_profile("llama-3-8b/l4")
+PROFILE = "llama-3-8b/l4"
 
 
 def run(
     world: Meadow, steps: int, *, agent: Any = Walker, instances: int = 2, **how: Any
 ) -> RunResult:
-    llm = VirtualInstances(Scripted(author), PROFILE, instances)
+    llm = VirtualInstances(Scripted(author), SimulatedFleet.uniform(PROFILE, instances))
     agents = [agent(name) for name in world.names]
     return Simulation(world, agents, llm, **how).run(steps)
 
@@ -136,7 +135,7 @@ def test_out_of_order_is_faster_where_walkers_are_apart() -> None:
 
 def test_steps_come_in_order_and_can_be_left() -> None:
     world = Meadow(5, side=30)
-    llm = VirtualInstances(Scripted(author), PROFILE, 2)
+    llm = VirtualInstances(Scripted(author), SimulatedFleet.uniform(PROFILE, 2))
     simulation = Simulation(world, [Walker(name) for name in world.names], llm)
     seen = []
     for record in simulation.steps(50):

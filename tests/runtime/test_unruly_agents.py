@@ -15,7 +15,7 @@ from metropolis.llm import Client, LLMError
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.runtime.result import RunResult
 from metropolis.runtime.simulation import Simulation
-from metropolis.sim.profiles import load_profile
+from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.types import MetropolisError
 from metropolis.world.base import Agent, World
@@ -23,7 +23,7 @@ from metropolis.world.entities import Entity
 from metropolis.world.transaction import Transaction
 from metropolis.world.view import View
 
-PROFILE = load_profile("llama-3-8b/l4")
+PROFILE = "llama-3-8b/l4"
 
 
 class Line(World):
@@ -53,7 +53,9 @@ class Thinker(Agent):
 
 
 def run(world: Line, agent: Callable[[str], Agent], steps: int = 4, **how: Any) -> RunResult:
-    backend = VirtualInstances(Scripted(lambda request, draw: "yes"), PROFILE, 1)
+    backend = VirtualInstances(
+        Scripted(lambda request, draw: "yes"), SimulatedFleet.uniform(PROFILE, 1)
+    )
     client = Client(backend, max_tokens=how.pop("max_tokens", None))
     return Simulation(world, [agent(name) for name in world.names], client, **how).run(steps)
 

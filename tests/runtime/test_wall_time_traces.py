@@ -15,7 +15,7 @@ from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.call_log import CallLog, follow_tasks, following
 from metropolis.runtime.result import RunResult
 from metropolis.runtime.simulation import Simulation
-from metropolis.sim.profiles import load_profile
+from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.workers.event_loop import idles
 from tests.llm.fakes import Fake
@@ -84,7 +84,9 @@ def parents(result: RunResult) -> dict[Name, set[Name]]:
 def test_parents_are_those_of_virtual_time(
     backend: type[AtOnce], agents: type[Talker | PlainTalker], mode: str
 ) -> None:
-    virtual = run(VirtualInstances(AtOnce(author), load_profile("llama-3-8b/l4"), 1), agents, mode)
+    virtual = run(
+        VirtualInstances(AtOnce(author), SimulatedFleet.uniform("llama-3-8b/l4", 1)), agents, mode
+    )
     in_wall_time = run(backend(author), agents, mode)
     assert in_wall_time.history_sha256 == virtual.history_sha256
     assert virtual.calls > 50
@@ -138,8 +140,8 @@ def test_tasks_that_a_backend_begins_are_not_the_agents() -> None:
 
 
 def test_parents_in_a_store_are_those_of_virtual_time(tmp_path: Path) -> None:
-    profile = load_profile("llama-3-8b/l4")
-    virtual = run(VirtualInstances(AtOnce(author), profile, 1), Talker, "lockstep")
+    fleet = SimulatedFleet.uniform("llama-3-8b/l4")
+    virtual = run(VirtualInstances(AtOnce(author), fleet), Talker, "lockstep")
     at = {"out": tmp_path / "run", "store": "embedded"}
     stored = run(InBatches(author), Talker, "lockstep", **at)
     assert parents(stored) == parents(virtual)

@@ -14,7 +14,7 @@ from metropolis import Client, Scenario, Simulation, make_scenario, parallel_env
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.maps.town import alderbrook
 from metropolis.runtime.result import RunResult
-from metropolis.sim.profiles import load_profile
+from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.types import MetropolisError
 from metropolis.world.saving import restore, save
@@ -52,7 +52,9 @@ def test_the_history_is_lockstep_s_at_noon_with_slow_answers() -> None:
     for mode, rule in (("lockstep", ""), ("out_of_order", "versioned"), ("out_of_order", RULES[1])):
         scenario = make_scenario("smallville", agents=12)
         noon = SmallVille(alderbrook().map, town_profiles()[:12], start=datetime(2023, 2, 13, 12))
-        slow = VirtualInstances(Scripted(scenario.author), load_profile("llama-3-8b/l4"), 1)
+        slow = VirtualInstances(
+            Scripted(scenario.author), SimulatedFleet.uniform("llama-3-8b/l4", 1)
+        )
         options = {"mode": mode} | ({"rule": rule} if rule else {})
         result = Simulation(noon, scenario.agents, Client(slow), **options).run(240)
         histories.add(result.history_sha256)

@@ -13,21 +13,22 @@ from metropolis.rules.metrics import Hops
 from metropolis.runtime.replays.replay import Setting, replay
 from metropolis.runtime.result import RunResult
 from metropolis.sim.fleet import SimulatedFleet
-from metropolis.sim.profiles import load_profile
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.trace.parquet import read_trace
 from metropolis.world.record import StepRecord
 from metropolis.worlds.social import make
 from metropolis.worlds.social.network import FRIENDS, acquaintances
 
-PROFILE = load_profile("llama-3-8b/l4")
+PROFILE = "llama-3-8b/l4"
 
 
 def run(
     scenario: Scenario, steps: int, seed: int = 0, instances: int = 0, **options: str
 ) -> RunResult:
     llm = Scripted(scenario.author)
-    client = Client(VirtualInstances(llm, PROFILE, instances) if instances else llm)
+    client = Client(
+        VirtualInstances(llm, SimulatedFleet.uniform(PROFILE, instances)) if instances else llm
+    )
     simulation = Simulation(scenario.world, scenario.agents, client, seed=seed, **options)
     return simulation.run(steps)
 
@@ -98,7 +99,7 @@ def test_out_of_order_pays() -> None:
 
 def test_its_trace_replays_as_it_ran(tmp_path: Path) -> None:
     scenario = make(agents=30)
-    llm = Client(VirtualInstances(Scripted(scenario.author), PROFILE, 2))
+    llm = Client(VirtualInstances(Scripted(scenario.author), SimulatedFleet.uniform(PROFILE, 2)))
     live = Simulation(scenario.world, scenario.agents, llm, out=tmp_path / "run").run(30)
     trace = read_trace(tmp_path / "run" / "trace.parquet")
     assert trace.meta.graph == scenario.world.graph.neighbours

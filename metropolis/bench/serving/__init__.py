@@ -62,7 +62,7 @@ def command(
     load: float,
     instances: int,
     profile: str,
-    listed: tuple[str, ...],
+    instance: tuple[str, ...],
     prefix_reuse: bool,
     seed: int,
     as_json: bool,
@@ -74,7 +74,7 @@ def command(
     placing = dispatchers or tuple(names_of(DISPATCHERS))
     of_replays = list(product(policies or OF_REPLAYS, placing))
     of_mixes = list(product(policies or OF_MIXES, placing))
-    fleet = fleet_of(listed, profile, instances)
+    fleet = fleet_of(instance, profile, instances)
     measuring = Bench(fleet, prefix_reuse, seed)
     for policy, dispatcher in of_replays:
         plug_ins(policy, dispatcher, fleet.placed())  # fail fast on wrong names
