@@ -13,11 +13,11 @@ if TYPE_CHECKING:  # the same names as _PUBLIC, which a test compares
     from metropolis.adapters.single import SingleAgentWorld as SingleAgentWorld
     from metropolis.llm.client import Client as Client
     from metropolis.runtime.checks.check_world import check_world as check_world
-    from metropolis.runtime.configuration import RunConfiguration as RunConfiguration
+    from metropolis.runtime.live.configuration import RunConfiguration as RunConfiguration
+    from metropolis.runtime.live.simulation import Simulation as Simulation
     from metropolis.runtime.reruns.edit_context import Moment as Moment
     from metropolis.runtime.reruns.fork import fork as fork
     from metropolis.runtime.reruns.verify import verify as verify
-    from metropolis.runtime.simulation import Simulation as Simulation
     from metropolis.types import CausalityError as CausalityError
     from metropolis.types import MetropolisError as MetropolisError
     from metropolis.world.base import Agent as Agent
@@ -46,10 +46,10 @@ _PUBLIC = {
     "MetropolisError": "metropolis.types",
     "Moment": "metropolis.runtime.reruns.edit_context",
     "Record": "metropolis.world.spaces",
-    "RunConfiguration": "metropolis.runtime.configuration",
+    "RunConfiguration": "metropolis.runtime.live.configuration",
     "Scenario": "metropolis.world.scenario",
     "SingleAgentWorld": "metropolis.adapters.single",
-    "Simulation": "metropolis.runtime.simulation",
+    "Simulation": "metropolis.runtime.live.simulation",
     "StepRecord": "metropolis.world.record",
     "Transaction": "metropolis.world.transaction",
     "View": "metropolis.world.view",

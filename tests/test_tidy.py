@@ -90,21 +90,21 @@ def test_circles_of_imports_are_found() -> None:
 
 
 def test_imports_within_runtime_run_downwards() -> None:
-    for path in sorted((PACKAGE / "runtime").rglob("*.py")):
-        part = _runtime_part(path.relative_to(PACKAGE).with_suffix("").parts)
+    for path in sorted((PACKAGE / "runtime").glob("*/*.py")):
+        part = path.parent.name
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
                 "metropolis.runtime."
             ):
-                imported = _runtime_part(tuple((node.module or "").split(".")[1:]))
+                imported = (node.module or "").split(".")[2]
                 assert RUNTIME.index(imported) <= RUNTIME.index(part), (
                     f"{path.relative_to(ROOT)}:{node.lineno}: {part} imports {imported}"
                 )
 
 
-def _runtime_part(parts: tuple[str, ...]) -> str:
-    """Return the part of a module's path below the package; modules of no folder are of `live`."""
-    return parts[1] if len(parts) > 2 else "live"
+def test_every_module_of_runtime_is_in_a_part_of_it() -> None:
+    loose = [path.name for path in (PACKAGE / "runtime").glob("*.py")]
+    assert loose == ["__init__.py"]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 
 from metropolis.adapters.session import Stage, Told, bodies_of, scenario_of, text_map
-from metropolis.runtime.setup import reset
+from metropolis.runtime.live.setup import reset
 from metropolis.types import MetropolisError
 from metropolis.world.base import World
 

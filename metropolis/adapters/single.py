@@ -18,7 +18,7 @@ from metropolis.adapters.session import (
     scenario_of,
     text_map,
 )
-from metropolis.runtime.setup import reset
+from metropolis.runtime.live.setup import reset
 from metropolis.types import MetropolisError
 from metropolis.world.base import Agent, World
 

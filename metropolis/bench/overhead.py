@@ -26,7 +26,7 @@ from metropolis.llm.backends.openai import OpenAIClient
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Backend
 from metropolis.progress import progress_bar
-from metropolis.runtime.simulation import Simulation
+from metropolis.runtime.live.simulation import Simulation
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import Entity
 from metropolis.world.transaction import Transaction

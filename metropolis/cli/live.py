@@ -23,8 +23,8 @@ from metropolis.durable import UnwritableError
 from metropolis.llm.base import Backend
 from metropolis.progress import progress_bar
 from metropolis.runtime.folder.run_directory import RunDirectory, TakenError
-from metropolis.runtime.result import INTERRUPTED
-from metropolis.runtime.simulation import Simulation
+from metropolis.runtime.live.result import INTERRUPTED
+from metropolis.runtime.live.simulation import Simulation
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.types import MetropolisError, Step
 from metropolis.world.mistakes import explanation_of

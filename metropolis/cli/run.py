@@ -23,8 +23,8 @@ from metropolis.cli.run_report import print_estimate, write_json
 from metropolis.cli.verification import verification, verify_options
 from metropolis.llm.client import PATIENCE_S
 from metropolis.progress import progress_bar
-from metropolis.runtime.configuration import DEFAULTS, LIVE_MODES, LIVE_RULES, MEANINGS
-from metropolis.runtime.estimate import Estimate, estimate_run
+from metropolis.runtime.live.configuration import DEFAULTS, LIVE_MODES, LIVE_RULES, MEANINGS
+from metropolis.runtime.live.estimate import Estimate, estimate_run
 from metropolis.store.factory import FORMS
 from metropolis.types import Step
 from metropolis.world.checks import SEED_MAX

@@ -22,11 +22,11 @@ from metropolis.llm.client import Client
 from metropolis.llm.connect import connect
 from metropolis.llm.usage import Prices
 from metropolis.policy.named import DISPATCHERS, POLICIES, named
-from metropolis.runtime.configuration import RunConfiguration
 from metropolis.runtime.folder.run_directory import RunDirectory
+from metropolis.runtime.live.configuration import RunConfiguration
+from metropolis.runtime.live.stored import MEMORY, kept_address, whole_address
+from metropolis.runtime.live.worker_pool import check_workers
 from metropolis.runtime.replays.replay import plug_ins
-from metropolis.runtime.stored import MEMORY, kept_address, whole_address
-from metropolis.runtime.worker_pool import check_workers
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.types import MetropolisError, Step

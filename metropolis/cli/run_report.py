@@ -20,10 +20,10 @@ from metropolis.cli.mode_comparison import Compared, compared
 from metropolis.cli.run_options import RunOptions
 from metropolis.cli.terminal import without_controls
 from metropolis.llm.usage import Usage
-from metropolis.runtime.estimate import Estimate
 from metropolis.runtime.folder.run_directory import Origin, RunDirectory
+from metropolis.runtime.live.estimate import Estimate
+from metropolis.runtime.live.result import RunResult
 from metropolis.runtime.reruns.verify import Verified
-from metropolis.runtime.result import RunResult
 from metropolis.types import Step
 from metropolis.world.base import World
 from metropolis.world.scenario import Scenario

@@ -10,7 +10,7 @@ import click
 from metropolis.addresses import without_secrets
 from metropolis.cli.terminal import printable
 from metropolis.runtime.folder.run_directory import RunDirectory
-from metropolis.runtime.stored import MEMORY, read_place
+from metropolis.runtime.live.stored import MEMORY, read_place
 from metropolis.types import MetropolisError
 
 SHOWN_CHARACTERS = 200

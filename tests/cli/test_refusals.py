@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from metropolis.bench.stub_server import stub_server
-from metropolis.runtime.simulation import Simulation
+from metropolis.runtime.live.simulation import Simulation
 from tests.cli.conftest import Run, summary
 
 ON_RAY = ("--store", "embedded", "--workers", "ray:1")

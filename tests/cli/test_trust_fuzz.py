@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from metropolis.cli.run_options import RunOptions, options_of
-from metropolis.runtime.stored import MEMORY
+from metropolis.runtime.live.stored import MEMORY
 from metropolis.types import MetropolisError
 from tests.cli.conftest import Run
 from tests.forgery import intact, with_checksum

@@ -23,7 +23,7 @@ from metropolis.llm.backends.sglang import SGLang
 from metropolis.llm.placement import headers_of, is_name, name_of, placement_of
 from metropolis.policy.base import QueuedRequest
 from metropolis.policy.fixed import Fcfs
-from metropolis.runtime.simulation import Simulation
+from metropolis.runtime.live.simulation import Simulation
 from metropolis.worlds.minimal import Green
 from tests.gateway.engines import StubEngine, gateway_before
 from tests.gateway.parsing import read

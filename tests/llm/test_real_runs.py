@@ -15,8 +15,8 @@ from metropolis.llm import Backend, Client, LLMError
 from metropolis.llm.backends.replay import Replay
 from metropolis.llm.backends.sglang import SGLang
 from metropolis.llm.journal import read_journal
-from metropolis.runtime.result import RunResult
-from metropolis.runtime.simulation import Simulation
+from metropolis.runtime.live.result import RunResult
+from metropolis.runtime.live.simulation import Simulation
 from metropolis.world.scenario import make_scenario
 from tests.llm.faults import FAULTS, FaultyServer
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Completion, Request
 from metropolis.llm.client import Client
-from metropolis.runtime.simulation import Simulation
+from metropolis.runtime.live.simulation import Simulation
 from tests.runtime.walkers import Meadow, Walker, author
 
 SEED = 5

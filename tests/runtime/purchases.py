@@ -7,7 +7,7 @@ from typing import Any
 
 from metropolis.llm.base import Completion, Request, UnavailableError
 from metropolis.llm.journal import key_of
-from metropolis.runtime.result import RunResult
+from metropolis.runtime.live.result import RunResult
 
 
 class Counts:

@@ -15,8 +15,8 @@ from metropolis.llm import Client
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.rules.metrics import EUCLIDEAN, Geodesic
 from metropolis.runtime.checks.check_world import check_world
-from metropolis.runtime.setup import RADIUS_MAX, VELOCITY_MAX
-from metropolis.runtime.simulation import RunResult, Simulation
+from metropolis.runtime.live.setup import RADIUS_MAX, VELOCITY_MAX
+from metropolis.runtime.live.simulation import RunResult, Simulation
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.trace.parquet import read_trace

@@ -20,7 +20,7 @@ from metropolis.runtime.folder.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
-from metropolis.runtime.simulation import Simulation
+from metropolis.runtime.live.simulation import Simulation
 from metropolis.world.base import Agent
 from tests.runtime.walkers import Meadow, choose
 

@@ -10,8 +10,8 @@ import pytest
 
 from metropolis.cli.run import command
 from metropolis.cli.run_options import RunOptions
-from metropolis.runtime.configuration import DEFAULTS, MEANINGS, RunConfiguration
-from metropolis.runtime.simulation import Simulation
+from metropolis.runtime.live.configuration import DEFAULTS, MEANINGS, RunConfiguration
+from metropolis.runtime.live.simulation import Simulation
 from metropolis.types import MetropolisError
 from metropolis.world.scenario import make_scenario
 

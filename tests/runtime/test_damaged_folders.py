@@ -27,8 +27,8 @@ from metropolis.llm.base import Request
 from metropolis.llm.client import Client
 from metropolis.runtime.folder.comparison import compare
 from metropolis.runtime.folder.history import OTHERWISE
-from metropolis.runtime.result import RunResult
-from metropolis.runtime.simulation import Simulation
+from metropolis.runtime.live.result import RunResult
+from metropolis.runtime.live.simulation import Simulation
 from metropolis.types import MetropolisError
 from tests.forgery import forge
 from tests.runtime.walkers import Meadow, Walker, author

@@ -28,8 +28,8 @@ import pytest
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Completion, Request
 from metropolis.llm.client import Client
-from metropolis.runtime.result import RunResult
-from metropolis.runtime.simulation import Simulation
+from metropolis.runtime.live.result import RunResult
+from metropolis.runtime.live.simulation import Simulation
 from metropolis.store import seals
 from metropolis.types import MetropolisError
 from tests.runtime.test_damaged_folders import watched

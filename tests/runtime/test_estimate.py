@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.usage import Prices
-from metropolis.runtime.estimate import estimate_run
-from metropolis.runtime.simulation import Simulation
+from metropolis.runtime.live.estimate import estimate_run
+from metropolis.runtime.live.simulation import Simulation
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.types import MetropolisError

@@ -12,7 +12,7 @@ from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.client import Client
 from metropolis.llm.journal import Journal
 from metropolis.runtime.folder import run_trace
-from metropolis.runtime.simulation import Simulation
+from metropolis.runtime.live.simulation import Simulation
 from metropolis.trace.parquet import read_trace, write_trace
 from metropolis.trace.schema import Trace
 from tests.runtime.walkers import Meadow, Walker, author

@@ -23,8 +23,8 @@ from metropolis.llm.journal import Journal, read_journal
 from metropolis.runtime.folder.calls_file import CALLS
 from metropolis.runtime.folder.history import read_history, record_of
 from metropolis.runtime.folder.run_directory import RunDirectory
+from metropolis.runtime.live.simulation import Simulation
 from metropolis.runtime.reruns.edit_context import Moment
-from metropolis.runtime.simulation import Simulation
 from metropolis.types import MetropolisError
 from metropolis.world.entities import Entity, Event
 from tests.forgery import forge

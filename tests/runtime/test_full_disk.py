@@ -18,8 +18,8 @@ from metropolis import durable
 from metropolis.durable import UnwritableError
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.client import Client
-from metropolis.runtime.result import RunResult
-from metropolis.runtime.simulation import Simulation
+from metropolis.runtime.live.result import RunResult
+from metropolis.runtime.live.simulation import Simulation
 from metropolis.types import MetropolisError
 from tests.runtime.walkers import Meadow, Walker, author, choose
 

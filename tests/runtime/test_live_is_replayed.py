@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from metropolis.llm import Client, Completion, Request, UnavailableError
 from metropolis.llm.backends.scripted import Scripted
+from metropolis.runtime.live.result import RunResult
+from metropolis.runtime.live.simulation import Simulation
 from metropolis.runtime.replays.replay import Setting, plug_ins, replay
-from metropolis.runtime.result import RunResult
-from metropolis.runtime.simulation import Simulation
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.trace.schema import Trace

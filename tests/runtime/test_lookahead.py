@@ -14,9 +14,9 @@ from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Completion, Request, UnavailableError
 from metropolis.llm.client import Client
 from metropolis.rules.metrics import CHEBYSHEV, EUCLIDEAN, MANHATTAN
-from metropolis.runtime.executor import Executor
-from metropolis.runtime.result import Interrupted, RunResult
-from metropolis.runtime.simulation import Simulation
+from metropolis.runtime.live.executor import Executor
+from metropolis.runtime.live.result import Interrupted, RunResult
+from metropolis.runtime.live.simulation import Simulation
 from metropolis.store.embedded import EmbeddedServer
 from metropolis.workers import leases
 from tests.runtime.purchases import Counts, same
@@ -126,6 +126,6 @@ def test_what_was_done_when_nobody_recorded_is_recorded(
 
     out = tmp_path / "alone"
     with monkeypatch.context() as patched:
-        patched.setattr("metropolis.runtime.simulation.Executor", Deaf)
+        patched.setattr("metropolis.runtime.live.simulation.Executor", Deaf)
         assert alone(store=shared.url, out=out).run(5).stopped
     same(alone(out=out, resume=True).run(5), alone(store="memory").run(5))

@@ -12,7 +12,7 @@ import pytest
 
 import metropolis
 from metropolis.runtime.folder.checkpoint import Checkpoints
-from metropolis.runtime.result import RunResult
+from metropolis.runtime.live.result import RunResult
 from metropolis.store.base import StoreError
 from metropolis.store.embedded import EmbeddedServer
 from metropolis.types import MetropolisError
@@ -76,7 +76,7 @@ def test_its_server_is_wiped_or_changed(
 def test_a_store_that_has_dropped_what_the_files_have_lost_says_where_to_go_on(
     tmp_path: Path, lived: tuple[RunResult, Checkpoints], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("metropolis.runtime.executor.RELEASE_S", 0.0)
+    monkeypatch.setattr("metropolis.runtime.live.executor.RELEASE_S", 0.0)
     out, backend = tmp_path / "it", Counting()
     left_at(STEPS // 2, backend, out, "embedded")
     Path(out / "history.jsonl").write_bytes(b"")

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from metropolis.llm.backends.scripted import Scripted
-from metropolis.runtime.result import RunResult
-from metropolis.runtime.simulation import Simulation
+from metropolis.runtime.live.result import RunResult
+from metropolis.runtime.live.simulation import Simulation
 from metropolis.store.embedded import EmbeddedServer
 from metropolis.store.factory import open_server
 from tests.runtime.walkers import Meadow, Walker, author

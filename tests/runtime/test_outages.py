@@ -18,8 +18,8 @@ from metropolis.bench.stub_server import ASKED, stub_server
 from metropolis.llm import UnreachableError
 from metropolis.llm.backends.compatible import Compatible
 from metropolis.llm.client import Client
-from metropolis.runtime.result import RunResult
-from metropolis.runtime.simulation import Simulation
+from metropolis.runtime.live.result import RunResult
+from metropolis.runtime.live.simulation import Simulation
 from metropolis.store.embedded import EmbeddedServer
 from tests.runtime.walkers import Meadow, Walker
 

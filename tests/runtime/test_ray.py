@@ -20,8 +20,8 @@ from ray.exceptions import RayTaskError
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Completion, Request
 from metropolis.llm.client import Client
-from metropolis.runtime.result import RunResult
-from metropolis.runtime.simulation import Simulation
+from metropolis.runtime.live.result import RunResult
+from metropolis.runtime.live.simulation import Simulation
 from metropolis.store.base import StoreError, StoreUnavailableError
 from metropolis.store.embedded import EmbeddedServer
 from metropolis.types import MetropolisError

@@ -11,7 +11,7 @@ import pytest
 
 from metropolis.llm.client import Client
 from metropolis.llm.usage import Prices
-from metropolis.runtime.simulation import Simulation
+from metropolis.runtime.live.simulation import Simulation
 from metropolis.store.embedded import EmbeddedServer
 from metropolis.types import MetropolisError
 from tests.runtime.killable import SEED, Logged

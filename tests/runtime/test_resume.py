@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import UnavailableError
 from metropolis.llm.client import Client
-from metropolis.runtime.result import RunResult
-from metropolis.runtime.simulation import Simulation
+from metropolis.runtime.live.result import RunResult
+from metropolis.runtime.live.simulation import Simulation
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.trace.parquet import read_trace

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.rules.rules import Rule, versioned
+from metropolis.runtime.live.result import RunResult
+from metropolis.runtime.live.simulation import Simulation
 from metropolis.runtime.replays.replay import Setting, replay
-from metropolis.runtime.result import RunResult
-from metropolis.runtime.simulation import Simulation
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.types import CausalityError, MetropolisError
@@ -98,7 +98,7 @@ def test_a_rule_one_tile_looser_is_caught(monkeypatch: pytest.MonkeyPatch) -> No
     for seed in range(60):
         exact = run(random_meadow(seed, "chebyshev"), 12, seed=seed)
         with monkeypatch.context() as patch:
-            patch.setattr("metropolis.runtime.setup.versioned", looser)
+            patch.setattr("metropolis.runtime.live.setup.versioned", looser)
             try:
                 loose = run(random_meadow(seed, "chebyshev"), 12, seed=seed)
             except (CausalityError, AssertionError):

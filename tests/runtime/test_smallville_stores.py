@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from metropolis.llm.backends.scripted import Scripted
-from metropolis.runtime.result import RunResult
-from metropolis.runtime.simulation import Simulation
+from metropolis.runtime.live.result import RunResult
+from metropolis.runtime.live.simulation import Simulation
 from metropolis.store.embedded import EmbeddedServer
 from metropolis.world.scenario import make_scenario
 from tests.runtime.purchases import same

@@ -9,7 +9,7 @@ from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import BudgetExhausted, Completion
 from metropolis.llm.client import Client
 from metropolis.llm.journal import Key
-from metropolis.runtime.simulation import Simulation
+from metropolis.runtime.live.simulation import Simulation
 from metropolis.store.memory import MemoryServer
 from metropolis.workers.turns import Turns
 from metropolis.workers.worker_spec import Job

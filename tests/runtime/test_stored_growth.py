@@ -10,8 +10,8 @@ import pytest
 
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.client import Client
-from metropolis.runtime import executor
-from metropolis.runtime.simulation import Simulation
+from metropolis.runtime.live import executor
+from metropolis.runtime.live.simulation import Simulation
 from metropolis.store.embedded import EmbeddedServer
 from tests.runtime.test_edges import stored
 from tests.runtime.walkers import Meadow, Walker, author

@@ -12,8 +12,8 @@ import pytest
 
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.runtime.folder.run_directory import RunDirectory
+from metropolis.runtime.live.simulation import Simulation
 from metropolis.runtime.reruns.fork import fork
-from metropolis.runtime.simulation import Simulation
 from metropolis.store.base import StoreError
 from metropolis.types import MetropolisError
 from tests.forgery import forge

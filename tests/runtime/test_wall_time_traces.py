@@ -13,8 +13,8 @@ import pytest
 from metropolis.llm import LLM, Client, Completion, Request
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.call_log import CallLog, follow_tasks, following
-from metropolis.runtime.result import RunResult
-from metropolis.runtime.simulation import Simulation
+from metropolis.runtime.live.result import RunResult
+from metropolis.runtime.live.simulation import Simulation
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.workers.event_loop import idles

@@ -12,8 +12,8 @@ import pytest
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Completion, Request
 from metropolis.llm.client import Client
-from metropolis.runtime.result import RunResult
-from metropolis.runtime.simulation import Simulation
+from metropolis.runtime.live.result import RunResult
+from metropolis.runtime.live.simulation import Simulation
 from metropolis.store.claim import Claim
 from metropolis.store.embedded import EmbeddedServer
 from metropolis.store.redis import RedisStore

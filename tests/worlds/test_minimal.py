@@ -6,7 +6,7 @@ import pytest
 
 from metropolis import Client, Scenario, Simulation, make_scenario
 from metropolis.llm.backends.scripted import Scripted
-from metropolis.runtime.result import RunResult
+from metropolis.runtime.live.result import RunResult
 
 SOURCE = Path(__file__).parents[2] / "worlds" / "minimal" / "__init__.py"
 

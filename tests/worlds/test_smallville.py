@@ -13,7 +13,7 @@ import pytest
 from metropolis import Client, Scenario, Simulation, make_scenario, parallel_env
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.maps.town import alderbrook
-from metropolis.runtime.result import RunResult
+from metropolis.runtime.live.result import RunResult
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.types import MetropolisError

@@ -10,8 +10,8 @@ from metropolis import Client, Scenario, Simulation, make_scenario
 from metropolis.cli import cli
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.rules.metrics import Hops
+from metropolis.runtime.live.result import RunResult
 from metropolis.runtime.replays.replay import Setting, replay
-from metropolis.runtime.result import RunResult
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.trace.parquet import read_trace

@@ -21,7 +21,7 @@ from metropolis.bench.overhead import SEED, Posts, Sentry, question_of
 from metropolis.bench.store.processes import cpu_s
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Completion, Request
-from metropolis.runtime.simulation import Simulation
+from metropolis.runtime.live.simulation import Simulation
 from metropolis.world.entities import Entity
 
 if TYPE_CHECKING:

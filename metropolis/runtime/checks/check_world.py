@@ -26,7 +26,7 @@ from metropolis.runtime.checks.randomized_runs import (
     checked_beginning,
     difference,
 )
-from metropolis.runtime.stored import Start
+from metropolis.runtime.live.stored import Start
 from metropolis.types import CausalityError, MetropolisError, Step
 from metropolis.world.base import Agent, World
 from metropolis.world.record import StepRecord

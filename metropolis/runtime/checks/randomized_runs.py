@@ -15,15 +15,15 @@ from metropolis.llm.agent import LLM
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.client import Client
 from metropolis.rules.rules import Rule
-from metropolis.runtime.executor import Executor
 from metropolis.runtime.folder.calls_file import CallsFile
 from metropolis.runtime.folder.comparison import first_difference
 from metropolis.runtime.folder.history import HistoryWriter
-from metropolis.runtime.recorder import Recorder
-from metropolis.runtime.reuse import use
-from metropolis.runtime.setup import begin
-from metropolis.runtime.stored import Start, begin_run
-from metropolis.runtime.worker_pool import SharedCrew
+from metropolis.runtime.live.executor import Executor
+from metropolis.runtime.live.recorder import Recorder
+from metropolis.runtime.live.reuse import use
+from metropolis.runtime.live.setup import begin
+from metropolis.runtime.live.stored import Start, begin_run
+from metropolis.runtime.live.worker_pool import SharedCrew
 from metropolis.store.base import Nodes
 from metropolis.store.execution import Execution
 from metropolis.store.memory import MemoryServer

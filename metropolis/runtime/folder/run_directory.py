@@ -5,7 +5,7 @@ history.jsonl    a line per step (`metropolis.runtime.folder.history`)
 calls.jsonl      a line per LLM call, in the order of steps
 journal.jsonl    every answer paid for, in order of arrival (`metropolis.llm.journal`)
 checkpoints/     the whole simulation between two steps (`metropolis.runtime.folder.checkpoint`)
-store.json       the location of the run's store (`metropolis.runtime.stored`)
+store.json       the location of the run's store (`metropolis.runtime.live.stored`)
 trace.parquet    written at the end: for `metropolis replay`
 """
 

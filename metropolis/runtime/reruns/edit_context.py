@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from metropolis.runtime.folder.checkpoint import Checkpoint
-from metropolis.runtime.setup import bodies, check_entities
+from metropolis.runtime.live.setup import bodies, check_entities
 from metropolis.types import MetropolisError, Step
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import Entity, Event

@@ -17,9 +17,9 @@ from metropolis.runtime.folder.calls_file import read_calls
 from metropolis.runtime.folder.checkpoint import Checkpoint
 from metropolis.runtime.folder.history import read_history
 from metropolis.runtime.folder.run_directory import RunDirectory
-from metropolis.runtime.reuse import check_unused
-from metropolis.runtime.setup import begin
-from metropolis.runtime.stored import Start
+from metropolis.runtime.live.reuse import check_unused
+from metropolis.runtime.live.setup import begin
+from metropolis.runtime.live.stored import Start
 from metropolis.types import MetropolisError, Step
 from metropolis.world.base import Agent, World
 from metropolis.world.record import StepRecord

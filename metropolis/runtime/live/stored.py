@@ -14,10 +14,10 @@ import msgspec
 from metropolis.addresses import without_secrets
 from metropolis.durable import read_object, write_object
 from metropolis.rules.metrics import Hops
-from metropolis.runtime.configuration import RunConfiguration
 from metropolis.runtime.folder.checkpoint import Checkpoint
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.folder.signature import flaw, sign
+from metropolis.runtime.live.configuration import RunConfiguration
 from metropolis.store.base import RunInfo, Store, StoreError, reach_of
 from metropolis.store.factory import open_server
 from metropolis.store.memory import MemoryServer

@@ -9,13 +9,13 @@ import numpy as np
 
 from metropolis.llm.client import Client
 from metropolis.llm.journal import Journal
-from metropolis.runtime.configuration import RunConfiguration
 from metropolis.runtime.folder.calls_file import CallsFile
 from metropolis.runtime.folder.checkpoint import Past
 from metropolis.runtime.folder.history import HistoryWriter
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.folder.run_trace import RunTrace, trace_meta
-from metropolis.runtime.recorder import Recorder
+from metropolis.runtime.live.configuration import RunConfiguration
+from metropolis.runtime.live.recorder import Recorder
 from metropolis.trace.validate import validate_meta
 from metropolis.types import Position, Step
 from metropolis.world.base import World

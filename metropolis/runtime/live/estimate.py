@@ -17,8 +17,8 @@ from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Completion, Request
 from metropolis.llm.client import Client
 from metropolis.llm.usage import Prices
+from metropolis.runtime.live.simulation import Simulation
 from metropolis.runtime.replays.replay import Setting, replay
-from metropolis.runtime.simulation import Simulation
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.trace.schema import Trace

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from metropolis.controller.base import NOBODY, Controller
-from metropolis.runtime.worker_pool import Crew
+from metropolis.runtime.live.worker_pool import Crew
 from metropolis.store.base import Acknowledged, Nodes, Store, StoreError, StoreUnavailableError
 from metropolis.store.claim import Lookahead, cluster_id
 from metropolis.store.execution import Execution

@@ -8,8 +8,8 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from metropolis.runtime.configuration import counted
-from metropolis.runtime.stored import StoredRun
+from metropolis.runtime.live.configuration import counted
+from metropolis.runtime.live.stored import StoredRun
 from metropolis.store.base import Store
 from metropolis.types import MetropolisError
 from metropolis.workers.local import LocalWorker

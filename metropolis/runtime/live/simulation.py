@@ -12,19 +12,26 @@ from metropolis.durable import UnwritableError
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Backend, BudgetExhausted
 from metropolis.llm.client import Client
-from metropolis.runtime.checkpointing import Checkpointer
-from metropolis.runtime.configuration import DEFAULTS, RunConfiguration
-from metropolis.runtime.event_loop import event_loop
-from metropolis.runtime.executor import Executor
 from metropolis.runtime.folder.checkpoint import Checkpoint
-from metropolis.runtime.interruption import Interruption
-from metropolis.runtime.recording import Recording
-from metropolis.runtime.result import INTERRUPTED, Interrupted, RunResult
-from metropolis.runtime.reuse import Used
-from metropolis.runtime.run_clock import RunClock
-from metropolis.runtime.setup import begin, bodies, check_steps, checked_reach, client_of, rule_of
-from metropolis.runtime.stored import Start, StoredRun, stored_run
-from metropolis.runtime.worker_pool import Crew, SharedCrew, check_workers, crew_of
+from metropolis.runtime.live.checkpointing import Checkpointer
+from metropolis.runtime.live.configuration import DEFAULTS, RunConfiguration
+from metropolis.runtime.live.event_loop import event_loop
+from metropolis.runtime.live.executor import Executor
+from metropolis.runtime.live.interruption import Interruption
+from metropolis.runtime.live.recording import Recording
+from metropolis.runtime.live.result import INTERRUPTED, Interrupted, RunResult
+from metropolis.runtime.live.reuse import Used
+from metropolis.runtime.live.run_clock import RunClock
+from metropolis.runtime.live.setup import (
+    begin,
+    bodies,
+    check_steps,
+    checked_reach,
+    client_of,
+    rule_of,
+)
+from metropolis.runtime.live.stored import Start, StoredRun, stored_run
+from metropolis.runtime.live.worker_pool import Crew, SharedCrew, check_workers, crew_of
 from metropolis.sim.virtual import IdleSelector, VirtualInstances
 from metropolis.store.base import Inspection, Nodes
 from metropolis.types import MetropolisError, Step

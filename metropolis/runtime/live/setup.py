@@ -12,7 +12,7 @@ from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Backend
 from metropolis.llm.client import Client
 from metropolis.rules.rules import Rule, conservative, lockstep, versioned
-from metropolis.runtime.configuration import RunConfiguration
+from metropolis.runtime.live.configuration import RunConfiguration
 from metropolis.types import AgentError, MetropolisError, Position, Step
 from metropolis.world.base import World
 from metropolis.world.entities import AGENT, Entity

@@ -1,0 +1,1 @@
+"""Live runs of worlds: `Simulation`, its configuration, its executors and their stores."""
