@@ -56,7 +56,8 @@ class LocalGateway:
         *,
         sends_seed: bool = True,
     ) -> None:
-        self._sends_seed = sends_seed
+        self._compatible = Compatible("http://gateway", model, sends_seed=sends_seed)
+        """Writes the bodies."""
         self._engines = [
             _EngineClient(spec, engine_key(n)) for n, spec in enumerate(specs, start=1)
         ]
@@ -64,7 +65,7 @@ class LocalGateway:
         admission = _Admission(policy, dispatcher, at_once, self._away)
         self.gateway = Gateway(self._engines, admission, IDLE_S, log)
         self._meter = Meter(self._called)
-        self._wanted, self.name = model, model or ""
+        self._wanted = model
         self._started: asyncio.Task[None] | None = None
         key = os.environ.get("OPENAI_API_KEY")
         self._headers = {"Content-Type": "application/json"}
@@ -80,6 +81,11 @@ class LocalGateway:
             "give the workers its URL"
         )
 
+    @property
+    def name(self) -> str:
+        """See Backend."""
+        return self._compatible.name
+
     async def check(self) -> None:
         """Request the engines' models."""
         front = await self._front()
@@ -87,17 +93,19 @@ class LocalGateway:
             models = await wire.models_of(front, "models")
         except EngineLostError:
             raise self._away() from None
-        self.name = wire.choose_model(str(self), self._wanted, models)
+        self._compatible.name = wire.choose_model(str(self), self._wanted, models)
 
     async def complete(self, request: Request) -> Completion:
         """Return the whole answer."""
         front = await self._front()
-        return await wire.ask(front, path_of(request), self._body_of(request), request)
+        return await wire.ask(front, path_of(request), self._compatible.body_of(request), request)
 
     async def stream(self, request: Request) -> AsyncGenerator[str | Completion, None]:
         """Yield the answer's pieces, then the whole answer."""
         front = await self._front()
-        async for item in wire.stream(front, path_of(request), self._body_of(request), request):
+        async for item in wire.stream(
+            front, path_of(request), self._compatible.body_of(request), request
+        ):
             yield item
 
     async def close(self) -> None:
@@ -117,9 +125,6 @@ class LocalGateway:
             f"no engine answers: {'; '.join(sentences[:SHOWN_ENGINES])}"
             + (f"; and {more} more" if more > 0 else "")
         )
-
-    def _body_of(self, request: Request) -> dict[str, Any]:
-        return Compatible("http://gateway", self.name, sends_seed=self._sends_seed).body_of(request)
 
 
 class _EngineClient(EngineClient):

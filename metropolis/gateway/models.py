@@ -37,7 +37,8 @@ def routed_by(
 ) -> str | None:
     """Return the name by which to choose an engine for a request for `model`; None: any engine.
 
-    Raises UnknownModelError, and MetropolisError if no model is given and engines differ.
+    Raises UnknownModelError, and MetropolisError if no model is given and engines differ; messages
+    do not repeat the name, which may have any length.
     """
     listed = {engine.models for engine in engines if engine.models}
     known = frozenset[str]().union(*listed)
@@ -56,7 +57,7 @@ def routed_by(
         return base
     if any(up and not engine.models for engine, up in zip(engines, is_up, strict=True)):
         return UNLISTED
-    raise UnknownModelError(f"there is no model {model!r}; the engines serve {_shown(known)}")
+    raise UnknownModelError(f"no engine serves the model; they serve {_shown(known)}")
 
 
 def model_named_in(body: bytes) -> str | None:

@@ -113,10 +113,10 @@ class Gateway:
         """
         tenant, now_s = request.tenant, self.admission.clock()
         made = self.responses.find(request.previous, tenant, now_s)
-        if made is None:
-            request = replace(request, model=self.pool.routed_by(request.model))
-        else:
+        if made is not None:
             request = replace(request, model=None, program=request.program or made.program)
+        elif (model := self.pool.routed_by(request.model)) != request.model:
+            request = replace(request, model=model)
         queued = self.programs.enter(request, now_s)
 
         def add_response(id_: str, instance: int) -> None:

@@ -70,7 +70,7 @@ def test_an_unknown_model_gets_404_with_the_known_names(path: str) -> None:
             error = json.loads(answer)["error"]
             assert (status, error["code"]) == (404, "model_not_found")
             assert error["message"] == (
-                "there is no model 'huge'; the engines serve 'alias', 'lora', 'tiny', 'vast'"
+                "no engine serves the model; they serve 'alias', 'lora', 'tiny', 'vast'"
             )
             assert not any(engine.raw or engine.paths for engine in engines)
 
