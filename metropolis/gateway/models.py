@@ -61,12 +61,12 @@ def routed_by(
 
 
 def model_named_in(body: bytes) -> str | None:
-    """Return the model that a body names; None if it names none or is no JSON object."""
+    """Return the model that a body names; None if it names none, or is no JSON object."""
     try:
         model = msgspec.json.decode(body, type=_Named).model
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    return model if isinstance(model, str) else None
+    return model if model and isinstance(model, str) else None
 
 
 def list_of(replies: Sequence[Reply]) -> tuple[int, list[tuple[str, str]], bytes]:

@@ -174,7 +174,7 @@ def _typed(
     opening = digest_of(parts[:opening_turns]) + tenant.encode() if messages else None
     return ClientRequest(
         path=path,
-        model=content.model if isinstance(content.model, str) else None,
+        model=content.model if content.model and isinstance(content.model, str) else None,
         headers=headers,
         body=body,
         tenant=tenant,

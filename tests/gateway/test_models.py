@@ -85,7 +85,8 @@ def test_different_engines_need_a_model_and_equal_ones_do_not() -> None:
             assert "give one in the field model: 'alias'" in json.loads(answer)["error"]["message"]
             assert (await post(url, {"text": "a", "model": "vast"}, path=GENERATE))[0] == 200
         async with gateway_before(serving("tiny"), serving("tiny")) as (url, _):
-            assert (await post(url, {"text": "a"}, path=GENERATE))[0] == 200
+            for body in ({"text": "a"}, {"text": "a", "model": ""}, {"text": "a", "model": None}):
+                assert (await post(url, body, path=GENERATE))[0] == 200
 
     asyncio.run(ask())
 

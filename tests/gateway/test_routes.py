@@ -252,7 +252,7 @@ def test_an_engine_with_a_key_of_its_own_gets_no_clients() -> None:
         stub = RouteEngine()
         engine = EngineClient(await stub.start(), "engines")
         headers = {"X-Api-Key": "mine", "Authorization": "Bearer mine", "X-Other": "1"}
-        reply = await engine.ask("POST", MESSAGES, headers, json.dumps(BODIES[MESSAGES]).encode())
+        reply = await engine.send("POST", MESSAGES, headers, json.dumps(BODIES[MESSAGES]).encode())
         assert reply.status == 200
         reply.close()
         (sent,) = stub.headers
