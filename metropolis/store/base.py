@@ -14,7 +14,7 @@ acknowledgement, or nothing. A second commit of the same (agent, step) is refuse
 presumed dead does no harm. All times are the store's, so clocks may differ.
 
 The stored data grows with the number of agents and their spread in steps, not with the number of
-steps: `Store.release` drops what no client can request any more. Everything is JSON.
+steps: `Store.collect` drops what no client can request any more. Other processes' stores keep JSON.
 
 `metropolis.store.check.check_store` checks whether an implementation conforms.
 """
@@ -25,8 +25,9 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf
 from typing import Any
+
+import msgspec
 
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
@@ -67,6 +68,9 @@ class RunInfo:
     """The neighbours of every node, if the metric is hops."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Everything else that a worker or a later reader needs."""
+    retractable: bool = False
+    """Whether commits can be retracted: the store then keeps what that needs until the floor, and
+    acknowledgements contain what was read. A late commit of an expired claim is then refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +198,18 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def release(self, fence: int, below: Step) -> None:
-        """Drop acknowledgements, versions and events that only steps below `below` need."""
+    def collect(self, fence: int, below: Step) -> None:
+        """Drop all data that only steps below `below` need."""
+
+    @abstractmethod
+    def retract(self, fence: int, agent: AgentId, step: Step) -> None:
+        """Undo all commits of `agent` from `step` on.
+
+        A commit is undone for all members of its cluster; those lose their later commits, too, and
+        so on. Afterwards only answers and counts differ from a run without these commits; the
+        agents' dispatched clusters are withdrawn, and claims of them are lost. Idempotent.
+        Raises StoreError if the run is not retractable or `step` is collected.
+        """
 
     @abstractmethod
     def keep_minds(self, fence: int, step: Step) -> bool:
@@ -251,9 +265,9 @@ class Store(ABC):
 
     @abstractmethod
     def keep_answer(self, key: Key, completion: Completion, buyer: str = "") -> None:
-        """Keep an answer until its agent's step is committed, so that it is paid for only once.
+        """Keep an answer until its step is collected, so that it is paid for only once.
 
-        It is added permanently to the purchases of `buyer`, a word, even if the step is committed;
+        It is added permanently to the purchases of `buyer`, a word, even if its step is collected;
         before that only once, however often it is resent after a lost reply.
         """
 
@@ -270,7 +284,8 @@ class Store(ABC):
 
         If an agent's lookahead reaches beyond this step, the next step is dispatched. With
         `lease_s` the worker has claimed it, too, and continues at `claim.following`.
-        `answers` were bought by `buyer` for this step and are not stored yet: they are counted.
+        `answers` were bought by `buyer` for this step and are not stored yet: they are counted,
+        and kept if the run is retractable.
         If the lookahead now reaches further than `claim` knows, such a worker gets the claim of
         that step, which differs in its slice and its `until` only.
         Returns False if another worker has committed or claimed the cluster, or it was removed from
@@ -295,8 +310,7 @@ class Store(ABC):
         """The current state of the run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Acknowledged:
+class Acknowledged(msgspec.Struct, frozen=True):
     """A commit; ids grow, and serve `Store.acknowledgements` only."""
 
     id: str
@@ -384,9 +398,3 @@ class Server(ABC):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def reach_of(radius: float, velocity: float) -> float | None:
-    """The radius of a RunInfo."""
-    reach = max(radius, velocity)
-    return None if reach == inf else reach

@@ -52,3 +52,9 @@ class Cells:
             for at in position
         )
         return [f"{x},{y}" for x in range(left, right + 1) for y in range(top, bottom + 1)]
+
+
+def reach_of(radius: float, velocity: float) -> float | None:
+    """The radius of a RunInfo."""
+    reach = max(radius, velocity)
+    return None if reach == inf else reach

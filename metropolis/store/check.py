@@ -10,7 +10,8 @@ import uuid
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
 from metropolis.llm.usage import Purchases
-from metropolis.store.base import FencedOutError, Server, StoreError
+from metropolis.store.base import FencedOutError, RunInfo, Server, StoreError
+from metropolis.store.check_retraction import RETRACTABLE, RETRACTION_CHECKS
 from metropolis.store.checked_run import AGENTS, FIRST_MIND, INFO, LEASE_S, CheckedRun
 from metropolis.store.claim import Lookahead, StateSnapshot
 from metropolis.store.execution import Execution
@@ -24,12 +25,15 @@ def check_store(server: Server) -> None:
 
     Its runs are named `check-…` and are removed, except a failed one.
     """
-    for check in CHECKS:
+    for info, check in (
+        *((INFO, check) for check in CHECKS),
+        *((RETRACTABLE, check) for check in (*RETRACTION_CHECKS, _check_memory)),
+    ):
         name = f"check-{uuid.uuid4().hex}"
         run = CheckedRun(server.store(name), 0)
         run.refuses(StoreError, "knows a run that has not begun", run.store.info)
         run.refuses(StoreError, "removes a run that is not there", server.remove, name)
-        _begin(run)
+        _begin(run, info)
         run.fence = run.store.take_lease("the check", LEASE_S)
         check(run)
         fence = run.store.take_lease("the check", LEASE_S)
@@ -41,12 +45,12 @@ def check_store(server: Server) -> None:
         run.refuses(StoreError, "knows a run that was removed", run.store.nodes)
 
 
-def _begin(run: CheckedRun) -> None:
+def _begin(run: CheckedRun, info: RunInfo) -> None:
     bodies = [Entity(name, (10 * i, 0), AGENT, {"at": 0}) for i, name in enumerate(AGENTS)]
     minds = dict.fromkeys(range(len(AGENTS)), FIRST_MIND)
-    run.store.begin(INFO, [*bodies, Entity("well", (2, 2))], minds, [Event(-1, "ann", (0, 0), "x")])
-    run.refuses(StoreError, "begins a run twice", lambda: run.store.begin(INFO, bodies, minds))
-    run.require(run.store.info() == INFO, "forgets what a run is")
+    run.store.begin(info, [*bodies, Entity("well", (2, 2))], minds, [Event(-1, "ann", (0, 0), "x")])
+    run.refuses(StoreError, "begins a run twice", lambda: run.store.begin(info, bodies, minds))
+    run.require(run.store.info() == info, "forgets what a run is")
 
 
 def _check_fencing(run: CheckedRun) -> None:
@@ -59,8 +63,9 @@ def _check_fencing(run: CheckedRun) -> None:
         lambda: store.renew_lease(run.fence, 1),
         lambda: store.release_lease(run.fence),
         lambda: store.dispatch(run.fence, [Dispatch(0, (0,))], {}, 0),
-        lambda: store.release(run.fence, 0),
+        lambda: store.collect(run.fence, 0),
         lambda: store.keep_minds(run.fence, 5),
+        lambda: store.retract(run.fence, 0, 0),
     ):
         run.refuses(FencedOutError, "obeys a controller that has lost its lease", act)
     run.require(store.claim("first", 1) is None, "hands out what a fenced controller dispatched")
@@ -248,7 +253,7 @@ def _check_acknowledgements(run: CheckedRun) -> None:
     run.require(store.acknowledgements(first.id, 0, 1) == [second], "does not go on after an id")
     run.require(store.nodes().last_id == third.id, "does not know its last acknowledgement")
     run.require(store.acknowledgements(third.id, 0.01) == [], "acknowledges twice")
-    store.release(run.fence, 1)
+    store.collect(run.fence, 1)
     run.require(store.acknowledgements("0", 0) == [third], "keeps acknowledgements it should drop")
     run.refuses(
         StoreError,
@@ -269,10 +274,12 @@ def _check_answers(run: CheckedRun) -> None:
     run.store.keep_answer(key, answer)
     run.dispatch((1, (0,)))
     second = run.claim()
-    run.require(not second.answers, "keeps the answers of a step that is committed")
+    run.require(not second.answers, "gives the answers of a step to the next one")
     run.store.keep_answer(key, answer, "somebody")
     for _ in range(2):  # the reply to the first was lost
         run.require(run.commit(second, {Key(0, 1, "eat", "", 0): answer}), "refuses a commit")
+    run.store.collect(run.fence, 1)
+    run.store.keep_answer(key, answer)
     run.require(
         run.store.bought()
         == [
@@ -300,7 +307,7 @@ def _check_world(run: CheckedRun) -> None:
             "mixes the worlds of two steps",
         )
         if not released:
-            run.store.release(run.fence, 2)
+            run.store.collect(run.fence, 2)
 
 
 def _check_kept_minds(run: CheckedRun) -> None:
@@ -334,14 +341,21 @@ def _check_memory(run: CheckedRun) -> None:
     """Measured after queues and dictionaries have reached their size."""
     sizes = []
     for step in range(48):
+        run.store.keep_answer(Key(0, step, "plan", "", 0), Completion("x" * 200, 1, 1, "stop"))
         run.step(0, 1, 2, 3)
-        run.store.release(run.fence, step)
+        run.store.collect(run.fence, step)
         sizes.append(run.store.inspect().memory_bytes)
     early, late = max(sizes[8:24]), max(sizes[32:])
     run.require(late <= 1.1 * early, f"grows with steps, from {early:,} to {late:,} bytes")
 
 
+def _check_finality(run: CheckedRun) -> None:
+    run.step(0)
+    run.refuses(StoreError, "retracts what is final", run.store.retract, run.fence, 0, 0)
+
+
 CHECKS = (
+    _check_finality,
     _check_fencing,
     _check_order,
     _check_affinity,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
+
+import msgspec
 
 from metropolis.rules.metrics import Metric
 from metropolis.store.execution import NO_ANSWERS, Execution, PaidAnswers
@@ -88,8 +90,7 @@ class StateSnapshot:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(msgspec.Struct, frozen=True):
     """A cluster that a worker must run and commit before the lease expires."""
 
     id: str
@@ -116,7 +117,7 @@ class Claim:
     def following(self, execution: Execution) -> Claim:
         """The claim of the next step, after a commit that continues."""
         step = self.step + 1
-        return replace(
+        return msgspec.structs.replace(
             self,
             id=cluster_id(Dispatch(step, self.agents)),
             step=step,

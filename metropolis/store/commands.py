@@ -87,13 +87,22 @@ def keep_answer(key: Key, completion: Completion, buyer: str) -> Call[None]:
 
 
 def commit(
-    claim: Claim, written: Written, answers: PaidAnswers, buyer: str, lease_s: float | None
+    claim: Claim,
+    written: Written,
+    answers: PaidAnswers,
+    buyer: str,
+    lease_s: float | None,
+    *,
+    keeps: bool,
 ) -> Call[Claim | bool]:
-    """See Store."""
+    """See Store; `keeps`: whether to keep the answers, as the run is retractable."""
     lease_ms = -1 if lease_s is None else ms(lease_s)
     about = claim.id, cluster_text(claim), mark_of(claim), lease_ms, claim.until
     sums = _sums(answers, buyer)
-    what = written.acknowledgement, *arguments_of(written), *sums
+    kept = list(answers.items() if keeps else ())
+    what = [written.acknowledgement, *arguments_of(written), *sums, len(kept)]
+    for key, completion in kept:
+        what += key.agent, bought_as(buyer, key), msgspec.json.encode(completion)
     found = yield Script("commit", (*about, *what))
     return claims_of(claim.worker, found)[0] if isinstance(found, list) else bool(found)
 

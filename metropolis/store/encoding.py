@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import isfinite
 from typing import Any, TypeVar
 
@@ -83,7 +83,11 @@ def written_by(cells: Cells, info: RunInfo, claim: Claim, execution: Execution) 
         _nodes(cells, positions, execution.minds),
         [_write(cells, name, entity) for name, entity in execution.writes.items()],
         _said(cells, execution.events),
-        _encoded(execution_to_json, execution, f"what step {claim.step} of {claim.agents} did"),
+        _encoded(
+            partial(execution_to_json, reads=info.retractable),
+            execution,
+            f"what step {claim.step} of {claim.agents} did",
+        ),
     )
 
 

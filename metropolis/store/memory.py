@@ -32,6 +32,7 @@ from metropolis.store.encoding import (
 )
 from metropolis.store.execution import NO_ANSWERS, Execution, PaidAnswers
 from metropolis.store.memory_link import MemoryLink
+from metropolis.store.retraction import retract
 from metropolis.store.run_state import Contents
 from metropolis.types import AgentId, Dispatch, Step
 from metropolis.world.entities import Entity, Event
@@ -108,6 +109,8 @@ class MemoryStore(Store):
         events: Iterable[Event] = (),
     ) -> None:
         """See Store."""
+        if self._server.metric is not None and info.retractable:
+            raise StoreError("workers of a retractable run cannot share its data")
         known, first, shared = list(entities), info.first_step, self._server.metric
         metric = shared or (CHEBYSHEV if info.graph is None else Hops(info.graph))
         state = State(metric, inf if info.radius is None else info.radius, known, first)
@@ -206,10 +209,15 @@ class MemoryStore(Store):
         with self._changed:
             return self._run.state.at(step)
 
-    def release(self, fence: int, below: Step) -> None:
+    def collect(self, fence: int, below: Step) -> None:
         """See Store."""
         with self._changed:
-            self._fenced(fence).release(below)
+            self._fenced(fence).collect(below)
+
+    def retract(self, fence: int, agent: AgentId, step: Step) -> None:
+        """See Store."""
+        with self._changed:
+            retract(self._fenced(fence), agent, step)
 
     def keep_minds(self, fence: int, step: Step) -> bool:
         """See Store."""
@@ -260,6 +268,9 @@ class MemoryStore(Store):
     def _described(self, run: Contents, name: str, worker: str, number: int) -> Claim:
         cluster = run.clusters[name]
         step, agents = cluster.step, cluster.agents
+        if run.living is not None:
+            answers = run.answers(cluster)
+            return Claim(name, number, worker, step, agents, run.whole, {}, answers)
         until = run.clear_until(agents[0]) if len(agents) == 1 else 0
         until = until if until > step + 1 else 0
         return Claim(
@@ -270,7 +281,7 @@ class MemoryStore(Store):
             agents,
             run.snapshot(cluster, until),
             run.foreign(agents, worker),
-            run.answers(agents),
+            run.answers(cluster),
             until,
         )
 
@@ -301,13 +312,9 @@ class MemoryStore(Store):
         """See Store."""
         with self._changed:
             run = self._run
-            if run.steps.get(key.agent) == key.step:
-                memo = run.memo[key.agent]
-                if memo.get((buyer, key)) == completion:
-                    return
-                memo[buyer, key] = completion
+            if run.keep_answer(key, completion, buyer):
                 run.counts["answers"] += 1
-            run.buy({key: completion}, buyer)
+                run.buy({key: completion}, buyer)
 
     def commit(
         self,
@@ -332,12 +339,16 @@ class MemoryStore(Store):
                     return True
                 due = all(run.steps[agent] == claim.step for agent in claim.agents)
                 same = run.clusters.get(claim.id) == Dispatch(claim.step, claim.agents)
-                if not (due and claim.id in run.ready and same):
+                late = claim.id in run.ready and not run.info.retractable
+                if not (due and late and same):
                     run.counts["refused"] += 1
                     return False
             until_s = None if lease_s is None else time.monotonic() + lease_s
             continues = run.write(claim.id, claim.number, claim.worker, execution, until_s)
             run.buy(answers, buyer)
+            if run.info.retractable:
+                for key, completion in answers.items():
+                    run.keep_answer(key, completion, buyer)
             self._has_changed("acknowledged")
             if not continues:
                 return True

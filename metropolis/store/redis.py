@@ -4,7 +4,8 @@ All keys of a run begin with `metropolis:{RUN}:`; the braces keep them together 
 
     info            JSON: RunInfo
     state           hash: fence, holder, until_ms (the controller's lease); floor, released,
-                    newest (the greatest step of any agent), kept_step, mark (of its beginning)
+                    newest (the greatest step an agent has had), kept_step, mark (of its
+                    beginning), retractable (1: yes)
     counts          hash: event -> number of occurrences
     nodes           hash: agent -> step, position as JSON, the cells it may read separated by
                     spaces; one line each
@@ -14,7 +15,10 @@ All keys of a run begin with `metropolis:{RUN}:`; the braces keep them together 
     ahead           hash: agent -> "until cell cell …": the step up to which it can continue alone,
                     and the cells it may read until then
     kept:AGENT      hash: its mind, as mind:AGENT, at the beginning of kept_step
-    memo:AGENT      hash: buyer and JSON: Key -> JSON: Completion; answers for its current step
+    memo:STEP:AGENT hash: buyer and JSON: Key -> JSON: Completion; its answers in the step
+    memos:STEP      set: the agents with answers in the step
+    before:STEP     hash: agent -> MessagePack: what its commit of the step has replaced, the
+                    commit's acks entry, members and written entities; if the run is retractable
     bought          hash: "calls BUYER FUNCTION", likewise prompt_tokens, output_tokens -> sum
     blocked         hash: agent -> the agent that blocks it
     clusters        hash: id ("step:first agent") -> "step agent agent …", if dispatched
@@ -123,6 +127,15 @@ class RedisStore(CommandStore):
                     ) from None
                 if code == "HELD":
                     raise StoreError(f"{where}: the run {self._name!r} is held by {rest}") from None
+                if code == "FINAL":
+                    raise StoreError(
+                        f"{where}: commits of the run {self._name!r} are final; it was not begun "
+                        "as retractable"
+                    ) from None
+                if code == "COLLECTED":
+                    raise StoreError(
+                        f"{where}: only steps from {rest} of the run {self._name!r} are retractable"
+                    ) from None
                 if code == "APART":
                     raise ValueError(
                         f"{cluster_of(rest)}: not all agents are at its step"
@@ -168,7 +181,8 @@ class RedisStore(CommandStore):
     ) -> None:
         """See Store."""
         written = written_at_first(Cells(info), info, entities, minds, events)
-        content = msgspec.json.encode(info), info.first_step, *arguments_of(written)
+        about = msgspec.json.encode(info), int(info.retractable), info.first_step
+        content = *about, *arguments_of(written)
         if not self._call("begin", number_of_call(), *content):
             raise StoreError(
                 f"{shown(self.url)}: the run {self._name!r} exists; resume or remove it"
@@ -232,9 +246,13 @@ class RedisStore(CommandStore):
         seen = slice_of(step, versions_of(versions), ()).versions
         return [entity for _, entity in seen], events_of(lines_of(lines))
 
-    def release(self, fence: int, below: Step) -> None:
+    def collect(self, fence: int, below: Step) -> None:
         """See Store."""
-        self._call("release", fence, below)
+        self._call("collect", fence, below)
+
+    def retract(self, fence: int, agent: AgentId, step: Step) -> None:
+        """See Store."""
+        self._call("retract", fence, agent, step)
 
     def keep_minds(self, fence: int, step: Step) -> bool:
         """See Store."""
@@ -299,7 +317,8 @@ class RedisStore(CommandStore):
     ) -> Claim | bool:
         """See Store."""
         written = self.written(claim, execution)
-        return self._do(commands.commit(claim, written, answers, buyer, lease_s))
+        keeps = self.info().retractable
+        return self._do(commands.commit(claim, written, answers, buyer, lease_s, keeps=keeps))
 
     def written(self, claim: Claim, execution: Execution) -> Written:
         """The writes of a commit."""

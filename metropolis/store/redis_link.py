@@ -76,7 +76,8 @@ class RedisLink(Link):
     ) -> Claim | bool:
         """See Store."""
         written = self._redis.written(claim, execution)
-        return await self._do(commands.commit(claim, written, answers, buyer, lease_s))
+        keeps = self._redis.info().retractable
+        return await self._do(commands.commit(claim, written, answers, buyer, lease_s, keeps=keeps))
 
     async def acknowledgements(self, after: str, wait_s: float) -> list[Acknowledged]:
         """See Store."""

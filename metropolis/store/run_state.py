@@ -27,6 +27,16 @@ CANDIDATES = 32
 
 
 @dataclass(slots=True)
+class Before:
+    """What a commit has replaced, for one member."""
+
+    number: int
+    """Of the acknowledgement."""
+    position: Position
+    mind: Parts
+
+
+@dataclass(slots=True)
 class Lease:
     """A claim of a cluster."""
 
@@ -61,7 +71,8 @@ class Contents:
     leases: dict[str, Lease] = field(default_factory=dict)
     expires_s: float = inf
     """No lease ends before."""
-    memo: dict[AgentId, Memo] = field(default_factory=lambda: defaultdict(dict))
+    memo: dict[Step, dict[AgentId, Memo]] = field(default_factory=lambda: defaultdict(dict))
+    before: dict[Step, dict[AgentId, Before]] = field(default_factory=lambda: defaultdict(dict))
     bought: Counter[str] = field(default_factory=Counter)
     acks: dict[int, Acknowledged] = field(default_factory=dict)
     acks_of: dict[Step, list[int]] = field(default_factory=lambda: defaultdict(list))
@@ -188,9 +199,12 @@ class Contents:
         step, agents = execution.step, execution.agents
         self.withdraw(name)
         self.state.commit(step, execution.writes, execution.events)
+        self.acknowledged += 1
         for agent in agents:
             self.steps[agent] = step + 1
-            self.memo.pop(agent, None)
+            if self.info.retractable:
+                before = Before(self.acknowledged, self.positions[agent], self.minds[agent])
+                self.before[step][agent] = before
         if execution.writes:
             for agent in agents:
                 body = execution.writes.get(self.info.agents[agent])
@@ -204,7 +218,6 @@ class Contents:
                 self.homes |= dict.fromkeys(agents, (number, worker))
         if step + 1 == self.kept_step:
             self.kept |= self.whole_minds(agents)
-        self.acknowledged += 1
         self.acks[self.acknowledged] = Acknowledged(str(self.acknowledged), execution, continues)
         self.acks_of[step].append(self.acknowledged)
         if self.newest <= step:
@@ -228,12 +241,23 @@ class Contents:
             return {agent: self.living[agent] for agent in agents}
         return {agent: whole(self.minds[agent]) for agent in agents}
 
-    def answers(self, agents: Iterable[AgentId]) -> PaidAnswers:
-        """The answers kept for `agents`."""
-        if not self.memo:
+    def answers(self, cluster: Dispatch) -> PaidAnswers:
+        """The answers kept for the members and their step."""
+        memos = self.memo.get(cluster.step)
+        if not memos:
             return NO_ANSWERS
-        memos = [self.memo.get(agent, {}) for agent in agents]
-        return {key: answer for memo in memos for (_, key), answer in memo.items()}
+        own = [memos.get(agent, {}) for agent in cluster.agents]
+        return {key: answer for memo in own for (_, key), answer in memo.items()}
+
+    def keep_answer(self, key: Key, completion: Completion, buyer: str) -> bool:
+        """Keep an answer; returns False if it is kept already."""
+        if key.agent not in self.steps or key.step < self.released:
+            return True
+        memo = self.memo[key.step].setdefault(key.agent, {})
+        if memo.get((buyer, key)) == completion:
+            return False
+        memo[buyer, key] = completion
+        return True
 
     def buy(self, answers: PaidAnswers, buyer: str) -> None:
         """Add answers to the purchases of `buyer`."""
@@ -242,16 +266,12 @@ class Contents:
 
     def foreign(self, agents: Iterable[AgentId], worker: str) -> dict[AgentId, Parts]:
         """The minds of `agents` that `worker` has not committed last."""
-        if self.living is not None:
-            return {}
         homes = {agent: self.homes.get(agent) for agent in agents}
         strange = [agent for agent, home in homes.items() if home is None or home[1] != worker]
         return {agent: self.minds[agent] for agent in strange}
 
     def snapshot(self, cluster: Dispatch, until: Step) -> StateSnapshot:
         """What the members may read, up to the step below `until` if they continue alone."""
-        if self.living is not None:
-            return self.whole
         step, radius = cluster.step, inf if self.info.radius is None else self.info.radius
         if until > step + 1:
             ahead = self.ahead[cluster.agents[0]]
@@ -265,10 +285,13 @@ class Contents:
         ahead = self.ahead.get(agent)
         return 0 if ahead is None else ahead.until
 
-    def release(self, below: Step) -> None:
+    def collect(self, below: Step) -> None:
         """Drop data that only steps below `below` need."""
         if below > self.released:
             self.state.collect(below)
+            for kept in (self.memo, self.before):
+                for step in [step for step in kept if step < below]:
+                    kept.pop(step)
             for step in range(self.released, below):
                 for number in self.acks_of.pop(step, ()):
                     del self.acks[number]

@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+
+from msgspec.structs import replace
 
 from metropolis.store.base import Store, StoreError
 from metropolis.store.claim import Claim

@@ -8,7 +8,7 @@ which no agent can read any more, and forgets removed entities.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from math import floor as floor_of
 from math import isinf
 
@@ -121,6 +121,20 @@ class State:
                 self._stale.setdefault(step + 1, []).append(name)
             self._add(name, (step + 1, entity))
         self.restore_events(events)
+
+    def retract(self, step: Step, names: Iterable[str], sources: Container[str]) -> None:
+        """Undo a commit of `step`: drop its versions of `names`, and the events of `sources`."""
+        for name in names:
+            versions = self._versions[name]
+            (at,) = (i for i, (since, _) in enumerate(versions) if since == step + 1)
+            self._forget(name, versions.pop(at))
+            if not versions:
+                del self._versions[name]
+        cells = self._events.get(step + 1, {})
+        for cell, numbered in list(cells.items()):
+            cells[cell] = [one for one in numbered if one[1].source not in sources]
+            if not cells[cell]:
+                del cells[cell]
 
     def collect(self, floor: Step) -> None:
         """Drop all versions and events that only steps below `floor` could read."""

@@ -32,13 +32,13 @@ class StopsShort(MemoryStore):
 
 
 class NeverForgets(MemoryStore):
-    def release(self, fence: int, below: Step) -> None:
+    def collect(self, fence: int, below: Step) -> None:
         self._fenced(fence)
 
 
 class ObeysAnybody(MemoryStore):
-    def release(self, fence: int, below: Step) -> None:
-        super().release(self._run.fence, below)
+    def collect(self, fence: int, below: Step) -> None:
+        super().collect(self._run.fence, below)
 
 
 class ForgetsMinds(MemoryStore):

@@ -252,7 +252,7 @@ def test_a_commit_into_a_full_memory_is_refused_whole() -> None:
         server.client.config_set("maxmemory", server.client.info("memory")["used_memory"] + 1)
         with pytest.raises(StoreUnavailableError, match="the store's memory is full"):
             commit(store, claim, 1_000_000 * "x")
-        store.release(fence, 0)
+        store.collect(fence, 0)
         assert before == (store.nodes(), store.world(0), store.minds([0]))
         server.client.config_set("maxmemory", 0)
         assert commit(store, claim)

@@ -21,7 +21,7 @@ def walk(store: Store, fence: int, random: Random, agents: int, steps: int, lag:
         dispatch(store, fence, at[agent], agent)
         assert commit(store, claimed(store), LOAD)
         at[agent] += 1
-        store.release(fence, min(at))
+        store.collect(fence, min(at))
 
 
 def measured(server: EmbeddedServer, agents: int, lag: int, *, steps: int) -> list[tuple[int, int]]:

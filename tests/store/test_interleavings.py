@@ -224,9 +224,9 @@ class Interleavings(RuleBasedStateMachine):
             self.model.answers[agent].add(digest)
 
     @rule()
-    def release(self) -> None:
+    def collect(self) -> None:
         self.model.released = min(self.model.steps)
-        self.store.release(self.fences[-1], self.model.released)
+        self.store.collect(self.fences[-1], self.model.released)
 
     @invariant()
     def stands_as_it_should(self) -> None:

@@ -41,7 +41,7 @@ def test_lost_replies(shared: EmbeddedServer) -> None:
             assert commit(store, claim)
         assert store.claim("test", LEASE_S) is None
         assert store.keep_minds(fence, step + 2)
-        store.release(fence, step)
+        store.collect(fence, step)
     about = store.inspect()
     assert about.steps == [5, 5, 5]
     assert (about.counts["claims"], about.counts["commits"], about.acknowledgements) == (15, 15, 3)

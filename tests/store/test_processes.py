@@ -161,7 +161,7 @@ for step in range(store.nodes().steps[0], 10_000):
             # by then, the commands it sent are executed, or never will be
             assert eventually(lambda: len(shared.client.client_list()) == connections)
             before = whole(store, before, load)
-            store.release(fence, before)
+            store.collect(fence, before)
 
 
 OWNER = """

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metropolis.rules.metrics import Hops
-from metropolis.store.base import RunInfo, Server, reach_of
+from metropolis.store.base import RunInfo, Server
+from metropolis.store.cells import reach_of
 from metropolis.store.claim import Claim, StateSnapshot
 from metropolis.store.execution import Execution
 from metropolis.types import Dispatch, Position
@@ -61,7 +62,7 @@ class Walk:
         self.commit(claim)
         if self.random.random() < 0.3:
             floor = min(self.store.nodes().steps)
-            self.store.release(self.fence, floor)
+            self.store.collect(self.fence, floor)
             self.state.collect(floor)
 
     def commit(self, claim: Claim) -> None:

@@ -131,7 +131,7 @@ async def trips(server: EmbeddedServer, name: str, agents: int) -> Trips:
                 raise StoreError(f"the store refused step {step} of agent {agent}")
             claim_us.append((claimed_s - began_s) * 1e6)
             commit_us.append((time.perf_counter() - claimed_s) * 1e6)
-        store.release(fence, step)
+        store.collect(fence, step)
     store.release_lease(fence)
     await link.close()
     server.remove(run)

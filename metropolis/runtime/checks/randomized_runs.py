@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import replace
 from random import Random
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from metropolis.controller.native import NativeController
 from metropolis.llm.agent import LLM

@@ -123,7 +123,7 @@ class Executor:
             return
         self._released_wall_s = now_wall_s
         try:
-            retry(self._store.release, self._fence, self._controller.floor)
+            retry(self._store.collect, self._fence, self._controller.floor)
         except StoreError as failure:
             self.end(failure)
 

@@ -18,7 +18,8 @@ from metropolis.runtime.folder.checkpoint import Checkpoint
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.folder.signature import flaw, sign
 from metropolis.runtime.live.configuration import RunConfiguration
-from metropolis.store.base import RunInfo, Store, StoreError, reach_of
+from metropolis.store.base import RunInfo, Store, StoreError
+from metropolis.store.cells import reach_of
 from metropolis.store.factory import open_server
 from metropolis.store.memory import MemoryServer
 from metropolis.types import MetropolisError, Step

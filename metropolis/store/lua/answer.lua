@@ -1,17 +1,15 @@
--- Keep an answer while its agent is at its step, and add it to the purchases, unless it is kept
+-- Keep an answer until its step is collected, and add it to the purchases, unless it is kept
 -- already (resent after a lost reply). ARGV: agent, step, "buyer key", completion, purchases.
 
 local agent, step, bought, completion = take(), take(), take(), take()
-local node = call('HGET', run .. 'nodes', agent)
-if not node then
+local collected = state('released')
+if not collected or call('HEXISTS', run .. 'nodes', agent) == 0 then
   return refusal() or 0
 end
-if step_of(node) == step then
-  local memo = run .. 'memo:' .. agent
-  if call('HGET', memo, bought) == completion then
+if tonumber(step) >= tonumber(collected) then
+  if not keep_answer(agent, step, bought, completion) then
     return 0
   end
-  call('HSET', memo, bought, completion)
   count('answers')
 end
 count_bought()

@@ -1,4 +1,4 @@
--- Begin a run. ARGV: mark, info, step, nodes, versions, events. Returns 0 if the run exists, unless
+-- Begin a run. ARGV: mark, info, 1 if it is retractable, step, nodes, versions, events. Returns 0 if the run exists, unless
 -- it was begun with the same mark: the call is resent after a lost reply.
 
 local mark = take()
@@ -6,8 +6,8 @@ if call('EXISTS', run .. 'info') == 1 then
   return state('mark') == mark and 1 or 0
 end
 call('SET', run .. 'info', take())
-local step = take()
-call('HSET', run .. 'state', 'mark', mark)
+local retractable, step = take(), take()
+call('HSET', run .. 'state', 'mark', mark, 'retractable', retractable)
 call('HSET', run .. 'state', 'fence', 0, 'floor', step, 'released', step, 'newest', step)
 write_nodes(step, false)
 write_versions(step)

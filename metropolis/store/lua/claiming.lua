@@ -65,7 +65,7 @@ local function describe(found, worker, id, text)
     if worker_of(home) ~= worker then
       strange[#strange + 1] = members[i]
     end
-    for _, part in ipairs(call('HGETALL', run .. 'memo:' .. members[i])) do
+    for _, part in ipairs(call('HGETALL', run .. 'memo:' .. step .. ':' .. members[i])) do
       answers[#answers + 1] = part
     end
   end

@@ -1,9 +1,9 @@
 -- Commit a cluster's step, all or nothing. ARGV: id, text, "number worker", lease in ms of the next
 -- step if the worker continues (-1: it does not), the lookahead it knows, acknowledgement, nodes,
--- versions, events, purchases. Returns 1 if this claim has committed it, else 0; for a worker that
+-- versions, events, purchases, answers to keep. Returns 1 if this claim has committed it, else 0; for a worker that
 -- continues and can go further than it knows, the next step in the format of `described`.
 
-local about = call('HMGET', run .. 'state', 'fence', 'newest', 'kept_step')
+local about = call('HMGET', run .. 'state', 'fence', 'newest', 'kept_step', 'retractable')
 local refused = refusal(nil, about[1])
 if refused then
   return refused
@@ -23,8 +23,10 @@ end
 if mine then
   return 1
 end
+local retractable = about[4] == '1'
 local holder = call('HGET', run .. 'claims', id)
-local held = holder == claim or (not holder and call('ZSCORE', run .. 'ready', id))
+local late = not holder and not retractable and call('ZSCORE', run .. 'ready', id)
+local held = holder == claim or late
 if not (due and held and call('HGET', run .. 'clusters', id) == text) then
   count('refused')
   return 0
@@ -32,8 +34,9 @@ end
 
 withdraw(id, members)
 local following = string.format('%d', step + 1)
-write_nodes(following, about[3] == following)
-write_versions(following)
+local before = retractable and {}
+write_nodes(following, about[3] == following, before)
+local names = write_versions(following)
 write_events(following)
 local until_step = members[2] and 0 or lookahead_of(members[1])
 local continues = until_step > tonumber(following)
@@ -47,10 +50,21 @@ end
 local entry =
   call('XADD', run .. 'acks', '*', 'execution', acknowledgement, 'continues', continues and 1 or 0)
 call('ZADD', run .. 'acked', step, entry)
+if retractable then
+  local replaced = {}
+  for agent, what in pairs(before) do
+    what.entry, what.members, what.written = entry, members, names
+    replaced[#replaced + 1], replaced[#replaced + 2] = agent, cmsgpack.pack(what)
+  end
+  all('HSET', run .. 'before:' .. step, replaced, 2)
+end
 if tonumber(about[2]) < tonumber(following) then
   call('HSET', run .. 'state', 'newest', following)
 end
 count_bought()
+for _ = 1, take_number() do
+  keep_answer(take(), step, take(), take())
+end
 count('commits')
 count('agent_steps', #members)
 if not continues then

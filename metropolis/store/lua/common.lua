@@ -124,20 +124,28 @@ local function withdraw(id, members)
 end
 
 -- The agents' next nodes and minds: number, then agent, position, cells, number of changed parts of
--- its mind, name, part, ..., number of removed parts, name, ...
-local function write_nodes(step, kept)
-  local nodes, memos = {}, {}
+-- its mind, name, part, ..., number of removed parts, name, ... Adds to `before`, if given, what
+-- it replaces: agent -> node, names and bodies of parts of the mind.
+local function write_nodes(step, kept, before)
+  local nodes = {}
   for _ = 1, take_number() do
     local agent = take()
     nodes[#nodes + 1] = agent
     nodes[#nodes + 1] = step .. '\n' .. take() .. '\n' .. take()
-    memos[#memos + 1] = run .. 'memo:' .. agent
     local mind, changed, gone = run .. 'mind:' .. agent, {}, {}
     for i = 1, 2 * take_number() do
       changed[i] = take()
     end
     for i = 1, take_number() do
       gone[i] = take()
+    end
+    if before then
+      local names = { unpack(gone) }
+      for i = 1, #changed, 2 do
+        names[#names + 1] = changed[i]
+      end
+      local node = call('HGET', run .. 'nodes', agent)
+      before[agent] = { node = node, names = names, bodies = get_all(mind, names) }
     end
     all('HSET', mind, changed, 2)
     all('HDEL', mind, gone)
@@ -146,12 +154,21 @@ local function write_nodes(step, kept)
     end
   end
   all('HSET', run .. 'nodes', nodes, 2)
-  for first = 1, #memos, 4000 do
-    call('DEL', unpack(memos, first, math.min(first + 3999, #memos)))
+end
+
+-- Keep an answer until its step is collected; returns whether it is new.
+local function keep_answer(agent, step, bought, completion)
+  local memo = run .. 'memo:' .. step .. ':' .. agent
+  if call('HGET', memo, bought) == completion then
+    return false
   end
+  call('HSET', memo, bought, completion)
+  call('SADD', run .. 'memos:' .. step, agent)
+  return true
 end
 
 -- Versions seen from step `since` on: number, then name, cell, body ('': the entity is gone).
+-- Returns the names.
 local function write_versions(since)
   local names, cells, bodies, lists, stale = {}, {}, {}, {}, {}
   for i = 1, take_number() do
@@ -159,7 +176,7 @@ local function write_versions(since)
     bodies[2 * i - 1], bodies[2 * i] = since .. ' ' .. names[i], take()
   end
   if not names[1] then
-    return
+    return names
   end
   for i, before in ipairs(get_all(run .. 'sinces', names)) do
     local name, version = names[i], since .. '@' .. cells[i]
@@ -178,6 +195,7 @@ local function write_versions(since)
   for first = 1, #stale, 4000 do
     call('ZADD', run .. 'stale', 'NX', unpack(stale, first, math.min(first + 3999, #stale)))
   end
+  return names
 end
 
 -- Events that `step` perceives: number, then cell, line.

@@ -14,7 +14,12 @@ local entries = call('ZRANGEBYSCORE', run .. 'acked', '-inf', '(' .. below)
 all('XDEL', run .. 'acks', entries)
 call('ZREMRANGEBYSCORE', run .. 'acked', '-inf', '(' .. below)
 for step = before, below - 1 do
-  call('DEL', run .. 'events:' .. string.format('%d', step))
+  local text = string.format('%d', step)
+  call('DEL', run .. 'events:' .. text, run .. 'before:' .. text)
+  for _, agent in ipairs(call('SMEMBERS', run .. 'memos:' .. text)) do
+    call('DEL', run .. 'memo:' .. text .. ':' .. agent)
+  end
+  call('DEL', run .. 'memos:' .. text)
 end
 
 local names = call('ZRANGEBYSCORE', run .. 'stale', '-inf', below)
