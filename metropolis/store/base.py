@@ -310,7 +310,7 @@ class Store(ABC):
         """The current state of the run."""
 
 
-class Acknowledged(msgspec.Struct, frozen=True):
+class Acknowledged(msgspec.Struct, frozen=True, gc=False):
     """A commit; ids grow, and serve `Store.acknowledgements` only."""
 
     id: str

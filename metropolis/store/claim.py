@@ -90,7 +90,7 @@ class StateSnapshot:
         )
 
 
-class Claim(msgspec.Struct, frozen=True):
+class Claim(msgspec.Struct, frozen=True, gc=False):
     """A cluster that a worker must run and commit before the lease expires."""
 
     id: str

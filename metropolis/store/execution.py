@@ -32,7 +32,7 @@ _Version = tuple[Step, str | None, Any]
 _Area = tuple[Position, float | None]
 
 
-class Execution(msgspec.Struct, frozen=True):
+class Execution(msgspec.Struct, frozen=True, gc=False):
     """One attempt at a cluster's step: what it read, and its effects, before the commit."""
 
     step: Step

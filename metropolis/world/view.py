@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
 
+import msgspec
+
 from metropolis.rules.metrics import Metric, distance
 from metropolis.types import CausalityError, MetropolisError, Position, Step
 from metropolis.world.entities import AGENT, Entity, Event
@@ -28,8 +30,7 @@ class Reach:
         return max(2 * self.max_velocity, self.joint_radius)
 
 
-@dataclass(slots=True)
-class Reads:
+class Reads(msgspec.Struct, gc=False):
     """What was asked through a view, and the answers of the state."""
 
     entities: dict[str, Version | None]
