@@ -51,9 +51,9 @@ def free_port() -> str:
         return str(server.getsockname()[1])
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def sglang_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a real SGLang, which sleeps when it is idle: it lives as long as the tests."""
+    """The URL of a real SGLang, which sleeps when it is idle; one for each package of tests."""
     python, model = environment_of("sglang")
     port = free_port()
     log = tmp_path_factory.mktemp("sglang") / "log"
