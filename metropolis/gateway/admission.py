@@ -11,7 +11,7 @@ from typing import NamedTuple
 from metropolis.dispatch.base import Dispatcher
 from metropolis.policy.base import Policy, QueuedRequest, ServedRequest
 from metropolis.policy.faults import PluginError
-from metropolis.scheduler.base import Limits, Place, Preempt, Progress, Reject, Report
+from metropolis.scheduler.base import Limits, Place, Preempt, Reject, Report
 from metropolis.scheduler.scheduler import Scheduler
 from metropolis.types import MetropolisError
 
@@ -49,7 +49,7 @@ class Admission:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.clock, self._queue_limit = clock, queue_limit
-        limits = [Limits(at_once)] * len(dispatcher.fleet)
+        limits = [Limits(at_once, can_leave=False)] * len(dispatcher.fleet)
         self.scheduler = Scheduler(policy, dispatcher, limits, hold_s=HOLD_S)
         self._turns: dict[int, asyncio.Future[int]] = {}
         """Results of `place`, by request id."""
@@ -177,16 +177,18 @@ class Admission:
                         if not turn.cancelled():
                             turn.set_exception(error)
                     case Report(instance):
-                        self.scheduler.progressed(instance, self._progress(instance))
+                        # engines count tokens by themselves
+                        self.scheduler.progressed(instance, 0, self._staying(instance))
                         is_asked = True
         self._expect(now_s)
 
-    def _progress(self, instance: int) -> list[Progress]:
-        """Which requests of the engine can be preempted; the engine counts tokens by itself."""
-        return [
-            Progress(id_, 0, (one := self.yields.get(id_)) is not None and one.can_leave())
+    def _staying(self, instance: int) -> set[int]:
+        """Ids of the engine's requests that cannot be preempted now."""
+        return {
+            id_
             for id_ in self.scheduler.running(instance)
-        ]
+            if (one := self.yields.get(id_)) is None or not one.can_leave()
+        }
 
     def _expect(self, now_s: float) -> None:
         """Schedule `pump` for the time at which ranks change next."""

@@ -18,6 +18,8 @@ class Limits:
     kv_tokens: float = inf
     """Maximum number of tokens, prompts and outputs so far, of running requests; only preempting
     policies observe it: engines let requests wait for memory in the order of their priorities."""
+    can_leave: bool = True
+    """Whether every running request can be preempted; False: `progressed` tells which cannot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +55,6 @@ class Report:
 
 
 Command = Place | Preempt | Reject | Report
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a running request has come."""
-
-    id: int
-    output_tokens: int
-    """Since its arrival, those of earlier stays on an instance included."""
-    can_leave: bool = True
-    """Whether it can be preempted now."""
 
 
 class InstanceDownError(MetropolisError):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum, auto
+from math import inf
 
 from metropolis.policy.base import Policy, QueuedRequest
 from metropolis.policy.queue import RequestQueue
@@ -33,7 +35,7 @@ class Tracked:
     """Valid unless QUEUED."""
     output_tokens: int = 0
     can_leave: bool = False
-    """As last reported."""
+    """Whether it can be preempted, if it runs."""
 
     @property
     def tokens(self) -> int:
@@ -54,9 +56,9 @@ class Instance:
         self.leaving: dict[int, Tracked] = {}
         """Requests whose preemption was commanded, until they have left."""
         self.held_tokens = 0
-        """Tokens of the running requests, as last reported."""
+        """Tokens of the running requests: as last reported, and of those started since."""
         self.is_reported = False
-        """Whether progress has been reported for the next `schedule`."""
+        """Whether `held_tokens` and `can_leave` are up to date."""
         self.held_back: tuple[int, int, int] | None = None
         """(id, version, running_version) of a request that found no room. The decision stands until
         a request leaves or ranks change, because running requests only grow."""
@@ -80,14 +82,14 @@ class Instance:
 
     def start(self, tracked: Tracked) -> None:
         """Add `tracked` to the running requests."""
-        tracked.state, tracked.can_leave = State.RUNNING, False
+        tracked.state, tracked.can_leave = State.RUNNING, self.limits.can_leave
         self.running[tracked.request.id] = tracked
         self.held_tokens += tracked.tokens
 
     def let_go(self, tracked: Tracked) -> None:
         """Stop counting `tracked` as running; the instance still has it."""
         del self.running[tracked.request.id]
-        self.held_tokens -= tracked.tokens
+        self.is_reported = False
         tracked.state = State.LEAVING
         self.leaving[tracked.request.id] = tracked
 
@@ -97,12 +99,20 @@ class Instance:
             self.queue.discard(tracked.request.id)
         elif tracked.state is State.RUNNING:
             del self.running[tracked.request.id]
-            self.held_tokens -= tracked.tokens
         else:
             del self.leaving[tracked.request.id]
         self.held_back = None
 
-    def progressed(self, tracked: Tracked, output_tokens: int) -> None:
-        """Update the tokens of a running request."""
-        self.held_tokens += output_tokens - tracked.output_tokens
-        tracked.output_tokens = output_tokens
+    def progressed(self, tokens: int, staying: Collection[int]) -> None:
+        """Set the tokens of the running requests, and those of them that cannot be preempted."""
+        self.held_tokens = tokens
+        for id_, tracked in self.running.items() if staying or not self.limits.can_leave else ():
+            tracked.can_leave = id_ not in staying
+        self.is_reported = True
+
+    def needs_report(self) -> bool:
+        """Whether the next decision on room depends on progress that is not reported yet."""
+        if self.is_reported or not self.running:
+            return False
+        is_by_memory = len(self.running) < self.limits.requests and self.limits.kv_tokens < inf
+        return is_by_memory or not self.limits.can_leave

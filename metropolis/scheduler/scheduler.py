@@ -24,7 +24,7 @@ The gateway drives it in real time, the simulation in virtual time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -39,7 +39,6 @@ from metropolis.scheduler.base import (
     Limits,
     Place,
     Preempt,
-    Progress,
     Reject,
     Report,
 )
@@ -134,14 +133,12 @@ class Scheduler:
         self._requests[request.id] = tracked
         self._waiting += 1
 
-    def progressed(self, instance: int, requests: Iterable[Progress]) -> None:
-        """Running requests of `instance` have come so far."""
-        here = self._instances[instance]
-        for progress in requests:
-            if (tracked := here.running.get(progress.id)) is not None:
-                here.progressed(tracked, progress.output_tokens)
-                tracked.can_leave = progress.can_leave
-        here.is_reported = True
+    def progressed(self, instance: int, tokens: int, staying: Collection[int] = ()) -> None:
+        """The running requests of `instance` have `tokens`, prompts and outputs so far.
+
+        Those that leave are excluded. `staying`: ids of those that cannot be preempted now.
+        """
+        self._instances[instance].progressed(tokens, staying)
 
     def finished(self, served: ServedRequest) -> None:
         """A running request has been answered."""
@@ -299,7 +296,7 @@ class Scheduler:
             if seen == here.held_back:
                 return
             here.held_back = None
-            if self.policy.preempts and here.running and not here.is_reported:
+            if self.policy.preempts and here.needs_report():
                 commands.append(Report(index))
                 return
             tracked = self._requests[first.id]

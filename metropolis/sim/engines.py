@@ -112,8 +112,8 @@ class SimulatedCluster:
                     case Reject(_, error):
                         raise error
                     case Report(index):
-                        progress = self._instances[index].progress()
-                        self._scheduler.progressed(index, progress)
+                        held_tokens = self._instances[index].held_tokens
+                        self._scheduler.progressed(index, held_tokens)
                         is_asked = True
 
 

@@ -12,7 +12,6 @@ from math import inf
 
 from metropolis._core import Completion, InstancePool, Profile, Request
 from metropolis.policy.base import QueuedRequest, ServedRequest
-from metropolis.scheduler.base import Progress
 from metropolis.sim.options import PoolOptions
 
 
@@ -77,11 +76,10 @@ class Instance:
         """The earliest time at which a request may leave; infinite when the engine is empty."""
         return self._pool.next_event_sim_s()
 
-    def progress(self) -> Iterator[Progress]:
-        """How far the submitted requests have come at the time of the latest `advance`."""
-        generated = self._pool.progress(0)
-        for id_, asked in self._asked.items():
-            yield Progress(id_, asked.generated_tokens + generated.get(id_, 0))
+    @property
+    def held_tokens(self) -> int:
+        """Tokens of the submitted requests that are not aborted, at the latest `advance`."""
+        return self._pool.status().sequence_tokens
 
     def advance(self, now_sim_s: float) -> Iterator[ServedRequest | Left]:
         """Advance to `now_sim_s`; yields the requests that left by then."""

@@ -131,12 +131,12 @@ async def live(policy: str, dispatcher: str, stream: Stream, kind: type[Driven])
         admission.open(instance, True)
 
     async def place(request: QueuedRequest, *, anew: bool) -> int:
-        instance = await admission.place(request, anew=anew)
+        instance = await admission.place(request, is_requeued=anew)
         admission.yields[request.id] = Yielding(request, instance, lambda: True, lambda: None)
         return instance
 
     async def wait(request: QueuedRequest, *, anew: bool) -> None:
-        placed[request.id] = asyncio.create_task(place(request, anew=anew))
+        placed[request.id] = asyncio.create_task(place(request, is_requeued=anew))
         await asyncio.sleep(0)
 
     requests: dict[int, QueuedRequest] = {}
