@@ -7,6 +7,10 @@ from collections.abc import Generator, Iterator
 import pytest
 from hypothesis import settings
 
+from tests.real_engines import sglang_url, vllm_url
+
+__all__ = ["sglang_url", "vllm_url"]
+
 settings.register_profile("untimed", deadline=None)  # how long an example takes is no failure
 settings.load_profile("untimed")
 

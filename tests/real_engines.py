@@ -51,16 +51,16 @@ def free_port() -> str:
         return str(server.getsockname()[1])
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def sglang_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a real SGLang, which sleeps when it is idle; one for each package of tests."""
+    """The URL of a real SGLang, which sleeps when it is idle: it lives as long as the tests."""
     python, model = environment_of("sglang")
     port = free_port()
     log = tmp_path_factory.mktemp("sglang") / "log"
     start = [sys.executable, "-c", "from metropolis.cli import main; main()", "serve", "sglang"]
     start += ["--python", python, "--model-path", model, "--device", "cpu", "--port", port]
     start += ["--log", str(log), "--", "--max-running-requests", "1", "--sleep-on-idle"]
-    start += ["--served-model-name", "default"]
+    start += ["--served-model-name", "tiny"]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
     with subprocess.Popen(start, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None

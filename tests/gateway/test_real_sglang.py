@@ -26,7 +26,7 @@ ASKED: dict[str, dict[str, Any]] = {
     PATHS[0]: {"messages": [{"role": "user", "content": "hello"}]},
     PATHS[1]: {"prompt": "def f("},
 }
-GREEDY = {"model": "default", "temperature": 0.0, "max_tokens": 12}
+GREEDY = {"model": "tiny", "temperature": 0.0, "max_tokens": 12}
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -167,7 +167,7 @@ def test_a_bare_address_tells_priorities_and_memory(sglang_url: str) -> None:
             assert direct[0] == through[0] == 200
             assert json.loads(direct[1])["text"] == json.loads(through[1])["text"]
             assert json.loads(through[1])["meta_info"]["id"].startswith("gateway-")
-            messages = {"model": "default", "max_tokens": 5} | ASKED[PATHS[0]]
+            messages = {"model": "tiny", "max_tokens": 5} | ASKED[PATHS[0]]
             status, answer, _ = await post(url, messages, path=MESSAGES)
             assert (status, json.loads(answer)["usage"]["output_tokens"]) == (200, 5)
             async with aiohttp.ClientSession() as s, s.get(f"{url}/get_server_info") as answer:
