@@ -237,8 +237,9 @@ class Scheduler:
                     self._reject(tracked, error, now_s)
             self.due_s = inf
             self.on_fault(error)
-        for here in self._instances:
-            here.is_reported = False
+        if not any(isinstance(command, Report) for command in commands):
+            for here in self._instances:
+                here.is_reported = False
         commands, self._rejected = [*self._rejected, *commands], []
         return commands
 

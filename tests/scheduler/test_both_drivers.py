@@ -130,13 +130,13 @@ async def live(policy: str, dispatcher: str, stream: Stream, kind: type[Driven])
     for instance in range(INSTANCES):
         admission.open(instance, True)
 
-    async def place(request: QueuedRequest, *, anew: bool) -> int:
-        instance = await admission.place(request, is_requeued=anew)
+    async def place(request: QueuedRequest, *, is_requeued: bool) -> int:
+        instance = await admission.place(request, is_requeued=is_requeued)
         admission.yields[request.id] = Yielding(request, instance, lambda: True, lambda: None)
         return instance
 
-    async def wait(request: QueuedRequest, *, anew: bool) -> None:
-        placed[request.id] = asyncio.create_task(place(request, is_requeued=anew))
+    async def wait(request: QueuedRequest, *, is_requeued: bool) -> None:
+        placed[request.id] = asyncio.create_task(place(request, is_requeued=is_requeued))
         await asyncio.sleep(0)
 
     requests: dict[int, QueuedRequest] = {}
@@ -144,14 +144,14 @@ async def live(policy: str, dispatcher: str, stream: Stream, kind: type[Driven])
         match name, args:
             case "arrived", (request,):
                 requests[request.id] = request
-                await wait(request, anew=False)
+                await wait(request, is_requeued=False)
             case "finished", (served,):
                 assert await placed.pop(served.request.id) == served.instance
                 admission.answered(served)
             case "left", (id_, _, now_s):
                 await placed[id_]
                 admission.requeue(requests[id_])
-                await wait(requests[id_], anew=True)
+                await wait(requests[id_], is_requeued=True)
             case "program_ended", (program,):
                 admission.program_ended(program)
             case "instance_preempted", (instance, now_s):
