@@ -229,7 +229,8 @@ class Scheduler:
             call(self.policy.passed, now_s)
             self._place_all(now_s)
             for index in range(len(self._instances)):
-                self._fill(index, now_s, commands)
+                if not self._fill(index, now_s, commands):
+                    break  # the order of instances does not depend on which of them report
             self.due_s = due_s_of(self.policy) if self._waiting else inf
         except PluginError as error:  # later attempts would fail as well
             for tracked in list(self._requests.values()):
@@ -288,25 +289,29 @@ class Scheduler:
         finally:
             self.dispatcher.closed = closed
 
-    def _fill(self, index: int, now_s: float, commands: list[Command]) -> None:
-        """Start requests that wait at the instance while there is room, or room can be made."""
+    def _fill(self, index: int, now_s: float, commands: list[Command]) -> bool:
+        """Start requests that wait at the instance while there is room, or room can be made.
+
+        Returns False if a report of its progress is needed first.
+        """
         here = self._instances[index]
         while here.queue:
             first = here.queue.first()
             seen = first.id, self.policy.version, self.policy.running_version
             if seen == here.held_back:
-                return
+                return True
             here.held_back = None
             if self.policy.preempts and here.needs_report():
                 commands.append(Report(index))
-                return
+                return False
             tracked = self._requests[first.id]
             if not self.policy.preempts or here.has_room(tracked):
                 self._start(tracked, now_s, commands)
             elif not self._make_room(index, first, commands):
                 if all(each.can_leave for each in here.running.values()):
                     here.held_back = seen
-                return
+                return True
+        return True
 
     def _start(self, tracked: Tracked, now_s: float, commands: list[Command]) -> None:
         """Start the first request that waits at its instance."""

@@ -22,7 +22,7 @@ from metropolis.dispatch.base import Dispatcher, Fleet
 from metropolis.gateway.admission import Admission, Yielding
 from metropolis.policy.base import Policy, QueuedRequest
 from metropolis.policy.named import DISPATCHERS, POLICIES, named, names_of
-from metropolis.scheduler.base import Command, Place, Preempt, Report
+from metropolis.scheduler.base import Command, Place, Preempt, Reject, Report
 from metropolis.scheduler.instance import State
 from metropolis.scheduler.scheduler import Scheduler
 from metropolis.sim.options import PoolOptions
@@ -43,7 +43,8 @@ class Stream:
 
     events: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
     """With `schedule` for every instant at which commands were carried out."""
-    commands: list[Command] = field(default_factory=list)
+    commands: list[tuple[float, Place | Preempt]] = field(default_factory=list)
+    """With their times."""
 
 
 def recorded(scheduler: Scheduler, stream: Stream) -> Scheduler:
@@ -56,7 +57,10 @@ def recorded(scheduler: Scheduler, stream: Stream) -> Scheduler:
     def schedule(method: Any, now_s: float) -> list[Command]:
         stream.events.append(("schedule", (now_s,)))
         commands: list[Command] = method(now_s)
-        stream.commands += [one for one in commands if not isinstance(one, Report)]
+        for command in commands:
+            assert not isinstance(command, Reject)
+            if not isinstance(command, Report):
+                stream.commands.append((now_s, command))
         return commands
 
     for name in EVENTS:
@@ -166,9 +170,9 @@ async def live(policy: str, dispatcher: str, stream: Stream, kind: type[Driven])
 def differs(policy: str, dispatcher: str, seed: int, kind: type[Driven], patch: Any) -> bool:
     """Whether the gateway's commands differ from the simulation's."""
     stream = simulated(policy, dispatcher, seed, patch)
-    assert sum(isinstance(one, Place) for one in stream.commands) >= 40
+    assert sum(isinstance(one, Place) for _, one in stream.commands) >= 40
     if named(POLICIES, policy)().preempts:
-        assert any(isinstance(one, Preempt) for one in stream.commands)
+        assert any(isinstance(one, Preempt) for _, one in stream.commands)
     return asyncio.run(live(policy, dispatcher, stream, kind)).commands != stream.commands
 
 
