@@ -95,15 +95,15 @@ def command(
     Metrics are at /metrics, the state of the engines at /health.
     """
     try:
-        from metropolis.gateway.admission import Admission
         from metropolis.gateway.proxy import Gateway
+        from metropolis.gateway.scheduler_driver import SchedulerDriver
         from metropolis.gateway.server import Server
     except ImportError as missing:
         raise MetropolisError(
             f"the gateway needs {missing.name}: pip install 'metropolis[gateway]'"
         ) from None
     fleet = Fleet.uniform(len(engines), capacity_tokens or CAPACITY_TOKENS, tokens_per_s)
-    admission = Admission(
+    scheduling = SchedulerDriver(
         named(POLICIES, policy)(), named(DISPATCHERS, dispatcher)(fleet), at_once, queue_limit
     )
     answers = replace(LIMITS, body_bytes=answer_limit, time_s=answer_s)
@@ -112,15 +112,15 @@ def command(
 
     async def serve() -> None:
         learns = capacity_tokens is None
-        gateway = Gateway(behind, admission, idle_s, log, learns_capacity=learns)
+        gateway = Gateway(behind, scheduling, idle_s, log, learns_capacity=learns)
         server = Server(gateway, front.limits, front.access, log)
         url = await server.start(host, port, front.tls)
         if front.access.keys is not None:
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, front.access.keys.reload)
         _leave_imports_alone()
         click.echo(
-            f"metropolis gateway at {url}, {sum(admission.is_up)} of {len(engines)} engines up, "
-            f"assumed KV cache: {token_range(admission.capacity_tokens)} tokens each"
+            f"metropolis gateway at {url}, {sum(scheduling.is_up)} of {len(engines)} engines up, "
+            f"assumed KV cache: {token_range(scheduling.capacity_tokens)} tokens each"
         )
         await _signalled()
         click.echo(

@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager
 from typing import Any, NoReturn, TypeVar
 
 from metropolis.dispatch.base import Dispatcher
-from metropolis.gateway.admission import Admission, QueueFullError
 from metropolis.gateway.engine_client import EngineClient
 from metropolis.gateway.errors import EngineLostError
 from metropolis.gateway.exchange_driver import Answer
 from metropolis.gateway.keys import engine_key
 from metropolis.gateway.proxy import Gateway
 from metropolis.gateway.request_parsing import from_fields
+from metropolis.gateway.scheduler_driver import QueueFullError, SchedulerDriver
 from metropolis.llm.backends import wire
 from metropolis.llm.backends.compatible import Compatible, path_of
 from metropolis.llm.backends.http import decode, events_in, reason_in, refusal
@@ -62,8 +62,8 @@ class LocalGateway:
             _EngineClient(spec, engine_key(n)) for n, spec in enumerate(specs, start=1)
         ]
         self._called = f"the gateway before {', '.join(engine.name for engine in self._engines)}"
-        admission = _Admission(policy, dispatcher, at_once, self._away)
-        self.gateway = Gateway(self._engines, admission, IDLE_S, log)
+        scheduling = _SchedulerDriver(policy, dispatcher, at_once, self._away)
+        self.gateway = Gateway(self._engines, scheduling, IDLE_S, log)
         self._meter = Meter(self._called)
         self._wanted = model
         self._started: asyncio.Task[None] | None = None
@@ -146,7 +146,7 @@ class _EngineClient(EngineClient):
         return lost
 
 
-class _Admission(Admission):
+class _SchedulerDriver(SchedulerDriver):
     """Fails waiting requests with the error of `away` while no engine answers."""
 
     def __init__(
@@ -165,7 +165,7 @@ class _Admission(Admission):
     async def place(
         self, request: QueuedRequest, *, is_requeued: bool = False, only: int | None = None
     ) -> int:
-        """See Admission; raises UnreachableError."""
+        """See SchedulerDriver; raises UnreachableError."""
         try:
             async with asyncio.timeout_at(self._until_s) as limit:
                 self._limits.add(limit)
@@ -177,7 +177,7 @@ class _Admission(Admission):
             raise self._away() from None
 
     def open(self, instance: int, is_up: bool) -> None:
-        """See Admission."""
+        """See SchedulerDriver."""
         super().open(instance, is_up)
         if any(self.is_up):
             until_s = None

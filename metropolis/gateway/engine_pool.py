@@ -8,10 +8,10 @@ from contextlib import suppress
 from math import inf
 from typing import Protocol
 
-from metropolis.gateway.admission import Admission
 from metropolis.gateway.engine_client import PROBE_S, EngineClient, Reply
 from metropolis.gateway.errors import EngineLostError
 from metropolis.gateway.models import list_of, routed_by
+from metropolis.gateway.scheduler_driver import SchedulerDriver
 from metropolis.types import MetropolisError
 
 PROBE_EVERY_S = 2.0
@@ -28,7 +28,7 @@ class Movable(Protocol):
 
 
 class EnginePool:
-    """Probes engines and opens those that answer to `admission`; `log` receives the news.
+    """Probes engines, and opens those that answer for `scheduling`; `log` receives the news.
 
     The dispatcher learns the KV cache size of each engine, unless `learns_capacity` is False.
     Raises MetropolisError when an engine is listed twice.
@@ -37,7 +37,7 @@ class EnginePool:
     def __init__(
         self,
         engines: Sequence[EngineClient],
-        admission: Admission,
+        scheduling: SchedulerDriver,
         log: Callable[[str], None],
         *,
         learns_capacity: bool,
@@ -46,7 +46,7 @@ class EnginePool:
         for name in names:
             if names.count(name) > 1:
                 raise MetropolisError(f"the engine at {name} is listed twice; list it once")
-        self.engines, self.admission = engines, admission
+        self.engines, self.scheduling = engines, scheduling
         self._log, self._learns_capacity = log, learns_capacity
         for engine in engines:
             engine.log = log
@@ -86,24 +86,24 @@ class EnginePool:
 
     def doubt(self, instance: int, error: EngineLostError) -> None:
         """Send nothing to the engine until it has been probed."""
-        if self.admission.is_up[instance]:
+        if self.scheduling.is_up[instance]:
             self._log(str(error))
-        self.admission.open(instance, False)
+        self.scheduling.open(instance, False)
         self._doubts[instance].set()
 
     def routed_by(self, model: str | None) -> str | None:
         """See `models.routed_by`."""
-        return routed_by(model, self.engines, self.admission.is_up)
+        return routed_by(model, self.engines, self.scheduling.is_up)
 
     def serving(self, model: str | None) -> frozenset[int]:
         """Return the engines that serve `model`, a name that `routed_by` returned."""
-        return self.admission.scheduler.models.serving(model)
+        return self.scheduling.scheduler.models.serving(model)
 
     async def models(
         self, path: str, headers: Mapping[str, str]
     ) -> tuple[int, list[tuple[str, str]], bytes]:
         """Return status, headers and body of the list of all models; raises EngineLostError."""
-        up = [instance for instance, is_up in enumerate(self.admission.is_up) if is_up]
+        up = [instance for instance, is_up in enumerate(self.scheduling.is_up) if is_up]
         replies = await asyncio.gather(*(self._get(instance, path, headers) for instance in up))
         if not any(replies):
             raise EngineLostError("no engine answers")
@@ -132,27 +132,27 @@ class EnginePool:
         )
 
     def _probed(self, instance: int, is_up: bool, sentence: str) -> None:
-        if self.admission.is_up[instance] != is_up or not self._tasks:  # the first probe
+        if self.scheduling.is_up[instance] != is_up or not self._tasks:  # the first probe
             self._log(sentence)
         if is_up:
-            self.admission.scheduler.models.set(instance, self.engines[instance].models or None)
+            self.scheduling.scheduler.models.set(instance, self.engines[instance].models or None)
         if is_up and self._learns_capacity:
             tokens = self.engines[instance].traits.capacity_tokens
             if tokens is not None:
-                self.admission.learn_capacity(instance, tokens)
+                self.scheduling.learn_capacity(instance, tokens)
         self.failed_probes[instance] = 0 if is_up else self.failed_probes[instance] + 1
         is_silent = self.engines[instance].is_silent
         self.silent_probes[instance] = self.silent_probes[instance] + 1 if is_silent else 0
-        self.admission.open(instance, is_up)
+        self.scheduling.open(instance, is_up)
         if self.failed_probes[instance] == 1:
-            self.admission.lost(instance)
-        if self.silent_probes[instance] >= HANGS_PROBES and any(self.admission.is_up):
+            self.scheduling.lost(instance)
+        if self.silent_probes[instance] >= HANGS_PROBES and any(self.scheduling.is_up):
             for request in [*self.in_progress]:
                 request.move_from(instance)
 
     async def _watch(self, instance: int) -> None:
         while True:
-            is_up = self.admission.is_up[instance]
+            is_up = self.scheduling.is_up[instance]
             with suppress(TimeoutError):
                 async with asyncio.timeout(PROBE_EVERY_S if is_up else PROBE_LOST_S):
                     await self._doubts[instance].wait()
@@ -165,9 +165,9 @@ class EnginePool:
         while True:
             await asyncio.sleep(PROBE_EVERY_S)
             count = await engine.preemptions() if engine.is_known else None
-            if not self.admission.is_up[instance]:
+            if not self.scheduling.is_up[instance]:
                 before = inf
             elif count is not None:
                 if count > before:
-                    self.admission.preempted(instance)
+                    self.scheduling.preempted(instance)
                 before = count

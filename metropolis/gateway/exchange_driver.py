@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import NamedTuple
 
-from metropolis.gateway.admission import Yielding
 from metropolis.gateway.engine_client import Reply
 from metropolis.gateway.engine_pool import EnginePool
 from metropolis.gateway.errors import EngineLostError
@@ -15,6 +14,7 @@ from metropolis.gateway.metrics import Metrics
 from metropolis.gateway.request_parsing import ClientRequest
 from metropolis.gateway.responses import FirstEvent, id_of
 from metropolis.gateway.routes import RESPONSES
+from metropolis.gateway.scheduler_driver import Preemptible
 from metropolis.policy.base import QueuedRequest
 from metropolis.policy.faults import rank_of
 from metropolis.scheduler.base import InstanceDownError
@@ -66,7 +66,7 @@ class ExchangeDriver:
     async def start(self) -> Answer:
         """Wait for the answer: the whole of it, or the beginning of a stream.
 
-        Raises EngineLostError, and as `Admission.place`.
+        Raises EngineLostError, and as `SchedulerDriver.place`.
         """
         while self.exchange.state not in (State.STREAMING, State.DONE):
             await self._advance()
@@ -88,7 +88,7 @@ class ExchangeDriver:
         if instance != self.instance or self.exchange.state in WAITING | {State.DONE}:
             return
         error = self._pool.engines[instance].lost(TimeoutError("it does not answer"))
-        self.exchange.hung(error, self._pool.admission.clock())
+        self.exchange.hung(error, self._pool.scheduling.clock())
         if self.exchange.state is not State.STREAMING:
             self._break_off()
 
@@ -132,16 +132,18 @@ class ExchangeDriver:
             await self._place()
 
     async def _place(self) -> None:
-        admission, is_requeued = self._pool.admission, self.exchange.state is not State.QUEUED
+        scheduling, is_requeued = self._pool.scheduling, self.exchange.state is not State.QUEUED
         if self.instance is not None:
             self._requeue()
         try:
-            instance = await admission.place(self._queued, is_requeued=is_requeued, only=self._only)
+            instance = await scheduling.place(
+                self._queued, is_requeued=is_requeued, only=self._only
+            )
         except InstanceDownError:
             assert self._only is not None
             raise self._pool.response_lost(self._only) from None
         self.instance = instance
-        self.exchange.placed(admission.clock())
+        self.exchange.placed(scheduling.clock())
 
     def _requeue(self) -> None:
         """Give the place at an engine back that the request has left."""
@@ -151,12 +153,12 @@ class ExchangeDriver:
         else:
             self._metrics.retried += 1
         self.instance = None
-        self._pool.admission.requeue(self._queued)
+        self._pool.scheduling.requeue(self._queued)
 
     async def _call_engine(self) -> None:
         assert self.instance is not None
         engine, request = self._pool.engines[self.instance], self._request
-        rank = rank_of(self._pool.admission.policy, self._queued)
+        rank = rank_of(self._pool.scheduling.policy, self._queued)
         try:
             async with asyncio.timeout(None) as self._call:
                 reply = await engine.send(
@@ -187,28 +189,28 @@ class ExchangeDriver:
         if self.exchange.state in WAITING | {State.DONE}:
             return
         assert self.instance is not None
-        self.exchange.lost(error, self._pool.admission.clock())
+        self.exchange.lost(error, self._pool.scheduling.clock())
         is_complete = self.exchange.state is State.DONE and self.exchange.error is None
         if not error.is_final and not is_complete:  # otherwise the engine has done its work
             self._pool.doubt(self.instance, error)
 
     def _offer(self) -> None:
         """Let the policy preempt the request from now on."""
-        admission = self._pool.admission
-        if not admission.policy.preempts or self._queued.id in admission.yields:
+        scheduling = self._pool.scheduling
+        if not scheduling.policy.preempts or self._queued.id in scheduling.preemptible:
             return
         if self.exchange.can_leave:
             assert self.instance is not None
-            admission.yields[self._queued.id] = Yielding(
+            scheduling.preemptible[self._queued.id] = Preemptible(
                 self._queued, self.instance, self._can_leave, self._preempt
             )
-            admission.pump()  # a waiting request may preempt this one
+            scheduling.carry_out()  # a waiting request may preempt this one
 
     def _can_leave(self) -> bool:
         return not self._is_behind and self.exchange.can_leave
 
     def _preempt(self) -> None:
-        self.exchange.preempted(self._pool.admission.clock())
+        self.exchange.preempted(self._pool.scheduling.clock())
         self._break_off()
 
     def _break_off(self) -> None:

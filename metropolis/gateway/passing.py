@@ -76,17 +76,17 @@ class Passed:
             self._call = None
 
     def _choose(self, tried: set[int]) -> int:
-        admission, unordered = self._pool.admission, self._pool.unordered
+        scheduling, unordered = self._pool.scheduling, self._pool.unordered
         if self._only is not None:
-            if not admission.is_up[self._only] or self._only in tried:
+            if not scheduling.is_up[self._only] or self._only in tried:
                 raise self._pool.response_lost(self._only)
             return self._only
-        is_up = admission.is_up
+        is_up = scheduling.is_up
         up = [each for each in self._pool.serving(self._model) if is_up[each] and each not in tried]
         if not up:
             model = f" that serves {self._model!r}" if self._model else ""
             raise EngineLostError(f"no engine{model} answers")
-        return min(up, key=lambda each: admission.at_work[each] + unordered[each])
+        return min(up, key=lambda each: scheduling.at_work[each] + unordered[each])
 
 
 def redacted(info: bytes) -> bytes:

@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TypeVar
 
-from metropolis.gateway.admission import Admission, QueueFullError
 from metropolis.gateway.engine_client import EngineClient, Reply
 from metropolis.gateway.engine_pool import EnginePool
 from metropolis.gateway.errors import EngineLostError
@@ -23,6 +22,7 @@ from metropolis.gateway.passing import Passed
 from metropolis.gateway.programs import ProgramTracker
 from metropolis.gateway.request_parsing import ClientRequest, Resuming, from_http
 from metropolis.gateway.responses import Responses
+from metropolis.gateway.scheduler_driver import QueueFullError, SchedulerDriver
 from metropolis.llm.base import UnreachableError
 from metropolis.policy.base import QueuedRequest, ServedRequest
 from metropolis.policy.faults import PluginError, RequestRefusedError
@@ -57,19 +57,19 @@ class Gateway:
     def __init__(
         self,
         engines: Sequence[EngineClient],
-        admission: Admission,
+        scheduling: SchedulerDriver,
         idle_s: float,
         log: Callable[[str], None] = lambda _: None,
         *,
         learns_capacity: bool = True,
     ) -> None:
-        self.engines, self.admission = engines, admission
-        self.pool = EnginePool(engines, admission, log, learns_capacity=learns_capacity)
-        self.programs = ProgramTracker(idle_s, admission.program_ended, self._function_ended)
+        self.engines, self.scheduling = engines, scheduling
+        self.pool = EnginePool(engines, scheduling, log, learns_capacity=learns_capacity)
+        self.programs = ProgramTracker(idle_s, scheduling.program_ended, self._function_ended)
         self.metrics = Metrics()
         self.responses = Responses()
         self._log = log
-        admission.on_fault = self._log_fault
+        scheduling.on_fault = self._log_fault
         self._faulty: set[str] = set()
         """Methods of plug-ins whose fault has been reported."""
         self._parsing = asyncio.Semaphore()
@@ -93,7 +93,7 @@ class Gateway:
     @property
     def resuming(self) -> Resuming:
         """Which answers are resumed."""
-        return Resuming(self.admission.policy.preempts, self.pool.is_known)
+        return Resuming(self.scheduling.policy.preempts, self.pool.is_known)
 
     async def parse(
         self, path: str, headers: Mapping[str, str], body: bytes, tenant: str = ""
@@ -111,7 +111,7 @@ class Gateway:
         Raises QueueFullError, EngineLostError when engines were lost over the request,
         UnknownResponseError, UnknownModelError, and PluginError.
         """
-        tenant, now_s = request.tenant, self.admission.clock()
+        tenant, now_s = request.tenant, self.scheduling.clock()
         made = self.responses.find(request.previous, tenant, now_s)
         if made is not None:
             request = replace(request, model=None, program=request.program or made.program)
@@ -120,7 +120,7 @@ class Gateway:
         queued = self.programs.enter(request, now_s)
 
         def add_response(id_: str, instance: int) -> None:
-            now_s = self.admission.clock()
+            now_s = self.scheduling.clock()
             self.responses.add(id_, instance, queued.program, tenant, now_s)
 
         only = None if made is None else made.instance
@@ -152,7 +152,7 @@ class Gateway:
             try:
                 self._account(queued, driver, status)
             finally:
-                self.programs.leave(queued, self.admission.clock(), is_answered=status == 200)
+                self.programs.leave(queued, self.scheduling.clock(), is_answered=status == 200)
 
     @asynccontextmanager
     async def passed(
@@ -169,7 +169,7 @@ class Gateway:
 
         Raises EngineLostError when no engine answers, UnknownResponseError, UnknownModelError.
         """
-        made = self.responses.find(response, tenant, self.admission.clock())
+        made = self.responses.find(response, tenant, self.scheduling.clock())
         only = None if made is None else made.instance
         model = await self._offloaded(len(body), lambda: model_named_in(body))
         if only is None and model is not None:
@@ -199,18 +199,18 @@ class Gateway:
 
     def _account(self, request: QueuedRequest, driver: ExchangeDriver, status: int) -> None:
         """Record the end of `request` with `status`; 200 means that it was answered."""
-        instance, exchange, now_s = driver.instance, driver.exchange, self.admission.clock()
+        instance, exchange, now_s = driver.instance, driver.exchange, self.scheduling.clock()
         engine = "" if instance is None else self.engines[instance].name
         self.metrics.requests[engine, self.programs.shown(request.function), status] += 1
         if instance is None:
             return
         if status == 200:
             started_s, tokens = exchange.started_s, exchange.output_tokens
-            self.admission.answered(ServedRequest(request, instance, started_s, now_s, tokens))
+            self.scheduling.completed(ServedRequest(request, instance, started_s, now_s, tokens))
             self.metrics.queueing.observe(started_s - request.arrived_s)
             self.metrics.latency.observe(now_s - request.arrived_s)
         else:
-            self.admission.cancel(request)
+            self.scheduling.cancel(request)
 
     def _log_fault(self, error: PluginError) -> None:
         """Report a plug-in method's fault once; a refusal concerns only its client."""
@@ -221,11 +221,11 @@ class Gateway:
 
     def _function_ended(self, function: str) -> None:
         self.metrics.forget(function)
-        self.admission.function_ended(function)
+        self.scheduling.function_ended(function)
 
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
-            self.programs.sweep(self.admission.clock())
-            self.responses.sweep(self.admission.clock())
-            self.admission.pump()
+            self.programs.sweep(self.scheduling.clock())
+            self.responses.sweep(self.scheduling.clock())
+            self.scheduling.carry_out()

@@ -11,7 +11,6 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from metropolis.gateway.access import Access, AccessError
-from metropolis.gateway.admission import QueueFullError
 from metropolis.gateway.bodies import body_of
 from metropolis.gateway.connections import (
     RETRY_AFTER,
@@ -28,6 +27,7 @@ from metropolis.gateway.proxy import LEFT, Gateway
 from metropolis.gateway.refusals import Refusals
 from metropolis.gateway.responses import UnknownResponseError
 from metropolis.gateway.routes import OF_RESPONSES, ORDERED, PASSED, SERVER_INFO
+from metropolis.gateway.scheduler_driver import QueueFullError
 from metropolis.gateway.streaming import stream
 from metropolis.llm.placement import GATEWAY
 from metropolis.policy.faults import PluginError, RequestRefusedError
@@ -269,28 +269,28 @@ class Server:
         return web.Response(body=model, content_type="application/json")
 
     async def _health(self, request: web.Request) -> web.Response:
-        admission = self._gateway.admission
+        scheduling = self._gateway.scheduling
         names = [engine.name for engine in self._gateway.engines]
-        is_well = any(admission.is_up) and not self._is_draining
+        is_well = any(scheduling.is_up) and not self._is_draining
         status = 200 if is_well else 503
         try:
             self._access.tenant(request.headers)
         except AccessError:
             return web.json_response({"draining": self._is_draining}, status=status)
         health = {
-            "engines": dict(zip(names, admission.is_up, strict=True)),
-            "waiting": len(admission),
+            "engines": dict(zip(names, scheduling.is_up, strict=True)),
+            "waiting": len(scheduling),
             "draining": self._is_draining,
         }
         return web.json_response(health, status=status)
 
     async def _metrics(self, request: web.Request) -> web.Response:  # noqa: ARG002
-        gateway, admission = self._gateway, self._gateway.admission
+        gateway, scheduling = self._gateway, self._gateway.scheduling
         names = [engine.name for engine in gateway.engines]
         text = gateway.metrics.text(
-            dict(zip(names, admission.is_up, strict=True)),
-            dict(zip(names, admission.at_work, strict=True)),
-            len(admission),
+            dict(zip(names, scheduling.is_up, strict=True)),
+            dict(zip(names, scheduling.at_work, strict=True)),
+            len(scheduling),
             len(gateway.programs),
             len(self._connections.open),
         )

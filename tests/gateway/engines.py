@@ -15,12 +15,12 @@ from aiohttp import web
 from metropolis.dispatch.base import Dispatcher, Fleet
 from metropolis.dispatch.fixed import LeastLoaded
 from metropolis.gateway.access import Access
-from metropolis.gateway.admission import Admission
 from metropolis.gateway.engine_client import LIMITS, EngineClient
 from metropolis.gateway.keys import engine_key
 from metropolis.gateway.limits import Limits
 from metropolis.gateway.probing import TEST_PROMPT
 from metropolis.gateway.proxy import Gateway
+from metropolis.gateway.scheduler_driver import SchedulerDriver
 from metropolis.gateway.server import DEFAULTS, OPEN, Server
 from metropolis.llm.backends.connection import AnswerLimits
 from metropolis.policy.base import Policy
@@ -250,9 +250,9 @@ async def gateway_before(
     """Yield the gateway's URL and the gateway; start the engines before it, kill them after it."""
     urls = [await engine.start() for engine in engines]
     fleet = Fleet.uniform(len(engines), 100_000, 30.0)
-    admission = Admission(policy or Fcfs(), dispatcher(fleet), at_once, queue_limit)
+    scheduling = SchedulerDriver(policy or Fcfs(), dispatcher(fleet), at_once, queue_limit)
     gateway = Gateway(
-        [EngineClient(kind + url, engine_key(1), answers) for url in urls], admission, idle_s, log
+        [EngineClient(kind + url, engine_key(1), answers) for url in urls], scheduling, idle_s, log
     )
     server = Server(gateway, limits, access, log)
     try:

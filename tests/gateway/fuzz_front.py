@@ -20,12 +20,12 @@ import aiohttp
 from metropolis.dispatch.base import Fleet
 from metropolis.dispatch.fixed import LeastLoaded
 from metropolis.gateway.access import Access
-from metropolis.gateway.admission import Admission
 from metropolis.gateway.engine_client import EngineClient
 from metropolis.gateway.keys import Keys
 from metropolis.gateway.limits import Limits
 from metropolis.gateway.proxy import Gateway
 from metropolis.gateway.routes import ORDERED
+from metropolis.gateway.scheduler_driver import SchedulerDriver
 from metropolis.gateway.server import Server
 from metropolis.policy.agentix.policy import Plas
 from metropolis.policy.fixed import Fcfs
@@ -130,8 +130,8 @@ class Front:
             keys = Keys(self._keys_file, self._said)
         policy = Fcfs() if self._has_keys else Plas()
         engine = EngineClient(at if self._has_keys else f"sglang:{at}")
-        admission = Admission(policy, LeastLoaded(Fleet.uniform(1, 100_000, 30.0)), 8, 100)
-        self.gateway = Gateway([engine], admission, 60.0, self._said)
+        scheduling = SchedulerDriver(policy, LeastLoaded(Fleet.uniform(1, 100_000, 30.0)), 8, 100)
+        self.gateway = Gateway([engine], scheduling, 60.0, self._said)
         limits = Limits(body_bytes=100_000, header_s=5.0, stall_s=5.0, idle_s=5.0)
         access = Access(origins=["https://chat.example"], keys=keys)
         self.server = Server(self.gateway, limits, access, self._said)
@@ -193,8 +193,8 @@ class Front:
 
     async def rest(self) -> None:
         """Check that nothing remains of requests whose clients disconnected."""
-        admission, connections = self.gateway.admission, self.server._connections
-        await until(lambda: not connections.open and admission.at_work == [0] and not admission)
+        scheduling, connections = self.gateway.scheduling, self.server._connections
+        await until(lambda: not connections.open and scheduling.at_work == [0] and not scheduling)
         if connections._body_bytes:
             raise FrontFailureError(
                 f"{connections._body_bytes} bytes of bodies are counted forever"

@@ -74,7 +74,7 @@ async def order_of(
             leaving[order[-1]].set()
             await until(lambda begun=begun: len(order) > begun)  # type: ignore[misc]
         leaving[order[-1]].set()
-    await until(lambda: gateway.admission.at_work == [0])
+    await until(lambda: gateway.scheduling.at_work == [0])
     return order[1:]
 
 
@@ -98,7 +98,7 @@ async def preempted(real_url: str, path: str, body: dict[str, Any], stream: bool
             done: list[int] = []
             undisturbed = await one(real_url, tokens, [])
             long = asyncio.create_task(one(url, tokens, done))
-            await until(lambda: gateway.admission.yields or long.done())  # noqa: B023
+            await until(lambda: gateway.scheduling.preemptible or long.done())  # noqa: B023
             texts = [undisturbed, (await asyncio.gather(long, one(url, 5, done)))[0]]
             if gateway.metrics.preempted:  # otherwise it ended before the short one arrived
                 assert (done, gateway.metrics.preempted) == ([5, tokens], 1)

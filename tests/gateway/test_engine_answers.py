@@ -56,8 +56,8 @@ def test_an_engines_answer_without_end_is_refused_once(
             assert status == 502
             assert sentence in json.loads(body)["error"]["message"]
             assert len(engine.posts) == 1  # not retried: another engine's answer would be the same
-            assert gateway.admission.is_up == [True]
-            assert gateway.admission.at_work == [0]
+            assert gateway.scheduling.is_up == [True]
+            assert gateway.scheduling.at_work == [0]
             assert engine.sent_bytes < 20_000_000
 
     asyncio.run(run())

@@ -64,10 +64,10 @@ def test_requests_at_an_engine_that_hangs_go_on_elsewhere(
             if path == PATHS[1] and body["stream"]:
                 assert text_of(answer) == words(9)
             assert gateway.metrics.retried == 1
-            assert gateway.admission.at_work == [0, 0]
-            assert gateway.admission.is_up == [False, True]
+            assert gateway.scheduling.at_work == [0, 0]
+            assert gateway.scheduling.is_up == [False, True]
             first.looks.set()
-            await until(lambda: gateway.admission.is_up == [True, True])
+            await until(lambda: gateway.scheduling.is_up == [True, True])
 
     asyncio.run(ask())
 
@@ -114,7 +114,7 @@ def test_what_cannot_be_repeated_and_what_has_nowhere_to_go_waits() -> None:
             whole = asyncio.create_task(post(url, chat("b")))
             await until(lambda: second.raw)
             hang(first)
-            await until(lambda: not gateway.admission.is_up[0])
+            await until(lambda: not gateway.scheduling.is_up[0])
             hang(second)
             await until(lambda: min(gateway.pool.silent_probes) > 2)
             first.looks.set()

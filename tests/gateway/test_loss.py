@@ -42,7 +42,7 @@ def test_engines_killed_and_restarted_in_mid_load(stream: bool) -> None:
                 await engines[killed].start()
             await asyncio.gather(*asked)
             assert gateway.metrics.retried > 0
-            assert gateway.admission.at_work == [0, 0]
+            assert gateway.scheduling.at_work == [0, 0]
             assert sum(gateway.metrics.requests.values()) == 200
 
     asyncio.run(ask())
@@ -54,7 +54,9 @@ def test_requests_wait_while_no_engine_answers() -> None:
         async with gateway_before(engine) as (url, gateway):
             await engine.kill()
             asked = asyncio.create_task(post(url, chat("why")))
-            await until(lambda: gateway.admission.is_up == [False] and len(gateway.admission) == 1)
+            await until(
+                lambda: gateway.scheduling.is_up == [False] and len(gateway.scheduling) == 1
+            )
             assert not asked.done()
             await engine.start()
             status, answer, _ = await asked
@@ -82,7 +84,7 @@ def test_dispatchers_are_told_once_of_an_engine_that_does_not_answer() -> None:
             await until(lambda: gateway.pool.failed_probes[1] > 2)
             assert told == [1]
             await engines[1].start()
-            await until(lambda: gateway.admission.is_up == [True, True])
+            await until(lambda: gateway.scheduling.is_up == [True, True])
             assert told == [1]
 
     asyncio.run(ask())
@@ -103,7 +105,7 @@ def test_a_stream_that_is_broken_off_says_so_and_has_no_proper_end() -> None:
                 assert "was lost" in error["message"]
                 with pytest.raises(aiohttp.ClientPayloadError):
                     await answer.read()
-            await until(lambda: gateway.admission.at_work == [0])
+            await until(lambda: gateway.scheduling.at_work == [0])
             await engine.start()
 
     asyncio.run(ask())
@@ -146,7 +148,7 @@ def test_what_kills_engines_is_given_up() -> None:
             assert status == 502
             assert "was lost" in json.loads(answer)["error"]["message"]
             assert len(engine.raw) == LOSSES_MAX
-            assert gateway.admission.at_work == [0]
+            assert gateway.scheduling.at_work == [0]
 
     asyncio.run(ask())
 
@@ -170,7 +172,7 @@ def test_what_kills_engines_now_at_once_now_later_is_given_up_as_early() -> None
             with pytest.raises(aiohttp.ClientPayloadError):
                 await post(url, counted("poison", 50), path=PATHS[1])
             assert len(engine.raw) == LOSSES_MAX
-            await until(lambda: gateway.admission.at_work == [0])
+            await until(lambda: gateway.scheduling.at_work == [0])
 
     asyncio.run(ask())
 
@@ -184,7 +186,7 @@ def test_a_connection_closed_while_idle_is_no_loss(kind: str) -> None:
                 status, answer, _ = await post(url, chat(f"q{n}"))
                 assert (status, answer) == (200, b"{}")
             assert gateway.metrics.retried == 0
-            assert gateway.admission.is_up == [True]
+            assert gateway.scheduling.is_up == [True]
             assert len(engine.raw) == 5
             rids = {body.get("rid") for body in engine.bodies}
             assert len(rids) == (5 if kind else 1)

@@ -31,7 +31,7 @@ def test_clients_that_leave_are_counted_where_they_were() -> None:
             asked = []
             for waiting in (0, 1):  # one at the engine, one in the queue
                 asked.append(asyncio.create_task(post(url, chat("a", stream=True))))
-                await until(lambda n=waiting: len(gateway.admission) == n and engine.sent == 2)
+                await until(lambda n=waiting: len(gateway.scheduling) == n and engine.sent == 2)
             for one in reversed(asked):
                 one.cancel()
                 await asyncio.gather(one, return_exceptions=True)

@@ -57,7 +57,7 @@ def test_a_request_goes_to_an_engine_that_serves_its_model(
             expected = [4 * (n == instance) for n in range(2)]
             assert [len(engine.raw) for engine in engines] == expected
             assert all(body["model"] == model for engine in engines for body in engine.bodies)
-            assert gateway.admission.at_work == [0, 0]
+            assert gateway.scheduling.at_work == [0, 0]
 
     asyncio.run(ask())
 
@@ -132,7 +132,7 @@ def test_requests_wait_while_the_engines_of_their_model_are_down(
         async with two() as (url, gateway, first, second):
             await second.kill()
             waiting = asyncio.create_task(post(url, named("vast")))
-            await until(lambda: gateway.admission.is_up == [True, False])
+            await until(lambda: gateway.scheduling.is_up == [True, False])
             assert (await post(url, named("tiny")))[0] == 200
             assert not waiting.done()
             await second.start()
@@ -149,10 +149,10 @@ def test_an_engine_may_return_with_another_model(monkeypatch: pytest.MonkeyPatch
     async def ask() -> None:
         async with gateway_before(serving("tiny"), other := serving("tiny")) as (url, gateway):
             await other.kill()
-            await until(lambda: gateway.admission.is_up == [True, False])
+            await until(lambda: gateway.scheduling.is_up == [True, False])
             other.models = ["vast"]
             await other.start()
-            await until(lambda: gateway.admission.is_up == [True, True])
+            await until(lambda: gateway.scheduling.is_up == [True, True])
             for n in range(3):
                 assert (await post(url, named("tiny", str(n))))[0] == 200
             assert not other.raw

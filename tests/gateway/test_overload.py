@@ -56,7 +56,7 @@ def test_the_dispatcher_is_told_of_each_engine_that_preempts() -> None:
             await until(counted_again(engines[1]))
             engines[1].metrics_status = 200
             await engines[0].kill()
-            await until(lambda: gateway.admission.is_up == [False, True])
+            await until(lambda: gateway.scheduling.is_up == [False, True])
             engines[0].preemptions = 3  # the count after a restart
             await engines[0].start()
             for engine in engines:
@@ -77,7 +77,7 @@ def test_kairos_places_nothing_there_until_a_request_has_left() -> None:
             engine.preemptions += 1
             await until(counted_again(engine))
             asked.append(asyncio.create_task(post(url, chat("second"))))
-            await until(lambda: len(gateway.admission) == 1)
+            await until(lambda: len(gateway.scheduling) == 1)
             engine.open.set()
             answers = [await one for one in asked]
             assert [answer for _, answer, _ in answers] == [answer_to("first"), answer_to("second")]

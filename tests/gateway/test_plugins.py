@@ -45,7 +45,7 @@ def test_an_answer_of_which_nothing_could_be_learned_is_an_answer() -> None:
                 status, answer, _ = await post(url, chat("x"), headers=last)
                 assert (status, answer) == (200, answer_to("x"))
             assert len(gateway.programs) == 0
-            assert gateway.admission.at_work == [0]
+            assert gateway.scheduling.at_work == [0]
 
     asyncio.run(ask())
     (fault,) = [one for one in news if "Unteachable" in one]  # reported once
@@ -78,7 +78,7 @@ def test_faults_keep_no_place_and_hide_no_answer() -> None:
             for status in (404, 200):
                 engine.status = status
                 assert (await post(url, chat("x")))[:2] == (status, answer_to("x"))
-                assert (gateway.admission.at_work, made[0]._at_work) == ([0], [0])
+                assert (gateway.scheduling.at_work, made[0]._at_work) == ([0], [0])
             assert {key[-1]: n for key, n in gateway.metrics.requests.items()} == {404: 1, 200: 1}
 
     asyncio.run(ask())
@@ -100,8 +100,8 @@ def test_a_request_is_answered_though_the_policy_fails_when_it_is_told_that_it_r
             gateway,
         ):
             assert (await post(url, chat("x")))[:2] == (200, answer_to("x"))
-            assert gateway.admission.at_work == [0]
-            assert len(gateway.admission) == 0
+            assert gateway.scheduling.at_work == [0]
+            assert len(gateway.scheduling) == 0
 
     asyncio.run(ask())
     assert news[-1].startswith("the policy Unstarted failed in started: ")
@@ -128,7 +128,7 @@ def test_no_request_hangs_when_the_policy_fails_as_time_passes() -> None:
             gateway,
         ):
             asked = [asyncio.create_task(post(url, chat(str(n)))) for n in range(3)]
-            await until(lambda: len(gateway.admission) == 2)
+            await until(lambda: len(gateway.scheduling) == 2)
             policy.fails = True
             engine.open.set()
             answers = await asyncio.gather(*asked)
@@ -136,7 +136,7 @@ def test_no_request_hangs_when_the_policy_fails_as_time_passes() -> None:
             assert {message_of(answer) for status, answer, _ in answers if status == 500} == {
                 news[-1]
             }
-            assert gateway.admission.at_work == [0]
+            assert gateway.scheduling.at_work == [0]
 
     asyncio.run(ask())
     sentence = f"the policy Timeless failed in passed: {__file__}:"
@@ -243,8 +243,8 @@ def test_what_a_plug_in_raises_is_told_with_its_line_and_not_logged_again(
             for _ in range(2):
                 status, answer, _ = await post(url, chat("x"))
                 assert (status, message_of(answer)) == (500, news[-1])
-            assert gateway.admission.at_work == [0]
-            assert len(gateway.admission) == 0
+            assert gateway.scheduling.at_work == [0]
+            assert len(gateway.scheduling) == 0
 
     asyncio.run(ask())
     assert f"the {plugin}: {__file__}:" in news[-1]
@@ -294,7 +294,7 @@ def test_a_rank_that_is_none_is_told_with_its_policy() -> None:
                 status, answer, _ = await post(url, chat("x"))
                 assert status == 500
                 assert message_of(answer) == news[-1]
-            assert gateway.admission.at_work == [0]
+            assert gateway.scheduling.at_work == [0]
 
     asyncio.run(ask())
     sentence = "the policy Halved returned the rank 0.5; a rank is an int"
@@ -307,10 +307,10 @@ def test_a_policy_that_ranks_badly_later_lets_no_request_hang() -> None:
         engine.open.clear()
         async with gateway_before(engine, policy=policy, at_once=1) as (url, gateway):
             asked = [asyncio.create_task(post(url, chat(str(n)))) for n in range(3)]
-            await until(lambda: len(gateway.admission) == 2)
+            await until(lambda: len(gateway.scheduling) == 2)
             policy.is_good = False
             policy.version += 1
-            gateway.admission.pump()
+            gateway.scheduling.carry_out()
             policy.is_good = True
             engine.open.set()
             answers = await asyncio.gather(*asked)
@@ -343,7 +343,7 @@ def test_an_instance_that_does_not_exist_is_told_with_its_dispatcher(
             )
             named = {"X-Metropolis-Function": "x"}
             assert (await post(url, chat("x"), headers=named))[0] == 200
-            assert gateway.admission.at_work == [0, 0]
+            assert gateway.scheduling.at_work == [0, 0]
 
     asyncio.run(ask())
 
@@ -366,7 +366,7 @@ def test_a_closed_instance_takes_nothing() -> None:
 
 def test_a_dispatcher_that_always_holds_back_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("metropolis.gateway.proxy.SWEEP_S", 0.01)
-    monkeypatch.setattr("metropolis.gateway.admission.HOLD_S", 0.1)
+    monkeypatch.setattr("metropolis.gateway.scheduler_driver.HOLD_S", 0.1)
     news: list[str] = []
 
     async def ask() -> None:
@@ -375,7 +375,7 @@ def test_a_dispatcher_that_always_holds_back_is_told_of(monkeypatch: pytest.Monk
             answers = await asyncio.gather(*(post(url, chat(str(n))) for n in range(2)))
             assert [status for status, _, _ in answers] == [500, 500]
             assert {message_of(answer) for _, answer, _ in answers} == {news[-1]}
-            assert len(gateway.admission) == 0
+            assert len(gateway.scheduling) == 0
 
     asyncio.run(ask())
     assert len(news) == 2

@@ -61,8 +61,8 @@ def test_a_policy_that_preempts_lets_the_short_pass_the_long() -> None:
                 "long",
             ]
             assert engine.bodies[2]["max_tokens"] < 60
-            assert gateway.admission.at_work == [0]
-            assert not gateway.admission.yields
+            assert gateway.scheduling.at_work == [0]
+            assert not gateway.scheduling.preemptible
 
     asyncio.run(ask())
 
@@ -80,11 +80,11 @@ def test_what_is_learned_of_a_request_is_all_the_time_that_engines_had_it() -> N
         engine = StubEngine()
         engine.pieces = asyncio.Semaphore(2)
         async with gateway_before(engine, policy=Learning(), at_once=1) as (url, gateway):
-            gateway.admission.clock = lambda: now_s
+            gateway.scheduling.clock = lambda: now_s
             long = asyncio.create_task(
                 post(url, counted("long", 9), path=PATHS[1], headers=at_step(9))
             )
-            await until(lambda: gateway.admission.yields)
+            await until(lambda: gateway.scheduling.preemptible)
             now_s = 10.0
             short = asyncio.create_task(post(url, counted("short", 1), path=PATHS[1]))
             await until(lambda: len(engine.raw) == 2)
@@ -148,13 +148,13 @@ def test_clients_may_leave_while_a_preempted_stream_waits() -> None:
             await until(lambda: engine.sent)
             engine.open.clear()
             short = asyncio.create_task(post(url, counted("short", 1), path=PATHS[1]))
-            await until(lambda: gateway.metrics.preempted == 1 and len(gateway.admission) == 1)
+            await until(lambda: gateway.metrics.preempted == 1 and len(gateway.scheduling) == 1)
             long.cancel()
-            await until(lambda: len(gateway.admission) == 0)
+            await until(lambda: len(gateway.scheduling) == 0)
             engine.open.set()
             status, answer, _ = await short
             assert (status, text_of(answer)) == (200, words(1))
-            await until(lambda: gateway.admission.at_work == [0])
+            await until(lambda: gateway.scheduling.at_work == [0])
             assert gateway.metrics.aborted == 1
 
     asyncio.run(ask())
@@ -167,11 +167,11 @@ def test_who_leaves_an_answer_that_is_being_joined_frees_the_engine() -> None:
         async with gateway_before(engine, policy=Impatient(), at_once=1) as (url, gateway):
             body = counted("p", 9, stream=False)
             leaving = asyncio.create_task(post(url, body, path=PATHS[1]))
-            await until(lambda: engine.sent == 3 and gateway.admission.yields)
+            await until(lambda: engine.sent == 3 and gateway.scheduling.preemptible)
             leaving.cancel()
             await until(lambda: engine.left == 1 and gateway.metrics.aborted == 1)
-            assert gateway.admission.at_work == [0]
-            assert not gateway.admission.yields
+            assert gateway.scheduling.at_work == [0]
+            assert not gateway.scheduling.preemptible
             await until(lambda: engine.aborted == [engine.bodies[0]["rid"]])
 
     asyncio.run(ask())
@@ -191,6 +191,6 @@ def test_an_error_in_a_stream_that_is_joined_is_the_answer() -> None:
             status, answer, headers = await post(url, body, path=PATHS[1])
             assert (status, json.loads(answer)) == (400, error)
             assert headers["Content-Type"] == "application/json"
-            assert gateway.admission.at_work == [0]
+            assert gateway.scheduling.at_work == [0]
 
     asyncio.run(ask())

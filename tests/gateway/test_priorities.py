@@ -31,7 +31,9 @@ def test_what_waits_goes_in_the_order_of_the_policy() -> None:
             for n, step in enumerate(steps):
                 body = chat(f"{step} {n}")
                 asked.append(asyncio.create_task(post(url, body, headers=at_step(step))))
-                await until(lambda: len(gateway.admission) == max(0, len(asked) - 1) and engine.raw)
+                await until(
+                    lambda: len(gateway.scheduling) == max(0, len(asked) - 1) and engine.raw
+                )
             engine.open.set()
             await asyncio.gather(*asked)
             assert engine.questions == ["0 0", "2 2", "2 5", "5 3", "7 1", "9 4"]

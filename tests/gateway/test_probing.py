@@ -132,12 +132,12 @@ def test_the_dispatcher_learns_each_kv_cache() -> None:
         ]
         async with gateway_before(*engines, dispatcher=dispatcher) as (_, gateway):
             unknown = 100_000
-            assert gateway.admission.capacity_tokens == [9600, 2400, unknown, unknown]
+            assert gateway.scheduling.capacity_tokens == [9600, 2400, unknown, unknown]
             await engines[1].kill()
-            await until(lambda: not gateway.admission.is_up[1])
+            await until(lambda: not gateway.scheduling.is_up[1])
             engines[1].cache_info = CACHE % ',kv_cache_size_tokens="100"'
             await engines[1].start()
-            await until(lambda: gateway.admission.is_up[1])
+            await until(lambda: gateway.scheduling.is_up[1])
             assert made[0].fleet.instances[1].capacity_tokens == 100
 
     asyncio.run(ask())

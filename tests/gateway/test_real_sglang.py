@@ -39,7 +39,7 @@ def test_answers_are_those_of_the_engine(sglang_url: str, path: str) -> None:
             assert direct[0] == through[0] == 200
             assert content_of(direct[1]) == content_of(through[1])
             assert content_of(through[1])[1] == 12
-            assert gateway.admission.at_work == [0]
+            assert gateway.scheduling.at_work == [0]
 
     asyncio.run(ask())
 
@@ -161,7 +161,7 @@ def test_a_bare_address_tells_priorities_and_memory(sglang_url: str) -> None:
 
     async def ask() -> None:
         async with gateway_before(RealEngine(sglang_url), log=news.append) as (url, gateway):
-            assert gateway.admission.capacity_tokens == [40_000]
+            assert gateway.scheduling.capacity_tokens == [40_000]
             body = {"text": "def f(", "sampling_params": {"temperature": 0, "max_new_tokens": 12}}
             direct, through = [await post(base, body, path=GENERATE) for base in (sglang_url, url)]
             assert direct[0] == through[0] == 200

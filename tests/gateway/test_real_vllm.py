@@ -46,7 +46,7 @@ def test_answers_are_those_of_the_engine(vllm_url: str, path: str) -> None:
             ]
             assert direct[0] == through[0] == 200
             assert text_of(path, direct[1])[0] == text_of(path, through[1])[0]
-            assert gateway.admission.at_work == [0]
+            assert gateway.scheduling.at_work == [0]
 
     asyncio.run(ask())
 
@@ -56,7 +56,7 @@ def test_it_is_recognised_and_tells_its_memory(vllm_url: str) -> None:
 
     async def ask() -> None:
         async with gateway_before(RealEngine(vllm_url), log=news.append) as (_, gateway):
-            assert gateway.admission.capacity_tokens == [1 << 20]  # 1 GiB
+            assert gateway.scheduling.capacity_tokens == [1 << 20]  # 1 GiB
             assert gateway.engines[0].is_known
 
     asyncio.run(ask())

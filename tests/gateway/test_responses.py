@@ -81,14 +81,14 @@ def test_what_waits_for_one_engine_holds_up_no_other() -> None:
             first, second, leaving = [
                 asyncio.create_task(post(url, body, path=RESPONSES)) for _ in range(3)
             ]
-            await until(lambda: len(gateway.admission) == 2 and len(made_by.raw) == 2)
+            await until(lambda: len(gateway.scheduling) == 2 and len(made_by.raw) == 2)
             for _ in range(3):
                 assert (await respond(url, engines, None, stream=False))[1] is other
             leaving.cancel()
-            await until(lambda: len(gateway.admission) == 1)
+            await until(lambda: len(gateway.scheduling) == 1)
             made_by.open.set()
             assert [(await task)[0] for task in (first, second)] == [200, 200]
-            assert gateway.admission.at_work == [0, 0]
+            assert gateway.scheduling.at_work == [0, 0]
 
     asyncio.run(ask())
 
@@ -101,7 +101,7 @@ def test_a_response_whose_engine_is_lost_is_told_in_a_sentence() -> None:
             made_by.open.clear()
             body = BODIES[RESPONSES] | {"previous_response_id": id_}
             tasks = [asyncio.create_task(post(url, body, path=RESPONSES)) for _ in range(3)]
-            await until(lambda: len(gateway.admission) == 2)
+            await until(lambda: len(gateway.scheduling) == 2)
             await made_by.kill()
             answers = [*await asyncio.gather(*tasks), await post(url, body, path=RESPONSES)]
             for status, answer, _ in answers:
@@ -113,7 +113,7 @@ def test_a_response_whose_engine_is_lost_is_told_in_a_sentence() -> None:
             assert (await post(url, BODIES[RESPONSES], path=RESPONSES))[0] == 200
             made_by.open.set()
             await made_by.start()
-            await until(lambda: all(gateway.admission.is_up))
+            await until(lambda: all(gateway.scheduling.is_up))
             assert (await post(url, body, path=RESPONSES))[0] == 200  # the engine stored it
 
     asyncio.run(ask())

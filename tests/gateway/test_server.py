@@ -86,7 +86,7 @@ def test_a_stream_passes_piece_for_piece_as_it_comes() -> None:
                     assert await answer.content.readuntil(b"\n\n") == piece
                     engine.pieces.release()
                 assert await answer.read() == b""
-            await until(lambda: gateway.admission.at_work == [0])
+            await until(lambda: gateway.scheduling.at_work == [0])
 
     asyncio.run(ask())
 
@@ -98,7 +98,7 @@ def test_an_error_of_the_engine_is_its_answer() -> None:
         async with gateway_before(engine) as (url, gateway):
             status, answer, _ = await post(url, chat("why"))
             assert (status, answer) == (422, answer_to("why"))
-            assert gateway.admission.at_work == [0]
+            assert gateway.scheduling.at_work == [0]
 
     asyncio.run(ask())
 
@@ -185,7 +185,7 @@ def test_a_full_queue_pushes_back() -> None:
         engine.open.clear()
         async with gateway_before(engine, at_once=1, queue_limit=2) as (url, gateway):
             asked = [asyncio.create_task(post(url, chat(str(n)))) for n in range(3)]
-            await until(lambda: len(gateway.admission) == 2)
+            await until(lambda: len(gateway.scheduling) == 2)
             status, answer, headers = await post(url, chat("late"))
             assert (status, headers["Retry-After"]) == (429, "1")
             assert json.loads(answer)["error"]["message"].startswith("2 requests wait already")
@@ -207,12 +207,12 @@ def test_a_client_that_leaves_frees_the_engine(stream: bool, owned_by: str) -> N
             engine.open.clear()
         async with gateway_before(engine, at_once=1) as (url, gateway):
             asked = [asyncio.create_task(post(url, chat("a", stream=stream))) for _ in range(2)]
-            await until(lambda: engine.raw and len(gateway.admission) == 1)
+            await until(lambda: engine.raw and len(gateway.scheduling) == 1)
             await asyncio.sleep(0.05)  # the first pieces are in transit
             for one in asked:
                 one.cancel()
             await until(lambda: engine.left == 1 and gateway.metrics.aborted == 2)
-            assert (gateway.admission.at_work, len(gateway.admission)) == ([0], 0)
+            assert (gateway.scheduling.at_work, len(gateway.scheduling)) == ([0], 0)
             assert len(engine.raw) == 1
             if owned_by == "sglang":
                 await until(lambda: engine.aborted == [engine.bodies[0]["rid"]])
@@ -234,7 +234,7 @@ def test_a_thousand_connections_at_once() -> None:
                         return await answer.read()
 
                 asked = [asyncio.create_task(one(n)) for n in range(1000)]
-                await until(lambda: gateway.admission.at_work == [500, 500])
+                await until(lambda: gateway.scheduling.at_work == [500, 500])
                 for engine in engines:
                     engine.open.set()
                 answers = await asyncio.gather(*asked)

@@ -15,10 +15,10 @@ import aiohttp
 
 from metropolis.dispatch.base import Fleet
 from metropolis.dispatch.fixed import LeastLoaded
-from metropolis.gateway.admission import Admission
 from metropolis.gateway.engine_client import EngineClient
 from metropolis.gateway.limits import Limits
 from metropolis.gateway.proxy import Gateway
+from metropolis.gateway.scheduler_driver import SchedulerDriver
 from metropolis.gateway.server import Server
 from metropolis.policy.fixed import Fcfs
 from tests.gateway.engines import StubEngine, gateway_before, until
@@ -54,10 +54,10 @@ def test_the_engine_waits_for_its_client() -> None:
         engine = StubEngine()
         async with gateway_before(engine) as (url, gateway), reader_of(url) as answer:
             assert 0 < await steady(lambda: engine.sent) < PIECES / 2
-            assert gateway.admission.at_work == [1]
+            assert gateway.scheduling.at_work == [1]
             assert text_of(await answer.read()) == words(PIECES)
             assert engine.sent == PIECES + 2
-            await until(lambda: gateway.admission.at_work == [0])
+            await until(lambda: gateway.scheduling.at_work == [0])
 
     asyncio.run(ask())
 
@@ -71,7 +71,7 @@ def test_a_client_that_takes_nothing_for_long_has_left() -> None:
         ):
             await until(lambda: engine.left == 1 and gateway.metrics.aborted == 1)
             assert engine.sent < PIECES
-            assert gateway.admission.at_work == [0]
+            assert gateway.scheduling.at_work == [0]
 
     asyncio.run(ask())
 
@@ -139,7 +139,7 @@ def test_a_client_that_sends_nothing_for_long_is_told_so() -> None:
         ):
             assert await reader.readuntil(b"\r\n") == b"HTTP/1.1 408 Request Timeout\r\n"
             assert b"no byte of the body arrived for 0.1 s" in await reader.readuntil(b"}}")
-            assert (gateway.admission.at_work, len(gateway.programs)) == ([0], 0)
+            assert (gateway.scheduling.at_work, len(gateway.programs)) == ([0], 0)
 
     asyncio.run(ask())
 
@@ -149,8 +149,8 @@ def test_what_has_not_come_whole_holds_up_no_end() -> None:
         engine = StubEngine()
         engine.open.clear()
         at = await engine.start()
-        admission = Admission(Fcfs(), LeastLoaded(Fleet.uniform(1, 1000, 30.0)), 8, 8)
-        server = Server(Gateway([EngineClient(at)], admission, 60.0))
+        scheduling = SchedulerDriver(Fcfs(), LeastLoaded(Fleet.uniform(1, 1000, 30.0)), 8, 8)
+        server = Server(Gateway([EngineClient(at)], scheduling, 60.0))
         url = await server.start("127.0.0.1", 0)
         asked = asyncio.create_task(post(url, counted("a", 1), path=PATHS[1]))
         await until(lambda: engine.raw)

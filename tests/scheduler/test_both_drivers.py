@@ -19,7 +19,7 @@ import pytest
 import metropolis.sim.engines
 from metropolis._core import Profile
 from metropolis.dispatch.base import Dispatcher, Fleet
-from metropolis.gateway.admission import Admission, Yielding
+from metropolis.gateway.scheduler_driver import Preemptible, SchedulerDriver
 from metropolis.policy.base import Policy, QueuedRequest
 from metropolis.policy.named import DISPATCHERS, POLICIES, named, names_of
 from metropolis.scheduler.base import Command, Place, Preempt, Reject, Report
@@ -105,14 +105,14 @@ def simulated(policy: str, dispatcher: str, seed: int, monkeypatch: pytest.Monke
     return stream
 
 
-class Driven(Admission):
+class Driven(SchedulerDriver):
     """Carries commands out at the instants of the stream only."""
 
-    def pump(self) -> None:
-        """Wait for `carry_out`."""
-
     def carry_out(self) -> None:
-        super().pump()
+        """Wait for `carry_out_now`."""
+
+    def carry_out_now(self) -> None:
+        super().carry_out()
 
 
 class PlacesAnew(Driven):
@@ -129,14 +129,16 @@ class PlacesAnew(Driven):
 async def live(policy: str, dispatcher: str, stream: Stream, kind: type[Driven]) -> Stream:
     """Drive the gateway's side by the events of `stream`; its own events and commands."""
     now_s, found, placed = 0.0, Stream(), dict[int, asyncio.Task[int]]()
-    admission = kind(*plug_ins(policy, dispatcher), AT_ONCE, 1 << 20, lambda: now_s)
-    recorded(admission.scheduler, found)
+    scheduling = kind(*plug_ins(policy, dispatcher), AT_ONCE, 1 << 20, lambda: now_s)
+    recorded(scheduling.scheduler, found)
     for instance in range(INSTANCES):
-        admission.open(instance, True)
+        scheduling.open(instance, True)
 
     async def place(request: QueuedRequest, *, is_requeued: bool) -> int:
-        instance = await admission.place(request, is_requeued=is_requeued)
-        admission.yields[request.id] = Yielding(request, instance, lambda: True, lambda: None)
+        instance = await scheduling.place(request, is_requeued=is_requeued)
+        scheduling.preemptible[request.id] = Preemptible(
+            request, instance, lambda: True, lambda: None
+        )
         return instance
 
     async def wait(request: QueuedRequest, *, is_requeued: bool) -> None:
@@ -151,17 +153,17 @@ async def live(policy: str, dispatcher: str, stream: Stream, kind: type[Driven])
                 await wait(request, is_requeued=False)
             case "finished", (served,):
                 assert await placed.pop(served.request.id) == served.instance
-                admission.answered(served)
+                scheduling.completed(served)
             case "left", (id_, _, now_s):
                 await placed[id_]
-                admission.requeue(requests[id_])
+                scheduling.requeue(requests[id_])
                 await wait(requests[id_], is_requeued=True)
             case "program_ended", (program,):
-                admission.program_ended(program)
+                scheduling.program_ended(program)
             case "instance_preempted", (instance, now_s):
-                admission.preempted(instance)
+                scheduling.preempted(instance)
             case "schedule", (now_s,):
-                admission.carry_out()
+                scheduling.carry_out_now()
                 await asyncio.sleep(0)
                 await asyncio.sleep(0)
     return found

@@ -1,4 +1,4 @@
-"""Invariants of admission under any order of events, without engines."""
+"""Invariants of the scheduler under any order of events, without engines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from metropolis.dispatch.agentix import ProgramAffinity
 from metropolis.dispatch.base import Dispatcher, Fleet
 from metropolis.dispatch.fixed import LeastLoaded, RoundRobin
 from metropolis.dispatch.kairos import KairosPacking
-from metropolis.gateway.admission import Admission, QueueFullError, Yielding
+from metropolis.gateway.scheduler_driver import Preemptible, QueueFullError, SchedulerDriver
 from metropolis.policy.agentix.policy import Plas
 from metropolis.policy.base import Policy, QueuedRequest, ServedRequest
 from metropolis.policy.combined import Combined
@@ -64,22 +64,22 @@ class Watched(StepFirst):
 
 
 class World:
-    """An admission and its waiting and placed requests."""
+    """A scheduler and its waiting and placed requests."""
 
     def __init__(self, policy: Policy, make: Callable[[Fleet], Dispatcher]) -> None:
         self.now_s = 0.0
         dispatcher = make(Fleet.uniform(ENGINES, 1000, 10.0))
-        self.admission = Admission(policy, dispatcher, AT_ONCE, 10_000, lambda: self.now_s)
+        self.scheduling = SchedulerDriver(policy, dispatcher, AT_ONCE, 10_000, lambda: self.now_s)
         self.numbers = count()
         self.tasks: dict[int, tuple[QueuedRequest, asyncio.Task[int]]] = {}
         self.placed: dict[int, tuple[QueuedRequest, int]] = {}
         self.requeued: QueuedRequest | None = None
         """The request that the last action took from its engine and queued again."""
         for engine in range(ENGINES):
-            self.admission.open(engine, True)
+            self.scheduling.open(engine, True)
 
     def ask(self, request: QueuedRequest, is_requeued: bool = False) -> None:
-        place = self.admission.place(request, is_requeued=is_requeued)
+        place = self.scheduling.place(request, is_requeued=is_requeued)
         self.tasks[request.id] = request, asyncio.get_running_loop().create_task(place)
 
     async def act(self, action: str, choice: int) -> None:
@@ -88,7 +88,7 @@ class World:
         if action == "arrive":
             self.ask(queued(next(self.numbers), self.now_s, step=choice % 5))
         elif action in ("down", "up"):
-            self.admission.open(choice % ENGINES, action == "up")
+            self.scheduling.open(choice % ENGINES, action == "up")
         elif action == "leave queue" and self.tasks:
             _, task = self.tasks.pop(list(self.tasks)[choice % len(self.tasks)])
             task.cancel()
@@ -96,13 +96,13 @@ class World:
             request, engine = self.placed.pop(list(self.placed)[choice % len(self.placed)])
             if action == "answer":
                 served = ServedRequest(request, engine, request.arrived_s, self.now_s, 5)
-                self.admission.answered(served)
+                self.scheduling.completed(served)
             elif action == "lose":
-                self.admission.requeue(request)
+                self.scheduling.requeue(request)
                 self.requeued = request
                 self.ask(request, is_requeued=True)
             else:
-                self.admission.cancel(request)
+                self.scheduling.cancel(request)
         await self.settle()
 
     async def settle(self) -> None:
@@ -114,13 +114,13 @@ class World:
                 del self.tasks[id_]
 
     def check(self) -> None:
-        admission = self.admission
+        scheduling = self.scheduling
         at_work = [0] * ENGINES
         for _, engine in self.placed.values():
             at_work[engine] += 1
-        assert admission.at_work == at_work
-        assert all(len(admission.scheduler.running(each)) <= AT_ONCE for each in range(ENGINES))
-        assert len(admission) == len(self.tasks)
+        assert scheduling.at_work == at_work
+        assert all(len(scheduling.scheduler.running(each)) <= AT_ONCE for each in range(ENGINES))
+        assert len(scheduling) == len(self.tasks)
 
 
 @pytest.mark.parametrize("make", [RoundRobin, LeastLoaded, KairosPacking])
@@ -144,7 +144,7 @@ def test_bounds_and_bookkeeping_hold(
                 assert max(one.step for one in new) <= min(one.step for one in before_it)
             is_open = [
                 is_up and n < AT_ONCE
-                for is_up, n in zip(world.admission.is_up, world.admission.at_work, strict=True)
+                for is_up, n in zip(world.scheduling.is_up, world.scheduling.at_work, strict=True)
             ]
             if make is not KairosPacking:
                 assert not (waiting and any(is_open))
@@ -194,7 +194,7 @@ def test_ranks_that_change_by_time_alone_are_looked_at_in_time() -> None:
         policy = Due()
         world = World(policy, LeastLoaded)
         for engine in range(ENGINES):
-            world.admission.open(engine, False)
+            world.scheduling.open(engine, False)
         await world.act("arrive", 0)
         world.now_s = 0.5
         await until(lambda: policy.passed_s == 0.5)
@@ -213,7 +213,7 @@ def test_the_last_ranked_request_of_an_engine_yields_to_one_that_ranks_before_it
         for step in (4, 3, 2, 4, 3, 2):  # two at each engine
             await world.act("arrive", step)
         for id_, (request, engine) in world.placed.items():
-            world.admission.yields[id_] = Yielding(
+            world.scheduling.preemptible[id_] = Preemptible(
                 request, engine, lambda id_=id_: id_ != 4, partial(left.append, id_)
             )
         await world.act("down", world.placed[3][1])  # its requests 0 and 3 are of step 4
@@ -226,7 +226,7 @@ def test_the_last_ranked_request_of_an_engine_yields_to_one_that_ranks_before_it
         assert left == [5, 1]
         for id_ in (5, 1):  # they wait where they were
             request, engine = world.placed.pop(id_)
-            world.admission.requeue(request)
+            world.scheduling.requeue(request)
             world.ask(request, is_requeued=True)
             await world.settle()
             assert id_ in world.tasks
@@ -238,16 +238,16 @@ def test_the_last_ranked_request_of_an_engine_yields_to_one_that_ranks_before_it
 
 def test_a_full_queue_takes_none_but_those_put_back() -> None:
     async def run() -> None:
-        admission = Admission(Fcfs(), LeastLoaded(Fleet.uniform(1, 1, 1.0)), 1, 1)
-        admission.open(0, True)
-        assert await admission.place(queued(0)) == 0
-        waiting = asyncio.create_task(admission.place(queued(1)))
+        scheduling = SchedulerDriver(Fcfs(), LeastLoaded(Fleet.uniform(1, 1, 1.0)), 1, 1)
+        scheduling.open(0, True)
+        assert await scheduling.place(queued(0)) == 0
+        waiting = asyncio.create_task(scheduling.place(queued(1)))
         await asyncio.sleep(0)
         with pytest.raises(QueueFullError, match="1 requests wait already"):
-            await admission.place(queued(2))
-        admission.requeue(queued(0))
-        assert await admission.place(queued(0), is_requeued=True) == 0  # it ranks before the other
-        admission.cancel(queued(0))
+            await scheduling.place(queued(2))
+        scheduling.requeue(queued(0))
+        assert await scheduling.place(queued(0), is_requeued=True) == 0  # it ranks before the other
+        scheduling.cancel(queued(0))
         assert await waiting == 0
 
     asyncio.run(run())
@@ -256,25 +256,25 @@ def test_a_full_queue_takes_none_but_those_put_back() -> None:
 def test_a_request_that_cannot_be_ranked_is_refused_and_forgotten() -> None:
     async def run() -> None:
         policy = Combined([Topology(), Plas()])
-        admission = Admission(policy, LeastLoaded(Fleet.uniform(1, 1, 1.0)), 1, 9)
+        scheduling = SchedulerDriver(policy, LeastLoaded(Fleet.uniform(1, 1, 1.0)), 1, 9)
         with pytest.raises(MetropolisError, match="how many stages are left"):
-            await admission.place(queued(0))
-        assert len(admission) == 0
-        admission.open(0, True)
-        assert await admission.place(queued(0, stages_left=1)) == 0
+            await scheduling.place(queued(0))
+        assert len(scheduling) == 0
+        scheduling.open(0, True)
+        assert await scheduling.place(queued(0, stages_left=1)) == 0
 
     asyncio.run(run())
 
 
 def test_those_who_leave_while_no_engine_answers_are_forgotten() -> None:
     async def run() -> None:
-        admission = Admission(Fcfs(), LeastLoaded(Fleet.uniform(1, 1, 1.0)), 1, 9)
+        scheduling = SchedulerDriver(Fcfs(), LeastLoaded(Fleet.uniform(1, 1, 1.0)), 1, 9)
         for number in range(3 * DISCARDED_MAX):
-            task = asyncio.create_task(admission.place(queued(number)))
+            task = asyncio.create_task(scheduling.place(queued(number)))
             await asyncio.sleep(0)
             task.cancel()
             await asyncio.sleep(0)
-        (queue,) = admission.scheduler._queues.values()
+        (queue,) = scheduling.scheduler._queues.values()
         assert len(queue._heap) <= DISCARDED_MAX
 
     asyncio.run(run())
@@ -287,10 +287,10 @@ def test_a_program_that_has_ended_is_forgotten_by_policy_and_dispatcher() -> Non
     )
     told: list[str] = []
     policy.program_ended = told.append  # type: ignore[method-assign]
-    admission = Admission(policy, dispatcher, 1, 1)
+    scheduling = SchedulerDriver(policy, dispatcher, 1, 1)
     dispatcher.closed = set()
     assert [dispatcher.place(queued(0), 0.0) for _ in range(2)] == [0, 0]  # affinity
-    admission.program_ended(queued(0).program)
+    scheduling.program_ended(queued(0).program)
     assert told == [queued(0).program]
     assert dispatcher.place(queued(0), 0.0) == 1  # the least loaded
 
@@ -303,15 +303,15 @@ class Undue(Fcfs):
 
 def test_a_due_time_that_is_no_number_fails_what_waits() -> None:
     async def run() -> None:
-        admission = Admission(Undue(), LeastLoaded(Fleet.uniform(1, 1, 1.0)), 1, 9)
+        scheduling = SchedulerDriver(Undue(), LeastLoaded(Fleet.uniform(1, 1, 1.0)), 1, 9)
         faults: list[PluginError] = []
-        admission.on_fault = faults.append
-        admission.open(0, True)
-        assert await admission.place(queued(0)) == 0
+        scheduling.on_fault = faults.append
+        scheduling.open(0, True)
+        assert await scheduling.place(queued(0)) == 0
         sentence = "^the policy Undue returned the due_s None; it should be a number$"
         with pytest.raises(PluginError, match=sentence) as told:
-            await admission.place(queued(1))
+            await scheduling.place(queued(1))
         assert faults == [told.value]
-        assert len(admission) == 0
+        assert len(scheduling) == 0
 
     asyncio.run(run())

@@ -23,7 +23,7 @@ class QueueFullError(MetropolisError):
     """The queue is full."""
 
 
-class Yielding(NamedTuple):
+class Preemptible(NamedTuple):
     """A running request that may be preempted."""
 
     request: QueuedRequest
@@ -34,7 +34,7 @@ class Yielding(NamedTuple):
     """Preempts it."""
 
 
-class Admission:
+class SchedulerDriver:
     """Queues requests and places them on engines, which are closed until `open` is called.
 
     An engine has at most `at_once` requests; at most `queue_limit` requests wait.
@@ -53,7 +53,7 @@ class Admission:
         self.scheduler = Scheduler(policy, dispatcher, limits, hold_s=HOLD_S)
         self._turns: dict[int, asyncio.Future[int]] = {}
         """Results of `place`, by request id."""
-        self.yields: dict[int, Yielding] = {}
+        self.preemptible: dict[int, Preemptible] = {}
         """By request id."""
         self._timer: asyncio.TimerHandle | None = None
 
@@ -100,7 +100,7 @@ class Admission:
         turn: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._turns[request.id] = turn
         try:
-            self.pump()
+            self.carry_out()
             return await turn
         except asyncio.CancelledError:
             self.cancel(request)
@@ -108,22 +108,22 @@ class Admission:
         finally:
             del self._turns[request.id]
 
-    def answered(self, served: ServedRequest) -> None:
+    def completed(self, served: ServedRequest) -> None:
         """Record that a placed request was answered."""
-        self.yields.pop(served.request.id, None)
+        self.preemptible.pop(served.request.id, None)
         self.scheduler.finished(served)
-        self.pump()
+        self.carry_out()
 
     def requeue(self, request: QueuedRequest) -> None:
         """Record that `request` left its engine unfinished; `place` must follow at once."""
-        self.yields.pop(request.id, None)
+        self.preemptible.pop(request.id, None)
         self.scheduler.left(request.id, 0, self.clock())  # engines count tokens by themselves
 
     def cancel(self, request: QueuedRequest) -> None:
         """Record that a waiting or placed request was cancelled."""
-        self.yields.pop(request.id, None)
+        self.preemptible.pop(request.id, None)
         self.scheduler.cancelled(request.id, self.clock())
-        self.pump()
+        self.carry_out()
 
     def function_ended(self, function: str) -> None:
         """Record that `function` expired: no request for it has arrived for long."""
@@ -139,7 +139,7 @@ class Admission:
             self.scheduler.instance_up(instance)
         else:
             self.scheduler.instance_down(instance, self.clock())
-        self.pump()
+        self.carry_out()
 
     @property
     def capacity_tokens(self) -> list[int]:
@@ -158,7 +158,7 @@ class Admission:
         """Record that an engine preempted requests for lack of memory."""
         self.scheduler.instance_preempted(instance, self.clock())
 
-    def pump(self) -> None:
+    def carry_out(self) -> None:
         """Carry out the scheduler's commands."""
         now_s = self.clock()
         is_asked = True
@@ -171,7 +171,7 @@ class Admission:
                         if not turn.cancelled():  # otherwise `place` will cancel the request
                             turn.set_result(instance)
                     case Preempt(request):
-                        self.yields.pop(request.id).leave()
+                        self.preemptible.pop(request.id).leave()
                     case Reject(request, error):
                         turn = self._turns[request.id]
                         if not turn.cancelled():
@@ -187,14 +187,14 @@ class Admission:
         return {
             id_
             for id_ in self.scheduler.running(instance)
-            if (one := self.yields.get(id_)) is None or not one.can_leave()
+            if (one := self.preemptible.get(id_)) is None or not one.can_leave()
         }
 
     def _expect(self, now_s: float) -> None:
-        """Schedule `pump` for the time at which ranks change next."""
+        """Schedule `carry_out` for the time at which ranks change next."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if (due_s := self.scheduler.due_s) < inf:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(max(0.0, due_s - now_s), self.pump)
+            self._timer = loop.call_later(max(0.0, due_s - now_s), self.carry_out)
