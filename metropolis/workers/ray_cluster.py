@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TextIO
@@ -164,7 +164,8 @@ def _init(**options: Any) -> Callable[[], None]:
     sys.stdout = output
 
     def leave() -> None:
-        ray.shutdown()
+        with redirect_stdout(sys.stderr):  # the last of Ray's messages
+            ray.shutdown()
         if sys.stdout is output:
             sys.stdout = before
 
