@@ -13,14 +13,12 @@ import uuid
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
-from itertools import cycle, islice
 from queue import SimpleQueue
 from typing import Any
 
 import ray
 import ray.cloudpickle
 from ray.exceptions import RayActorError, RayError, RayTaskError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from metropolis.store.base import StoreError, StoreUnavailableError
 from metropolis.store.server import RedisServer
@@ -64,16 +62,11 @@ class RayCrew:
             "max_restarts": -1,
             "max_task_retries": -1,
             "num_cpus": 0,
+            "scheduling_strategy": "SPREAD",
             "concurrency_groups": {"watch": 1},  # Ray's own types lack this option
         }
         remote = ray.remote(**options)(_Actor)
-        # The strategy "SPREAD" may place all actors on one node. `soft`: others replace a lost one.
-        nodes = sorted(node["NodeID"] for node in ray.nodes() if node["Alive"])
-        places = [
-            NodeAffinitySchedulingStrategy(node, soft=True)
-            for node in islice(cycle(nodes), self._count)
-        ]
-        actors = [remote.options(scheduling_strategy=place).remote() for place in places]
+        actors = [remote.remote() for _ in range(self._count)]
         told = [self._shared], self._sources, self._url, self._run
         return [_follow(actor, *told, f"{self._name}:{n}") for n, actor in enumerate(actors)]
 

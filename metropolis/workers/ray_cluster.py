@@ -8,30 +8,34 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import socket
-import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TextIO
+from typing import Any
 
 import ray
+from ray._private import ray_constants, services
+from ray._private.authentication.authentication_token_setup import (
+    maybe_enable_token_auth_if_token_available,
+)
+from ray._raylet import (  # type: ignore[attr-defined]
+    AuthenticationTokenLoader,
+    Config,
+    GcsClient,
+)
+from ray.exceptions import AuthenticationError, RayError
 
 from metropolis.types import MetropolisError
-from metropolis.workers.ray_import import OWN, TOKENS, environment, is_for
 
+LOOPBACK = {ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR: "0"}
+"""Ray's variable that keeps nodes on other machines from joining."""
+TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 PROBE_S = 10.0
 """How long the head of a cluster may take to respond."""
-PORTS = range(1 << 10, 1 << 16)
-"""Those that Ray accepts."""
-STATUS_S = 60.0
-"""How long `ray status` may take."""
-STATUS = [sys.executable, "-P", "-c", "from ray.scripts.scripts import main; main()", "status"]
-TOKEN_FILE = Path("~/.ray/auth_token")
-"""Where Ray keeps a user's token."""
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
 """The first bytes of a gRPC client: HTTP/2's preface with empty SETTINGS."""
 _FRAME_BYTES, _SETTINGS = 9, 4
@@ -40,84 +44,49 @@ _FRAME_BYTES, _SETTINGS = 9, 4
 def join_ray(count: int | None, address: str | None) -> Callable[[], None]:
     """Join the cluster at `address`, or start one of `count` CPUs; return a function to leave it.
 
-    Call `check_address` first. Raises MetropolisError on failure.
+    Raises MetropolisError on failure.
     """
     if address in (None, "local"):
         return _begin(count)
-    return _init(address=address)
+    check_address(address)
+    _init(address=address)
+    return ray.shutdown
 
 
 def check_address(address: str | None) -> None:
     """Raise MetropolisError unless a Ray at `address` admits us; Ray itself retries for minutes."""
-    if ray.is_initialized():
+    if address in (None, "local") or ray.is_initialized():
         return
-    own = address in (None, "local")
-    if not own:
-        assert address is not None
-        _check_cluster(address)
-    if not is_for(own):
-        raise MetropolisError(
-            "Ray was imported before the run, so a cluster of the run would be open to the "
-            "network; call ray.init() before the run, or start the run before importing ray"
-            if own
-            else "this process has imported Ray for a cluster of its own; join another cluster "
-            "from a new process"
-        )
-
-
-def _check_cluster(address: str) -> None:
-    place = os.environ.get("RAY_ADDRESS", "auto") if address == "auto" else address
-    if place != "auto":
-        host, port = _place(place)
-        try:
-            if not _speaks_grpc(host, port):
-                raise OSError("the server there is not Ray")
-        except (OSError, UnicodeError) as error:
-            raise _silent(address, error) from None
+    host, port = _place(address)
     try:
-        status = subprocess.run(
-            [*STATUS, f"--address={place}"],
-            env=os.environ | _mode(address),
-            cwd="/",
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=STATUS_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise _silent(address, error) from None
-    if status.returncode == 0:
-        return
-    said = status.stderr.strip().splitlines() or ["no reason is given"]
-    if any("AuthenticationError" in line for line in said):
+        if not _speaks_grpc(host, port):
+            raise OSError("the server there is not Ray")
+    except (OSError, UnicodeError) as error:
+        raise MetropolisError(
+            f"no Ray answers at {address} ({error}); start it, or name another with --ray-address"
+        ) from None
+    if address == "auto":
+        maybe_enable_token_auth_if_token_available(warn_if_disabled=False)  # as Ray does
+    try:
+        GcsClient(address=f"{host}:{port}")
+    except AuthenticationError:
         raise MetropolisError(
             f"the Ray at {address} refuses this user's token; set RAY_AUTH_MODE=token and "
             "RAY_AUTH_TOKEN to the cluster's, on every node"
-        )
-    raise _silent(address, said[-1])
-
-
-def _mode(address: str) -> dict[str, str]:
-    """The variables under which `ray.init` joins the cluster at `address`."""
-    is_set = any(map(os.environ.get, TOKENS)) or TOKEN_FILE.expanduser().exists()
-    if address != "auto" or "RAY_AUTH_MODE" in os.environ or not is_set:
-        return {}
-    return {"RAY_AUTH_MODE": "token"}
-
-
-def _silent(address: str, why: object) -> MetropolisError:
-    return MetropolisError(
-        f"no Ray answers at {address} ({why}); start it, or name another with --ray-address"
-    )
+        ) from None
+    except RayError as error:
+        raise _unusable(address, error) from error
 
 
 def _place(address: str) -> tuple[str, int]:
     """Host and port of the head. Raises MetropolisError if `address` is invalid."""
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
-    is_port = port.isdecimal() and int(port) in PORTS
-    if not host.isprintable() or not host or "/" in host or not is_port:
+    try:
+        host, port = services.extract_ip_port(
+            services.canonicalize_bootstrap_address(address) or ""
+        )
+    except (ValueError, OSError):
+        host, port = "", 0
+    if not host or "://" in address:
         raise MetropolisError(
             f"{address!r} is not an address of a Ray cluster; write HOST:PORT of its head, or auto "
             "where one runs"
@@ -142,63 +111,64 @@ def _speaks_grpc(host: str, port: int) -> bool:
 
 def _begin(count: int | None) -> Callable[[], None]:
     folder = TemporaryDirectory(prefix="mr-", dir="/tmp", ignore_cleanup_errors=True)
-    try:
-        with environment(OWN):
-            leave = _init(
-                address="local", num_cpus=count or os.cpu_count() or 1, _temp_dir=folder.name
-            )
-    except BaseException:
-        folder.cleanup()
-        raise
-
-    def leave_and_remove() -> None:
-        leave()
-        folder.cleanup()
-
-    return leave_and_remove
-
-
-def _init(**options: Any) -> Callable[[], None]:
-    before = sys.stdout
-    output: Any = _Output(before)
-    sys.stdout = output
+    variables = {**LOOPBACK, "RAY_AUTH_MODE": "token"}
+    if not any(map(os.environ.get, TOKENS)):
+        variables["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
     def leave() -> None:
-        with redirect_stdout(sys.stderr):  # the last of Ray's messages
-            ray.shutdown()
-        if sys.stdout is output:
-            sys.stdout = before
+        ray.shutdown()
+        _read_environment()
+        folder.cleanup()
 
+    try:
+        with _environment(variables):
+            _read_environment()
+            _init(address="local", num_cpus=count or os.cpu_count() or 1, _temp_dir=folder.name)
+    except BaseException:
+        leave()
+        raise
+    return leave
+
+
+def _init(**options: Any) -> None:
+    # Ray would report a lost node on standard output.
+    ray._private.worker.print_to_stdstream = _say  # type: ignore[assignment]
     try:
         with _importable():
             ray.init(
                 include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR, **options
             )
-    except BaseException as error:
-        leave()
-        if isinstance(error, Exception):  # Ray raises plain exceptions, too
-            raise _unusable(options["address"], error) from error
-        raise
-    return leave
-
-
-class _Output:
-    """Standard output, which belongs to the run: what Ray's threads print goes to standard error.
-
-    Ray reports a lost node.
-    """
-
-    def __init__(self, output: TextIO) -> None:
-        self._output = output
-
-    def __getattr__(self, name: str) -> Any:
-        from_ray = threading.current_thread().name.startswith("ray_")
-        return getattr(sys.stderr if from_ray else self._output, name)
+    except Exception as error:  # Ray raises plain exceptions, too
+        raise _unusable(options["address"], error) from error
 
 
 def _unusable(address: str, error: Exception) -> MetropolisError:
     said = str(error).strip().partition("\n")[0]
     return MetropolisError(f"Ray ({address}) cannot be used: {said}")
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set `variables`, which the processes that Ray starts inherit."""
+    before = {name: os.environ.get(name) for name in variables}
+    is_cluster = ray_constants.ENABLE_RAY_CLUSTER
+    os.environ.update(variables)
+    ray_constants.ENABLE_RAY_CLUSTER = False  # Ray read the variable at its import
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = is_cluster
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _read_environment() -> None:
+    """Make Ray read its token settings from the environment again."""
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
 
 
 @contextmanager
@@ -216,3 +186,9 @@ def _importable() -> Iterator[None]:
         yield
     finally:
         os.chdir(here)
+
+
+def _say(told: Any, ignore_prefix: bool) -> None:  # noqa: ARG001
+    """Print Ray's message on standard error; standard output belongs to the run."""
+    for line in "\n".join(told["lines"]).splitlines()[:1]:
+        sys.stderr.write(f"metropolis: Ray says: {line}\n")

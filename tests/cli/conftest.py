@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from metropolis.cli import main
-from metropolis.workers import ray_import
 
 OTHERS = ("resume", "fork", "diff", "replay")
 WORLD = """
@@ -62,7 +61,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     monkeypatch.setattr(sys, "path", [*sys.path])
     if "ray" in sys.modules:  # by other tests of this process; a command has a process of its own
         monkeypatch.setattr("ray.is_initialized", lambda: False)
-        monkeypatch.setattr(ray_import, "_imported_for", "own")
     Path("meadow.py").write_text(WORLD.format(at_every_step="pass"))
     interrupting = "if record.step == 7: signal.raise_signal(signal.SIGINT)"
     Path("interrupted.py").write_text(WORLD.format(at_every_step=interrupting))

@@ -18,8 +18,7 @@ import ray
 
 from metropolis.bench.recovery.processes import below, raylet_below
 from metropolis.types import MetropolisError
-from metropolis.workers import ray_cluster, ray_import
-from metropolis.workers.ray_import import LOOPBACK as LOOPBACK_ONLY
+from metropolis.workers import ray_cluster
 
 LISTENS = "0A"
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
@@ -89,6 +88,7 @@ from metropolis.types import MetropolisError
 from metropolis.workers import ray_cluster
 for variables in json.loads(sys.argv[2]):
     os.environ.update(variables)
+    ray_cluster._read_environment()
     try:
         ray_cluster.check_address(sys.argv[1])
         print("joined")
@@ -102,7 +102,7 @@ def joined(address: str, *environments: dict[str, str]) -> list[str]:
     plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     return subprocess.run(
         [sys.executable, "-c", JOIN, address, json.dumps(environments)],
-        env={**plain, **LOOPBACK_ONLY},
+        env={**plain, **ray_cluster.LOOPBACK},
         capture_output=True,
         text=True,
         check=True,
@@ -160,26 +160,3 @@ def test_what_is_no_address(no_ray: None, address: str) -> None:
 def test_where_nothing_answers(no_ray: None, address: str) -> None:
     with pytest.raises(MetropolisError, match="no Ray answers at"):
         ray_cluster.check_address(address)
-
-
-def test_ray_that_reads_no_variables_any_more(
-    no_ray: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ray reads them at its import, which was that of this test."""
-    with pytest.raises(MetropolisError, match=r"would be open to the network; call ray\.init\(\)"):
-        ray_cluster.check_address(None)
-    monkeypatch.setattr(ray_import, "_imported_for", "own")
-    ray_cluster.check_address(None)
-    with pytest.raises(MetropolisError, match="join another from a new process"):
-        ray_cluster.check_address("127.0.0.1:6379")
-
-
-def test_what_rays_threads_print_is_no_output_of_the_run(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "stdout", ray_cluster._Output(sys.stdout))
-    thread = Thread(target=print, args=["a node is lost"], name="ray_listen_error_messages")
-    thread.start()
-    thread.join()
-    print("history")  # noqa: T201
-    assert capsys.readouterr() == ("history\n", "a node is lost\n")

@@ -13,7 +13,6 @@ from metropolis.runtime.live.stored import StoredRun
 from metropolis.store.base import Store
 from metropolis.types import MetropolisError
 from metropolis.workers.local import LocalWorker
-from metropolis.workers.ray_import import importing_ray
 from metropolis.workers.shared_worker import SharedWorker
 from metropolis.workers.worker_spec import Job
 
@@ -75,7 +74,7 @@ def check_workers(workers: int | str, *, stored: bool, ray_address: str | None =
     if on_ray and not stored:
         raise MetropolisError("workers on Ray need a store; name embedded or a redis://… URL")
     if on_ray:
-        _ray_crew(ray_address).check_address(ray_address)
+        _ray_crew().check_address(ray_address)
 
 
 def crew_of(workers: int | str, ray_address: str | None, job: Job, stored: StoredRun) -> Crew:
@@ -84,13 +83,12 @@ def crew_of(workers: int | str, ray_address: str | None, job: Job, stored: Store
     if not on_ray:
         return LocalCrew(job, stored, count or 1)
     assert stored.url is not None
-    return _ray_crew(ray_address)(job, stored.url, stored.name, count, ray_address)
+    return _ray_crew()(job, stored.url, stored.name, count, ray_address)
 
 
-def _ray_crew(address: str | None) -> type[RayCrew]:
+def _ray_crew() -> type[RayCrew]:
     try:
-        with importing_ray(own=address in (None, "local")):
-            from metropolis.workers.ray import RayCrew
+        from metropolis.workers.ray import RayCrew
     except ImportError as error:
         raise MetropolisError(f"{error}; workers on Ray need metropolis[ray]") from None
     return RayCrew
