@@ -135,7 +135,9 @@ class EnginePool:
         if self.scheduling.is_up[instance] != is_up or not self._tasks:  # the first probe
             self._log(sentence)
         if is_up:
-            self.scheduling.scheduler.models.set(instance, self.engines[instance].models or None)
+            self.scheduling.scheduler.models_changed(
+                instance, self.engines[instance].models or None
+            )
         if is_up and self._learns_capacity:
             tokens = self.engines[instance].traits.capacity_tokens
             if tokens is not None:

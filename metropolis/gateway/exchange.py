@@ -159,9 +159,11 @@ class Exchange:
     def answered(self, status: int, whole: bytes | None) -> None:
         """The engine's answer has begun: a stream, or a `whole` body, which ends the exchange."""
         self._check(Event.ANSWERED)
-        if self._answer is not None and whole is not None:
-            self.error = EngineLostError(f"the rest of an answer was refused: HTTP {status}")
-        elif whole is not None or status != 200 or self._continuable is None:
+        if self._answer is not None and (whole is not None or status != 200):
+            error = EngineLostError(f"the rest of an answer was refused: HTTP {status}")
+            self._fail(Event.ANSWERED, error)
+            return
+        if whole is not None or status != 200 or self._continuable is None:
             self._answer = Passthrough(whole or b"")
         elif self._answer is None:
             self._answer = Partial(self._continuable)

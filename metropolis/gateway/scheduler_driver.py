@@ -102,7 +102,7 @@ class SchedulerDriver:
         try:
             self.carry_out()
             return await turn
-        except asyncio.CancelledError:
+        except BaseException:  # it was cancelled, or a plug-in failed
             self.cancel(request)
             raise
         finally:

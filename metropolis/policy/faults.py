@@ -62,6 +62,11 @@ def rank_of(policy: Policy, request: QueuedRequest) -> int:
     raise PluginError(policy, "rank", fault)
 
 
+def raise_fault(error: PluginError) -> None:
+    """Raise `error`."""
+    raise error
+
+
 def _failed(plugin: object, method: str, error: BaseException) -> PluginError:
     if isinstance(error, MetropolisError) and method in MAY_REFUSE:
         return RequestRefusedError(plugin, method, f"refused a request in {method}: {error}")

@@ -59,3 +59,6 @@ Command = Place | Preempt | Reject | Report
 
 class InstanceDownError(MetropolisError):
     """The only instance that may serve a request does not answer."""
+
+    def __init__(self, instance: int) -> None:
+        super().__init__(f"instance {instance} does not answer")

@@ -12,26 +12,27 @@ The gateway drives it in real time, the simulation in virtual time.
    at their instance. While the first of them has none, the last-ranked running request is preempted
    if it ranks behind it, and waits at the same instance (Agentix §4.2).
 4. A request whose instance is lost is placed again.
-5. A request ends once: it is finished, cancelled, or rejected because a plug-in failed.
+5. A request ends once: it is finished, cancelled, or rejected because a plug-in failed or its only
+   instance is down.
 
-| state   | meaning                     | finished | left (preempted) | left (lost) | cancelled |
-|---------|-----------------------------|----------|------------------|-------------|-----------|
-| QUEUED  | waits for the dispatcher    | -        | -                | -           | ends      |
-| PLACED  | waits for room at its place | -        | -                | QUEUED      | ends      |
-| RUNNING | its instance has it         | ends     | -                | QUEUED      | ends      |
-| LEAVING | its preemption is commanded | ends     | PLACED           | QUEUED      | ends      |
+| state   | meaning                | command -> state   | finished | left   | down   | cancelled |
+|---------|------------------------|--------------------|----------|--------|--------|-----------|
+| QUEUED  | waits to be placed     | -       -> PLACED  | -        | -      | -      | ends      |
+| PLACED  | waits for room there   | Place   -> RUNNING | -        | -      | QUEUED | ends      |
+| RUNNING | its instance has it    | Preempt -> LEAVING | ends     | QUEUED | -      | ends      |
+| LEAVING | it is being preempted  |                    | ends     | PLACED | -      | ends      |
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from contextlib import suppress
 from math import inf
 
-from metropolis.dispatch.base import Dispatcher, Fleet
+from metropolis.dispatch.base import Dispatcher
 from metropolis.dispatch.faults import holding, placed_by
 from metropolis.policy.base import Policy, QueuedRequest, ServedRequest
-from metropolis.policy.faults import P, PluginError, call, due_s_of, rank_of
+from metropolis.policy.faults import PluginError, call, due_s_of, raise_fault, rank_of
 from metropolis.policy.queue import RequestQueue
 from metropolis.scheduler.base import (
     Command,
@@ -44,18 +45,11 @@ from metropolis.scheduler.base import (
 )
 from metropolis.scheduler.instance import Instance, State, Tracked
 from metropolis.scheduler.models import ServedModels
+from metropolis.scheduler.notifier import Notifier
 from metropolis.types import MetropolisError
 
 
-def _down(instance: int) -> InstanceDownError:
-    return InstanceDownError(f"instance {instance} does not answer")
-
-
-def _raise(error: PluginError) -> None:
-    raise error
-
-
-class Scheduler:
+class Scheduler(Notifier):
     """Orders requests by `policy` and places them by `dispatcher` on instances with `limits`.
 
     Instances are down until `instance_up`. Errors of plug-ins' notification methods go to
@@ -70,9 +64,9 @@ class Scheduler:
         limits: Sequence[Limits],
         *,
         hold_s: float = inf,
-        on_fault: Callable[[PluginError], None] = _raise,
+        on_fault: Callable[[PluginError], None] = raise_fault,
     ) -> None:
-        self.policy, self.dispatcher, self.on_fault = policy, dispatcher, on_fault
+        super().__init__(policy, dispatcher, on_fault)
         self._instances = [Instance(policy, each) for each in limits]
         self.models = ServedModels(dispatcher.fleet)
         self._queues: dict[frozenset[int], RequestQueue] = {}
@@ -82,9 +76,10 @@ class Scheduler:
         self.due_s = inf
         """When ranks of waiting requests next change by the passing of time alone, as of the latest
         `schedule`."""
-        self._rejected: list[Command] = []
+        self._rejected: list[Reject] = []
         self._hold_s = hold_s
-        self._held_since_s: float | None = None
+        self._held_since_s: dict[frozenset[int], float] = {}
+        """Since when the dispatcher holds back a queue although its instances are idle."""
         dispatcher.closed = set(self.models.all)
 
     # --- state
@@ -121,7 +116,7 @@ class Scheduler:
         MetropolisError if no instance serves its model.
         """
         if only is not None and not self._instances[only].is_up:
-            raise _down(only)
+            raise InstanceDownError(only)
         allowed = self.models.serving(request.model) if only is None else frozenset((only,))
         call(self.policy.arrived, request)
         tracked = Tracked(request, allowed, is_pinned=only is not None)
@@ -167,20 +162,11 @@ class Scheduler:
     def cancelled(self, request_id: int, now_s: float) -> None:
         """The client of a request has left; ends of unknown requests are ignored."""
         tracked = self._requests.pop(request_id, None)
-        if tracked is None:
-            return  # it was rejected
+        if tracked is None:  # it was rejected
+            self._rejected = [one for one in self._rejected if one.request.id != request_id]
+            return
         self._tell(self.policy.cancelled, tracked.request)
         self._drop(tracked, now_s)
-
-    def program_ended(self, program: str) -> None:
-        """`program` will send no more requests."""
-        self._tell(self.policy.program_ended, program)
-        self._tell(self.dispatcher.program_ended, program)
-
-    def function_ended(self, function: str) -> None:
-        """`function` has been unused for long."""
-        self._tell(self.policy.function_ended, function)
-        self._tell(self.dispatcher.function_ended, function)
 
     # --- events of instances
 
@@ -203,22 +189,19 @@ class Scheduler:
             self._queue_again(tracked, now_s)
         for tracked in [each for each in self._requests.values() if each.is_pinned]:
             if instance in tracked.allowed and tracked.state is State.QUEUED:
-                self._reject(tracked, _down(instance), now_s)
+                self._reject(tracked, InstanceDownError(instance), now_s)
 
-    def instance_lost(self, instance: int) -> None:
-        """`instance` has failed and may have lost its cache."""
-        self._tell(self.dispatcher.lost, instance)
-
-    def instance_preempted(self, instance: int, now_s: float) -> None:
-        """`instance` ran out of memory and preempted a request by itself."""
-        self._tell(self.dispatcher.preempted, instance, now_s)
-
-    def capacity_changed(self, instance: int, kv_tokens: int) -> None:
-        """`instance` has a KV cache of `kv_tokens`, which the dispatcher counts on."""
-        instances = [*self.dispatcher.fleet.instances]
-        if kv_tokens != instances[instance].capacity_tokens:
-            instances[instance] = replace(instances[instance], capacity_tokens=kv_tokens)
-            self.dispatcher.fleet = Fleet(tuple(instances))
+    def models_changed(self, instance: int, models: frozenset[str] | None) -> None:
+        """`instance` serves `models`, None: any; requests in the queue follow."""
+        self.models.set(instance, models)
+        for tracked in self._requests.values():
+            if tracked.state is State.QUEUED and not tracked.is_pinned:
+                with suppress(MetropolisError):  # no instance: it waits for one that served it
+                    allowed = self.models.serving(tracked.request.model)
+                    if allowed != tracked.allowed:
+                        self._queue_of(tracked.allowed).discard(tracked.request.id)
+                        tracked.allowed = allowed
+                        self._queue_of(allowed).push(tracked.request)
 
     # --- commands
 
@@ -227,10 +210,11 @@ class Scheduler:
         commands: list[Command] = []
         try:
             call(self.policy.passed, now_s)
-            self._place_all(now_s)
-            for index in range(len(self._instances)):
-                if not self._fill(index, now_s, commands):
-                    break  # the order of instances does not depend on which of them report
+            is_settled = False
+            while not is_settled:  # a request that is rejected leaves room for others
+                rejected = len(self._rejected)
+                self._place_all(now_s)
+                is_settled = not self._fill_all(now_s, commands) or len(self._rejected) == rejected
             self.due_s = due_s_of(self.policy) if self._waiting else inf
         except PluginError as error:  # later attempts would fail as well
             for tracked in list(self._requests.values()):
@@ -246,7 +230,7 @@ class Scheduler:
 
     def _place_all(self, now_s: float) -> None:
         """Place the first waiting request until the dispatcher holds it back."""
-        held_since_s, self._held_since_s = self._held_since_s, None
+        held_since_s, self._held_since_s = self._held_since_s, {}
         blocked: set[frozenset[int]] = set()
         while waiting := [k for k, queue in self._queues.items() if queue and k not in blocked]:
             if len(waiting) > 1:
@@ -260,21 +244,25 @@ class Scheduler:
                 continue
             if instance is None:
                 blocked.add(allowed)
-                self._hold(allowed, held_since_s, now_s)
+                self._hold(allowed, held_since_s.get(allowed, now_s), now_s)
                 continue
             queue.pop()
             tracked.state, tracked.instance = State.PLACED, instance
-            self._instances[instance].queue.push(tracked.request)
+            self._push(self._instances[instance].queue, tracked, now_s)
             self._refresh(instance)
 
-    def _hold(self, allowed: frozenset[int], since_s: float | None, now_s: float) -> None:
-        """Record that the dispatcher holds a request back; raises PluginError after `hold_s`."""
+    def _hold(self, allowed: frozenset[int], since_s: float, now_s: float) -> None:
+        """Record that the dispatcher holds a queue back; reject its requests after `hold_s`."""
         here = [self._instances[each] for each in allowed]
         if any(each.outstanding for each in here) or not any(each.is_up for each in here):
             return
-        self._held_since_s = now_s if since_s is None else since_s
-        if now_s - self._held_since_s >= self._hold_s:
-            raise self.holding()
+        self._held_since_s[allowed] = since_s
+        if now_s - since_s >= self._hold_s:
+            requests = self._queues[allowed].requests()
+            error = holding(self.dispatcher, len(requests))
+            for request in requests:
+                self._reject(self._requests[request.id], error, now_s)
+            self.on_fault(error)
 
     def _placed(self, tracked: Tracked, now_s: float) -> int | None:
         """The dispatcher's instance for the request, with all closed that may not serve it."""
@@ -288,6 +276,10 @@ class Scheduler:
             return placed_by(self.dispatcher, tracked.request, now_s)
         finally:
             self.dispatcher.closed = closed
+
+    def _fill_all(self, now_s: float, commands: list[Command]) -> bool:
+        """Fill the instances in order, up to the first whose report is needed; whether none is."""
+        return all(self._fill(index, now_s, commands) for index in range(len(self._instances)))
 
     def _fill(self, index: int, now_s: float, commands: list[Command]) -> bool:
         """Start requests that wait at the instance while there is room, or room can be made.
@@ -344,14 +336,16 @@ class Scheduler:
         return rank_of(self.policy, request), request.arrived_s, request.id
 
     def _queue_of(self, allowed: frozenset[int]) -> RequestQueue:
-        return self._queues.setdefault(allowed, RequestQueue(self.policy))
+        if allowed not in self._queues:
+            self._queues[allowed] = RequestQueue(self.policy)
+        return self._queues[allowed]
 
     def _queue_again(self, tracked: Tracked, now_s: float) -> None:
         """Return a request from its instance to the queue."""
         instance, tracked.state = tracked.instance, State.QUEUED
         self._tell(self.dispatcher.cancelled, tracked.request, instance, now_s)
         if tracked.is_pinned and not self._instances[instance].is_up:
-            self._reject(tracked, _down(instance), now_s)
+            self._reject(tracked, InstanceDownError(instance), now_s)
             return
         self._push(self._queue_of(tracked.allowed), tracked, now_s)
 
@@ -391,10 +385,3 @@ class Scheduler:
             self.dispatcher.closed.discard(instance)
         else:
             self.dispatcher.closed.add(instance)
-
-    def _tell(self, method: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Notify a plug-in; its error goes to `on_fault`."""
-        try:
-            call(method, *args, **kwargs)
-        except PluginError as error:
-            self.on_fault(error)

@@ -363,18 +363,22 @@ class MemoryStore(Store):
 
     def link(self) -> MemoryLink:
         """See Store."""
-        return MemoryLink(self, self.watch)
+        return MemoryLink(self, self.watch, self.unwatch)
 
     def watch(self, what: str, find: Callable[[], list[T]], wake: Callable[[], None]) -> list[T]:
-        """What `find` finds; if nothing, the next change of `what` calls `wake`.
-
-        `what` is `ready` or `acknowledged`.
-        """
+        """What `find` finds; if nothing, the next change of `ready` or `acknowledged` wakes."""
         with self._changed:
             found = find()
             if not found:
                 self._run.watches[what].append(wake)
             return found
+
+    def unwatch(self, what: str, wake: Callable[[], None]) -> None:
+        """End a `watch` that may have called `wake`."""
+        with self._changed:
+            run = self._server.contents.get(self._name)
+            if run is not None and wake in run.watches.get(what, ()):
+                run.watches[what].remove(wake)
 
     def _has_changed(self, what: str) -> None:
         if self._server.asleep:

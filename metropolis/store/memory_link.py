@@ -17,6 +17,8 @@ from metropolis.types import AgentId, Dispatch, Step
 T = TypeVar("T")
 Watch = Callable[[str, Callable[[], list[Any]], Callable[[], None]], list[Any]]
 """See `MemoryStore.watch`."""
+Unwatch = Callable[[str, Callable[[], None]], None]
+"""See `MemoryStore.unwatch`."""
 CHECK_S = 0.25
 """Waits check at this interval whether their time is over and whether leases have expired."""
 
@@ -24,9 +26,9 @@ CHECK_S = 0.25
 class MemoryLink(Link):
     """See Link."""
 
-    def __init__(self, store: Store, watch: Watch) -> None:
+    def __init__(self, store: Store, watch: Watch, unwatch: Unwatch) -> None:
         super().__init__(store)
-        self._watch = watch
+        self._watch, self._unwatch = watch, unwatch
         self._waits: dict[asyncio.Future[None], asyncio.AbstractEventLoop] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._interrupted = False
@@ -87,7 +89,8 @@ class MemoryLink(Link):
         end_s = loop.time() + wait_s
         while True:
             future = loop.create_future()
-            found = self._watch(what, find, partial(_wake, loop, future))
+            wake = partial(_wake, loop, future)
+            found = self._watch(what, find, wake)
             if found or self._interrupted or loop.time() >= end_s:
                 return found
             if self._timer is None:
@@ -97,6 +100,7 @@ class MemoryLink(Link):
                 await future
             finally:
                 del self._waits[future]
+                self._unwatch(what, wake)
 
     def _check(self) -> None:
         self._timer = None

@@ -1,0 +1,54 @@
+"""Events that only the policy and the dispatcher hear."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from metropolis.dispatch.base import Dispatcher, Fleet
+from metropolis.policy.base import Policy
+from metropolis.policy.faults import P, PluginError, call, raise_fault
+
+
+class Notifier:
+    """Passes events to plug-ins; their errors go to `on_fault` and end no request."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        dispatcher: Dispatcher,
+        on_fault: Callable[[PluginError], None] = raise_fault,
+    ) -> None:
+        self.policy, self.dispatcher, self.on_fault = policy, dispatcher, on_fault
+
+    def program_ended(self, program: str) -> None:
+        """`program` will send no more requests."""
+        self._tell(self.policy.program_ended, program)
+        self._tell(self.dispatcher.program_ended, program)
+
+    def function_ended(self, function: str) -> None:
+        """`function` has been unused for long."""
+        self._tell(self.policy.function_ended, function)
+        self._tell(self.dispatcher.function_ended, function)
+
+    def instance_lost(self, instance: int) -> None:
+        """`instance` has failed and may have lost its cache."""
+        self._tell(self.dispatcher.lost, instance)
+
+    def instance_preempted(self, instance: int, now_s: float) -> None:
+        """`instance` ran out of memory and preempted a request by itself."""
+        self._tell(self.dispatcher.preempted, instance, now_s)
+
+    def capacity_changed(self, instance: int, kv_tokens: int) -> None:
+        """`instance` has a KV cache of `kv_tokens`, which the dispatcher counts on."""
+        instances = [*self.dispatcher.fleet.instances]
+        if kv_tokens != instances[instance].capacity_tokens:
+            instances[instance] = replace(instances[instance], capacity_tokens=kv_tokens)
+            self.dispatcher.fleet = Fleet(tuple(instances))
+
+    def _tell(self, method: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Notify a plug-in; its error goes to `on_fault`."""
+        try:
+            call(method, *args, **kwargs)
+        except PluginError as error:
+            self.on_fault(error)

@@ -1,0 +1,146 @@
+"""Single rules of the scheduler, without any driver."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+import pytest
+
+from metropolis.dispatch.base import Dispatcher, Fleet
+from metropolis.dispatch.fixed import LeastLoaded
+from metropolis.policy.base import Policy, QueuedRequest, ServedRequest
+from metropolis.policy.faults import PluginError
+from metropolis.policy.fixed import Fcfs, StepFirst
+from metropolis.scheduler.base import Command, InstanceDownError, Limits, Place, Reject
+from metropolis.scheduler.scheduler import Scheduler
+from metropolis.types import MetropolisError
+
+
+def request(number: int, model: str | None = None) -> QueuedRequest:
+    return QueuedRequest(number, f"p{number}", "f", 10, 0.0, 0.0, model=model)
+
+
+def scheduler(
+    policy: Policy,
+    dispatcher: type[Dispatcher] = LeastLoaded,
+    instances: int = 1,
+    hold_s: float = inf,
+) -> tuple[Scheduler, list[PluginError]]:
+    faults: list[PluginError] = []
+    fleet = Fleet.uniform(instances, 1000, 10.0)
+    limits = [Limits(1)] * instances
+    made = Scheduler(policy, dispatcher(fleet), limits, hold_s=hold_s, on_fault=faults.append)
+    for instance in range(instances):
+        made.instance_up(instance)
+    return made, faults
+
+
+def ids(commands: Sequence[Command], kind: type[Place | Reject]) -> list[int]:
+    return [one.request.id for one in commands if isinstance(one, kind)]
+
+
+class Fails(Fcfs):
+    """Ranks a request `calls` times, then fails for it."""
+
+    def __init__(self, calls: int) -> None:
+        self.calls = calls
+
+    def rank(self, request: QueuedRequest) -> int:
+        if request.id == 1:
+            self.calls -= 1
+            if self.calls < 0:
+                raise ValueError("no rank")
+        return 0
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+def test_a_request_that_cannot_be_ranked_is_rejected_alone_and_leaves_its_place(calls: int) -> None:
+    made, _ = scheduler(Fails(calls))
+    for number in (1, 2, 3):
+        made.arrived(request(number))
+    commands = made.schedule(0.0)
+    assert ids(commands, Reject) == [1]
+    assert ids(commands, Place) == [2]
+    assert (made.waiting, made.at_work) == (1, [1])
+
+
+class HoldsA(LeastLoaded):
+    """Places no request for the model `a`."""
+
+    def place(self, request: QueuedRequest, now_s: float) -> int | None:
+        return None if request.model == "a" else super().place(request, now_s)
+
+
+def test_a_dispatcher_that_holds_one_model_back_harms_no_other() -> None:
+    made, faults = scheduler(Fcfs(), HoldsA, instances=2, hold_s=10.0)
+    made.models_changed(0, frozenset("a"))
+    made.models_changed(1, frozenset("b"))
+    for number, model in enumerate("abb"):
+        made.arrived(request(number, model))
+    assert ids(made.schedule(0.0), Place) == [1]
+    assert made.schedule(9.9) == []
+    commands = made.schedule(10.0)
+    assert ids(commands, Reject) == [0]
+    (rejected,) = commands
+    assert isinstance(rejected, Reject)
+    assert faults == [rejected.error]
+    assert made.waiting == 1
+
+
+def test_requests_follow_the_models_of_instances() -> None:
+    made, _ = scheduler(Fcfs(), instances=2)
+    made.instance_down(1, 0.0)
+    for number in range(2):
+        made.arrived(request(number, "a"))  # instance 1 may serve any model, as far as is known
+    assert ids(made.schedule(0.0), Place) == [0]
+    made.models_changed(1, frozenset("b"))
+    made.instance_up(1)
+    assert made.schedule(1.0) == []
+    made.models_changed(1, frozenset("ab"))
+    (command,) = made.schedule(2.0)
+    assert isinstance(command, Place)
+    assert (command.request.id, command.instance) == (1, 1)
+    made.models_changed(0, frozenset("b"))
+    with pytest.raises(MetropolisError, match="no instance serves the model 'c'; they serve a, b"):
+        made.arrived(request(9, "c"))
+
+
+def test_a_pinned_request_ends_once() -> None:
+    made, _ = scheduler(Fcfs(), instances=2)
+    made.arrived(request(0), only=0)
+    made.instance_down(0, 0.0)
+    (command,) = made.schedule(0.0)
+    assert isinstance(command, Reject)
+    assert isinstance(command.error, InstanceDownError)
+    with pytest.raises(InstanceDownError, match="instance 0 does not answer"):
+        made.arrived(request(1), only=0)
+    made.instance_up(0)
+    made.arrived(request(2), only=0)
+    made.instance_down(0, 1.0)
+    made.cancelled(2, 1.0)
+    assert made.schedule(1.0) == []
+
+
+class Impatient(StepFirst):
+    """Later requests rank first."""
+
+    preempts = True
+
+    def rank(self, request: QueuedRequest) -> int:
+        return 100 - request.id
+
+
+def test_what_waits_at_an_instance_that_goes_down_is_placed_elsewhere() -> None:
+    made, _ = scheduler(Impatient(), instances=2)
+    made.arrived(request(5))
+    made.arrived(request(6))
+    assert len(ids(made.schedule(0.0), Place)) == 2
+    made.arrived(request(1))
+    made.arrived(request(2))
+    assert made.schedule(0.0) == []
+    made.instance_down(0, 1.0)
+    assert made.schedule(1.0) == []
+    first = request(5) if made.running(1) == [5] else request(6)
+    made.finished(ServedRequest(first, 1, 0.0, 2.0, 1))
+    assert ids(made.schedule(2.0), Place) == [2]
