@@ -131,7 +131,8 @@ class _SpatialIndex:
     def nearest(self, position: Position) -> Area:
         # The area with the nearest bounding box gives an upper bound of the smallest distance.
         guess = next(iter(self._tree.nearest((*position, *position), 1)))
-        return self.within(position, self._areas[guess].distance(position))[0]
+        bound = self._areas[guess].distance(position) * (1 + 1e-12)  # the box below is rounded
+        return self.within(position, bound)[0]
 
     def _measured(
         self, position: Position, distance: float
