@@ -114,6 +114,7 @@ class ExchangeDriver:
                         self._is_behind = True
                         yield data
                         self._is_behind = False
+                        self._pool.scheduling.can_leave_again(self._queued.id)
                     if exchange.state is not State.STREAMING:
                         break
                 if exchange.state is State.STREAMING:

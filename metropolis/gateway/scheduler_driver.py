@@ -55,6 +55,8 @@ class SchedulerDriver:
         """Results of `place`, by request id."""
         self.preemptible: dict[int, Preemptible] = {}
         """By request id."""
+        self._stayed: set[int] = set()
+        """Ids of preemptible requests that could not be preempted at the latest decision."""
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -184,11 +186,17 @@ class SchedulerDriver:
 
     def _staying(self, instance: int) -> set[int]:
         """Ids of the engine's requests that cannot be preempted now."""
-        return {
-            id_
-            for id_ in self.scheduler.running(instance)
-            if (one := self.preemptible.get(id_)) is None or not one.can_leave()
-        }
+        running = self.scheduler.running(instance)
+        offered = {id_: one for id_ in running if (one := self.preemptible.get(id_)) is not None}
+        stay = {id_ for id_, one in offered.items() if not one.can_leave()}
+        self._stayed = (self._stayed & self.preemptible.keys()) | stay
+        return stay | (set(running) - offered.keys())
+
+    def can_leave_again(self, request_id: int) -> None:
+        """A preemptible request can leave: decide again if one waits for that."""
+        if request_id in self._stayed:
+            self._stayed.discard(request_id)
+            self.carry_out()
 
     def _expect(self, now_s: float) -> None:
         """Schedule `carry_out` for the time at which ranks change next."""
