@@ -136,7 +136,7 @@ class EnginePool:
             self._log(sentence)
         if is_up:
             self.scheduling.scheduler.models_changed(
-                instance, self.engines[instance].models or None
+                instance, self.engines[instance].models or None, self.scheduling.clock()
             )
         if is_up and self._learns_capacity:
             tokens = self.engines[instance].traits.capacity_tokens

@@ -26,7 +26,6 @@ The gateway drives it in real time, the simulation in virtual time.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from math import inf
 
 from metropolis.dispatch.base import Dispatcher
@@ -191,17 +190,20 @@ class Scheduler(Notifier):
             if instance in tracked.allowed and tracked.state is State.QUEUED:
                 self._reject(tracked, InstanceDownError(instance), now_s)
 
-    def models_changed(self, instance: int, models: frozenset[str] | None) -> None:
+    def models_changed(self, instance: int, models: frozenset[str] | None, now_s: float) -> None:
         """`instance` serves `models`, None: any; requests in the queue follow."""
         self.models.set(instance, models)
-        for tracked in self._requests.values():
-            if tracked.state is State.QUEUED and not tracked.is_pinned:
-                with suppress(MetropolisError):  # no instance: it waits for one that served it
-                    allowed = self.models.serving(tracked.request.model)
-                    if allowed != tracked.allowed:
-                        self._queue_of(tracked.allowed).discard(tracked.request.id)
-                        tracked.allowed = allowed
-                        self._queue_of(allowed).push(tracked.request)
+        for tracked in list(self._requests.values()):
+            if tracked.state is not State.QUEUED or tracked.is_pinned:
+                continue
+            try:
+                allowed = self.models.serving(tracked.request.model)
+            except MetropolisError:
+                continue  # no instance does: it waits for those that served it
+            if allowed != tracked.allowed:
+                self._queue_of(tracked.allowed).discard(tracked.request.id)
+                tracked.allowed = allowed
+                self._push(self._queue_of(allowed), tracked, now_s)
 
     # --- commands
 

@@ -74,8 +74,8 @@ class HoldsA(LeastLoaded):
 
 def test_a_dispatcher_that_holds_one_model_back_harms_no_other() -> None:
     made, faults = scheduler(Fcfs(), HoldsA, instances=2, hold_s=10.0)
-    made.models_changed(0, frozenset("a"))
-    made.models_changed(1, frozenset("b"))
+    made.models_changed(0, frozenset("a"), 0.0)
+    made.models_changed(1, frozenset("b"), 0.0)
     for number, model in enumerate("abb"):
         made.arrived(request(number, model))
     assert ids(made.schedule(0.0), Place) == [1]
@@ -94,14 +94,14 @@ def test_requests_follow_the_models_of_instances() -> None:
     for number in range(2):
         made.arrived(request(number, "a"))  # instance 1 may serve any model, as far as is known
     assert ids(made.schedule(0.0), Place) == [0]
-    made.models_changed(1, frozenset("b"))
+    made.models_changed(1, frozenset("b"), 0.0)
     made.instance_up(1)
     assert made.schedule(1.0) == []
-    made.models_changed(1, frozenset("ab"))
+    made.models_changed(1, frozenset("ab"), 0.0)
     (command,) = made.schedule(2.0)
     assert isinstance(command, Place)
     assert (command.request.id, command.instance) == (1, 1)
-    made.models_changed(0, frozenset("b"))
+    made.models_changed(0, frozenset("b"), 0.0)
     with pytest.raises(MetropolisError, match="no instance serves the model 'c'; they serve a, b"):
         made.arrived(request(9, "c"))
 
