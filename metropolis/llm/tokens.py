@@ -15,11 +15,14 @@ _PIECE = re.compile(rf"\s*\S{{1,{CHARACTERS_PER_TOKEN}}}|\s+")
 
 def approximate_tokens(text: str) -> int:
     """Estimated number of tokens of `text`: per word, one for every four characters begun."""
-    return len(_PIECE.findall(text))
+    spaces_at_the_end = text[-1:].isspace()
+    return sum([-(-len(word) // CHARACTERS_PER_TOKEN) for word in text.split()]) + spaces_at_the_end
 
 
 def first_tokens(text: str, count: int) -> str:
     """The longest prefix of `text` with at most `count` approximate tokens."""
+    if approximate_tokens(text) <= count:
+        return text
     for number, piece in enumerate(_PIECE.finditer(text)):
         if number == count:
             return text[: piece.start()]

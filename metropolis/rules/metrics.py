@@ -213,6 +213,7 @@ class GenAgent(_Tiles):
                 "tiles a step"
             )
         self.arenas = np.ascontiguousarray(arenas, dtype=np.int32)
+        self._arena_rows: list[list[int]] = self.arenas.tolist()
         self.max_velocity = max_velocity
         self._to_zone = lru_cache(maxsize=256)(
             lambda tile, radius: self._walks(self._zone(tile, radius), horizon)
@@ -236,10 +237,12 @@ class GenAgent(_Tiles):
 
     def perceives(self, p: Position, q: Position, radius: float) -> bool:
         """See `Metric.perceives`."""
-        return CHEBYSHEV.within(p, q, radius, 0) and self._arena(_tile(p)) == self._arena(_tile(q))
+        if abs(p[0] - q[0]) > radius or abs(p[1] - q[1]) > radius:
+            return False
+        return self._arena(_tile(p)) == self._arena(_tile(q))
 
     def _arena(self, tile: Tile) -> int:
-        return int(self.arenas[tile[1], tile[0]])
+        return self._arena_rows[tile[1]][tile[0]]
 
     def _zone(self, tile: Tile, radius: int) -> list[Tile]:
         velocity = math.floor(self.max_velocity)

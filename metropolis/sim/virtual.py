@@ -53,19 +53,15 @@ class VirtualInstances:
     ) -> None:
         self._backend = backend
         self._profiles = [kind.profile for kind in fleet.kinds]
-        self._instances: _FastPath | SimulatedCluster
+        self._instances: _ByStep | _ByPolicy
         if policy is None and dispatcher is None and len(self._profiles) == 1:
-            self._instances = _FastPath(self._profiles[0], len(fleet))
+            self._instances = _ByStep(self._profiles[0], len(fleet))
         else:
             dispatcher = dispatcher or LeastLoaded(fleet.placed())
-            self._instances = SimulatedCluster(
-                fleet.profiles, policy or StepFirst(), dispatcher, PoolOptions()
-            )
+            self._instances = _ByPolicy(fleet, policy or StepFirst(), dispatcher)
         self._asked: list[_Asked] = []
         """Calls of this instant."""
         self._waiting: dict[int, asyncio.Future[None]] = {}
-        self._programs: dict[AgentId, tuple[str, float]] = {}
-        """The latest program of each agent, and its arrival."""
         self._sent = 0
         self.now_sim_s = 0.0
         """Current virtual time."""
@@ -111,13 +107,10 @@ class VirtualInstances:
         """Advance to the next completion; False when no call is waiting."""
         self._submit()
         while self._waiting:
-            self._instances.dispatch(self.now_sim_s)
-            self.now_sim_s = self._instances.next_event_sim_s()
-            if isinf(self.now_sim_s):
-                self._instances.check_progress()
+            self.now_sim_s = self._instances.next_event_sim_s(self.now_sim_s)
             served = self._instances.advance(self.now_sim_s)
-            for one in served:
-                answered = self._waiting.pop(one.request.id)
+            for number in served:
+                answered = self._waiting.pop(number)
                 if not answered.cancelled():
                     answered.set_result(None)
             if served:
@@ -128,68 +121,75 @@ class VirtualInstances:
         """Submit the calls of this instant to the instances, in the same order as a replay."""
         for asked in sorted(self._asked, key=lambda asked: asked.order):
             if not asked.answered.cancelled():
-                self._instances.send(self._queued(asked), asked.tokens.output_tokens)
+                self._instances.send(self._sent, asked, self.now_sim_s)
                 self._waiting[self._sent] = asked.answered
                 self._sent += 1
         self._asked.clear()
 
-    def _queued(self, asked: _Asked) -> QueuedRequest:
-        """The call as a policy sees it: an agent-step is a program, as in a replay.
+
+class _ByPolicy:
+    """Instances with a policy and a dispatcher."""
+
+    def __init__(self, fleet: SimulatedFleet, policy: Policy, dispatcher: Dispatcher) -> None:
+        self._cluster = SimulatedCluster(fleet.profiles, policy, dispatcher, PoolOptions())
+        self._programs: dict[AgentId, tuple[str, float]] = {}
+        """The latest program of each agent, and its arrival."""
+
+    def send(self, number: int, asked: _Asked, now_sim_s: float) -> None:
+        """Submit a call. An agent-step is a program, as in a replay.
 
         A program ends when its agent calls in a later step; a replay knows it at once.
         """
         request, name = asked.request, f"{asked.request.agent} at {asked.request.step}"
-        program, began_sim_s = self._programs.get(request.agent, (name, self.now_sim_s))
+        program, began_sim_s = self._programs.get(request.agent, (name, now_sim_s))
         if program != name:
-            self._instances.program_ended(program)
-            began_sim_s = self.now_sim_s
+            self._cluster.program_ended(program)
+            began_sim_s = now_sim_s
         self._programs[request.agent] = name, began_sim_s
-        return QueuedRequest(
-            self._sent,
+        queued = QueuedRequest(
+            number,
             name,
             request.function,
             asked.tokens.prompt_tokens,
-            self.now_sim_s,
+            now_sim_s,
             began_sim_s,
             request.upstream,
             request.step,
         )
+        self._cluster.send(queued, asked.tokens.output_tokens)
+
+    def next_event_sim_s(self, now_sim_s: float) -> float:
+        """Dispatch the waiting calls; returns the time of the earliest next event."""
+        self._cluster.dispatch(now_sim_s)
+        next_sim_s = self._cluster.next_event_sim_s()
+        if isinf(next_sim_s):
+            self._cluster.check_progress()
+        return next_sim_s
+
+    def advance(self, now_sim_s: float) -> list[int]:
+        """Advance to `now_sim_s`; returns the calls completed by then."""
+        return [one.request.id for one in self._cluster.advance(now_sim_s)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Answered:
-    request: QueuedRequest
-
-
-class _FastPath:
-    """What SimulatedCluster does with the policy `step` and `least_used`, in C++."""
+class _ByStep:
+    """What `_ByPolicy` does with the policy `step` and `least_used`, in C++."""
 
     def __init__(self, profile: _core.Profile, instances: int) -> None:
         self._pool = _core.InstancePool(profile, instances=instances)
-        self._requests: dict[int, QueuedRequest] = {}
 
-    def send(self, request: QueuedRequest, output_tokens: int) -> None:
-        """Submit `request`."""
-        self._requests[request.id] = request
-        tokens = _core.Request(request.prompt_tokens, output_tokens, request.step)
-        self._pool.submit(request.id, tokens, request.arrived_s)
+    def send(self, number: int, asked: _Asked, now_sim_s: float) -> None:
+        """Submit a call."""
+        given = asked.tokens
+        tokens = _core.Request(given.prompt_tokens, given.output_tokens, asked.request.step)
+        self._pool.submit(number, tokens, now_sim_s)
 
-    def dispatch(self, now_sim_s: float) -> None:
-        """All requests have been submitted."""
-
-    def next_event_sim_s(self) -> float:
+    def next_event_sim_s(self, _now_sim_s: float) -> float:
         """The earliest next completion."""
         return self._pool.next_event_sim_s()
 
-    def check_progress(self) -> None:
-        """No request waits without a reason."""
-
-    def program_ended(self, program: str) -> None:
-        """Programs do not matter."""
-
-    def advance(self, now_sim_s: float) -> list[_Answered]:
-        """Advance to `now_sim_s`; returns the requests completed by then."""
-        return [_Answered(self._requests.pop(one.id)) for one in self._pool.advance(now_sim_s)]
+    def advance(self, now_sim_s: float) -> list[int]:
+        """Advance to `now_sim_s`; returns the calls completed by then."""
+        return [one.id for one in self._pool.advance(now_sim_s)]
 
 
 class IdleSelector(selectors.DefaultSelector):

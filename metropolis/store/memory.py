@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
-from threading import Condition
+from threading import Condition, RLock
 from typing import Any, TypeVar
 
 from metropolis.llm.base import Completion
@@ -51,24 +51,26 @@ class MemoryServer(Server):
 
     def __init__(self, metric: Metric | None = None) -> None:
         self.metric = metric
-        self.changed = Condition()
-        """Guards all state; notified when there may be new clusters or acknowledgements."""
+        self.lock = RLock()
+        """Guards all state."""
+        self.changed = Condition(self.lock)
+        """Notified when there may be new clusters or acknowledgements."""
         self.asleep = 0
         """Threads that wait for `changed`."""
         self.contents: dict[str, Contents] = {}
 
-    def store(self, run: str) -> Store:
+    def store(self, run: str) -> MemoryStore:
         """See Server."""
         return MemoryStore(self, run)
 
     def runs(self) -> list[str]:
         """See Server."""
-        with self.changed:
+        with self.lock:
             return sorted(self.contents)
 
     def remove(self, run: str) -> None:
         """See Server."""
-        with self.changed:
+        with self.lock:
             content = self.contents.get(run)
             if content is None:
                 raise StoreError(f"there is no run {run!r} in memory")
@@ -84,7 +86,8 @@ class MemoryStore(Store):
     """See Store."""
 
     def __init__(self, server: MemoryServer, name: str) -> None:
-        self._server, self._name, self._changed = server, name, server.changed
+        self._server, self._name = server, name
+        self._lock, self._changed = server.lock, server.changed
 
     @property
     def _run(self) -> Contents:
@@ -120,21 +123,21 @@ class MemoryStore(Store):
         parts, living = ({}, minds) if shared else (minds_in_parts(info, minds), None)
         whole = StateSnapshot(first, (), (), whole=state)
         run = Contents(info, state, positions, parts, living, whole, steps, first, first, first)
-        with self._changed:
+        with self._lock:
             if self._name in self._server.contents:
                 raise StoreError(f"the run {self._name!r} exists; resume or remove it")
             self._server.contents[self._name] = run
 
     def info(self) -> RunInfo:
         """See Store."""
-        with self._changed:
+        with self._lock:
             return self._run.info
 
     # --- the controller
 
     def take_lease(self, holder: str, ttl_s: float) -> int:
         """See Store."""
-        with self._changed:
+        with self._lock:
             run, now_s = self._run, time.monotonic()
             if run.until_s > now_s and run.holder != holder:
                 raise StoreError(f"the run {self._name!r} is held by {run.holder}")
@@ -144,12 +147,12 @@ class MemoryStore(Store):
 
     def renew_lease(self, fence: int, ttl_s: float) -> None:
         """See Store."""
-        with self._changed:
+        with self._lock:
             self._fenced(fence).until_s = time.monotonic() + ttl_s
 
     def release_lease(self, fence: int) -> None:
         """See Store."""
-        with self._changed:
+        with self._lock:
             run = self._fenced(fence)
             run.fence += 1
             run.until_s = 0.0
@@ -163,7 +166,7 @@ class MemoryStore(Store):
         ahead: Mapping[AgentId, Lookahead] = NOWHERE,
     ) -> None:
         """See Store."""
-        with self._changed:
+        with self._lock:
             run = self._fenced(fence)
             run.dispatch(clusters)
             for agent, one in ahead.items():
@@ -176,15 +179,16 @@ class MemoryStore(Store):
                     run.blocked[agent] = blocker
             run.floor = floor
             if clusters:
-                self._has_changed("ready")
+                self._has_changed(run, "ready")
 
     def acknowledgements(self, after: str, wait_s: float, most: int = 1000) -> list[Acknowledged]:
         """See Store."""
         last = int(after)
-        with self._changed:
-            self._server.asleep += 1
-            self._changed.wait_for(lambda: self._run.acknowledged > last, wait_s)
-            self._server.asleep -= 1
+        with self._lock:
+            if wait_s:
+                self._server.asleep += 1
+                self._changed.wait_for(lambda: self._run.acknowledged > last, wait_s)
+                self._server.asleep -= 1
             run = self._run
             if last > run.acknowledged:
                 raise StoreError(f"the run {self._name!r} knows of no acknowledgement {after}")
@@ -194,7 +198,7 @@ class MemoryStore(Store):
 
     def nodes(self) -> Nodes:
         """See Store."""
-        with self._changed:
+        with self._lock:
             run = self._run
             agents = sorted(run.steps)
             return Nodes(
@@ -206,22 +210,22 @@ class MemoryStore(Store):
 
     def world(self, step: Step) -> tuple[list[Entity], list[Event]]:
         """See Store."""
-        with self._changed:
+        with self._lock:
             return self._run.state.at(step)
 
     def collect(self, fence: int, below: Step) -> None:
         """See Store."""
-        with self._changed:
+        with self._lock:
             self._fenced(fence).collect(below)
 
     def retract(self, fence: int, agent: AgentId, step: Step) -> None:
         """See Store."""
-        with self._changed:
+        with self._lock:
             retract(self._fenced(fence), agent, step)
 
     def keep_minds(self, fence: int, step: Step) -> bool:
         """See Store."""
-        with self._changed:
+        with self._lock:
             run = self._fenced(fence)
             run.kept = {}
             run.kept_step = step if step > run.newest else None
@@ -229,7 +233,7 @@ class MemoryStore(Store):
 
     def kept_minds(self) -> dict[AgentId, Any]:
         """See Store."""
-        with self._changed:
+        with self._lock:
             return dict(self._run.kept)
 
     # --- workers
@@ -246,12 +250,11 @@ class MemoryStore(Store):
     ) -> list[Claim]:
         """See Store."""
         deadline_s = time.monotonic() + wait_s
-        with self._changed:
+        with self._lock:
             while True:
                 run, now_s = self._run, time.monotonic()
                 run.expire(now_s)
-                names = run.chosen(worker, affinity, most, own)
-                if names:
+                if run.ready and (names := run.chosen(worker, affinity, most, own)):
                     number = run.take(names, worker, now_s + lease_s)
                     claims = [self._described(run, name, worker, number) for name in names]
                     for claim in claims:
@@ -287,12 +290,12 @@ class MemoryStore(Store):
 
     def minds(self, agents: Iterable[AgentId]) -> dict[AgentId, Any]:
         """See Store."""
-        with self._changed:
+        with self._lock:
             return self._run.whole_minds(agents)
 
     def extend(self, claim: Claim, lease_s: float) -> bool:
         """See Store."""
-        with self._changed:
+        with self._lock:
             run = self._run
             if not run.holds(claim.id, claim.number):
                 return False
@@ -301,16 +304,16 @@ class MemoryStore(Store):
 
     def give_back(self, claim: Claim) -> None:
         """See Store."""
-        with self._changed:
+        with self._lock:
             run = self._run
             if run.holds(claim.id, claim.number):
                 run.unclaim(claim.id)
                 run.counts["given_back"] += 1
-                self._has_changed("ready")
+                self._has_changed(run, "ready")
 
     def keep_answer(self, key: Key, completion: Completion, buyer: str = "") -> None:
         """See Store."""
-        with self._changed:
+        with self._lock:
             run = self._run
             if run.keep_answer(key, completion, buyer):
                 run.counts["answers"] += 1
@@ -326,7 +329,7 @@ class MemoryStore(Store):
     ) -> Claim | bool:
         """See Store."""
         check_execution(claim, execution)
-        with self._changed:
+        with self._lock:
             run = self._run
             if run.living is None:
                 check_minds(execution.minds, claim.agents)
@@ -345,15 +348,16 @@ class MemoryStore(Store):
                     return False
             until_s = None if lease_s is None else time.monotonic() + lease_s
             continues = run.write(claim.id, claim.number, claim.worker, execution, until_s)
-            run.buy(answers, buyer)
+            if answers:
+                run.buy(answers, buyer)
             if run.info.retractable:
                 for key, completion in answers.items():
                     run.keep_answer(key, completion, buyer)
-            self._has_changed("acknowledged")
+            self._has_changed(run, "acknowledged")
             if not continues:
                 return True
             if lease_s is None:
-                self._has_changed("ready")
+                self._has_changed(run, "ready")
             elif run.clear_until(claim.agents[0]) > claim.until:
                 following = cluster_id(Dispatch(claim.step + 1, claim.agents))
                 return self._described(run, following, claim.worker, claim.number)
@@ -365,35 +369,40 @@ class MemoryStore(Store):
         """See Store."""
         return MemoryLink(self, self.watch, self.unwatch)
 
-    def watch(self, what: str, find: Callable[[], list[T]], wake: Callable[[], None]) -> list[T]:
-        """What `find` finds; if nothing, the next change of `ready` or `acknowledged` wakes."""
-        with self._changed:
+    def watch(
+        self, what: str, wake: Callable[[], None], find: Callable[[], list[T]] = list
+    ) -> list[T]:
+        """What `find` finds; if nothing, call `wake` at changes of `what` until `unwatch`.
+
+        `what` is "ready" or "acknowledged"; `wake` is called in the thread that makes the change.
+        """
+        with self._lock:
             found = find()
             if not found:
                 self._run.watches[what].append(wake)
             return found
 
     def unwatch(self, what: str, wake: Callable[[], None]) -> None:
-        """End a `watch` that may have called `wake`."""
-        with self._changed:
+        """End a `watch`."""
+        with self._lock:
             run = self._server.contents.get(self._name)
-            if run is not None and wake in run.watches.get(what, ()):
+            if run is not None:
                 run.watches[what].remove(wake)
 
-    def _has_changed(self, what: str) -> None:
+    def _has_changed(self, run: Contents, what: str) -> None:
         if self._server.asleep:
             self._changed.notify_all()
-        for wake in self._run.watches.pop(what, ()):
+        for wake in list(run.watches[what]):
             wake()
 
     # --- readers
 
     def bought(self) -> list[Purchases]:
         """See Store."""
-        with self._changed:
+        with self._lock:
             return purchases_of(self._run.bought)
 
     def inspect(self) -> Inspection:
         """See Store."""
-        with self._changed:
+        with self._lock:
             return self._run.inspection(time.monotonic())

@@ -15,7 +15,7 @@ from metropolis.store.execution import NO_ANSWERS, Execution, PaidAnswers
 from metropolis.types import AgentId, Dispatch, Step
 
 T = TypeVar("T")
-Watch = Callable[[str, Callable[[], list[Any]], Callable[[], None]], list[Any]]
+Watch = Callable[[str, Callable[[], None], Callable[[], list[Any]]], list[Any]]
 """See `MemoryStore.watch`."""
 Unwatch = Callable[[str, Callable[[], None]], None]
 """See `MemoryStore.unwatch`."""
@@ -90,7 +90,7 @@ class MemoryLink(Link):
         while True:
             future = loop.create_future()
             wake = partial(_wake, loop, future)
-            found = self._watch(what, find, wake)
+            found = self._watch(what, wake, find)
             if found or self._interrupted or loop.time() >= end_s:
                 return found
             if self._timer is None:

@@ -106,13 +106,12 @@ class Contents:
         found = []
         for cluster in clusters:
             name, step = cluster_id(cluster), cluster.step
-            others = [agent for agent in cluster.agents if self.steps[agent] != step]
-            if not others:
+            at = {self.steps[agent] for agent in cluster.agents}
+            if at == {step}:
                 if self.clusters.get(name) != cluster:
                     found.append((name, cluster))
-            elif min(self.steps[agent] for agent in cluster.agents) <= step:
-                at = [self.steps[agent] for agent in cluster.agents]
-                raise ValueError(f"{cluster} was dispatched, and its agents are at {at}")
+            elif min(at) <= step:
+                raise ValueError(f"{cluster} was dispatched, and its agents are at {sorted(at)}")
         return found
 
     def withdraw(self, name: str) -> None:

@@ -6,10 +6,11 @@ Claims need no leases, and commits carry no minds: the agents themselves are the
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from math import inf
 
-from metropolis.store.base import Store
 from metropolis.store.claim import Claim
+from metropolis.store.memory import MemoryStore
 from metropolis.types import Dispatch, MetropolisError
 from metropolis.workers.local import LocalWorker
 
@@ -19,27 +20,32 @@ NAME = "local"
 class SharedWorker:
     """Runs each cluster as soon as it is ready, in a task."""
 
-    def __init__(self, local: LocalWorker, store: Store) -> None:
-        self._local, self._store, self._link = local, store, store.link()
+    def __init__(self, local: LocalWorker, store: MemoryStore) -> None:
+        self._local, self._store = local, store
         self._names = store.info().agents
         self._ending = False
 
     async def run(self) -> None:
         """Run until cancelled or until a cluster fails; running clusters are then cancelled."""
-        most = len(self._names)
         try:
             async with asyncio.TaskGroup() as group:
+                start = partial(self._start, group)
+                self._store.watch("ready", start)
+                start()
                 try:
-                    while True:
-                        for claim in await self._link.claims(NAME, inf, inf, most=most, own=False):
-                            group.create_task(self._work(claim))
+                    await asyncio.get_running_loop().create_future()
                 except asyncio.CancelledError:
                     self._ending = True  # later cancellations are due to this one
                     raise
+                finally:
+                    self._store.unwatch("ready", start)
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
-        finally:
-            await self._link.close()
+
+    def _start(self, group: asyncio.TaskGroup) -> None:
+        """Run the clusters that are ready."""
+        for claim in self._store.claims(NAME, inf, most=len(self._names)):
+            group.create_task(self._work(claim))
 
     async def _work(self, claim: Claim) -> None:
         state = claim.slice.whole

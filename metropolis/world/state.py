@@ -8,7 +8,7 @@ which no agent can read any more, and forgets removed entities.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from math import floor as floor_of
 from math import isinf
 
@@ -58,19 +58,20 @@ class State:
         version = self.version(name, step)
         return version[1] if version else None
 
-    def near(self, position: Position, radius: float, step: Step) -> Iterator[Version]:
-        """The versions that `step` perceives within `radius` of `position`, in no order."""
-        seen = set()
+    def near(self, position: Position, radius: float, step: Step) -> dict[str, Version]:
+        """Name -> version of what `step` perceives within `radius` of `position`, in no order."""
+        found: dict[str, Version] = {}
+        perceives = self.metric.perceives
         for cell in self._cells_near(position, radius, self._cells):
             for name in self._cells.get(cell, ()):
-                if name in seen:
+                if name in found:
                     continue
-                seen.add(name)
                 version = self.version(name, step)
                 if version is None or version[1] is None:
                     continue
-                if self.metric.perceives(position, version[1].position, radius):
-                    yield version
+                if perceives(position, version[1].position, radius):
+                    found[name] = version
+        return found
 
     def events(self, position: Position, radius: float, step: Step) -> list[Event]:
         """The events of step `step - 1` perceived from `position`, ordered by source."""
@@ -189,24 +190,19 @@ class State:
 
     def _cells_near(
         self, position: Position, radius: float, known: Iterable[_Cell]
-    ) -> Iterator[_Cell]:
+    ) -> Iterable[_Cell]:
         """The cells within a Chebyshev distance, a lower bound of every metric of the plane.
 
         Cells outside `known` are empty.
         """
         if isinf(radius):
-            yield from known
-            return
+            return known
         if isinstance(self.metric, Hops):
-            for node in self.metric.ball(int(position[0]), radius):
-                yield node, 0
-            return
+            return [(node, 0) for node in self.metric.ball(int(position[0]), radius)]
         far = radius + _ROUNDING
         left, top = self._cell_of((position[0] - far, position[1] - far))
         right, bottom = self._cell_of((position[0] + far, position[1] + far))
-        for x in range(left, right + 1):
-            for y in range(top, bottom + 1):
-                yield x, y
+        return [(x, y) for x in range(left, right + 1) for y in range(top, bottom + 1)]
 
 
 def _in_order(numbered: Iterable[_Numbered]) -> list[Event]:

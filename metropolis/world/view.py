@@ -134,11 +134,7 @@ class View:
                 f"radius {limit:g}"
             )
         chosen = limit if radius is None else radius
-        found = {
-            version[1].name: version
-            for version in self._state.near(self.position, chosen, self.step)
-            if version[1] is not None
-        }
+        found = self._state.near(self.position, chosen, self.step)
         versions = self.reads.areas[self.position, chosen] = [found[name] for name in sorted(found)]
         return self._now([entity for _, entity in versions if entity is not None], chosen)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,11 @@ def test_tokens_are_cut_as_they_are_counted(text: str, count: int) -> None:
     cut = first_tokens(text, count)
     assert text.startswith(cut)
     assert approximate_tokens(cut) == min(count, approximate_tokens(text))
+
+
+@given(text=st.text(st.sampled_from("ab \n\x1c\u3000é")) | st.text())
+def test_a_token_is_up_to_four_characters_of_a_word(text: str) -> None:
+    assert approximate_tokens(text) == len(re.findall(r"\s*\S{1,4}|\s+", text))
 
 
 @given(text=st.text())

@@ -183,20 +183,22 @@ class Executor:
         self._last_id = acknowledged[-1].id
         self._heard_wall_s = time.monotonic()
         commits, committed, dispatched = [], set(), set()
+        positions, names = self._positions, self._names
         for one in acknowledged:
             execution = one.execution
+            agents, writes = execution.agents, execution.writes
             name = cluster_id(execution)
             committed.add(name)
             if one.continues:
-                dispatched.add(cluster_id(Dispatch(execution.step + 1, execution.agents)))
+                dispatched.add(cluster_id(Dispatch(execution.step + 1, agents)))
             self._at_work.pop(name, None)
-            self.newest_step = max(self.newest_step, execution.step + 1)
-            for agent in execution.agents:
-                body = execution.writes.get(self._names[agent])
+            if execution.step >= self.newest_step:
+                self.newest_step = execution.step + 1
+            for agent in agents if writes else ():
+                body = writes.get(names[agent])
                 if body is not None:
-                    self._positions[agent] = body.position
-            places = tuple([self._positions[agent] for agent in execution.agents])
-            commits.append(Commit(execution.agents, places))
+                    positions[agent] = body.position
+            commits.append(Commit(agents, tuple([positions[agent] for agent in agents])))
             self._on_commit(execution)
         ready = {cluster_id(one): one for one in self._controller.handle(commits)}
         for name in committed & ready.keys():  # their worker continues by itself
@@ -233,7 +235,9 @@ class Executor:
 
     def _changed_edges(self) -> dict[AgentId, AgentId | None]:
         before, self._blocked_by = self._blocked_by, self._controller.blocked_by()
-        changed = np.flatnonzero(self._blocked_by != before)
+        (changed,) = (self._blocked_by != before).nonzero()
+        if not changed.size:
+            return {}
         blockers = self._blocked_by[changed].tolist()
         return {
             agent: None if blocker == NOBODY else blocker

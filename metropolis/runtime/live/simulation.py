@@ -34,6 +34,7 @@ from metropolis.runtime.live.stored import Start, StoredRun, stored_run
 from metropolis.runtime.live.worker_pool import Crew, SharedCrew, check_workers, crew_of
 from metropolis.sim.virtual import IdleSelector, VirtualInstances
 from metropolis.store.base import Inspection, Nodes
+from metropolis.store.memory import MemoryStore
 from metropolis.types import MetropolisError, Step
 from metropolis.workers.event_loop import cancel_all, loop_is_running
 from metropolis.workers.leases import retry
@@ -228,7 +229,7 @@ class Simulation:
 
     def _crew(self) -> Crew:
         how, stored = self.configuration, self._stored
-        if stored.shared:
+        if isinstance(stored.store, MemoryStore):
             return SharedCrew(self._worker, stored.store)
         job = Job(
             self.world,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from metropolis.runtime.live.configuration import counted
 from metropolis.runtime.live.stored import StoredRun
-from metropolis.store.base import Store
+from metropolis.store.memory import MemoryStore
 from metropolis.types import MetropolisError
 from metropolis.workers.local import LocalWorker
 from metropolis.workers.shared_worker import SharedWorker
@@ -38,7 +38,7 @@ class SharedCrew:
 
     shared = True
 
-    def __init__(self, worker: LocalWorker, store: Store) -> None:
+    def __init__(self, worker: LocalWorker, store: MemoryStore) -> None:
         self._worker = SharedWorker(worker, store)
 
     def start(self) -> Sequence[Coroutine[Any, Any, None]]:
