@@ -32,7 +32,7 @@ import msgspec
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
 from metropolis.llm.usage import Purchases
-from metropolis.store.claim import NOWHERE, Claim, Lookahead
+from metropolis.store.claim import NO_LOOKAHEAD, Claim, Lookahead
 from metropolis.store.execution import NO_ANSWERS, Execution, PaidAnswers
 from metropolis.types import AgentId, Dispatch, MetropolisError, Position, Step
 from metropolis.world.entities import Entity, Event
@@ -166,7 +166,7 @@ class Store(ABC):
         clusters: Sequence[Dispatch],
         edges: Mapping[AgentId, AgentId | None],
         floor: Step,
-        ahead: Mapping[AgentId, Lookahead] = NOWHERE,
+        ahead: Mapping[AgentId, Lookahead] = NO_LOOKAHEAD,
     ) -> None:
         """Queue `clusters`; `edges` maps an agent to the one that blocks it now, or None.
 
@@ -349,8 +349,8 @@ class Link:
         lease_s: float | None = None,
     ) -> Claim | bool:
         """See Store."""
-        said = claim, execution, answers, buyer, lease_s
-        return await asyncio.to_thread(self._store.commit, *said)
+        arguments = claim, execution, answers, buyer, lease_s
+        return await asyncio.to_thread(self._store.commit, *arguments)
 
     async def acknowledgements(self, after: str, wait_s: float) -> list[Acknowledged]:
         """See Store."""
@@ -362,7 +362,7 @@ class Link:
         clusters: Sequence[Dispatch],
         edges: Mapping[AgentId, AgentId | None],
         floor: Step,
-        ahead: Mapping[AgentId, Lookahead] = NOWHERE,
+        ahead: Mapping[AgentId, Lookahead] = NO_LOOKAHEAD,
     ) -> None:
         """See Store."""
         await asyncio.to_thread(self._store.dispatch, fence, clusters, edges, floor, ahead)

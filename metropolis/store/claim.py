@@ -27,7 +27,7 @@ class Lookahead:
     """The maximum distance from there."""
 
 
-NOWHERE: Mapping[AgentId, Lookahead] = MappingProxyType({})
+NO_LOOKAHEAD: Mapping[AgentId, Lookahead] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,15 +18,15 @@ from metropolis.llm.journal import Key
 from metropolis.store.base import Acknowledged, StoreError
 from metropolis.store.claim import Claim, cluster_id
 from metropolis.store.decoding import acknowledged_in, arguments_of, claims_of, order_of
-from metropolis.store.encoding import Written, bought_as, cluster_text, purchase
+from metropolis.store.encoding import EncodedCommit, answer_field, cluster_text, purchase
 from metropolis.store.execution import PaidAnswers
 from metropolis.types import AgentId, Dispatch, Step
 
 WAIT_S = 1.0
 """A wait is repeated at this interval; well below the timeout of connections."""
-OTHERS_S = 0.02
-"""The same for waits for clusters whose dispatch notifies other workers."""
-INBOX_MOST = 1 << 30
+POLL_S = 0.02
+"""The same for clusters that other workers ran last: their dispatch notifies only those workers."""
+INBOX_COUNT = 1 << 30
 """All items of a list."""
 T = TypeVar("T")
 
@@ -62,9 +62,9 @@ def claims(
     deadline_s = time.monotonic() + wait_s
     number = number_of_call()
     while True:
-        left_s = min(deadline_s - time.monotonic(), WAIT_S if own else OTHERS_S)
-        asked = number, worker, ms(lease_s), affinity, most, int(own), max(0, ms(left_s))
-        found = yield Script("claim", asked)
+        left_s = min(deadline_s - time.monotonic(), WAIT_S if own else POLL_S)
+        arguments = number, worker, ms(lease_s), affinity, most, int(own), max(0, ms(left_s))
+        found = yield Script("claim", arguments)
         if isinstance(found, list):
             return claims_of(worker, found)
         left_s = min(left_s, deadline_s - time.monotonic())
@@ -74,7 +74,7 @@ def claims(
             return []
         places = f"{prefix}inbox:{worker}", f"{prefix}tokens"
         popped = yield Waiting(
-            ("BLMPOP", max(0.001, left_s), 2, *places, "LEFT", "COUNT", INBOX_MOST)
+            ("BLMPOP", max(0.001, left_s), 2, *places, "LEFT", "COUNT", INBOX_COUNT)
         )
         if popped is not None and popped[0].decode() == places[0]:
             return claims_of(worker, popped[1])
@@ -82,13 +82,13 @@ def claims(
 
 def keep_answer(key: Key, completion: Completion, buyer: str) -> Call[None]:
     """See Store."""
-    encoded = bought_as(buyer, key), msgspec.json.encode(completion)
+    encoded = answer_field(buyer, key), msgspec.json.encode(completion)
     yield Script("answer", (key.agent, key.step, *encoded, *_sums({key: completion}, buyer)))
 
 
 def commit(
     claim: Claim,
-    written: Written,
+    written: EncodedCommit,
     answers: PaidAnswers,
     buyer: str,
     lease_s: float | None,
@@ -102,7 +102,7 @@ def commit(
     kept = list(answers.items() if keeps else ())
     what = [written.acknowledgement, *arguments_of(written), *sums, len(kept)]
     for key, completion in kept:
-        what += key.agent, bought_as(buyer, key), msgspec.json.encode(completion)
+        what += key.agent, answer_field(buyer, key), msgspec.json.encode(completion)
     found = yield Script("commit", (*about, *what))
     return claims_of(claim.worker, found)[0] if isinstance(found, list) else bool(found)
 

@@ -20,8 +20,8 @@ from metropolis.store.base import StoreError, StoreUnavailableError
 
 Client = Any
 """A redis.Redis, untyped: its own types allow str wherever it returns bytes."""
-OLDEST = 7
-"""The first major version that rejects whole scripts if memory is full."""
+MIN_MAJOR_VERSION = 7
+"""The first major version of Redis that rejects whole scripts if memory is full."""
 TIMEOUT_S = 10.0
 """A server that is silent this long is considered gone."""
 RETRIES = 2
@@ -30,7 +30,7 @@ EMBEDDED = "#embedded"
 """Suffix of an embedded server's address; it has no password, since its socket is private."""
 
 
-def access(url: str) -> dict[str, Any]:
+def connection_options(url: str) -> dict[str, Any]:
     """Connection options of redis-py for `url`; a password in `url` itself has precedence."""
     password = None if url.endswith(EMBEDDED) else os.environ.get(PASSWORD)
     return {"protocol": 2, "socket_connect_timeout": TIMEOUT_S, "password": password or None}
@@ -46,7 +46,7 @@ def connect(url: str) -> Client:
             url,
             socket_timeout=TIMEOUT_S,
             retry=Retry(ExponentialWithJitterBackoff(base=0.05, cap=1), RETRIES),
-            **access(url),
+            **connection_options(url),
         )
     except ValueError as error:
         why = "" if "@" in url else f" ({error})"  # may quote a part of the password
@@ -55,27 +55,29 @@ def connect(url: str) -> Client:
             "redis://localhost:6379/0"
         ) from None
     try:
-        with speaking(url):
+        with store_errors(url):
             about = client.info("everything")
         if about.get("loading"):
             raise StoreUnavailableError(f"{shown(url)}: the server is still loading its data")
-        cannot = flaw(about)
+        reason = reason_unsuitable(about)
     except BaseException:
         client.close()
         raise
-    if cannot is not None:
+    if reason is not None:
         client.close()
-        raise StoreError(f"{shown(url)}: {cannot}")
+        raise StoreError(f"{shown(url)}: {reason}")
     return client
 
 
-def flaw(about: Mapping[str, Any]) -> str | None:
+def reason_unsuitable(about: Mapping[str, Any]) -> str | None:
     """The reason why a server with this INFO cannot keep a run; None: it can."""
     version = str(about["redis_version"])
     limit, used = int(about.get("maxmemory", 0)), int(about.get("used_memory", 0))
     policy = about.get("maxmemory_policy", "noeviction")
-    if int(version.split(".")[0]) < OLDEST:
-        return f"the server's version is {version}; a store needs Redis {OLDEST} or Valkey"
+    if int(version.split(".")[0]) < MIN_MAJOR_VERSION:
+        return (
+            f"the server's version is {version}; a store needs Redis {MIN_MAJOR_VERSION} or Valkey"
+        )
     if about.get("cluster_enabled"):
         return "the server is part of a cluster; a store needs a server of its own"
     if about.get("role") != "master":
@@ -101,7 +103,7 @@ def warnings(about: Mapping[str, Any]) -> list[str]:
 
 
 @contextmanager
-def speaking(url: str) -> Iterator[None]:
+def store_errors(url: str) -> Iterator[None]:
     """Convert redis-py's exceptions to StoreErrors that name `url` without its password."""
     try:
         yield

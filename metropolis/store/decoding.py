@@ -9,16 +9,16 @@ from typing import Any
 from metropolis.store.base import Acknowledged
 from metropolis.store.claim import Claim
 from metropolis.store.encoding import (
-    Written,
+    EncodedCommit,
     answers_of,
     cluster_of,
-    slice_of,
+    decode_snapshot,
 )
 from metropolis.store.execution import execution_from_json
 from metropolis.types import Step
 
 
-def arguments_of(written: Written) -> Iterator[Any]:
+def arguments_of(written: EncodedCommit) -> Iterator[Any]:
     """A commit's nodes, versions and events, in the format of common.lua."""
     yield len(written.nodes)
     for node in written.nodes:
@@ -34,8 +34,8 @@ def arguments_of(written: Written) -> Iterator[Any]:
     for write in written.writes:
         yield from (write.name, write.cell, write.body)
     yield len(written.events)
-    for said in written.events:
-        yield from (said.cell, said.line)
+    for event in written.events:
+        yield from (event.cell, event.line)
 
 
 def claims_of(worker: str, reply: Iterable[bytes]) -> list[Claim]:
@@ -56,7 +56,7 @@ def _claim_of(number: int, worker: str, values: Iterator[bytes]) -> Claim:
         worker,
         cluster.step,
         cluster.agents,
-        slice_of(cluster.step, versions_of(versions), lines_of(events)),
+        decode_snapshot(cluster.step, versions_of(versions), lines_of(events)),
         minds,
         dict(answers_of(pairs_of(_several(values)))),
         until,

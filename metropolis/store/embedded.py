@@ -40,9 +40,9 @@ SOCKET = re.compile(r"/([\w.-]+/)*metropolis-\w+/socket", re.ASCII)
 """Paths of our sockets, without characters that are special in a URL."""
 LOG_BYTES = 4096
 _POLL_S = 0.01
-REFUSED = ("CONFIG", "DEBUG", "FAILOVER", "MIGRATE", "MODULE", "PSYNC", "REPLICAOF", "SLAVEOF")
+DISABLED = ("CONFIG", "DEBUG", "FAILOVER", "MIGRATE", "MODULE", "PSYNC", "REPLICAOF", "SLAVEOF")
 """Commands in a loaded file could open or make connections with these; a run needs none."""
-WAY_BACK = "`metropolis resume RUN --store memory`"
+RECOVERY = "`metropolis resume RUN --store memory`"
 LOADED = b"\n"
 """Tells seals.py that the server has loaded its folder, and repaired damage of a power cut."""
 ADDRESS = "address"
@@ -100,7 +100,7 @@ class EmbeddedServer(RedisServer):
             if self._folder is not None and (flaw := seals.opened(self._folder)) is not None:
                 raise StoreError(
                     f"{flaw}; put back the folder as it was, or go on from the run's last "
-                    f"checkpoint with {WAY_BACK}"
+                    f"checkpoint with {RECOVERY}"
                 )
             if self._folder is not None:  # a copied folder contains the address of the original
                 write_private(self._folder / ADDRESS, self._url.encode())
@@ -140,7 +140,7 @@ class EmbeddedServer(RedisServer):
         }
         command = [str(self._sockets), str(self._folder.absolute()) if self._folder else ""]
         command += [self._binary, *(part for k, v in options.items() for part in (f"--{k}", v))]
-        for name in REFUSED if kept else ():
+        for name in DISABLED if kept else ():
             command += ["--rename-command", name, ""]
         return command
 
@@ -162,13 +162,13 @@ class EmbeddedServer(RedisServer):
             except StoreUnavailableError:
                 if time.monotonic() > deadline_s or self._watch.poll() is not None:
                     kept = self._folder
-                    back = "" if kept is None else f"; if {kept} is damaged go on with {WAY_BACK}"
+                    back = "" if kept is None else f"; if {kept} is damaged go on with {RECOVERY}"
                     raise StoreError(
-                        f"the server {self._binary} did not start: {self._last_words()}{back}"
+                        f"the server {self._binary} did not start: {self._last_log_line()}{back}"
                     ) from None
             time.sleep(_POLL_S)
 
-    def _last_words(self) -> str:
+    def _last_log_line(self) -> str:
         log = (self._folder or self._sockets) / "server.log"
         if not log.exists():
             return "it left no log"
@@ -191,7 +191,7 @@ class EmbeddedServer(RedisServer):
                     os.kill(self.pid, signal.SIGTERM)
         shutil.rmtree(self._sockets, ignore_errors=True)
 
-    def _forget_pipe(self) -> None:
+    def _close_pipe(self) -> None:
         """Close the pipe in a forked child: only the owner keeps a server alive."""
         if self._watch is not None and self._watch.stdin is not None:
             self._watch.stdin.close()
@@ -235,12 +235,12 @@ def _is_own_socket(path: str) -> bool:
     return stat.S_ISSOCK(about.st_mode) and about.st_uid == os.geteuid()
 
 
-def _forked() -> None:
+def _close_inherited_pipes() -> None:
     for server in list(_owned):
-        server._forget_pipe()
+        server._close_pipe()
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(after_in_child=_close_inherited_pipes)
 
 
 def _valkey() -> str:

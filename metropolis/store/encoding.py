@@ -44,7 +44,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class EncodedVersion:
     """A version of an entity; an empty body: the entity is gone."""
 
     name: str
@@ -53,7 +53,7 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class EncodedEvent:
     """An event, encoded as a line."""
 
     cell: str
@@ -61,16 +61,16 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class EncodedCommit:
     """All writes of a commit."""
 
     nodes: Sequence[Node]
-    writes: Sequence[Write]
-    events: Sequence[Said]
+    writes: Sequence[EncodedVersion]
+    events: Sequence[EncodedEvent]
     acknowledgement: bytes
 
 
-def written_by(cells: Cells, info: RunInfo, claim: Claim, execution: Execution) -> Written:
+def encode_commit(cells: Cells, info: RunInfo, claim: Claim, execution: Execution) -> EncodedCommit:
     """Raises StoreError if JSON cannot represent a value, or execution and claim differ."""
     check_execution(claim, execution)
     check_minds(execution.minds, claim.agents)
@@ -79,10 +79,10 @@ def written_by(cells: Cells, info: RunInfo, claim: Claim, execution: Execution) 
     }
     bodies |= {name: entity.position for name, entity in execution.writes.items() if entity}
     positions = {agent: bodies[info.agents[agent]] for agent in claim.agents}
-    return Written(
+    return EncodedCommit(
         _nodes(cells, positions, execution.minds),
-        [_write(cells, name, entity) for name, entity in execution.writes.items()],
-        _said(cells, execution.events),
+        [_encoded_version(cells, name, entity) for name, entity in execution.writes.items()],
+        _encoded_events(cells, execution.events),
         _encoded(
             partial(execution_to_json, reads=info.retractable),
             execution,
@@ -100,19 +100,19 @@ def check_execution(claim: Claim, execution: Execution) -> None:
         )
 
 
-def written_at_first(
+def encode_initial_state(
     cells: Cells,
     info: RunInfo,
     entities: Iterable[Entity],
     minds: Mapping[AgentId, Any],
     events: Iterable[Event],
-) -> Written:
+) -> EncodedCommit:
     """The initial writes of a run. Raises StoreError on missing bodies or non-JSON values."""
     known = {entity.name: entity for entity in entities}
-    return Written(
+    return EncodedCommit(
         _nodes(cells, first_positions(info, known.values(), minds), minds_in_parts(info, minds)),
-        [_write(cells, name, entity) for name, entity in known.items()],
-        _said(cells, events),
+        [_encoded_version(cells, name, entity) for name, entity in known.items()],
+        _encoded_events(cells, events),
         b"",
     )
 
@@ -157,23 +157,23 @@ def _nodes(
     ]
 
 
-def _write(cells: Cells, name: str, entity: Entity | None) -> Write:
+def _encoded_version(cells: Cells, name: str, entity: Entity | None) -> EncodedVersion:
     if entity is None:
-        return Write(name, "", b"")
+        return EncodedVersion(name, "", b"")
     _check_finite(entity.state, f"the entity {name!r}")
     body = _encoded(msgspec.json.encode, entity_to_json(entity), f"the entity {name!r}")
-    return Write(name, cells.of(entity.position), body)
+    return EncodedVersion(name, cells.of(entity.position), body)
 
 
-def _said(cells: Cells, events: Iterable[Event]) -> list[Said]:
+def _encoded_events(cells: Cells, events: Iterable[Event]) -> list[EncodedEvent]:
     """Encode events with numbers, because the cells of a source's events are read in any order."""
-    said = []
+    encoded = []
     for number, event in enumerate(events):
         what = f"the event {event.kind!r} of {event.source!r}"
         _check_finite(event.data, what)
         line = _encoded(msgspec.json.encode, (number, event_to_json(event)), what)
-        said.append(Said(cells.of(event.position), line))
-    return said
+        encoded.append(EncodedEvent(cells.of(event.position), line))
+    return encoded
 
 
 def _encoded(encode: Callable[[Any], T], value: Any, what: str) -> T:
@@ -196,7 +196,7 @@ def _check_finite(value: Any, what: str) -> None:
             _check_finite(item, what)
 
 
-def slice_of(
+def decode_snapshot(
     step: Step, versions: Iterable[tuple[Step, str, bytes]], lines: Iterable[bytes]
 ) -> StateSnapshot:
     """Decode versions (since, name, body); an empty body: the entity is gone."""
@@ -207,7 +207,7 @@ def slice_of(
             later.append((since, name, entity))
         elif entity is not None:
             seen.append((since, entity))
-    events = events_of(lines)
+    events = decode_events(lines)
     return StateSnapshot(
         step,
         seen,
@@ -222,7 +222,7 @@ def _entity(name: str, body: bytes) -> Entity:
     return entity_from_json(name, msgspec.json.decode(body))
 
 
-def events_of(lines: Iterable[bytes]) -> list[Event]:
+def decode_events(lines: Iterable[bytes]) -> list[Event]:
     """Decode events, sorted by source, then in order of emission."""
     numbered = [msgspec.json.decode(line) for line in lines]
     numbered.sort(key=lambda item: (item[1]["source"], item[0]))
@@ -255,13 +255,13 @@ _key = msgspec.json.Decoder(Key)
 _completion = msgspec.json.Decoder(Completion)
 
 
-def bought_as(buyer: str, key: Key) -> bytes:
+def answer_field(buyer: str, key: Key) -> bytes:
     """The field of an answer; several buyers may have an answer to the same call."""
     return f"{buyer} ".encode() + msgspec.json.encode(key)
 
 
 def answers_of(encoded: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[Key, Completion]]:
-    """Decode keys and answers, from fields of `bought_as` and completions."""
+    """Decode keys and answers, from fields of `answer_field` and completions."""
     for bought, completion in encoded:
         _, _, key = bought.partition(b" ")
         yield _key.decode(key), _completion.decode(completion)

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from metropolis.store.base import StoreError
 
-_WRITTEN = ("lock", "address*", "server.log", "appendonly*", "appendonlydir/*", "temp*", "seal*")
+_FILES = ("lock", "address*", "server.log", "appendonly*", "appendonlydir/*", "temp*", "seal*")
 """Files that this process or the server may open."""
 _FOLDER = "appendonlydir"
 
 
 def check_files(folder: Path) -> None:
     """Raise StoreError if a file there leads elsewhere, or belongs to another user."""
-    for path in chain.from_iterable(map(folder.glob, _WRITTEN)):
+    for path in chain.from_iterable(map(folder.glob, _FILES)):
         try:
             about = path.lstat()
         except FileNotFoundError:  # another process has just replaced it

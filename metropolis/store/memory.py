@@ -1,4 +1,4 @@
-"""The store in this process's memory: the twin of the Redis store, with the same operations."""
+"""The store in this process's memory: with the same operations as the Redis store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from metropolis.store.base import (
     Store,
     StoreError,
 )
-from metropolis.store.claim import NOWHERE, Claim, Lookahead, StateSnapshot, cluster_id
+from metropolis.store.claim import NO_LOOKAHEAD, Claim, Lookahead, StateSnapshot, cluster_id
 from metropolis.store.encoding import (
     check_execution,
     check_minds,
@@ -33,7 +33,7 @@ from metropolis.store.encoding import (
 from metropolis.store.execution import NO_ANSWERS, Execution, PaidAnswers
 from metropolis.store.memory_link import MemoryLink
 from metropolis.store.retraction import retract
-from metropolis.store.run_state import Contents
+from metropolis.store.run_state import RunState
 from metropolis.types import AgentId, Dispatch, Step
 from metropolis.world.entities import Entity, Event
 from metropolis.world.state import State
@@ -55,9 +55,9 @@ class MemoryServer(Server):
         """Guards all state."""
         self.changed = Condition(self.lock)
         """Notified when there may be new clusters or acknowledgements."""
-        self.asleep = 0
+        self.waiting_threads = 0
         """Threads that wait for `changed`."""
-        self.contents: dict[str, Contents] = {}
+        self.run_states: dict[str, RunState] = {}
 
     def store(self, run: str) -> MemoryStore:
         """See Server."""
@@ -66,17 +66,17 @@ class MemoryServer(Server):
     def runs(self) -> list[str]:
         """See Server."""
         with self.lock:
-            return sorted(self.contents)
+            return sorted(self.run_states)
 
     def remove(self, run: str) -> None:
         """See Server."""
         with self.lock:
-            content = self.contents.get(run)
-            if content is None:
+            run_state = self.run_states.get(run)
+            if run_state is None:
                 raise StoreError(f"there is no run {run!r} in memory")
-            if content.until_s > time.monotonic():
-                raise StoreError(f"the run {run!r} is held by {content.holder}; end it first")
-            del self.contents[run]
+            if run_state.until_s > time.monotonic():
+                raise StoreError(f"the run {run!r} is held by {run_state.holder}; end it first")
+            del self.run_states[run]
 
     def close(self) -> None:
         """See Server."""
@@ -90,13 +90,13 @@ class MemoryStore(Store):
         self._lock, self._changed = server.lock, server.changed
 
     @property
-    def _run(self) -> Contents:
+    def _run(self) -> RunState:
         try:
-            return self._server.contents[self._name]
+            return self._server.run_states[self._name]
         except KeyError:
             raise StoreError(f"there is no run {self._name!r} in memory") from None
 
-    def _fenced(self, fence: int) -> Contents:
+    def _fenced(self, fence: int) -> RunState:
         run = self._run
         if run.fence != fence:
             raise FencedOutError(f"the run {self._name!r} was taken over by {run.holder}")
@@ -120,13 +120,14 @@ class MemoryStore(Store):
         state.restore_events(events)
         positions = first_positions(info, known, minds)
         steps = dict.fromkeys(positions, first)
-        parts, living = ({}, minds) if shared else (minds_in_parts(info, minds), None)
+        parts, shared_minds = ({}, minds) if shared else (minds_in_parts(info, minds), None)
         whole = StateSnapshot(first, (), (), whole=state)
-        run = Contents(info, state, positions, parts, living, whole, steps, first, first, first)
+        data = state, positions, parts, shared_minds, whole, steps
+        run = RunState(info, *data, first, first, first)
         with self._lock:
-            if self._name in self._server.contents:
+            if self._name in self._server.run_states:
                 raise StoreError(f"the run {self._name!r} exists; resume or remove it")
-            self._server.contents[self._name] = run
+            self._server.run_states[self._name] = run
 
     def info(self) -> RunInfo:
         """See Store."""
@@ -163,7 +164,7 @@ class MemoryStore(Store):
         clusters: Sequence[Dispatch],
         edges: Mapping[AgentId, AgentId | None],
         floor: Step,
-        ahead: Mapping[AgentId, Lookahead] = NOWHERE,
+        ahead: Mapping[AgentId, Lookahead] = NO_LOOKAHEAD,
     ) -> None:
         """See Store."""
         with self._lock:
@@ -179,16 +180,16 @@ class MemoryStore(Store):
                     run.blocked[agent] = blocker
             run.floor = floor
             if clusters:
-                self._has_changed(run, "ready")
+                self._notify(run, "ready")
 
     def acknowledgements(self, after: str, wait_s: float, most: int = 1000) -> list[Acknowledged]:
         """See Store."""
         last = int(after)
         with self._lock:
             if wait_s:
-                self._server.asleep += 1
+                self._server.waiting_threads += 1
                 self._changed.wait_for(lambda: self._run.acknowledged > last, wait_s)
-                self._server.asleep -= 1
+                self._server.waiting_threads -= 1
             run = self._run
             if last > run.acknowledged:
                 raise StoreError(f"the run {self._name!r} knows of no acknowledgement {after}")
@@ -256,7 +257,7 @@ class MemoryStore(Store):
                 run.expire(now_s)
                 if run.ready and (names := run.chosen(worker, affinity, most, own)):
                     number = run.take(names, worker, now_s + lease_s)
-                    claims = [self._described(run, name, worker, number) for name in names]
+                    claims = [run.claim_of(name, worker, number) for name in names]
                     for claim in claims:
                         for agent in claim.agents:
                             run.homes.pop(agent, None)
@@ -264,29 +265,9 @@ class MemoryStore(Store):
                 if now_s >= deadline_s:
                     return []
                 ends = [deadline_s, *(lease.until_s for lease in run.leases.values())]
-                self._server.asleep += 1
+                self._server.waiting_threads += 1
                 self._changed.wait(min(ends) - now_s)
-                self._server.asleep -= 1
-
-    def _described(self, run: Contents, name: str, worker: str, number: int) -> Claim:
-        cluster = run.clusters[name]
-        step, agents = cluster.step, cluster.agents
-        if run.living is not None:
-            answers = run.answers(cluster)
-            return Claim(name, number, worker, step, agents, run.whole, {}, answers)
-        until = run.clear_until(agents[0]) if len(agents) == 1 else 0
-        until = until if until > step + 1 else 0
-        return Claim(
-            name,
-            number,
-            worker,
-            step,
-            agents,
-            run.snapshot(cluster, until),
-            run.foreign(agents, worker),
-            run.answers(cluster),
-            until,
-        )
+                self._server.waiting_threads -= 1
 
     def minds(self, agents: Iterable[AgentId]) -> dict[AgentId, Any]:
         """See Store."""
@@ -309,7 +290,7 @@ class MemoryStore(Store):
             if run.holds(claim.id, claim.number):
                 run.unclaim(claim.id)
                 run.counts["given_back"] += 1
-                self._has_changed(run, "ready")
+                self._notify(run, "ready")
 
     def keep_answer(self, key: Key, completion: Completion, buyer: str = "") -> None:
         """See Store."""
@@ -331,7 +312,7 @@ class MemoryStore(Store):
         check_execution(claim, execution)
         with self._lock:
             run = self._run
-            if run.living is None:
+            if run.shared_minds is None:
                 check_minds(execution.minds, claim.agents)
             if not run.holds(claim.id, claim.number):
                 mine = claim.number, claim.worker
@@ -353,14 +334,14 @@ class MemoryStore(Store):
             if run.info.retractable:
                 for key, completion in answers.items():
                     run.keep_answer(key, completion, buyer)
-            self._has_changed(run, "acknowledged")
+            self._notify(run, "acknowledged")
             if not continues:
                 return True
             if lease_s is None:
-                self._has_changed(run, "ready")
+                self._notify(run, "ready")
             elif run.clear_until(claim.agents[0]) > claim.until:
                 following = cluster_id(Dispatch(claim.step + 1, claim.agents))
-                return self._described(run, following, claim.worker, claim.number)
+                return run.claim_of(following, claim.worker, claim.number)
             return True
 
     # --- event loop
@@ -385,12 +366,13 @@ class MemoryStore(Store):
     def unwatch(self, what: str, wake: Callable[[], None]) -> None:
         """End a `watch`."""
         with self._lock:
-            run = self._server.contents.get(self._name)
+            run = self._server.run_states.get(self._name)
             if run is not None:
                 run.watches[what].remove(wake)
 
-    def _has_changed(self, run: Contents, what: str) -> None:
-        if self._server.asleep:
+    def _notify(self, run: RunState, what: str) -> None:
+        """Wake the waits for a change of `what`, see `watch`."""
+        if self._server.waiting_threads:
             self._changed.notify_all()
         for wake in list(run.watches[what]):
             wake()

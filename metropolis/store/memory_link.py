@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
 from metropolis.store.base import Acknowledged, Link, Store
-from metropolis.store.claim import NOWHERE, Claim, Lookahead
+from metropolis.store.claim import NO_LOOKAHEAD, Claim, Lookahead
 from metropolis.store.execution import NO_ANSWERS, Execution, PaidAnswers
 from metropolis.types import AgentId, Dispatch, Step
 
@@ -38,7 +38,7 @@ class MemoryLink(Link):
     ) -> list[Claim]:
         """See Store."""
         find = partial(self._store.claims, worker, lease_s, most=most, own=own)
-        return await self._first("ready", find, wait_s)
+        return await self._wait_for("ready", find, wait_s)
 
     async def keep_answer(self, key: Key, completion: Completion, buyer: str) -> None:
         """See Store."""
@@ -58,7 +58,7 @@ class MemoryLink(Link):
     async def acknowledgements(self, after: str, wait_s: float) -> list[Acknowledged]:
         """See Store."""
         find = partial(self._store.acknowledgements, after, 0.0)
-        return await self._first("acknowledged", find, wait_s)
+        return await self._wait_for("acknowledged", find, wait_s)
 
     async def dispatch(
         self,
@@ -66,7 +66,7 @@ class MemoryLink(Link):
         clusters: Sequence[Dispatch],
         edges: Mapping[AgentId, AgentId | None],
         floor: Step,
-        ahead: Mapping[AgentId, Lookahead] = NOWHERE,
+        ahead: Mapping[AgentId, Lookahead] = NO_LOOKAHEAD,
     ) -> None:
         """See Store."""
         self._store.dispatch(fence, clusters, edges, floor, ahead)
@@ -83,7 +83,7 @@ class MemoryLink(Link):
             self._timer.cancel()
             self._timer = None
 
-    async def _first(self, what: str, find: Callable[[], list[T]], wait_s: float) -> list[T]:
+    async def _wait_for(self, what: str, find: Callable[[], list[T]], wait_s: float) -> list[T]:
         """What `find` finds, now or after a change of `what` within `wait_s`."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + wait_s

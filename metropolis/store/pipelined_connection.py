@@ -15,7 +15,7 @@ import redis
 from hiredis import pack_command
 from redis.asyncio import ConnectionPool
 
-from metropolis.store.connect import TIMEOUT_S, access
+from metropolis.store.connect import TIMEOUT_S, connection_options
 
 _WATCH_S = 1.0
 """Interval of checks for a silent server."""
@@ -27,8 +27,10 @@ class PipelinedConnection:
     """Connects on the first command; after a failure, reconnects on the next one."""
 
     def __init__(self, url: str) -> None:
-        self._pool: Any = ConnectionPool.from_url(url, socket_timeout=None, **access(url))
-        self._asked: list[tuple[tuple[Any, ...], Reply]] = []
+        self._pool: Any = ConnectionPool.from_url(
+            url, socket_timeout=None, **connection_options(url)
+        )
+        self._unsent: list[tuple[tuple[Any, ...], Reply]] = []
         self._sent: deque[Reply] = deque()
         self._more = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
@@ -37,7 +39,7 @@ class PipelinedConnection:
         """Return the reply to `command`; raises redis-py's exceptions."""
         loop = asyncio.get_running_loop()
         reply: Reply = loop.create_future()
-        self._asked.append((command, reply))
+        self._unsent.append((command, reply))
         self._more.set()
         if self._serving is None:
             self._serving = loop.create_task(self._serve())
@@ -49,7 +51,7 @@ class PipelinedConnection:
             with suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_S):
                     await asyncio.gather(
-                        *self._sent, *(reply for _, reply in self._asked), return_exceptions=True
+                        *self._sent, *(reply for _, reply in self._unsent), return_exceptions=True
                     )
             self._serving.cancel()
             await asyncio.gather(self._serving, return_exceptions=True)
@@ -58,21 +60,21 @@ class PipelinedConnection:
         """Run until the connection ends; then fail all pending replies."""
         connection = self._pool.make_connection()
         failure: Exception = redis.ConnectionError("the connection was closed")
-        parts: list[asyncio.Task[None]] = []
+        tasks: list[asyncio.Task[None]] = []
         try:
             await connection.connect()
-            turns = self._send(connection), self._receive(connection), self._watch()
-            parts += [asyncio.ensure_future(turn) for turn in turns]
-            await asyncio.gather(*parts)
+            coroutines = self._send(connection), self._receive(connection), self._watch()
+            tasks += [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+            await asyncio.gather(*tasks)
         except (redis.RedisError, OSError) as error:
             failure = error
         finally:
-            for part in parts:
-                part.cancel()
+            for task in tasks:
+                task.cancel()
             self._serving = None
-            waiting = [*self._sent, *(reply for _, reply in self._asked)]
+            waiting = [*self._sent, *(reply for _, reply in self._unsent)]
             self._sent.clear()
-            self._asked.clear()
+            self._unsent.clear()
             for reply in waiting:
                 if not reply.done():
                     reply.set_exception(failure)
@@ -82,9 +84,9 @@ class PipelinedConnection:
         while True:
             await self._more.wait()
             self._more.clear()
-            asked, self._asked = self._asked, []
-            self._sent += [reply for _, reply in asked]
-            packed = b"".join([pack_command(command) for command, _ in asked])
+            unsent, self._unsent = self._unsent, []
+            self._sent += [reply for _, reply in unsent]
+            packed = b"".join([pack_command(command) for command, _ in unsent])
             await connection.send_packed_command(packed, check_health=False)
 
     async def _receive(self, connection: Any) -> None:
@@ -93,13 +95,13 @@ class PipelinedConnection:
                 reply = await connection.read_response(disable_decoding=True)
             except redis.ResponseError as refused:
                 reply = refused
-            asked = self._sent.popleft()
-            if asked.cancelled():
+            answered = self._sent.popleft()
+            if answered.cancelled():
                 continue
             if isinstance(reply, Exception):
-                asked.set_exception(reply)
+                answered.set_exception(reply)
             else:
-                asked.set_result(reply)
+                answered.set_result(reply)
 
     async def _watch(self) -> None:
         """Raise TimeoutError if a reply is overdue."""

@@ -13,13 +13,13 @@ from metropolis.types import AgentId, Step
 def inspection_of(client: Client, prefix: str, info: RunInfo) -> Inspection:
     """The keys are those of redis.py; all but the memory size is read atomically."""
     names = "state", "nodes", "blocked", "clusters", "claims", "counts"
-    with client.pipeline(transaction=True) as asked:
+    with client.pipeline(transaction=True) as pipeline:
         for name in names:
-            asked.hgetall(f"{prefix}{name}")
-        asked.zrange(f"{prefix}leases", 0, -1, withscores=True)
-        asked.zcard(f"{prefix}acked")
-        asked.time()
-        *hashes, leases, acknowledgements, (seconds, microseconds) = asked.execute()
+            pipeline.hgetall(f"{prefix}{name}")
+        pipeline.zrange(f"{prefix}leases", 0, -1, withscores=True)
+        pipeline.zcard(f"{prefix}acked")
+        pipeline.time()
+        *hashes, leases, acknowledgements, (seconds, microseconds) = pipeline.execute()
     state, nodes, blocked, clusters, claims, counts = map(_decoded, hashes)
     now_ms = seconds * 1000 + microseconds // 1000
     until_ms = {name.decode(): end for name, end in leases}

@@ -68,21 +68,21 @@ from metropolis.store.base import (
     StoreError,
 )
 from metropolis.store.cells import Cells
-from metropolis.store.claim import NOWHERE, Claim, Lookahead
+from metropolis.store.claim import NO_LOOKAHEAD, Claim, Lookahead
 from metropolis.store.commands import mark_of, ms, number_of_call
-from metropolis.store.connect import Client, speaking
+from metropolis.store.connect import Client, store_errors
 from metropolis.store.decoding import arguments_of, lines_of, pairs_of, versions_of
 from metropolis.store.encoding import (
-    Written,
+    EncodedCommit,
     cluster_of,
-    events_of,
+    decode_events,
+    decode_snapshot,
+    encode_commit,
+    encode_initial_state,
     info_of,
     minds_of,
     position_of,
     purchases_of,
-    slice_of,
-    written_at_first,
-    written_by,
 )
 from metropolis.store.execution import NO_ANSWERS, Execution, PaidAnswers
 from metropolis.store.reading import inspection_of
@@ -111,10 +111,10 @@ class RedisStore(CommandStore):
         self._known: tuple[RunInfo, Cells] | None = None
 
     @contextmanager
-    def speaking(self) -> Iterator[None]:
+    def store_errors(self) -> Iterator[None]:
         """Convert the server's errors to StoreErrors."""
         where = shown(self.url)
-        with speaking(self.url):
+        with store_errors(self.url):
             try:
                 yield
             except redis.ResponseError as error:
@@ -143,18 +143,18 @@ class RedisStore(CommandStore):
                 raise
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        with self.speaking():
+        with self.store_errors():
             return call(self._client, name, self.prefix, *arguments)
 
-    def _do(self, said: commands.Call[T]) -> T:
+    def _do(self, steps: commands.Call[T]) -> T:
         reply = None
         try:
             while True:
-                command = said.send(reply)
+                command = steps.send(reply)
                 if isinstance(command, commands.Script):
                     reply = self._call(command.name, *command.arguments)
                 else:
-                    with self.speaking():
+                    with self.store_errors():
                         reply = self._client.execute_command(*command.arguments)
         except StopIteration as end:
             found: T = end.value
@@ -162,7 +162,7 @@ class RedisStore(CommandStore):
 
     def _run(self) -> tuple[RunInfo, Cells]:
         if self._known is None:
-            with self.speaking():
+            with self.store_errors():
                 encoded = self._client.get(f"{self.prefix}info")
             if encoded is None:
                 raise StoreError(f"{shown(self.url)}: there is no run {self._name!r}")
@@ -180,7 +180,7 @@ class RedisStore(CommandStore):
         events: Iterable[Event] = (),
     ) -> None:
         """See Store."""
-        written = written_at_first(Cells(info), info, entities, minds, events)
+        written = encode_initial_state(Cells(info), info, entities, minds, events)
         about = msgspec.json.encode(info), int(info.retractable), info.first_step
         content = *about, *arguments_of(written)
         if not self._call("begin", number_of_call(), *content):
@@ -212,7 +212,7 @@ class RedisStore(CommandStore):
         clusters: Sequence[Dispatch],
         edges: Mapping[AgentId, AgentId | None],
         floor: Step,
-        ahead: Mapping[AgentId, Lookahead] = NOWHERE,
+        ahead: Mapping[AgentId, Lookahead] = NO_LOOKAHEAD,
     ) -> None:
         """See Store."""
         self._do(commands.dispatch(fence, clusters, edges, floor, self.reaches(ahead)))
@@ -243,8 +243,8 @@ class RedisStore(CommandStore):
     def world(self, step: Step) -> tuple[list[Entity], list[Event]]:
         """See Store."""
         versions, lines = self._call("world", step)
-        seen = slice_of(step, versions_of(versions), ()).versions
-        return [entity for _, entity in seen], events_of(lines_of(lines))
+        seen = decode_snapshot(step, versions_of(versions), ()).versions
+        return [entity for _, entity in seen], decode_events(lines_of(lines))
 
     def collect(self, fence: int, below: Step) -> None:
         """See Store."""
@@ -283,7 +283,7 @@ class RedisStore(CommandStore):
 
     def _minds(self, kind: str, agents: Iterable[AgentId] | None = None) -> dict[AgentId, Any]:
         wanted = list(range(len(self.info().agents)) if agents is None else agents)
-        with self.speaking(), self._client.pipeline(transaction=True) as together:
+        with self.store_errors(), self._client.pipeline(transaction=True) as together:
             for agent in wanted:
                 together.hgetall(f"{self.prefix}{kind}:{agent}")
             found = together.execute()
@@ -320,10 +320,10 @@ class RedisStore(CommandStore):
         keeps = self.info().retractable
         return self._do(commands.commit(claim, written, answers, buyer, lease_s, keeps=keeps))
 
-    def written(self, claim: Claim, execution: Execution) -> Written:
+    def written(self, claim: Claim, execution: Execution) -> EncodedCommit:
         """The writes of a commit."""
         info, cells = self._run()
-        return written_by(cells, info, claim, execution)
+        return encode_commit(cells, info, claim, execution)
 
     def link(self) -> Link:
         """See Store."""
@@ -333,12 +333,12 @@ class RedisStore(CommandStore):
 
     def bought(self) -> list[Purchases]:
         """See Store."""
-        with self.speaking():
+        with self.store_errors():
             sums = self._client.hgetall(f"{self.prefix}bought")
         return purchases_of({name.decode(): int(sum_) for name, sum_ in sums.items()})
 
     def inspect(self) -> Inspection:
         """See Store."""
         info, _ = self._run()
-        with self.speaking():
+        with self.store_errors():
             return inspection_of(self._client, self.prefix, info)

@@ -13,8 +13,8 @@ from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
 from metropolis.store import commands
 from metropolis.store.base import Acknowledged, Link, Store
-from metropolis.store.claim import NOWHERE, Claim, Lookahead
-from metropolis.store.encoding import Written
+from metropolis.store.claim import NO_LOOKAHEAD, Claim, Lookahead
+from metropolis.store.encoding import EncodedCommit
 from metropolis.store.execution import NO_ANSWERS, Execution, PaidAnswers
 from metropolis.store.pipelined_connection import PipelinedConnection
 from metropolis.store.scripts import script
@@ -35,11 +35,11 @@ class CommandStore(Store):
     """The server and the run, for messages."""
 
     @abstractmethod
-    def speaking(self) -> AbstractContextManager[None]:
+    def store_errors(self) -> AbstractContextManager[None]:
         """Convert the server's errors to StoreErrors."""
 
     @abstractmethod
-    def written(self, claim: Claim, execution: Execution) -> Written:
+    def written(self, claim: Claim, execution: Execution) -> EncodedCommit:
         """The writes of a commit."""
 
     @abstractmethod
@@ -53,7 +53,10 @@ class RedisLink(Link):
     def __init__(self, store: CommandStore) -> None:
         super().__init__(store)
         self._redis = store
-        self._wire, self._waits = PipelinedConnection(store.url), PipelinedConnection(store.url)
+        self._commands, self._blocking_commands = (
+            PipelinedConnection(store.url),
+            PipelinedConnection(store.url),
+        )
 
     async def claims(
         self, worker: str, lease_s: float, wait_s: float, *, most: int, own: bool
@@ -90,7 +93,7 @@ class RedisLink(Link):
         clusters: Sequence[Dispatch],
         edges: Mapping[AgentId, AgentId | None],
         floor: Step,
-        ahead: Mapping[AgentId, Lookahead] = NOWHERE,
+        ahead: Mapping[AgentId, Lookahead] = NO_LOOKAHEAD,
     ) -> None:
         """See Store."""
         reaches = self._redis.reaches(ahead)
@@ -98,20 +101,20 @@ class RedisLink(Link):
 
     async def close(self) -> None:
         """See Link."""
-        await self._wire.close()
-        await self._waits.close()
+        await self._commands.close()
+        await self._blocking_commands.close()
 
-    async def _do(self, said: commands.Call[T]) -> T:
+    async def _do(self, steps: commands.Call[T]) -> T:
         reply = None
         try:
             while True:
-                command = said.send(reply)
+                command = steps.send(reply)
                 if isinstance(command, commands.Script):
                     reply = await self._run(command)
                 else:
-                    reply = await self._waits.ask(*command.arguments)
+                    reply = await self._blocking_commands.ask(*command.arguments)
         except redis.RedisError:
-            with self._redis.speaking():
+            with self._redis.store_errors():
                 raise
         except StopIteration as end:
             found: T = end.value
@@ -121,6 +124,6 @@ class RedisLink(Link):
         text, digest = script(command.name)
         arguments = 1, self._redis.prefix, *command.arguments
         try:
-            return await self._wire.ask("EVALSHA", digest, *arguments)
+            return await self._commands.ask("EVALSHA", digest, *arguments)
         except redis.exceptions.NoScriptError:
-            return await self._wire.ask("EVAL", text, *arguments)
+            return await self._commands.ask("EVAL", text, *arguments)

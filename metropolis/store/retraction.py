@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from metropolis.store.base import StoreError
-from metropolis.store.run_state import Contents
+from metropolis.store.run_state import RunState
 from metropolis.types import AgentId, Step
 
 
-def retract(run: Contents, agent: AgentId, step: Step) -> None:
+def retract(run: RunState, agent: AgentId, step: Step) -> None:
     """See Store.retract."""
     if not run.info.retractable:
         raise StoreError("commits of this run are final; it was not begun as retractable")
     if step < run.released:
         raise StoreError(f"only steps from {run.released} of this run are retractable")
-    falls = _falls(run, agent, step)
+    rolled_back = _retracted_steps(run, agent, step)
     undone: dict[int, Step] = {}
-    for member, first in falls.items():
+    for member, first in rolled_back.items():
         for each in range(first, run.steps[member]):
             undone[run.before[each][member].number] = each
     for number, each in undone.items():
@@ -23,13 +23,13 @@ def retract(run: Contents, agent: AgentId, step: Step) -> None:
         run.acks_of[each].remove(number)
         sources = {run.info.agents[member] for member in execution.agents}
         run.state.retract(each, execution.writes, sources)
-    for member, first in falls.items():
-        _fall(run, member, first)
+    for member, first in rolled_back.items():
+        _roll_back(run, member, first)
     run.counts["retracted"] += len(undone)
 
 
-def _falls(run: Contents, agent: AgentId, step: Step) -> dict[AgentId, Step]:
-    """The agents that lose commits, and the step to which each falls."""
+def _retracted_steps(run: RunState, agent: AgentId, step: Step) -> dict[AgentId, Step]:
+    """The agents that lose commits, and the step to which each rolled_back."""
     first, unseen = {agent: min(step, run.steps[agent])}, [agent]
     while unseen:
         one = unseen.pop()
@@ -41,7 +41,7 @@ def _falls(run: Contents, agent: AgentId, step: Step) -> dict[AgentId, Step]:
     return first
 
 
-def _fall(run: Contents, agent: AgentId, step: Step) -> None:
+def _roll_back(run: RunState, agent: AgentId, step: Step) -> None:
     """Set the agent to what it was before `step`."""
     if step == run.steps[agent]:
         return

@@ -12,7 +12,7 @@ from typing import Any
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
 from metropolis.store.base import Acknowledged, Inspection, Queued, RunInfo
-from metropolis.store.claim import Lookahead, StateSnapshot, cluster_id
+from metropolis.store.claim import Claim, Lookahead, StateSnapshot, cluster_id
 from metropolis.store.encoding import purchase
 from metropolis.store.execution import NO_ANSWERS, Execution, PaidAnswers
 from metropolis.types import AgentId, Dispatch, Position, Step
@@ -27,8 +27,8 @@ CANDIDATES = 32
 
 
 @dataclass(slots=True)
-class Before:
-    """What a commit has replaced, for one member."""
+class Replaced:
+    """The data of one agent that its commit has replaced, for a retraction."""
 
     number: int
     """Of the acknowledgement."""
@@ -46,15 +46,15 @@ class Lease:
 
 
 @dataclass
-class Contents:
+class RunState:
     """A run; redis.py's key schema documents the fields. Values are objects, not JSON."""
 
     info: RunInfo
     state: State
     positions: dict[AgentId, Position]
     minds: dict[AgentId, Parts]
-    living: Mapping[AgentId, Any] | None
-    """If workers share this data: the minds, saved when looked up, instead of `minds`."""
+    shared_minds: Mapping[AgentId, Any] | None
+    """The minds, saved when looked up, if workers share this data; then `minds` is empty."""
     whole: StateSnapshot
     """The whole of `state`, for workers that share it."""
     steps: dict[AgentId, Step]
@@ -72,7 +72,7 @@ class Contents:
     expires_s: float = inf
     """No lease ends before."""
     memo: dict[Step, dict[AgentId, Memo]] = field(default_factory=lambda: defaultdict(dict))
-    before: dict[Step, dict[AgentId, Before]] = field(default_factory=lambda: defaultdict(dict))
+    before: dict[Step, dict[AgentId, Replaced]] = field(default_factory=lambda: defaultdict(dict))
     bought: Counter[str] = field(default_factory=Counter)
     acks: dict[int, Acknowledged] = field(default_factory=dict)
     acks_of: dict[Step, list[int]] = field(default_factory=lambda: defaultdict(list))
@@ -86,11 +86,11 @@ class Contents:
     until_s: float = 0.0
     counts: Counter[str] = field(default_factory=Counter)
     watches: dict[str, list[Callable[[], None]]] = field(default_factory=lambda: defaultdict(list))
-    """Change -> what to call then."""
+    """Kind of change -> callbacks."""
 
     def dispatch(self, clusters: Sequence[Dispatch]) -> None:
         """Queue the clusters that are neither dispatched nor committed yet."""
-        for name, cluster in self._fresh(clusters):
+        for name, cluster in self._undispatched(clusters):
             if name in self.clusters:
                 self.withdraw(name)
             for agent in cluster.agents:
@@ -102,7 +102,7 @@ class Contents:
             self.ready[name] = None
             self.counts["dispatched"] += 1
 
-    def _fresh(self, clusters: Sequence[Dispatch]) -> list[tuple[str, Dispatch]]:
+    def _undispatched(self, clusters: Sequence[Dispatch]) -> list[tuple[str, Dispatch]]:
         found = []
         for cluster in clusters:
             name, step = cluster_id(cluster), cluster.step
@@ -202,7 +202,7 @@ class Contents:
         for agent in agents:
             self.steps[agent] = step + 1
             if self.info.retractable:
-                before = Before(self.acknowledged, self.positions[agent], self.minds[agent])
+                before = Replaced(self.acknowledged, self.positions[agent], self.minds[agent])
                 self.before[step][agent] = before
         if execution.writes:
             for agent in agents:
@@ -210,10 +210,10 @@ class Contents:
                 if body is not None:
                     self.positions[agent] = body.position
         continues = len(agents) == 1 and self.clear_until(agents[0]) > step + 1
-        if self.living is None:
+        if self.shared_minds is None:
             for agent in agents:
                 self.minds[agent] = applied(self.minds[agent], execution.minds[agent])
-            if continues or lease_until_s is None:  # otherwise it changes the mind by mistake
+            if continues or lease_until_s is None:  # otherwise its copy is a step ahead
                 self.homes |= dict.fromkeys(agents, (number, worker))
         if step + 1 == self.kept_step:
             self.kept |= self.whole_minds(agents)
@@ -236,8 +236,8 @@ class Contents:
 
     def whole_minds(self, agents: Iterable[AgentId]) -> dict[AgentId, Any]:
         """The minds of `agents` as of their last commit."""
-        if self.living is not None:
-            return {agent: self.living[agent] for agent in agents}
+        if self.shared_minds is not None:
+            return {agent: self.shared_minds[agent] for agent in agents}
         return {agent: whole(self.minds[agent]) for agent in agents}
 
     def answers(self, cluster: Dispatch) -> PaidAnswers:
@@ -263,11 +263,32 @@ class Contents:
         for key, completion in answers.items():
             self.bought.update(purchase(buyer, key, completion))
 
-    def foreign(self, agents: Iterable[AgentId], worker: str) -> dict[AgentId, Parts]:
-        """The minds of `agents` that `worker` has not committed last."""
+    def minds_from_others(self, agents: Iterable[AgentId], worker: str) -> dict[AgentId, Parts]:
+        """The minds of those `agents` whose last commit was not by `worker`."""
         homes = {agent: self.homes.get(agent) for agent in agents}
-        strange = [agent for agent, home in homes.items() if home is None or home[1] != worker]
-        return {agent: self.minds[agent] for agent in strange}
+        moved = [agent for agent, home in homes.items() if home is None or home[1] != worker]
+        return {agent: self.minds[agent] for agent in moved}
+
+    def claim_of(self, name: str, worker: str, number: int) -> Claim:
+        """The claim of a cluster that `worker` holds."""
+        cluster = self.clusters[name]
+        step, agents = cluster.step, cluster.agents
+        if self.shared_minds is not None:
+            answers = self.answers(cluster)
+            return Claim(name, number, worker, step, agents, self.whole, {}, answers)
+        until = self.clear_until(agents[0]) if len(agents) == 1 else 0
+        until = until if until > step + 1 else 0
+        return Claim(
+            name,
+            number,
+            worker,
+            step,
+            agents,
+            self.snapshot(cluster, until),
+            self.minds_from_others(agents, worker),
+            self.answers(cluster),
+            until,
+        )
 
     def snapshot(self, cluster: Dispatch, until: Step) -> StateSnapshot:
         """What the members may read, up to the step below `until` if they continue alone."""

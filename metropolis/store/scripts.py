@@ -24,8 +24,8 @@ def script(name: str) -> tuple[bytes, str]:
     if memory is full, not only its second half.
     """
     folder = files("metropolis.store") / "lua"
-    parts = ["common", *(["claiming"] if name in _CLAIMING else []), name]
-    *shared, own = ((folder / f"{part}.lua").read_text() for part in parts)
+    names = ["common", *(["claiming"] if name in _CLAIMING else []), name]
+    *shared, own = ((folder / f"{file}.lua").read_text() for file in names)
     flags, own = own.split("\n", 1) if own.startswith("#!") else ("#!lua", own)
     text = "\n".join([flags, *shared, own]).encode()
     return text, hashlib.sha1(text, usedforsecurity=False).hexdigest()

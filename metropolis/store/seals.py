@@ -31,7 +31,7 @@ LOGS = "appendonlydir"
 _PREFIX = "appendonly.aof."
 _MANIFEST = "appendonly.aof.manifest"
 _BLOCK_BYTES = 1 << 20
-_FORM = re.compile(rb'\{"crc32":(\d+),"is":(\{.*\})\}\n', re.DOTALL)
+_LINE = re.compile(rb'\{"crc32":(\d+),"is":(\{.*\})\}\n', re.DOTALL)
 
 
 @dataclass
@@ -89,23 +89,23 @@ def opened(folder: Path) -> str | None:
 
     Raises OSError.
     """
-    seal, there = folder / SEAL, {path.name: path for path in _logs(folder)}
+    seal, present = folder / SEAL, {path.name: path for path in _logs(folder)}
     if not os.path.lexists(seal):
-        if there:
+        if present:
             return f"{seal}: is missing"
         _write(folder, False, {})
         return None
     with seal.open("rb") as file:
-        form = _FORM.fullmatch(file.read(SEAL_BYTES_MAX))
-    if form is None or crc32(form[2]) != int(form[1]):
+        match = _LINE.fullmatch(file.read(SEAL_BYTES_MAX))
+    if match is None or crc32(match[2]) != int(match[1]):
         return f"{seal}: is damaged (its checksum does not fit)"
     try:
-        closed, files = _told(form[2])
+        closed, files = _decode(match[2])
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError):
         return f"{seal}: is not a seal of this version"
     for name, (size_bytes, checksum) in files.items():
         path = folder / LOGS / name
-        if name not in there:
+        if name not in present:
             if closed:
                 return f"{path}: is missing"
             continue  # the server has rewritten it completely since
@@ -119,17 +119,17 @@ def opened(folder: Path) -> str | None:
             return f"{path}: is damaged (its checksum does not fit)"
         if closed and path.stat().st_size > size_bytes:
             return f"{path}: is damaged (something was added after {size_bytes} bytes)"
-    if closed and (strange := there.keys() - files.keys()):
-        return f"{there[min(strange)]}: was not written by this store's server"
+    if closed and (unsealed := present.keys() - files.keys()):
+        return f"{present[min(unsealed)]}: was not written by this store's server"
     _write(folder, False, files)
     return None
 
 
-def _told(content: bytes) -> tuple[bool, dict[str, tuple[int, int]]]:
+def _decode(content: bytes) -> tuple[bool, dict[str, tuple[int, int]]]:
     """Whether the seal is closed, and the size and CRC-32 of each file."""
-    told = json.loads(content)
-    files = {name: (int(size), int(checksum)) for name, (size, checksum) in told["files"].items()}
-    return bool(told["closed"]), files
+    seal = json.loads(content)
+    files = {name: (int(size), int(checksum)) for name, (size, checksum) in seal["files"].items()}
+    return bool(seal["closed"]), files
 
 
 def _logs(folder: Path) -> list[Path]:

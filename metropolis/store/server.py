@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metropolis.addresses import shown
 from metropolis.store.base import Server, Store, StoreError
-from metropolis.store.connect import connect, speaking
+from metropolis.store.connect import connect, store_errors
 from metropolis.store.reading import keys_of
 from metropolis.store.redis import RedisStore, prefix_of
 
@@ -22,7 +22,7 @@ class RedisServer(Server):
 
     def runs(self) -> list[str]:
         """See Server."""
-        with speaking(self.url):
+        with store_errors(self.url):
             found = self.client.scan_iter(match="metropolis:{*}:info", count=1000)
             return sorted(key.decode()[len("metropolis:{") : -len("}:info")] for key in found)
 
@@ -33,7 +33,7 @@ class RedisServer(Server):
             raise StoreError(
                 f"{shown(self.url)}: the run {run!r} is held by {about.holder}; end it first"
             )
-        with speaking(self.url):
+        with store_errors(self.url):
             for key in list(keys_of(self.client, prefix_of(run))):
                 self.client.unlink(key)
 

@@ -1,4 +1,4 @@
-"""Servers that cannot hold a run are refused at the start, in one sentence without secrets."""
+"""Servers that reason hold a run are refused at the start, in one sentence without secrets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from metropolis.addresses import shown
 from metropolis.store import seals
 from metropolis.store.base import StoreError, StoreUnavailableError
 from metropolis.store.check import check_store
-from metropolis.store.connect import flaw, warnings
+from metropolis.store.connect import reason_unsuitable, warnings
 from metropolis.store.embedded import EmbeddedServer, _valkey
 from metropolis.store.factory import address_from_environment, open_server
 from metropolis.store.memory import MemoryServer
@@ -33,10 +33,13 @@ FINE = {"redis_version": "7.0.15", "role": "master", "maxmemory": 0, "used_memor
 
 
 def test_a_fine_server_is_accepted() -> None:
-    assert flaw(FINE) is None
+    assert reason_unsuitable(FINE) is None
     limited = {"maxmemory": 10**9, "maxmemory_policy": "noeviction"}
-    assert flaw(FINE | limited) is None
-    assert flaw(FINE | {"redis_version": "10.0.1", "maxmemory_policy": "allkeys-lru"}) is None
+    assert reason_unsuitable(FINE | limited) is None
+    assert (
+        reason_unsuitable(FINE | {"redis_version": "10.0.1", "maxmemory_policy": "allkeys-lru"})
+        is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -51,7 +54,7 @@ def test_a_fine_server_is_accepted() -> None:
     ],
 )
 def test_what_cannot_keep_a_run(otherwise: Mapping[str, Any], sentence: str) -> None:
-    told = flaw(FINE | otherwise)
+    told = reason_unsuitable(FINE | otherwise)
     assert told is not None
     assert sentence in told
 
