@@ -7,12 +7,13 @@ from random import Random
 
 from metropolis.dispatch.base import Dispatcher, Fleet, InstanceSpec
 from metropolis.policy.base import RANK_BITS, Policy, QueuedRequest, ServedRequest
+from metropolis.types import MetropolisError
 
 PROGRAMS = 60
 FLEET = Fleet((InstanceSpec(4000, 20.0), InstanceSpec(2500, 40.0), InstanceSpec(9000, 10.0)))
 
 
-class BrokenPluginError(AssertionError):
+class BrokenPluginError(MetropolisError):
     """A plug-in that violates its interface."""
 
 
@@ -20,8 +21,10 @@ def check_policy(make: Callable[[], Policy], seed: int = 0) -> None:
     """Raise BrokenPluginError if the policies that `make` returns violate the interface.
 
     Requests of random chains, with `stages_left` set, are preempted once and then completed or
-    cancelled; all requests are ranked in between and at the end.
+    cancelled; all requests are ranked in between and at the end. Raises MetropolisError if `make`
+    is not callable.
     """
+    _check_callable(make, "policies")
     policy, twin = make(), make()
     _require(0 < policy.rank_bits <= RANK_BITS, f"rank_bits must be from 1 to {RANK_BITS}")
     waiting: list[QueuedRequest] = []
@@ -48,7 +51,11 @@ def check_policy(make: Callable[[], Policy], seed: int = 0) -> None:
 
 
 def check_dispatcher(make: Callable[[Fleet], Dispatcher], seed: int = 0) -> None:
-    """Raise BrokenPluginError if the dispatchers that `make` returns violate the interface."""
+    """Raise BrokenPluginError if the dispatchers that `make` returns violate the interface.
+
+    Raises MetropolisError if `make` is not callable.
+    """
+    _check_callable(make, "dispatchers")
     dispatcher = make(FLEET)
     _require(dispatcher.fleet == FLEET, "fleet must be the one it was made for")
     draw, now_s = Random(f"{seed} dispatch"), 0.0
@@ -74,6 +81,14 @@ def check_dispatcher(make: Callable[[Fleet], Dispatcher], seed: int = 0) -> None
     while placed:
         now_s += 1.0
         _answer(dispatcher, placed.pop(draw.randrange(len(placed))), now_s)
+
+
+def _check_callable(make: object, kind: str) -> None:
+    if not callable(make):
+        raise MetropolisError(
+            f"{make!r:.80} is not callable; give the class of the {kind}, or a function that makes "
+            "one, not its name and not an instance"
+        )
 
 
 def _live(policy: Policy, served: ServedRequest) -> None:

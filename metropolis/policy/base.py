@@ -48,7 +48,9 @@ class ServedRequest:
     request: QueuedRequest
     instance: int
     started_s: float
-    """When an engine started it, plus the time it spent preempted; the time before is queueing."""
+    """When it would have started if its answer had not been interrupted, in seconds on the clock of
+    `request.arrived_s`: its start on an engine plus the time it spent preempted. It waited from
+    `request.arrived_s` until then, and was on engines from then until `completed_s`."""
     completed_s: float
     output_tokens: int
 

@@ -84,7 +84,7 @@ def _in_file(group: str, text: str) -> tuple[str, str, str, Callable[..., Any]]:
     if not class_name:
         raise MetropolisError(f"{text} names no class; write {path}:CLASS")
     lacking, about = METHODS[group]
-    make = function_in(path, class_name, about)
+    make = function_in(path, class_name, about, "class")
     if not all(callable(getattr(unwrap(make), name, None)) for name in lacking):
         raise MetropolisError(f"{path}: {class_name} is not a class that {about}")
     return f"{path}:{class_name}", colon, given, make

@@ -1,7 +1,7 @@
 """Simulated LLM latency for live runs: answers arrive at once, but take virtual time.
 
 The event loop's clock stands still while any task can run. When none can and calls are waiting,
-virtual time leaps to the next completion of the simulated instances (DESIGN §6).
+virtual time leaps to the next completion of the simulated instances.
 """
 
 from __future__ import annotations

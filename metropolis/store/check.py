@@ -12,7 +12,15 @@ from metropolis.llm.journal import Key
 from metropolis.llm.usage import Purchases
 from metropolis.store.base import FencedOutError, RunInfo, Server, StoreError
 from metropolis.store.check_retraction import RETRACTABLE, RETRACTION_CHECKS
-from metropolis.store.checked_run import AGENTS, FIRST_MIND, INFO, LEASE_S, CheckedRun
+from metropolis.store.checked_run import (
+    AGENTS,
+    FIRST_MIND,
+    INFO,
+    LEASE_S,
+    CheckedRun,
+    refuses,
+    require,
+)
 from metropolis.store.claim import Lookahead, StateSnapshot
 from metropolis.store.execution import Execution
 from metropolis.types import Dispatch
@@ -23,6 +31,7 @@ from metropolis.world.parts import parts_of
 def check_store(server: Server) -> None:
     """Test `server`; raises MetropolisError on the first violation.
 
+    Its sentence begins with the class at fault, the server's or the store's.
     Its runs are named `check-…` and are removed, except a failed one.
     """
     for info, check in (
@@ -32,16 +41,16 @@ def check_store(server: Server) -> None:
         name = f"check-{uuid.uuid4().hex}"
         run = CheckedRun(server.store(name), 0)
         run.refuses(StoreError, "knows a run that has not begun", run.store.info)
-        run.refuses(StoreError, "removes a run that is not there", server.remove, name)
+        refuses(server, StoreError, "removes a run that is not there", server.remove, name)
         _begin(run, info)
         run.fence = run.store.take_lease("the check", LEASE_S)
         check(run)
         fence = run.store.take_lease("the check", LEASE_S)
-        run.require(name in server.runs(), "does not list a run")
-        run.refuses(StoreError, "removes a run that is held", server.remove, name)
+        require(server, name in server.runs(), "does not list a run")
+        refuses(server, StoreError, "removes a run that is held", server.remove, name)
         run.store.release_lease(fence)
         server.remove(name)
-        run.require(name not in server.runs(), "lists a run that was removed")
+        require(server, name not in server.runs(), "lists a run that was removed")
         run.refuses(StoreError, "knows a run that was removed", run.store.nodes)
 
 

@@ -19,6 +19,23 @@ FIRST_MIND = {"by": None, "step": 0}
 LEASE_S = 600.0
 
 
+def require(subject: object, kept: bool, otherwise: str) -> None:
+    """Raise MetropolisError, which names the class of `subject`, unless `kept`."""
+    if not kept:
+        raise MetropolisError(f"{type(subject).__name__} {otherwise}")
+
+
+def refuses(
+    subject: object, kind: type[Exception], what: str, act: Callable[..., Any], *arguments: Any
+) -> None:
+    """Raise MetropolisError, which names the class of `subject`, unless `act` raises `kind`."""
+    try:
+        act(*arguments)
+    except kind:
+        return
+    require(subject, False, f"{what}; it should raise {kind.__name__}")
+
+
 @dataclass
 class CheckedRun:
     """The run of a check, and its lease."""
@@ -27,19 +44,14 @@ class CheckedRun:
     fence: int
 
     def require(self, kept: bool, otherwise: str) -> None:
-        """Raise MetropolisError unless `kept`."""
-        if not kept:
-            raise MetropolisError(f"{type(self.store).__name__} {otherwise}")
+        """Raise MetropolisError, which names the store, unless `kept`."""
+        require(self.store, kept, otherwise)
 
     def refuses(
         self, kind: type[Exception], what: str, act: Callable[..., Any], *arguments: Any
     ) -> None:
-        """Raise MetropolisError unless `act` raises `kind`."""
-        try:
-            act(*arguments)
-        except kind:
-            return
-        self.require(False, f"{what}; it should raise {kind.__name__}")
+        """Raise MetropolisError, which names the store, unless `act` raises `kind`."""
+        refuses(self.store, kind, what, act, *arguments)
 
     def dispatch(self, *clusters: tuple[Step, tuple[AgentId, ...]]) -> None:
         """Dispatch clusters, without edges."""

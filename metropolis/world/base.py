@@ -8,7 +8,7 @@ One step of an agent, in every mode (AI Metropolis, Algorithms 1 and 2):
 3. `World.resolve` turns the actions of one cluster into writes, which are visible to the next step.
 
 A cluster is a set of agents whose actions may conflict, the same in every mode: each is within
-twice the velocity or the joint radius of another member, directly or transitively (DESIGN §2).
+twice the velocity or the joint radius of another member, directly or transitively (`clusters.py`).
 
 The history equals lockstep's in every mode if a world keeps no state except what it writes, reads
 and writes no further than its radius and velocity, draws from `View.random`, and processes the

@@ -64,7 +64,8 @@ def _check_attributes(world: World) -> None:
     if not isinstance(metric, PlaneMetric | Geodesic | GenAgent | Hops):
         raise MetropolisError(
             f"the world's metric is {metric!r:.80}; it should be one of metropolis.rules.metrics: "
-            "CHEBYSHEV, EUCLIDEAN, MANHATTAN, or a Geodesic, GenAgent or Hops"
+            "CHEBYSHEV, EUCLIDEAN, MANHATTAN, or a Geodesic, GenAgent or Hops (over a graph of "
+            "places, for any other distance in whole steps)"
         )
     for name, kind, right in (
         ("name", str, "a text"),

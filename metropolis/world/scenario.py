@@ -130,13 +130,14 @@ def _maker_of(folder: Path) -> Callable[..., Any]:
     raise MetropolisError(f"{folder} holds no world; it should contain one of {known}")
 
 
-def function_in(path: Path, function: str, does: str) -> Callable[..., Any]:
-    """Load `function` from the Python file `path`; `does` describes it in error messages.
+def function_in(path: Path, function: str, does: str, kind: str = "function") -> Callable[..., Any]:
+    """Load `function` from the Python file `path`.
 
+    `does` describes it in error messages; `kind` is what it should be there, like "class".
     Raises MetropolisError when it does not exist. The result raises it on any error in the file.
     """
     if not path.is_file():
-        raise MetropolisError(f"there is no file {path}; name one with a function {function}")
+        raise MetropolisError(f"there is no file {path}; name one with a {kind} {function}")
     spec = spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
@@ -149,7 +150,7 @@ def function_in(path: Path, function: str, does: str) -> Callable[..., Any]:
         spec.loader.exec_module(module)
     found = getattr(module, function, None)
     if not callable(found):
-        raise MetropolisError(f"{path} has no function {function}; it should have one that {does}")
+        raise MetropolisError(f"{path} has no {kind} {function}; it should have one that {does}")
 
     @wraps(found)
     def called(*args: Any, **kwargs: Any) -> Any:

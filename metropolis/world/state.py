@@ -1,4 +1,4 @@
-"""A world's state; each value carries the step that wrote it (DESIGN §2, the versioned rule).
+"""A world's state; each value carries the step that wrote it (see docs/architecture.md).
 
 A value written by step s is visible to steps above s. A reader at step s sees the newest version
 written below s, however far other agents have run ahead. `collect` drops versions below the floor,

@@ -29,6 +29,11 @@ from tests.cli.conftest import WORLD, Run
             "    world.metric = 'hops'\n    return Sc",
             "the world's metric is 'hops'",
         ),
+        (
+            "    return Sc",
+            "    world.metric = object()\n    return Sc",
+            "Hops (over a graph of places, for any other distance",
+        ),
         ("    return Sc", "    world.reset = lambda **_: None\n    return Sc", "returned None; it"),
         ("    return Sc", "    world.reset = lambda **_: [3]\n    return Sc", "a list with 3; it"),
     ],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from metropolis.dispatch.check import BrokenPluginError, check_dispatcher, check
 from metropolis.dispatch.fixed import LeastLoaded
 from metropolis.policy.base import Policy, QueuedRequest
 from metropolis.policy.named import DISPATCHERS, POLICIES, named, names_of
+from metropolis.types import MetropolisError
 
 
 @pytest.mark.parametrize("name", names_of(POLICIES))
@@ -165,3 +168,15 @@ def test_dispatchers_are_told_of_lost_instances_and_ended_programs(
 def test_a_planted_fault_of_a_dispatcher_is_found(dispatcher: type[Dispatcher], rule: str) -> None:
     with pytest.raises(BrokenPluginError, match=rule):
         check_dispatcher(dispatcher)
+
+
+@pytest.mark.parametrize("check", [check_policy, check_dispatcher])
+@pytest.mark.parametrize("given", ["own.py:Mine", LeastLoaded(Fleet.uniform(1, 100, 1.0))])
+def test_what_makes_no_plugin_is_refused(check: Callable[[Any], None], given: object) -> None:
+    with pytest.raises(MetropolisError, match="is not callable; give the class"):
+        check(given)
+
+
+def test_a_violation_is_an_error_for_users() -> None:
+    with pytest.raises(MetropolisError, match="a rank must lie between"):
+        check_policy(Negative)

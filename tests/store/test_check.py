@@ -75,3 +75,22 @@ def test_broken_promises_are_found(broken: type[MemoryStore], sentence: str) -> 
 
     with pytest.raises(MetropolisError, match=f"{broken.__name__} {sentence}"):
         check_store(BrokenServer())
+
+
+class ForgetsToList(MemoryServer):
+    def runs(self) -> list[str]:
+        return []
+
+
+class KeepsAll(MemoryServer):
+    def remove(self, run: str) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("broken", "sentence"),
+    [(ForgetsToList, "does not list a run"), (KeepsAll, "removes a run that is not there")],
+)
+def test_a_fault_of_the_server_names_its_class(broken: type[MemoryServer], sentence: str) -> None:
+    with pytest.raises(MetropolisError, match=f"{broken.__name__} {sentence}"):
+        check_store(broken())
