@@ -6,7 +6,7 @@ from operator import index
 
 from metropolis.dispatch.base import Dispatcher
 from metropolis.policy.base import QueuedRequest
-from metropolis.policy.faults import PluginError, call
+from metropolis.policy.faults import PluginError, call, read
 
 
 def placed_by(dispatcher: Dispatcher, request: QueuedRequest, now_s: float) -> int | None:
@@ -17,7 +17,7 @@ def placed_by(dispatcher: Dispatcher, request: QueuedRequest, now_s: float) -> i
     placed = call(dispatcher.place, request, now_s)
     if placed is None:
         return None
-    instances = len(dispatcher.fleet)
+    instances = len(read(dispatcher, "fleet"))
     try:
         instance = index(placed)
     except TypeError:
@@ -25,7 +25,7 @@ def placed_by(dispatcher: Dispatcher, request: QueuedRequest, now_s: float) -> i
     if not 0 <= instance < instances:
         names = f"instances are 0 to {instances - 1}" if instances > 1 else "the instance is 0"
         fault = f"placed a request on the instance {placed!r}; {names}"
-    elif instance in dispatcher.closed:
+    elif instance in read(dispatcher, "closed"):
         fault = f"placed a request on instance {instance}, which is closed"
     else:
         return instance

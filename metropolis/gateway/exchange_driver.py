@@ -198,7 +198,7 @@ class ExchangeDriver:
     def _offer(self) -> None:
         """Let the policy preempt the request from now on."""
         scheduling = self._pool.scheduling
-        if not scheduling.policy.preempts or self._queued.id in scheduling.preemptible:
+        if not scheduling.scheduler.preempts or self._queued.id in scheduling.preemptible:
             return
         if self.exchange.can_leave:
             assert self.instance is not None

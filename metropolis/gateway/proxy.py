@@ -93,7 +93,7 @@ class Gateway:
     @property
     def resuming(self) -> Resuming:
         """Which answers are resumed."""
-        return Resuming(self.scheduling.policy.preempts, self.pool.is_known)
+        return Resuming(self.scheduling.scheduler.preempts, self.pool.is_known)
 
     async def parse(
         self, path: str, headers: Mapping[str, str], body: bytes, tenant: str = ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from metropolis.policy.base import RANK_BITS, Policy, QueuedRequest, ServedRequest
-from metropolis.policy.faults import call, due_s_of, rank_of
+from metropolis.policy.faults import call, due_s_of, rank_bits_of, rank_of, read
 from metropolis.types import MetropolisError
 
 
@@ -19,16 +19,16 @@ class Combined(Policy):
 
     def __init__(self, policies: Sequence[Policy]) -> None:
         self._policies = policies
-        left = RANK_BITS - sum(policy.rank_bits for policy in policies[1:])
+        left = RANK_BITS - sum(map(rank_bits_of, policies[1:]))
         if left < 1:
-            widest = max(policies[1:], key=lambda policy: policy.rank_bits)
+            widest = max(policies[1:], key=rank_bits_of)
             raise MetropolisError(
                 f"{type(widest).__name__} takes {widest.rank_bits} of a rank's {RANK_BITS} bits, "
                 "which leaves too few for the policies before it; put it first, or lower its "
                 "rank_bits"
             )
         self._first_max = (1 << left) - 1
-        self.preempts = any(policy.preempts for policy in policies)
+        self.preempts = any(read(policy, "preempts") for policy in policies)
 
     @property
     def due_s(self) -> float:
@@ -39,7 +39,7 @@ class Combined(Policy):
         """See Policy."""
         rank = min(rank_of(self._policies[0], request), self._first_max)
         for policy in self._policies[1:]:
-            rank = rank << policy.rank_bits | rank_of(policy, request)
+            rank = rank << rank_bits_of(policy) | rank_of(policy, request)
         return rank
 
     def arrived(self, request: QueuedRequest) -> None:
@@ -91,5 +91,6 @@ class Combined(Policy):
         self._follow()
 
     def _follow(self) -> None:
-        self.version = sum(policy.version for policy in self._policies)
-        self.running_version = sum(policy.running_version for policy in self._policies)
+        self.version = sum(read(policy, "version") for policy in self._policies)
+        running = (read(policy, "running_version") for policy in self._policies)
+        self.running_version = sum(running)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
-from metropolis.policy.base import Policy, QueuedRequest
+from metropolis.policy.base import RANK_BITS, Policy, QueuedRequest
 from metropolis.types import MetropolisError
 from metropolis.world.mistakes import sentence_of
 
@@ -39,25 +39,38 @@ def call(method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         raise _failed(getattr(method, "__self__", method), method.__name__, error) from error
 
 
-def due_s_of(policy: Policy) -> float:
-    """The policy's `due_s`; raises PluginError if it fails or is not a number."""
+def read(plugin: object, name: str) -> Any:
+    """The property `name` of a policy or dispatcher; raises PluginError if it fails."""
     try:
-        due_s = policy.due_s
-    except PluginError:
+        return getattr(plugin, name)
+    except PluginError:  # from a policy inside `plugin`
         raise
     except (Exception, SystemExit) as error:
-        raise _failed(policy, "due_s", error) from error
+        raise _failed(plugin, name, error) from error
+
+
+def due_s_of(policy: Policy) -> float:
+    """The policy's `due_s`; raises PluginError if it fails or is not a number."""
+    due_s = read(policy, "due_s")
     if isinstance(due_s, int | float) and due_s == due_s:
         return due_s
     raise PluginError(policy, "due_s", f"returned the due_s {due_s!r}; it should be a number")
 
 
+def rank_bits_of(policy: Policy) -> int:
+    """The policy's `rank_bits`; raises PluginError if it fails or is no width of a rank."""
+    bits = read(policy, "rank_bits")
+    if type(bits) is int and 1 <= bits <= RANK_BITS:
+        return bits
+    fault = f"returned the rank_bits {bits!r}; they should be from 1 to {RANK_BITS}"
+    raise PluginError(policy, "rank_bits", fault)
+
+
 def rank_of(policy: Policy, request: QueuedRequest) -> int:
     """The policy's rank for `request`; raises PluginError if it fails or is not a rank."""
-    rank = call(policy.rank, request)
-    if type(rank) is int and 0 <= rank < 1 << policy.rank_bits:
+    rank, bits = call(policy.rank, request), rank_bits_of(policy)
+    if type(rank) is int and 0 <= rank < 1 << bits:
         return rank
-    bits = policy.rank_bits
     fault = f"returned the rank {rank!r}; a rank is an int from 0 to below 2 ** {bits}"
     raise PluginError(policy, "rank", fault)
 

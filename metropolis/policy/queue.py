@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 
 from metropolis.policy.base import Policy, QueuedRequest
-from metropolis.policy.faults import rank_of
+from metropolis.policy.faults import rank_of, read
 
 DISCARDED_MAX = 1000
 """Maximum number of discarded requests that the heap holds in excess of the waiting ones."""
@@ -20,7 +20,8 @@ class RequestQueue:
     """
 
     def __init__(self, policy: Policy) -> None:
-        self._policy, self._version = policy, policy.version
+        self._policy, self._version = policy, 0
+        """`_version`: the policy's version for which the heap is ranked."""
         self._heap: list[_Item] = []
         self._waiting: set[int] = set()
         """Ids of the waiting requests; the heap may hold discarded ones, too."""
@@ -30,6 +31,8 @@ class RequestQueue:
 
     def push(self, request: QueuedRequest) -> None:
         """Add a `request` that the policy knows, and that was never discarded."""
+        if not self._heap:
+            self._version = read(self._policy, "version")
         heapq.heappush(self._heap, self._item(request))
         self._waiting.add(request.id)
 
@@ -40,8 +43,10 @@ class RequestQueue:
 
     def first(self) -> QueuedRequest:
         """The next request."""
-        if self._version != self._policy.version:
-            self._compact()
+        if self._version != (version := read(self._policy, "version")):
+            self._heap = [self._item(request) for request in self.requests()]
+            heapq.heapify(self._heap)
+            self._version = version
         while self._heap[0][2] not in self._waiting:
             heapq.heappop(self._heap)
         return self._heap[0][3]
@@ -57,7 +62,8 @@ class RequestQueue:
         """Remove a request, if it waits here."""
         self._waiting.discard(request_id)
         if len(self._heap) > 2 * len(self._waiting) + DISCARDED_MAX:
-            self._compact()
+            self._heap = [item for item in self._heap if item[2] in self._waiting]
+            heapq.heapify(self._heap)
 
     def requests(self) -> list[QueuedRequest]:
         """All waiting requests, in no order."""
@@ -67,12 +73,6 @@ class RequestQueue:
         """Remove all requests."""
         self._heap.clear()
         self._waiting.clear()
-
-    def _compact(self) -> None:
-        """Drop discarded requests and rank the others."""
-        self._version = self._policy.version
-        self._heap = [self._item(request) for request in self.requests()]
-        heapq.heapify(self._heap)
 
     def _item(self, request: QueuedRequest) -> _Item:
         return rank_of(self._policy, request), request.arrived_s, request.id, request

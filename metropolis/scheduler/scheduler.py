@@ -31,7 +31,7 @@ from math import inf
 from metropolis.dispatch.base import Dispatcher
 from metropolis.dispatch.faults import holding, placed_by
 from metropolis.policy.base import Policy, QueuedRequest, ServedRequest
-from metropolis.policy.faults import PluginError, call, due_s_of, raise_fault, rank_of
+from metropolis.policy.faults import PluginError, call, due_s_of, raise_fault, rank_of, read
 from metropolis.policy.queue import RequestQueue
 from metropolis.scheduler.base import (
     Command,
@@ -66,6 +66,8 @@ class Scheduler(Notifier):
         on_fault: Callable[[PluginError], None] = raise_fault,
     ) -> None:
         super().__init__(policy, dispatcher, on_fault)
+        self.preempts = bool(read(policy, "preempts"))
+        """Whether the policy preempts."""
         self._instances = [Instance(policy, each) for each in limits]
         self.models = ServedModels(dispatcher.fleet)
         self._queues: dict[frozenset[int], RequestQueue] = {}
@@ -79,7 +81,9 @@ class Scheduler(Notifier):
         self._hold_s = hold_s
         self._held_since_s: dict[frozenset[int], float] = {}
         """Since when the dispatcher holds back a queue although its instances are idle."""
-        dispatcher.closed = set(self.models.all)
+        self._closed = set(self.models.all)
+        """The dispatcher's `closed`."""
+        dispatcher.closed = self._closed
 
     # --- state
 
@@ -268,16 +272,15 @@ class Scheduler(Notifier):
 
     def _placed(self, tracked: Tracked, now_s: float) -> int | None:
         """The dispatcher's instance for the request, with all closed that may not serve it."""
-        closed = self.dispatcher.closed
-        if tracked.allowed <= closed:
+        if tracked.allowed <= self._closed:
             return None
         if tracked.allowed is self.models.all:
             return placed_by(self.dispatcher, tracked.request, now_s)
-        self.dispatcher.closed = closed | (self.models.all - tracked.allowed)
+        self.dispatcher.closed = self._closed | (self.models.all - tracked.allowed)
         try:
             return placed_by(self.dispatcher, tracked.request, now_s)
         finally:
-            self.dispatcher.closed = closed
+            self.dispatcher.closed = self._closed
 
     def _fill_all(self, now_s: float, commands: list[Command]) -> bool:
         """Fill the instances in order, up to the first whose report is needed; whether none is."""
@@ -291,15 +294,15 @@ class Scheduler(Notifier):
         here = self._instances[index]
         while here.queue:
             first = here.queue.first()
-            seen = first.id, self.policy.version, self.policy.running_version
+            seen = first.id, read(self.policy, "version"), read(self.policy, "running_version")
             if seen == here.held_back:
                 return True
             here.held_back = None
-            if self.policy.preempts and here.needs_report():
+            if self.preempts and here.needs_report():
                 commands.append(Report(index))
                 return False
             tracked = self._requests[first.id]
-            if not self.policy.preempts or here.has_room(tracked):
+            if not self.preempts or here.has_room(tracked):
                 self._start(tracked, now_s, commands)
             elif not self._make_room(index, first, commands):
                 if all(each.can_leave for each in here.running.values()):
@@ -382,8 +385,8 @@ class Scheduler(Notifier):
     def _refresh(self, instance: int) -> None:
         """Open or close the instance to the dispatcher."""
         here = self._instances[instance]
-        is_full = not self.policy.preempts and here.outstanding >= here.limits.requests
+        is_full = not self.preempts and here.outstanding >= here.limits.requests
         if here.is_up and not is_full:
-            self.dispatcher.closed.discard(instance)
+            self._closed.discard(instance)
         else:
-            self.dispatcher.closed.add(instance)
+            self._closed.add(instance)

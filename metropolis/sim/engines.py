@@ -8,6 +8,7 @@ from math import inf, isinf
 from metropolis._core import Profile
 from metropolis.dispatch.base import Dispatcher
 from metropolis.policy.base import Policy, QueuedRequest, ServedRequest
+from metropolis.policy.faults import read
 from metropolis.scheduler.base import Limits, Place, Preempt, Reject, Report
 from metropolis.scheduler.scheduler import Scheduler
 from metropolis.sim.instance import Asked, Instance, Left
@@ -34,7 +35,7 @@ class SimulatedCluster:
         ]
         limits = [
             Limits(
-                min(at_once, each.max_sequences) if policy.preempts else at_once,
+                min(at_once, each.max_sequences) if read(policy, "preempts") else at_once,
                 each.kv_capacity_tokens,
             )
             for each in profiles
