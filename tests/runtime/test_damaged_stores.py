@@ -268,13 +268,17 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> Stopped:
 
 def outcome(run: Stopped, what: str) -> tuple[str, str]:
     """Resume `run`; return the outcome and the error."""
+    resumed = None
     try:
         with watched(what):
-            result = simulation(run.folder, resume=True).run(STEPS)
+            resumed = simulation(run.folder, resume=True)
+            result = resumed.run(STEPS)
     except MetropolisError as error:
         is_sentence = "\n" not in str(error) and str(run.folder) in str(error)
         return "refused" if is_sentence else "no sentence", str(error)
     except TimeoutError:
+        if resumed is not None:  # an interrupted run leaves its server, which holds the lock
+            os.kill(resumed._stored._server.pid, signal.SIGKILL)  # type: ignore[attr-defined]
         return "hangs", ""
     except Exception as error:  # noqa: BLE001 -- reported with its input
         return "traceback", repr(error)
