@@ -23,7 +23,7 @@ from metropolis.cli.run_report import print_estimate, write_json
 from metropolis.cli.verification import verification, verify_options
 from metropolis.llm.client import PATIENCE_S
 from metropolis.progress import progress_bar
-from metropolis.runtime.live.configuration import DEFAULTS, LIVE_MODES, LIVE_RULES, MEANINGS
+from metropolis.runtime.live.configuration import DEFAULTS, LIVE_MODES, LIVE_RULES, OPTION_HELP
 from metropolis.runtime.live.estimate import Estimate, estimate_run
 from metropolis.store.factory import FORMS
 from metropolis.types import Step
@@ -69,14 +69,14 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
     type=NamedChoice(LIVE_MODES),
     default=DEFAULTS.mode,
     show_default=True,
-    help=MEANINGS["mode"],
+    help=OPTION_HELP["mode"],
 )
 @click.option(
     "--rule",
     type=NamedChoice(LIVE_RULES),
     default=DEFAULTS.rule,
     show_default=True,
-    help=MEANINGS["rule"],
+    help=OPTION_HELP["rule"],
 )
 @click.option(
     "--llm",
@@ -115,7 +115,7 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
     type=Integer(0, SEED_MAX),
     default=DEFAULTS.seed,
     show_default=True,
-    help=MEANINGS["seed"],
+    help=OPTION_HELP["seed"],
 )
 @click.option(
     "--out",
@@ -197,7 +197,7 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
     type=Amount(min=0.1, max=1e6),
     default=DEFAULTS.lease_s,
     show_default=True,
-    help=MEANINGS["lease_s"],
+    help=OPTION_HELP["lease_s"],
 )
 @click.option(
     "--stall",
@@ -205,10 +205,10 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
     type=Amount(0, 1e9),
     default=DEFAULTS.stall_s,
     show_default=True,
-    help=MEANINGS["stall_s"],
+    help=OPTION_HELP["stall_s"],
 )
 @verify_options
-@click.option("--keep-text", is_flag=True, help=MEANINGS["keep_text"])
+@click.option("--keep-text", is_flag=True, help=OPTION_HELP["keep_text"])
 def command(
     world: str | None,
     resume: str | None,

@@ -24,7 +24,7 @@ from metropolis.llm.usage import Prices
 from metropolis.policy.named import DISPATCHERS, POLICIES, named
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.live.configuration import RunConfiguration
-from metropolis.runtime.live.stored import MEMORY, kept_address, whole_address
+from metropolis.runtime.live.stored import MEMORY, portable_address, resolve_address
 from metropolis.runtime.live.worker_pool import check_workers
 from metropolis.runtime.replays.replay import plug_ins
 from metropolis.sim.fleet import SimulatedFleet
@@ -102,7 +102,7 @@ class RunOptions:
         Paths are absolute, except that of a store within `folder`, which is relative to it.
         """
         engines = tuple(map(without_secrets, self.engine))
-        llm, store = without_secrets(self.llm), kept_address(self.store, folder)
+        llm, store = without_secrets(self.llm), portable_address(self.store, folder)
         plugins = {
             name: _whole_plug_in(plugin)
             for name in ("policy", "dispatcher")
@@ -251,7 +251,7 @@ def options_of(folder: Path, changed: Mapping[str, Any], *, trust: bool) -> RunO
     refuse_unheeded(options, changed)
     if "store" in changed:
         return options
-    return replace(options, store=whole_address(options.store, folder))
+    return replace(options, store=resolve_address(options.store, folder))
 
 
 def _check_ranges(kept: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ import click
 from metropolis.addresses import without_secrets
 from metropolis.cli.terminal import printable
 from metropolis.runtime.folder.run_directory import RunDirectory
-from metropolis.runtime.live.stored import MEMORY, read_place
+from metropolis.runtime.live.stored import MEMORY, read_location
 from metropolis.types import MetropolisError
 
 SHOWN_CHARACTERS = 200
@@ -26,7 +26,7 @@ def check_trust(
 ) -> None:
     """Show what a folder names if another user wrote it, or if it was changed since.
 
-    `about` holds the options of its run.json, `changed` those on the command line in their place.
+    `about` holds the options of its run.json, `changed` those given on the command line.
     Raises MetropolisError in that case unless `trust` is set.
     """
     reasons = []
@@ -34,10 +34,10 @@ def check_trust(
         reasons.append(f"{directory.root / 'run.json'}: {directory.distrust}")
     named = list(_named(about, changed))
     if changed.get("store", about.get("store")) != MEMORY:
-        place, distrust = read_place(directory)
+        location, distrust = read_location(directory)
         if distrust is not None:
             reasons.append(distrust)
-            named.append(f"store.json {_shown(place.run)} in {_shown(place.address)}")
+            named.append(f"store.json {_shown(location.run)} in {_shown(location.address)}")
     if not reasons:
         return
     sentence = f"{'; '.join(reasons)}; it names {', '.join(named) or 'nothing'}: {_WHAT}"

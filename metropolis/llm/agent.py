@@ -72,8 +72,8 @@ class LLM:
         self._occurrences: dict[tuple[str, str], int] = {}
         self.waiting = 0
         """Number of outstanding calls."""
-        self.heard_wall_s = 0.0
-        """When the latest call ended, by `time.monotonic`."""
+        self.active_wall_s = 0.0
+        """Time at which the last call ended, by `time.monotonic`."""
 
     @property
     def calls(self) -> list[CallRecord]:
@@ -189,7 +189,7 @@ class LLM:
 
     def _ended(self, index: int, completion: Completion | None) -> None:
         self.waiting -= 1
-        self.heard_wall_s = time.monotonic()
+        self.active_wall_s = time.monotonic()
         record = self._log.end(index, completion)
         if self._keep_text and completion is not None:
             record.completion = completion.text

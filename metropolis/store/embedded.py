@@ -99,7 +99,7 @@ class EmbeddedServer(RedisServer):
         try:
             if self._folder is not None and (flaw := seals.opened(self._folder)) is not None:
                 raise StoreError(
-                    f"{flaw}; put back the folder as it was, or go on from the run's last "
+                    f"{flaw}; put back the folder as it was, or continue from the run's last "
                     f"checkpoint with {RECOVERY}"
                 )
             if self._folder is not None:  # a copied folder contains the address of the original
@@ -162,7 +162,9 @@ class EmbeddedServer(RedisServer):
             except StoreUnavailableError:
                 if time.monotonic() > deadline_s or self._watch.poll() is not None:
                     kept = self._folder
-                    back = "" if kept is None else f"; if {kept} is damaged go on with {RECOVERY}"
+                    back = (
+                        "" if kept is None else f"; if {kept} is damaged, continue with {RECOVERY}"
+                    )
                     raise StoreError(
                         f"the server {self._binary} did not start: {self._last_log_line()}{back}"
                     ) from None

@@ -20,7 +20,7 @@ from metropolis.store.base import Store, StoreError
 from metropolis.store.claim import Claim
 from metropolis.types import Dispatch, MetropolisError
 from metropolis.workers.agent_state import Minds
-from metropolis.workers.leases import Pulse, retry_async
+from metropolis.workers.leases import Heartbeat, retry_async
 from metropolis.workers.local import LocalWorker
 from metropolis.workers.response_cache import END_S, StoredAnswers
 from metropolis.world.base import Agent, World
@@ -30,13 +30,14 @@ CLAIMS_AT_ONCE = 32
 OTHERS_AT_ONCE = 4
 """For clusters that other workers ran last: their minds have to move."""
 WAIT_S = 0.25
-"""How long others' clusters are left to them, and the longest delay of a worker's end."""
+"""How long a busy worker waits before it claims clusters that others ran last; also the longest
+delay of its end."""
 IDLE_WAIT_S = 0.02
 """The same for an idle worker."""
 
 
 @dataclass(eq=False)
-class _Open:
+class _OpenClaim:
     claim: Claim
     """For the current step."""
     commit: asyncio.Task[Claim | bool] | None = None
@@ -71,29 +72,29 @@ class ClaimingWorker:
         self._local, self._answers, self._lease_s = local, answers, lease_s
         self._link, self._claims_max = answers.link, claims_max
         self._minds = Minds(agents)
-        self._open: dict[_Open, asyncio.Task[None]] = {}
-        self._room = asyncio.Event()
+        self._open: dict[_OpenClaim, asyncio.Task[None]] = {}
+        self._capacity = asyncio.Event()
         self._ending = False
 
     async def run(self) -> None:
         """Run until cancelled or until a cluster fails; open claims are then given back."""
         self._loop = asyncio.get_running_loop()
         try:
-            with Pulse(self._lease_s, self._renew):
+            with Heartbeat(self._lease_s, self._renew):
                 async with asyncio.TaskGroup() as group:
                     while True:
-                        await self._begin(group)
+                        await self._claim_more(group)
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
         finally:
             self._local.close()
             await self._answers.end()
 
-    async def _begin(self, group: asyncio.TaskGroup) -> None:
-        """Claim the next clusters, if any become ready soon: own ones, else some of others."""
+    async def _claim_more(self, group: asyncio.TaskGroup) -> None:
+        """Claim ready clusters, first those that no other worker ran last."""
         while len(self._open) >= self._claims_max:
-            self._room.clear()
-            await self._room.wait()
+            self._capacity.clear()
+            await self._capacity.wait()
         wait_s = WAIT_S if self._open else IDLE_WAIT_S
         if not await self._claim(group, wait_s, CLAIMS_AT_ONCE, own=True):
             await self._claim(group, 0.0, OTHERS_AT_ONCE, own=False)
@@ -102,55 +103,55 @@ class ClaimingWorker:
         self, group: asyncio.TaskGroup, wait_s: float, most: int, own: bool
     ) -> list[Claim]:
         most = min(most, self._claims_max - len(self._open)) or 1
-        asked = asyncio.ensure_future(
+        request = asyncio.ensure_future(
             retry_async(self._link.claims, self.name, self._lease_s, wait_s, most=most, own=own)
         )
         try:
-            claims = await asyncio.shield(asked)
+            claims = await asyncio.shield(request)
         except asyncio.CancelledError:
             self._ending = True
-            for claim in await asked:
+            for claim in await request:
                 self._give_back(claim)
             raise
         for number, claim in enumerate(claims):
             try:
-                await self._leave(claim)
+                await self._cancel_earlier(claim)
             except asyncio.CancelledError:
                 self._ending = True
                 for left in claims[number:]:
                     self._give_back(left)
                 raise
-            opened = _Open(claim)
-            self._open[opened] = group.create_task(self._work(opened))
+            open_claim = _OpenClaim(claim)
+            self._open[open_claim] = group.create_task(self._run_claim(open_claim))
             self._answers.take(claim.agents, claim.answers)
-            self._open[opened].add_done_callback(partial(self._finish, opened))
+            self._open[open_claim].add_done_callback(partial(self._finish, open_claim))
         return claims
 
-    def _finish(self, opened: _Open, _: asyncio.Task[None]) -> None:
-        del self._open[opened]
-        self._answers.forget(opened.claim.agents)
-        self._room.set()
+    def _finish(self, open_claim: _OpenClaim, _: asyncio.Task[None]) -> None:
+        del self._open[open_claim]
+        self._answers.forget(open_claim.claim.agents)
+        self._capacity.set()
 
-    async def _leave(self, claim: Claim) -> None:
+    async def _cancel_earlier(self, claim: Claim) -> None:
         """Stop earlier claims on members of `claim`: these have expired."""
         members = set(claim.agents)
-        earlier = [opened for opened in self._open if not members.isdisjoint(opened.claim.agents)]
+        earlier = [one for one in self._open if not members.isdisjoint(one.claim.agents)]
         if not earlier:
             return
-        for opened in earlier:
-            self._lose(opened)
-        await asyncio.gather(*(self._open[opened] for opened in earlier), return_exceptions=True)
+        for open_claim in earlier:
+            self._lose(open_claim)
+        await asyncio.gather(*(self._open[one] for one in earlier), return_exceptions=True)
 
-    async def _work(self, opened: _Open) -> None:
+    async def _run_claim(self, open_claim: _OpenClaim) -> None:
         """Run the claimed step, and the following ones that need no new claim."""
         try:
-            self._minds.take(opened.claim.minds)
-            while await self._step(opened):
+            self._minds.take(open_claim.claim.minds)
+            while await self._step(open_claim):
                 pass
         except asyncio.CancelledError:
-            await self._end(opened)
-            if self._is_ours(opened):
-                claim = opened.claim
+            await self._end(open_claim)
+            if self._is_ours(open_claim):
+                claim = open_claim.claim
                 raise MetropolisError(
                     f"step {claim.step}, agent {self._agents[claim.agents[0]].name!r} or its "
                     "cluster: a task was cancelled from within; code that cancels a "
@@ -159,50 +160,50 @@ class ClaimingWorker:
             raise
         except BaseException:
             self._ending = True  # later cancellations are due to this failure
-            await self._end(opened)
+            await self._end(open_claim)
             raise
 
-    async def _step(self, opened: _Open) -> bool:
+    async def _step(self, open_claim: _OpenClaim) -> bool:
         """Run one step; return whether to continue while its commit is in flight."""
-        claim = opened.claim
+        claim = open_claim.claim
         state = claim.slice.state(self._world.metric, self._world.perception_radius)
         cluster = Dispatch(claim.step, claim.agents)
         execution = await self._local.run(cluster, state, claim.number)
-        claim = await self._committed(opened)
+        claim = await self._previous_commit(open_claim)
         minds = {agent: self._minds.changes(agent) for agent in claim.agents}
         execution = replace(execution, minds=minds)
         continues = claim.continues and not self._ending
         lease_s = self._lease_s if continues else None
-        opened.commit = self._answers.commit(claim, execution, lease_s)
+        open_claim.commit = self._answers.commit(claim, execution, lease_s)
         if continues:
-            opened.claim = claim.following(execution)
+            open_claim.claim = claim.following(execution)
             self._answers.forget(claim.agents)
-            self._answers.take(claim.agents, opened.claim.answers)
+            self._answers.take(claim.agents, open_claim.claim.answers)
         else:
-            await asyncio.shield(opened.commit)
+            await asyncio.shield(open_claim.commit)
         return continues
 
-    async def _committed(self, opened: _Open) -> Claim:
+    async def _previous_commit(self, open_claim: _OpenClaim) -> Claim:
         """The claim of the current step, after the commit of the previous step."""
         found: Claim | bool = True
-        if opened.commit is not None:
-            found = await asyncio.shield(opened.commit)
+        if open_claim.commit is not None:
+            found = await asyncio.shield(open_claim.commit)
         if not found:  # another worker has committed it
-            opened.lost = True
+            open_claim.lost = True
             raise asyncio.CancelledError
         if isinstance(found, Claim):
-            return replace(opened.claim, slice=found.slice, until=found.until)
-        return opened.claim
+            return replace(open_claim.claim, slice=found.slice, until=found.until)
+        return open_claim.claim
 
-    async def _end(self, opened: _Open) -> None:
+    async def _end(self, open_claim: _OpenClaim) -> None:
         """Give back what is not committed, once the pending commit has completed."""
-        if opened.commit is not None:
-            await asyncio.wait([opened.commit], timeout=END_S)
-        self._give_back(opened.claim)
+        if open_claim.commit is not None:
+            await asyncio.wait([open_claim.commit], timeout=END_S)
+        self._give_back(open_claim.claim)
 
-    def _is_ours(self, opened: _Open) -> bool:
+    def _is_ours(self, open_claim: _OpenClaim) -> bool:
         """Whether only the cluster itself can have been the cause of the cancellation."""
-        return not self._ending and not opened.lost
+        return not self._ending and not open_claim.lost
 
     def _give_back(self, claim: Claim) -> None:
         with suppress(StoreError):  # the claim expires anyway
@@ -210,25 +211,25 @@ class ClaimingWorker:
 
     def _renew(self) -> None:
         """Renew all claims, in the thread of the pulse."""
-        for opened in list(self._open):
-            claim, commit = opened.claim, opened.commit
+        for open_claim in list(self._open):
+            claim, commit = open_claim.claim, open_claim.commit
             if commit is not None and not commit.done():
-                continue  # the commit's reply will show whether the claim is held
+                continue  # the commit's reply shows whether the claim is held
             try:
                 held = self._store.extend(claim, self._lease_s)
             except StoreError:
                 return  # the next claim or commit meets the same error
             if not held:
-                self._loop.call_soon_threadsafe(self._is_lost, opened, claim)
+                self._loop.call_soon_threadsafe(self._on_lost, open_claim, claim)
 
-    def _is_lost(self, opened: _Open, claim: Claim) -> None:
+    def _on_lost(self, open_claim: _OpenClaim, claim: Claim) -> None:
         """Drop the claim, unless the reply was late and its agents are at their next step."""
-        if opened in self._open and opened.claim is claim:
-            self._lose(opened)
+        if open_claim in self._open and open_claim.claim is claim:
+            self._lose(open_claim)
 
-    def _lose(self, opened: _Open) -> None:
+    def _lose(self, open_claim: _OpenClaim) -> None:
         """Cancel work on a claim that was lost to another worker."""
-        opened.lost = True
-        self._open[opened].cancel()
-        for agent in opened.claim.agents:  # plain agents may continue in their threads, in vain
+        open_claim.lost = True
+        self._open[open_claim].cancel()
+        for agent in open_claim.claim.agents:  # plain agents may continue in their threads, in vain
             self._agents[agent] = copy(self._agents[agent])

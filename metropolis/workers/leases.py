@@ -20,7 +20,7 @@ BEATS = 3
 """Renewals per lease."""
 
 
-class Pulse:
+class Heartbeat:
     """Calls `beat` BEATS times per lease, in a thread, since agents may block the event loop."""
 
     def __init__(self, lease_s: float, beat: Callable[[], None]) -> None:
@@ -28,7 +28,7 @@ class Pulse:
         self._ended = Event()
         self._thread = Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> Pulse:
+    def __enter__(self) -> Heartbeat:
         self._thread.start()
         return self
 

@@ -22,7 +22,7 @@ from metropolis.workers.turns import Turn, Turns
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import Entity
 from metropolis.world.state import State
-from metropolis.world.transaction import Transaction, apart
+from metropolis.world.transaction import Transaction, split_into_clusters
 from metropolis.world.view import Reach, Reads, View
 
 THREADS_MAX = 1024
@@ -58,7 +58,7 @@ class LocalWorker:
         self._threads = DaemonThreads()
         self._free_threads = asyncio.Semaphore(min(len(agents), THREADS_MAX) or 1)
         self.turns = Turns() if turns is None else turns
-        self._followed: asyncio.AbstractEventLoop | None = None
+        self._tracked_loop: asyncio.AbstractEventLoop | None = None
         """The event loop whose tasks are mapped to turns and strands."""
         self.computing = 0
         """Threads in which agents run without waiting for an LLM; updated on the event loop."""
@@ -69,15 +69,15 @@ class LocalWorker:
         `attempt` distinguishes executions of the same step.
         """
         loop = asyncio.get_running_loop()
-        if loop is not self._followed:
+        if loop is not self._tracked_loop:
             follow_tasks(loop)
             self.turns.follow_tasks(loop)
-            self._followed = loop
+            self._tracked_loop = loop
         names = [self._agents[i].name for i in dispatch.agents]
-        parts = await self._all(
+        parts = await self._gather(
             [
                 self._act(part, dispatch.step, state)
-                for part in apart(state, self._reach, dispatch.step, names)
+                for part in split_into_clusters(state, self._reach, dispatch.step, names)
             ]
         )
         if self._client.exhausted is not None:  # an agent may have continued without its answer
@@ -121,7 +121,7 @@ class LocalWorker:
             keep_text=self._keep_text,
         )
 
-    async def _all(self, turns: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
+    async def _gather(self, turns: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
         """Return the results of `turns`; if one fails, cancel the others."""
         if self._one_by_one or len(turns) == 1:
             try:
@@ -143,7 +143,7 @@ class LocalWorker:
         loop = asyncio.get_running_loop()
         log = CallLog(self._clock, None if self._virtual else idles(loop))
         llms = {name: self._llm(name, step, log) for name in names}
-        decided = await self._all(
+        decided = await self._gather(
             [self._proceed(name, llm, log, step, state) for name, llm in llms.items()]
         )
         actions = {name: action for name, (action, _) in zip(names, decided, strict=True)}
@@ -172,13 +172,13 @@ class LocalWorker:
     async def _answer(self, llms: Mapping[str, LLM], name: str, question: Any) -> Any:
         return await self._call(self._agents[self._ids[name]].answer, question, llms[name])
 
-    async def _call(self, method: Callable[[Any, Any], Any], asked: Any, llm: LLM) -> Any:
+    async def _call(self, method: Callable[[Any, Any], Any], argument: Any, llm: LLM) -> Any:
         """Return the result of an agent's method, plain or async."""
         agent: Agent = method.__self__  # type: ignore[attr-defined]
         turn = Turn(self.turns, agent.step, (agent.name,), method, agent, llm)
         if _is_async(method.__func__):  # type: ignore[attr-defined]
             with turn:
-                return await method(asked, llm)
+                return await method(argument, llm)
         loop = asyncio.get_running_loop()
         blocking = BlockingLLM(llm, loop, on_block=self._stop_computing, on_unblock=self._compute)
         strand = current_strand()
@@ -189,7 +189,7 @@ class LocalWorker:
             try:
                 with turn:
                     answer, error = await loop.run_in_executor(
-                        self._threads, _in_thread, turn, method, asked, blocking
+                        self._threads, _in_thread, turn, method, argument, blocking
                     )
                     if error is not None:
                         raise error
@@ -210,12 +210,12 @@ _is_async = cache(inspect.iscoroutinefunction)
 
 
 def _in_thread(
-    turn: Turn, method: Callable[[Any, Any], Any], asked: Any, llm: BlockingLLM
+    turn: Turn, method: Callable[[Any, Any], Any], argument: Any, llm: BlockingLLM
 ) -> tuple[Any, BaseException | None]:
     """Return what `method` returns or raises; asyncio cannot pass on every error."""
     turn.thread = get_ident()
     try:
-        return method(asked, llm), None
+        return method(argument, llm), None
     except BaseException as error:  # noqa: BLE001 -- raised in the turn
         return None, error
 

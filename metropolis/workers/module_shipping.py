@@ -22,7 +22,7 @@ _INSTALLED = {
 }
 
 
-class Sources(MetaPathFinder, ExecutionLoader):
+class ImportedSources(MetaPathFinder, ExecutionLoader):
     """Imports modules from their sources: name -> (source, file).
 
     The files are paths on the driver's machine, for tracebacks.

@@ -24,10 +24,10 @@ from metropolis.store.base import StoreError, StoreUnavailableError
 from metropolis.store.server import RedisServer
 from metropolis.types import MetropolisError
 from metropolis.workers.leases import retry
-from metropolis.workers.module_shipping import Sources, sources_of
+from metropolis.workers.module_shipping import ImportedSources, sources_of
 from metropolis.workers.ray_cluster import check_address, join_ray
-from metropolis.workers.watchdog import Watchdog, say
-from metropolis.workers.worker_spec import Job
+from metropolis.workers.watchdog import Watchdog, print_message
+from metropolis.workers.worker_spec import WorkerSpec
 
 STOP_S = 5.0
 """How long an actor may take to give back its open claims."""
@@ -35,7 +35,7 @@ LOST_S = 1.0
 """How long Ray has to restart a dead actor before the next request to it."""
 
 
-class RayCrew:
+class RayWorkerPool:
     """Actors in the cluster at `address`, or in one on this machine that ends with the run.
 
     The number of actors is `count`, by default the number of CPUs.
@@ -46,18 +46,18 @@ class RayCrew:
     shared = False
 
     def __init__(
-        self, job: Job, url: str, run: str, count: int | None, address: str | None
+        self, spec: WorkerSpec, url: str, run: str, count: int | None, address: str | None
     ) -> None:
         """`url` is the store's, as reachable from the actors. Raises MetropolisError."""
-        self._leave = None if ray.is_initialized() else join_ray(count, address)
-        self._job, self._url, self._run = job, url, run
+        self._leave_cluster = None if ray.is_initialized() else join_ray(count, address)
+        self._spec, self._url, self._run = spec, url, run
         self._count = count or max(1, int(ray.cluster_resources().get("CPU", 1)))
-        self._sources = sources_of({type(job.world), *map(type, job.agents)})
+        self._sources = sources_of({type(spec.world), *map(type, spec.agents)})
         self._name = uuid.uuid4().hex
 
     def start(self) -> Sequence[Coroutine[Any, Any, None]]:
-        """See Crew."""
-        self._shared = ray.put(_pickled(self._job.shipped(self._count)))
+        """See WorkerPool."""
+        self._shared = ray.put(_pickled(self._spec.shipped(self._count)))
         options: dict[str, Any] = {
             "max_restarts": -1,
             "max_task_retries": -1,
@@ -67,17 +67,19 @@ class RayCrew:
         }
         remote = ray.remote(**options)(_Actor)
         actors = [remote.remote() for _ in range(self._count)]
-        told = [self._shared], self._sources, self._url, self._run
-        return [_follow(actor, *told, f"{self._name}:{n}") for n, actor in enumerate(actors)]
+        arguments = [self._shared], self._sources, self._url, self._run
+        return [
+            _run_actor(actor, *arguments, f"{self._name}:{n}") for n, actor in enumerate(actors)
+        ]
 
     def close(self) -> None:
         """Add the actors' purchases to the client's; end the cluster if it was started here."""
         with suppress(StoreError), RedisServer(self._url) as server:  # gone with the store
             for bought in server.store(self._run).bought():
                 if bought.buyer.startswith(self._name):
-                    self._job.client.has_bought(bought)
-        if self._leave is not None:
-            self._leave()
+                    self._spec.client.has_bought(bought)
+        if self._leave_cluster is not None:
+            self._leave_cluster()
 
 
 class _Actor:
@@ -97,30 +99,30 @@ class _Actor:
         run: str,
         buyer: str,
     ) -> None:
-        sys.meta_path.insert(0, Sources(sources))
-        job: Job = ray.cloudpickle.loads(await shared[0])
+        sys.meta_path.insert(0, ImportedSources(sources))
+        spec: WorkerSpec = ray.cloudpickle.loads(await shared[0])
         with await asyncio.to_thread(retry, RedisServer, url) as server:
-            worker = job.worker(uuid.uuid4().hex, server.store(run), buyer)
+            worker = spec.worker(uuid.uuid4().hex, server.store(run), buyer)
             # Otherwise collections scan all that Ray imports, for 65 ms within the first second.
             gc.collect()
             gc.freeze()
             loop = asyncio.get_running_loop()
             try:
-                with Watchdog(job.turns, loop, job.stall_s, self._stalls.put):
+                with Watchdog(spec.turns, loop, spec.stall_s, self._stalls.put):
                     await worker.run()
             finally:
-                await job.client.close()
+                await spec.client.close()
 
 
-async def _follow(actor: Any, *told: Any) -> None:
+async def _run_actor(actor: Any, *arguments: Any) -> None:
     """Run the actor until cancelled; Ray restarts it if its process has died.
 
     If the actor cannot reach the store, retry: the driver detects whether the store is gone.
     """
-    watching = asyncio.ensure_future(_pass_on_stalls(actor))
+    watching = asyncio.ensure_future(_print_stalls(actor))
     try:
         while True:
-            task = actor.run.remote(*told)
+            task = actor.run.remote(*arguments)
             try:
                 await task
             except RayTaskError as error:
@@ -142,26 +144,26 @@ async def _follow(actor: Any, *told: Any) -> None:
         ray.kill(actor)
 
 
-async def _pass_on_stalls(actor: Any) -> None:
+async def _print_stalls(actor: Any) -> None:
     """Print the messages of the actor's watchdog, until cancelled."""
     while True:
         try:
-            say(await actor.stall.remote())
+            print_message(await actor.stall.remote())
         except RayError:
             await asyncio.sleep(LOST_S)
 
 
-def _pickled(job: Job) -> bytes:
-    """Pickle `job`; classes without an importable file are pickled by value."""
-    for kind in {type(job.world), *map(type, job.agents)}:
+def _pickled(spec: WorkerSpec) -> bytes:
+    """Pickle `spec`; classes without an importable file are pickled by value."""
+    for kind in {type(spec.world), *map(type, spec.agents)}:
         name = kind.__module__
         if name == "__main__" or find_spec(name) is None:
             ray.cloudpickle.register_pickle_by_value(sys.modules[name])
     try:
-        pickled: bytes = ray.cloudpickle.dumps(job)
+        pickled: bytes = ray.cloudpickle.dumps(spec)
     except Exception as error:  # an author's object may raise anything
         raise MetropolisError(
-            f"the world {job.world.name!r}, its agents and the llm cannot be sent to workers "
+            f"the world {spec.world.name!r}, its agents and the llm cannot be sent to workers "
             f"({error}); they should hold plain data before the run begins"
         ) from error
     return pickled

@@ -100,13 +100,13 @@ def _speaks_grpc(host: str, port: int) -> bool:
         if os.environ.get("RAY_USE_TLS", "0") not in ("0", "false"):
             return True  # Ray holds the certificates
         connection.sendall(_HELLO)
-        said = b""
-        while len(said) < _FRAME_BYTES:
+        received = b""
+        while len(received) < _FRAME_BYTES:
             more = connection.recv(_FRAME_BYTES)
             if not more:
                 return False
-            said += more
-    return said[3] == _SETTINGS
+            received += more
+    return received[3] == _SETTINGS
 
 
 def _begin(count: int | None) -> Callable[[], None]:
@@ -143,8 +143,8 @@ def _init(**options: Any) -> None:
 
 
 def _unusable(address: str, error: Exception) -> MetropolisError:
-    said = str(error).strip().partition("\n")[0]
-    return MetropolisError(f"Ray ({address}) cannot be used: {said}")
+    received = str(error).strip().partition("\n")[0]
+    return MetropolisError(f"Ray ({address}) cannot be used: {received}")
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """Answers of language models, kept in a store until the commit of their step.
 
 An agent continues while its answer is being stored, but gets its next answer only once that is
-done. An answer that ends its step is stored by the commit. So a kill loses only what was in flight,
-from the model or to the store.
+done. An answer that ends its step is stored by the commit. So a kill loses only the answers in
+flight, from the model or to the store.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ END_S = 1.0
 
 
 class StoredAnswers:
-    """The answers known for the steps in progress here, from any worker.
+    """The answers for the steps in progress in this process, whichever worker bought them.
 
     With a `journal` every answer bought here is written there, too, permanently. The store counts
     them as purchases of `buyer`.
@@ -34,23 +34,23 @@ class StoredAnswers:
     def __init__(self, store: Store, journal: Answers | None = None, buyer: str = "") -> None:
         self.link, self._journal, self._buyer = store.link(), journal, buyer
         self._known: dict[AgentId, dict[Key, Completion]] = defaultdict(dict)
-        self._at_work: Counter[AgentId] = Counter()
-        self._fresh: dict[AgentId, dict[Key, Completion]] = {}
+        self._claims: Counter[AgentId] = Counter()
+        self._unsent: dict[AgentId, dict[Key, Completion]] = {}
         """Not sent yet: the step may end in this iteration of the event loop."""
-        self._on_the_way: dict[AgentId, asyncio.Task[Any]] = {}
+        self._in_flight: dict[AgentId, asyncio.Task[Any]] = {}
 
     def take(self, agents: Iterable[AgentId], answers: Mapping[Key, Completion]) -> None:
         """Add the answers that a claim of `agents` contains."""
-        self._at_work.update(agents)
+        self._claims.update(agents)
         for key, completion in answers.items():
             self._known[key.agent][key] = completion
 
     def forget(self, agents: Iterable[AgentId]) -> None:
         """Undo `take`."""
         for agent in agents:
-            self._at_work[agent] -= 1
-            if not self._at_work[agent]:  # otherwise another worker runs the same step
-                del self._at_work[agent]
+            self._claims[agent] -= 1
+            if not self._claims[agent]:  # otherwise another worker runs the same step
+                del self._claims[agent]
                 self._known.pop(agent, None)
 
     def get(self, key: Key) -> Completion | None:
@@ -66,9 +66,9 @@ class StoredAnswers:
         """Keep an answer; unless None, await the result before the agent sees the answer."""
         if self._journal is not None:
             self._journal.put(key, completion)
-        if self._is_on_the_way(key.agent):
-            return self._take_next(key, completion)
-        self._take(key, completion)
+        if self._is_sending(key.agent):
+            return self._keep_after_pending(key, completion)
+        self._remember(key, completion)
         return None
 
     def commit(
@@ -78,15 +78,15 @@ class StoredAnswers:
         lease_s: float | None,
     ) -> asyncio.Task[Claim | bool]:
         """The store's commit, including the answers not stored yet."""
-        fresh: dict[Key, Completion] = {}
+        unsent: dict[Key, Completion] = {}
         before = []
         for agent in claim.agents:
-            fresh |= self._fresh.pop(agent, {})
-            if agent in self._on_the_way:
-                before.append(self._on_the_way[agent])
-        committing = self._commit(claim, execution, lease_s, fresh, before)
+            unsent |= self._unsent.pop(agent, {})
+            if agent in self._in_flight:
+                before.append(self._in_flight[agent])
+        committing = self._commit(claim, execution, lease_s, unsent, before)
         task = asyncio.ensure_future(committing)
-        self._on_the_way |= dict.fromkeys(claim.agents, task)  # later writes come after it
+        self._in_flight |= dict.fromkeys(claim.agents, task)  # later writes come after it
         return task
 
     async def _commit(
@@ -94,52 +94,52 @@ class StoredAnswers:
         claim: Claim,
         execution: Execution,
         lease_s: float | None,
-        fresh: PaidAnswers,
+        unsent: PaidAnswers,
         before: Iterable[asyncio.Task[Any]],
     ) -> Claim | bool:
         """Raises StoreError when an answer cannot be kept."""
-        said = claim, execution, fresh, self._buyer, lease_s
-        committed = await retry_async(self.link.commit, *said)
+        arguments = claim, execution, unsent, self._buyer, lease_s
+        committed = await retry_async(self.link.commit, *arguments)
         if not committed:
-            for key, completion in fresh.items():  # they are paid for in any case
+            for key, completion in unsent.items():  # they are paid for in any case
                 await retry_async(self.link.keep_answer, key, completion, self._buyer)
-        for sent in before:
-            await sent
+        for task in before:
+            await task
         return committed
 
     async def end(self) -> None:
         """Let pending answers arrive, if the store responds; then close the link."""
-        if self._on_the_way:
-            await asyncio.wait(self._on_the_way.values(), timeout=END_S)
-        for sent in self._on_the_way.values():
-            sent.cancel()
+        if self._in_flight:
+            await asyncio.wait(self._in_flight.values(), timeout=END_S)
+        for task in self._in_flight.values():
+            task.cancel()
         await self.link.close()
 
-    def _is_on_the_way(self, agent: AgentId) -> bool:
-        return agent in self._on_the_way and not self._on_the_way[agent].done()
+    def _is_sending(self, agent: AgentId) -> bool:
+        return agent in self._in_flight and not self._in_flight[agent].done()
 
-    async def _take_next(self, key: Key, completion: Completion) -> None:
-        while self._is_on_the_way(key.agent):
-            await asyncio.wait([self._on_the_way[key.agent]])
-        self._take(key, completion)
+    async def _keep_after_pending(self, key: Key, completion: Completion) -> None:
+        while self._is_sending(key.agent):
+            await asyncio.wait([self._in_flight[key.agent]])
+        self._remember(key, completion)
 
-    def _take(self, key: Key, completion: Completion) -> None:
+    def _remember(self, key: Key, completion: Completion) -> None:
         self._known[key.agent][key] = completion
-        if key.agent not in self._fresh:
-            self._fresh[key.agent] = {}
+        if key.agent not in self._unsent:
+            self._unsent[key.agent] = {}
             asyncio.get_running_loop().call_soon(self._send, key.agent)
-        self._fresh[key.agent][key] = completion
+        self._unsent[key.agent][key] = completion
 
     def _send(self, agent: AgentId) -> None:
-        fresh = self._fresh.pop(agent, None)
-        if fresh is not None:
-            before = self._on_the_way.get(agent)
-            self._on_the_way[agent] = asyncio.ensure_future(self._keep(fresh, before))
+        unsent = self._unsent.pop(agent, None)
+        if unsent is not None:
+            before = self._in_flight.get(agent)
+            self._in_flight[agent] = asyncio.ensure_future(self._store(unsent, before))
 
-    async def _keep(self, fresh: PaidAnswers, before: asyncio.Task[Any] | None) -> None:
+    async def _store(self, unsent: PaidAnswers, before: asyncio.Task[Any] | None) -> None:
         if before is not None:
             await before
-        for key, completion in fresh.items():
+        for key, completion in unsent.items():
             await retry_async(self.link.keep_answer, key, completion, self._buyer)
 
     def flush(self) -> None:

@@ -18,18 +18,18 @@ from typing import Any, Protocol, TypeVar
 
 from metropolis.types import AgentError, MetropolisError, Step
 from metropolis.workers.event_loop import complete
-from metropolis.world.mistakes import alone, explain, explanation_of, sentence_of
+from metropolis.world.mistakes import explain, explanation_of, sentence_of, single_error
 
 T = TypeVar("T")
 
 
-class Asking(Protocol):
+class PendingCalls(Protocol):
     """An agent's interface to its model: a `metropolis.llm.agent.LLM`."""
 
     waiting: int
     """Number of pending calls."""
-    heard_wall_s: float
-    """Time of the last answer."""
+    active_wall_s: float
+    """Time at which the last call ended."""
 
 
 class Turn:
@@ -37,7 +37,7 @@ class Turn:
 
     __slots__ = (
         *("step", "names", "code", "owner", "llm", "turns", "task", "thread"),
-        *("outer", "before", "inner", "heard_wall_s", "told_s", "_token"),
+        *("outer", "before", "inner", "active_wall_s", "reported_s", "_token"),
     )
 
     def __init__(
@@ -47,7 +47,7 @@ class Turn:
         names: Sequence[str],
         code: Callable[..., Any],
         owner: object,
-        llm: Asking | None = None,
+        llm: PendingCalls | None = None,
     ) -> None:
         self.step, self.names, self.code, self.owner, self.llm = step, names, code, owner, llm
         self.turns = turns
@@ -60,8 +60,8 @@ class Turn:
         """The turn that its task resumes afterwards."""
         self.inner = 0
         """Number of turns it waits for."""
-        self.told_s = 0.0
-        """How long it had been silent at the watchdog's last report."""
+        self.reported_s = 0.0
+        """Seconds of silence at the watchdog's last report; 0: none."""
 
     def __str__(self) -> str:
         name = getattr(self.code, "__qualname__", "its code")
@@ -69,7 +69,7 @@ class Turn:
         return f"step {self.step}, agent {self.names[0]!r}{others}, in {name}"
 
     def __enter__(self) -> Turn:
-        self.heard_wall_s = time.monotonic()
+        self.active_wall_s = time.monotonic()
         self.task = asyncio.current_task()
         self.outer = _current.get()
         if self.outer is not None:
@@ -87,7 +87,7 @@ class Turn:
         self.turns.end(self)
         if self.outer is not None:
             self.outer.inner -= 1
-            self.outer.heard_wall_s = time.monotonic()
+            self.outer.active_wall_s = time.monotonic()
         if error is not None and not self._is_closed(error):
             _current.reset(self._token)
             self._raise(error)
@@ -99,8 +99,8 @@ class Turn:
         if self.inner:
             return None
         if self.llm is None:
-            return self.heard_wall_s
-        return None if self.llm.waiting else max(self.heard_wall_s, self.llm.heard_wall_s)
+            return self.active_wall_s
+        return None if self.llm.waiting else max(self.active_wall_s, self.llm.active_wall_s)
 
     def sentence(self, error: BaseException) -> str:
         """A description of `error`, raised in this turn."""
@@ -123,7 +123,7 @@ class Turn:
             return
         if not isinstance(error, Exception) or isinstance(error, StopIteration):
             raise AgentError(self.sentence(error)) from error
-        found = alone(error)
+        found = single_error(error)
         if not isinstance(found, MetropolisError) or type(found) is MetropolisError:
             explain(found, self.sentence(found))  # other sentences name agent and step
         if found is not error:

@@ -22,7 +22,7 @@ ENDING_S = 3.0
 """How long an interrupted run may take to end before the watchdog reports what it waits for."""
 
 
-def say(sentence: str) -> None:
+def print_message(sentence: str) -> None:
     """Print `sentence` on standard error."""
     sys.stderr.write(f"metropolis: {sentence}\n")
 
@@ -30,7 +30,7 @@ def say(sentence: str) -> None:
 class Watchdog:
     """Observes `turns`, whose tasks run on `loop`, while entered.
 
-    Calls `said`, by default `say`, with each turn that is silent for `stall_s` seconds, and again
+    Calls `report` with a sentence for each turn that is silent for `stall_s` seconds, and again
     after twice that time, four times and so on. 0: never.
     """
 
@@ -39,9 +39,9 @@ class Watchdog:
         turns: Turns,
         loop: asyncio.AbstractEventLoop,
         stall_s: float = STALL_S,
-        said: Callable[[str], object] = say,
+        report: Callable[[str], object] = print_message,
     ) -> None:
-        self._turns, self._loop, self._stall_s, self._said = turns, loop, stall_s, said
+        self._turns, self._loop, self._stall_s, self._report = turns, loop, stall_s, report
         self._look_s = min(LOOK_S, stall_s / 4) if stall_s else LOOK_S
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
@@ -81,22 +81,22 @@ class Watchdog:
     def _look(self, now: float) -> None:
         stalled = []
         for turn, silent_s in self._silent(now):
-            if silent_s < turn.told_s:  # it has made progress
-                turn.told_s = 0.0
-            if self._stall_s and silent_s >= max(self._stall_s, 2 * turn.told_s):
+            if silent_s < turn.reported_s:  # it has made progress
+                turn.reported_s = 0.0
+            if self._stall_s and silent_s >= max(self._stall_s, 2 * turn.reported_s):
                 stalled.append((silent_s, turn))
         if stalled:
             for silent_s, turn in stalled:
-                turn.told_s = silent_s
+                turn.reported_s = silent_s
             silent_s, turn = max(stalled, key=lambda found: found[0])
             others = f"; {len(stalled) - 1} others, too" if len(stalled) > 1 else ""
             where = self._at(turn)
-            self._said(f"{turn}{where} has run for {silent_s:.0f} s without a call{others}")
+            self._report(f"{turn}{where} has run for {silent_s:.0f} s without a call{others}")
         ending = self._ending_wall_s
         if ending is not None and now - ending >= ENDING_S:
             self._ending_wall_s = None
             for turn, _ in self._silent(now):
-                self._said(
+                self._report(
                     f"the run ends after {turn}{self._at(turn)}; Ctrl-C again ends it at once"
                 )
                 break
@@ -106,7 +106,7 @@ class Watchdog:
         if self._is_blocked(now):
             turn = self._turns.of(asyncio.current_task(self._loop))
             if turn is not None:
-                yield turn, now - max(turn.heard_wall_s, self._alive_wall_s)
+                yield turn, now - max(turn.active_wall_s, self._alive_wall_s)
             return
         for turn in list(self._turns.open):
             since = turn.silent_since_wall_s()

@@ -16,7 +16,7 @@ from metropolis.world.base import Agent, World
 
 
 @dataclass(frozen=True)
-class Job:
+class WorkerSpec:
     """The static part of a run.
 
     `began_s` is the Unix time at which the run's clock was 0, and `lease_s` the seconds of silence
@@ -56,7 +56,7 @@ class Job:
         )
         return ClaimingWorker(name, store, self.world, self.agents, local, answers, self.lease_s)
 
-    def shipped(self, share: int) -> Job:
+    def shipped(self, share: int) -> WorkerSpec:
         """A copy for one of `share` other processes. Raises MetropolisError; see `Client.fresh`."""
         return replace(self, client=self.client.fresh(share))
 

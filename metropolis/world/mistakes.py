@@ -30,7 +30,7 @@ def sentence_of(error: BaseException, owner: object) -> str:
 
     Without an owner, lines of Python's library and of metropolis are skipped.
     """
-    error = first_of(error)
+    error = first_error(error)
     lines = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
     what = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
     if owner is None:
@@ -69,18 +69,18 @@ def explanation_of(error: BaseException) -> str | None:
     return next((note for note in notes if isinstance(note, _Explanation)), None)
 
 
-def alone(failure: BaseException) -> BaseException:
-    """The first error of a task group's failure if all are MetropolisError, otherwise `failure`."""
+def single_error(failure: BaseException) -> BaseException:
+    """The first error of a task group's failure if all are MetropolisErrors, else `failure`."""
     if not isinstance(failure, BaseExceptionGroup):
         return failure
-    failures = [alone(inner) for inner in failure.exceptions]
+    failures = [single_error(inner) for inner in failure.exceptions]
     users = all(isinstance(inner, MetropolisError) for inner in failures)
     return failures[0] if users else failure
 
 
-def first_of(error: BaseException) -> BaseException:
+def first_error(error: BaseException) -> BaseException:
     """The first error of a group that is not a MetropolisError, otherwise the first."""
     if not isinstance(error, BaseExceptionGroup):
         return error
-    leaves = [first_of(inner) for inner in error.exceptions]
+    leaves = [first_error(inner) for inner in error.exceptions]
     return next((leaf for leaf in leaves if not isinstance(leaf, MetropolisError)), leaves[0])

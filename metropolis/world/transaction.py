@@ -187,7 +187,9 @@ class Member(View):
         self._transaction.writes[entity.name] = entity
 
 
-def apart(state: State, reach: Reach, step: Step, names: Sequence[str]) -> list[list[str]]:
+def split_into_clusters(
+    state: State, reach: Reach, step: Step, names: Sequence[str]
+) -> list[list[str]]:
     """Split `names` into clusters, the same in every mode.
 
     Agents that are dispatched together need not be near each other: lockstep dispatches all.
@@ -195,5 +197,5 @@ def apart(state: State, reach: Reach, step: Step, names: Sequence[str]) -> list[
     if len(names) == 1:
         return [list(names)]
     positions = [View(state, reach, 0, step, name).position for name in names]
-    parts = clusters(reach.metric, reach.cluster_radius, positions)
-    return [[names[i] for i in part] for part in parts]
+    indices = clusters(reach.metric, reach.cluster_radius, positions)
+    return [[names[i] for i in group] for group in indices]

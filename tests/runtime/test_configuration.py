@@ -10,7 +10,7 @@ import pytest
 
 from metropolis.cli.run import command
 from metropolis.cli.run_options import RunOptions
-from metropolis.runtime.live.configuration import DEFAULTS, MEANINGS, RunConfiguration
+from metropolis.runtime.live.configuration import DEFAULTS, OPTION_HELP, RunConfiguration
 from metropolis.runtime.live.simulation import Simulation
 from metropolis.types import MetropolisError
 from metropolis.world.scenario import make_scenario
@@ -61,6 +61,6 @@ def test_a_simulation_takes_a_configuration_or_its_fields(tmp_path: Path) -> Non
 
 
 def test_every_field_is_documented() -> None:
-    assert set(MEANINGS) == {field.name for field in fields(RunConfiguration)}
+    assert set(OPTION_HELP) == {field.name for field in fields(RunConfiguration)}
     page = f"{RunConfiguration.__doc__}"
-    assert all(f"{name}: {text}" in page for name, text in MEANINGS.items())
+    assert all(f"{name}: {text}" in page for name, text in OPTION_HELP.items())

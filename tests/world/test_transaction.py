@@ -14,7 +14,7 @@ from metropolis.types import CausalityError, MetropolisError
 from metropolis.world.clusters import clusters
 from metropolis.world.entities import Entity
 from metropolis.world.state import State
-from metropolis.world.transaction import Member, Transaction, apart
+from metropolis.world.transaction import Member, Transaction, split_into_clusters
 from metropolis.world.view import Reach
 from tests.world.geometries import METRIC_NAMES, random_metric
 
@@ -198,7 +198,7 @@ def test_nothing_is_written_beyond_the_velocity_nor_read_beyond_the_radius(
     state, position = State(metric, radius, begun), {e.name: e.position for e in begun}
     parts = [
         Transaction(state, reach, 0, 0, dict.fromkeys(names), ask)
-        for names in apart(state, reach, 0, "abcd")
+        for names in split_into_clusters(state, reach, 0, "abcd")
     ]
     for member in [member for part in parts for member in part]:
         for _ in range(4):
@@ -231,5 +231,8 @@ def try_something(random: Random, member: Member, places: list) -> list[Entity]:
 
 
 def test_agents_far_apart_are_not_in_one_cluster(state: State) -> None:
-    assert apart(state, REACH, 0, ["cleo", "bob", "ann"]) == [["cleo"], ["bob", "ann"]]
+    assert split_into_clusters(state, REACH, 0, ["cleo", "bob", "ann"]) == [
+        ["cleo"],
+        ["bob", "ann"],
+    ]
     assert clusters(CHEBYSHEV, REACH.cluster_radius, [(9, 0), (2, 0), (0, 0)]) == [(0,), (1, 2)]

@@ -23,7 +23,7 @@ from metropolis.runtime.live.recorder import Recorder
 from metropolis.runtime.live.reuse import use
 from metropolis.runtime.live.setup import begin
 from metropolis.runtime.live.stored import Start, begin_run
-from metropolis.runtime.live.worker_pool import SharedCrew
+from metropolis.runtime.live.worker_pool import SharedWorkerPool
 from metropolis.store.base import Nodes
 from metropolis.store.execution import Execution
 from metropolis.store.memory import MemoryServer
@@ -156,14 +156,14 @@ class Trial:
         begin_run(
             self.store, self._world, agents, self._seed, self.beginning, steps, {}, shared=True
         )
-        crew = SharedCrew(self.worker, self.store)
-        executor = Executor(controller_of, self.store, crew, commit, max_velocity=velocity)
+        worker_pool = SharedWorkerPool(self.worker, self.store)
+        executor = Executor(controller_of, self.store, worker_pool, commit, max_velocity=velocity)
         try:
             complete(loop, executor.begin(first))
             while executor.floor < steps and executor.failure is None:
                 self.worker.turns.complete(loop, executor.advance())
                 yield from recorder.advance(executor.floor)
-                executor.passed()
+                executor.collect()
             if executor.failure is not None:
                 raise executor.failure
         finally:

@@ -75,7 +75,7 @@ class RunConfiguration:
         if out is not None and (not isinstance(out, str | PathLike) or out == ""):
             raise MetropolisError(f"out is {out!r:.80}; it should be the path of a folder, or None")
         if self.resume and out is None:
-            raise MetropolisError("resume needs out, the folder of the run to go on with")
+            raise MetropolisError("resume needs out, the folder of the run to continue")
         store: Any = self.store
         if not isinstance(store, str | None):
             raise MetropolisError(
@@ -89,7 +89,7 @@ class RunConfiguration:
         for name in ("checkpoint_wall_s", "lease_s", "stall_s"):
             check_number(name, getattr(self, name))
         _check_plain(self.about or {})
-        counted(self.workers)
+        parse_workers(self.workers)
 
     @property
     def one_by_one(self) -> bool:
@@ -97,7 +97,7 @@ class RunConfiguration:
         return self.mode == "sequential"
 
 
-def counted(workers: int | str) -> tuple[bool, int | None]:
+def parse_workers(workers: int | str) -> tuple[bool, int | None]:
     """Whether the workers are on Ray, and their number, if specified."""
     kind, _, number = str(workers).rpartition("ray")
     on_ray = "ray" in str(workers)
@@ -120,12 +120,12 @@ def _check_plain(about: Mapping[Any, Any]) -> None:
             ) from None
 
 
-MEANINGS: dict[str, str] = {
+OPTION_HELP: dict[str, str] = {
     name: hint.__metadata__[0]
     for name, hint in get_type_hints(RunConfiguration, include_extras=True).items()
 }
-"""Field of RunConfiguration -> what it means."""
+"""Field of RunConfiguration -> its description."""
 RunConfiguration.__doc__ = f"{RunConfiguration.__doc__}\n\nArgs:\n" + "".join(
-    f"    {name}: {meaning}\n" for name, meaning in MEANINGS.items()
+    f"    {name}: {meaning}\n" for name, meaning in OPTION_HELP.items()
 )
 DEFAULTS = RunConfiguration()

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 
 from metropolis.controller.base import NOBODY, Controller
-from metropolis.runtime.live.worker_pool import Crew
+from metropolis.runtime.live.worker_pool import WorkerPool
 from metropolis.store.base import Acknowledged, Nodes, Store, StoreError, StoreUnavailableError
 from metropolis.store.claim import Lookahead, cluster_id
 from metropolis.store.execution import Execution
 from metropolis.types import AgentId, Commit, Dispatch, MetropolisError, Position, Step
-from metropolis.workers.leases import Pulse, retry, retry_async
+from metropolis.workers.leases import Heartbeat, retry, retry_async
 from metropolis.world.entities import Entity, Event
-from metropolis.world.mistakes import alone
+from metropolis.world.mistakes import single_error
 
 LEASE_S = 10.0
 WAIT_S = 0.25
@@ -36,7 +36,7 @@ _UNREPORTED = NOBODY - 1
 
 
 class Executor:
-    """Runs the clusters that a controller dispatches, by the workers of `crew`, on a store's data.
+    """Runs the clusters that a controller dispatches, by `worker_pool`, on a store's data.
 
     It is the source of a `Checkpointer`.
     """
@@ -45,7 +45,7 @@ class Executor:
         self,
         controller_of: Callable[[Nodes], Controller],
         store: Store,
-        crew: Crew,
+        worker_pool: WorkerPool,
         on_commit: Callable[[Execution], None],
         *,
         max_velocity: float,
@@ -55,7 +55,11 @@ class Executor:
 
         Raises StoreError if another holder keeps the lease.
         """
-        self._crew, self._max_velocity, self._on_commit = crew, max_velocity, on_commit
+        self._worker_pool, self._max_velocity, self._on_commit = (
+            worker_pool,
+            max_velocity,
+            on_commit,
+        )
         self._store, self._names, self._lease_s = store, store.info().agents, lease_s
         self._link = store.link()
         self._fence = _acquire_lease(store, lease_s)
@@ -63,36 +67,38 @@ class Executor:
         self._controller = controller_of(self._nodes)
         self._positions: list[Position] = list(self._nodes.positions)
         self._last_id = self._nodes.last_id
-        self._at_work: dict[str, Dispatch] = {}
+        self._outstanding: dict[str, Dispatch] = {}
+        """Clusters that are dispatched and not acknowledged."""
         self._clear_until: dict[AgentId, Step] = {}
         """The lookahead reported to the store."""
         self._tasks: list[asyncio.Task[None]] = []
-        self._told: Step = 0
-        """The floor reported to the store."""
+        self._reported_floor: Step = 0
+        """The floor as last reported to the store."""
         self.newest_step = max(self._nodes.steps)
         """The greatest step that an agent is known to have reached."""
         self._blocked_by = np.full(len(self._names), _UNREPORTED, np.int32)
         """As reported to the store, for every agent."""
-        self._held = ExitStack()
-        self._released_wall_s = self._heard_wall_s = time.monotonic()
+        self._lease = ExitStack()
+        self._released_wall_s = self._active_wall_s = time.monotonic()
+        """Times of the last release, and of the last acknowledgement or dispatch."""
         self.failure: BaseException | None = None
         """The reason for a premature end of the run."""
 
     async def begin(self, recorded: Step) -> None:
         """Start the workers; await it once. All steps below `recorded` are recorded."""
-        self._held.enter_context(Pulse(self._lease_s, self._renew))
+        self._lease.enter_context(Heartbeat(self._lease_s, self._renew))
         if self._nodes.released != recorded:
-            self.end(StoreError("another driver has gone on with the run; resume it once more"))
+            self.end(StoreError("another driver has continued the run; resume it again"))
             return
-        for known in self._kept():
+        for known in self._stored_acknowledgements():
             if known.execution.step >= recorded:
                 self._on_commit(known.execution)
         ready = self._controller.start()
-        self._at_work = {cluster_id(one): one for one in ready}
+        self._outstanding = {cluster_id(one): one for one in ready}
         await self._dispatch(ready, self._lookahead(ready))
-        for worker in self._crew.start():
+        for worker in self._worker_pool.start():
             task = asyncio.get_running_loop().create_task(worker)
-            task.add_done_callback(self._left)
+            task.add_done_callback(self._worker_ended)
             self._tasks.append(task)
 
     @property
@@ -115,11 +121,11 @@ class Executor:
             except MetropolisError as failure:
                 self.end(failure)
 
-    def passed(self) -> None:
-        """Drop everything below the floor: it is recorded, and not needed any more."""
+    def collect(self) -> None:
+        """Drop the data below the floor from the store: it is recorded."""
         now_wall_s = time.monotonic()
         early = now_wall_s - self._released_wall_s < RELEASE_S
-        if early and not (self._crew.shared or self._controller.finished):
+        if early and not (self._worker_pool.shared or self._controller.finished):
             return
         self._released_wall_s = now_wall_s
         try:
@@ -155,20 +161,20 @@ class Executor:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._link.close()
-        self._crew.close()
-        self._held.close()
+        self._worker_pool.close()
+        self._lease.close()
         with suppress(StoreError):  # the lease expires anyway
             self._store.release_lease(self._fence)
 
-    def _kept(self) -> list[Acknowledged]:
-        """All acknowledgements included in `nodes`."""
+    def _stored_acknowledgements(self) -> list[Acknowledged]:
+        """The stored acknowledgements that `nodes` includes."""
         found: list[Acknowledged] = []
         after = "0"
         while after != self._last_id:
-            some = retry(self._store.acknowledgements, after, 0.0)
-            if not some:
+            batch = retry(self._store.acknowledgements, after, 0.0)
+            if not batch:
                 break
-            for one in some:
+            for one in batch:
                 found.append(one)
                 after = one.id
                 if after == self._last_id:
@@ -177,11 +183,12 @@ class Executor:
 
     async def _commit(self, acknowledged: Sequence[Acknowledged]) -> None:
         if not acknowledged:
-            if time.monotonic() - self._heard_wall_s > self._lease_s:  # a server may have lost them
-                await self._dispatch([*self._at_work.values()], {})
+            # a server that was restarted may have lost them
+            if time.monotonic() - self._active_wall_s > self._lease_s:
+                await self._dispatch([*self._outstanding.values()], {})
             return
         self._last_id = acknowledged[-1].id
-        self._heard_wall_s = time.monotonic()
+        self._active_wall_s = time.monotonic()
         commits, committed, dispatched = [], set(), set()
         positions, names = self._positions, self._names
         for one in acknowledged:
@@ -191,7 +198,7 @@ class Executor:
             committed.add(name)
             if one.continues:
                 dispatched.add(cluster_id(Dispatch(execution.step + 1, agents)))
-            self._at_work.pop(name, None)
+            self._outstanding.pop(name, None)
             if execution.step >= self.newest_step:
                 self.newest_step = execution.step + 1
             for agent in agents if writes else ():
@@ -203,7 +210,7 @@ class Executor:
         ready = {cluster_id(one): one for one in self._controller.handle(commits)}
         for name in committed & ready.keys():  # their worker continues by itself
             del ready[name]
-        self._at_work |= ready
+        self._outstanding |= ready
         clusters = [one for name, one in ready.items() if name not in dispatched]
         await self._dispatch(clusters, self._lookahead(ready.values()))
 
@@ -211,15 +218,15 @@ class Executor:
         self, clusters: Sequence[Dispatch], ahead: Mapping[AgentId, Lookahead]
     ) -> None:
         """Report changes to the store: ready clusters, blocking edges, and the floor."""
-        self._heard_wall_s = time.monotonic()
+        self._active_wall_s = time.monotonic()
         edges, floor = self._changed_edges(), self._controller.floor
-        if clusters or ahead or edges or floor != self._told:
-            self._told = floor
+        if clusters or ahead or edges or floor != self._reported_floor:
+            self._reported_floor = floor
             await retry_async(self._link.dispatch, self._fence, clusters, edges, floor, ahead)
 
     def _lookahead(self, ready: Iterable[Dispatch]) -> dict[AgentId, Lookahead]:
         """Lookahead of single agents that exceeds the known one, or must be renewed now."""
-        if self._crew.shared:
+        if self._worker_pool.shared:
             return {}
         found = {}
         for step, (agent, *others) in ((one.step, one.agents) for one in ready):
@@ -253,10 +260,10 @@ class Executor:
         except StoreError as failure:
             self.end(failure)
 
-    def _left(self, task: asyncio.Task[None]) -> None:
+    def _worker_ended(self, task: asyncio.Task[None]) -> None:
         """End the run if a worker has failed; otherwise it ended with the run."""
         if not task.cancelled() and (failure := task.exception()) is not None:
-            self.end(alone(failure))
+            self.end(single_error(failure))
 
 
 def _acquire_lease(store: Store, lease_s: float) -> int:

@@ -8,7 +8,7 @@ from metropolis.workers.watchdog import Watchdog
 
 
 class Interruption:
-    """Whether the end of a run has been requested, and whom to tell."""
+    """Whether the end of a run has been requested, and the callbacks for it."""
 
     def __init__(self) -> None:
         self.requested = False

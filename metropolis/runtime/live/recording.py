@@ -82,7 +82,7 @@ class Recording:
                 self.history.append(record)
             yield record
 
-    def passed(self, floor: Step) -> None:
+    def unload(self, floor: Step) -> None:
         """Unload the answers below `floor`."""
         if self._journal is not None:
             self._journal.passed(floor)

@@ -30,7 +30,7 @@ def use(agents: Collection[Agent]) -> None:
         agent._has_lived = True
 
 
-class Used:
+class ReuseGuard:
     """The world and the agents of one simulation.
 
     Raises MetropolisError if an earlier run has changed them. Attributes that begin with an
@@ -47,15 +47,15 @@ class Used:
         self._world, self._agents, self._begun = world, agents, _digests(world)
         self._has_agents = False
 
-    def take_agents(self) -> None:
-        """Assign the agents to the simulation, which may change them."""
+    def claim_agents(self) -> None:
+        """Mark the agents as used by this simulation, which may change them."""
         if not self._has_agents:
             use(self._agents)
             self._has_agents = True
 
     def begin(self) -> None:
         """Start the run. Raises MetropolisError if the world was changed meanwhile."""
-        self.take_agents()
+        self.claim_agents()
         if (changed := self._difference()) is not None:
             raise MetropolisError(
                 f"the world {self._world.name!r} has changed since the simulation was made (its "

@@ -20,7 +20,7 @@ from metropolis.runtime.live.executor import Executor
 from metropolis.runtime.live.interruption import Interruption
 from metropolis.runtime.live.recording import Recording
 from metropolis.runtime.live.result import INTERRUPTED, Interrupted, RunResult
-from metropolis.runtime.live.reuse import Used
+from metropolis.runtime.live.reuse import ReuseGuard
 from metropolis.runtime.live.run_clock import RunClock
 from metropolis.runtime.live.setup import (
     begin,
@@ -31,7 +31,12 @@ from metropolis.runtime.live.setup import (
     rule_of,
 )
 from metropolis.runtime.live.stored import Start, StoredRun, stored_run
-from metropolis.runtime.live.worker_pool import Crew, SharedCrew, check_workers, crew_of
+from metropolis.runtime.live.worker_pool import (
+    SharedWorkerPool,
+    WorkerPool,
+    check_workers,
+    make_worker_pool,
+)
 from metropolis.sim.virtual import IdleSelector, VirtualInstances
 from metropolis.store.base import Inspection, Nodes
 from metropolis.store.memory import MemoryStore
@@ -41,7 +46,7 @@ from metropolis.workers.leases import retry
 from metropolis.workers.local import LocalWorker
 from metropolis.workers.response_cache import StoredAnswers
 from metropolis.workers.turns import Turns
-from metropolis.workers.worker_spec import Job
+from metropolis.workers.worker_spec import WorkerSpec
 from metropolis.world.base import Agent, World
 from metropolis.world.checks import check_world_parts
 from metropolis.world.entities import Entity
@@ -72,28 +77,33 @@ class Simulation:
         configuration: RunConfiguration | None = None,
         **fields: Any,
     ) -> None:
-        self.configuration = how = replace(configuration or DEFAULTS, **fields)
+        configuration = replace(configuration or DEFAULTS, **fields)
+        self.configuration = configuration
         check_world_parts(world, agents)
         self.world, self.agents = world, list(agents)
         self.client = client_of(llm, world)
-        if how.one_by_one:
+        if configuration.one_by_one:
             self.client.gate.concurrency = 1
         if self.client.closed and self.client.journal is not None:
             raise MetropolisError("the client was another run's and is closed; make a new one")
-        self._causality = rule_of(how, checked_reach(world))
+        self._causality = rule_of(configuration, checked_reach(world))
         names = [agent.name for agent in self.agents]
-        begun = begin(world, names, how.seed, how.options or {})
-        self._used = Used(world, self.agents)
+        initial = begin(world, names, configuration.seed, configuration.options or {})
+        self._reuse_guard = ReuseGuard(world, self.agents)
         self._clock = RunClock(self.client.backend)
-        self._recording = Recording(world, names, how)
+        self._recording = Recording(world, names, configuration)
         virtual = self._clock.virtual is not None
-        self._stored = stored_run(how, self._recording.directory, virtual, world)
+        self._stored = stored_run(configuration, self._recording.directory, virtual, world)
         self._turns = Turns()
-        check_workers(how.workers, stored=not self._stored.shared, ray_address=how.ray_address)
+        check_workers(
+            configuration.workers,
+            stored=not self._stored.shared,
+            ray_address=configuration.ray_address,
+        )
         self._recording.keep_answers(self.client)
         if not self._stored.shared:
-            self._recording.checkpoint = self._take_up(self._stored)
-        self._begin(begun)
+            self._recording.checkpoint = self._attach_store(self._stored)
+        self._begin(initial)
         self._clock.start()
         self._ran = False
         self._interruption = Interruption()
@@ -128,22 +138,22 @@ class Simulation:
             )
         check_steps(steps, self.first_step)
         self._ran = True
-        self._used.begin()
+        self._reuse_guard.begin()
         self._recording.describe()
         self._clock.start()
-        selector = IdleSelector(self._leap) if self._clock.virtual else None
+        selector = IdleSelector(self._advance_clock) if self._clock.virtual else None
         with event_loop(selector, self._turns, self.configuration.stall_s) as (loop, watchdog):
             self._interruption.watchdog = watchdog
             full = False  # whether the disk is full
             try:
                 self.world.seal()
-                yield from self._pump(loop, steps)
+                yield from self._run_steps(loop, steps)
             except UnwritableError:
                 full = True
                 raise
             finally:
                 self.world.unseal()
-                self._used.end()
+                self._reuse_guard.end()
                 loop.run_until_complete(cancel_all())  # plain agents in threads wait for these, too
                 self._worker.close()
                 self._stored.close()
@@ -167,12 +177,12 @@ class Simulation:
 
     def result(self) -> RunResult:
         """The result so far."""
-        how, recorder = self.configuration, self._recording.recorder
+        configuration, recorder = self.configuration, self._recording.recorder
         tally = recorder.calls_file.tally
         return RunResult(
-            mode=how.mode,
-            rule=how.rule if how.mode == "out_of_order" else None,
-            seed=how.seed,
+            mode=configuration.mode,
+            rule=configuration.rule if configuration.mode == "out_of_order" else None,
+            seed=configuration.seed,
             agents=len(self.agents),
             steps=recorder.next_step,
             stopped=self.stopped,
@@ -192,19 +202,19 @@ class Simulation:
 
     # --- start of a run
 
-    def _begin(self, begun: list[Entity]) -> None:
+    def _begin(self, initial: list[Entity]) -> None:
         """Start from the world at step 0, or from the checkpoint."""
         names = [agent.name for agent in self.agents]
         known = self._recording.checkpoint
         self.first_step = 0 if known is None else known.step
         self._clock.before_s = 0.0 if known is None else known.now_s
-        entities = begun if known is None else known.entities
+        entities = initial if known is None else known.entities
         self._start = Start(self.first_step, entities, () if known is None else known.events)
         if known is not None and known.agents:  # otherwise claims contain the minds
-            self._used.take_agents()
+            self._reuse_guard.claim_agents()
             for agent in self.agents:
                 restore(agent, known.agents[agent.name])
-        self._recording.begin(bodies(begun, names), bodies(entities, names), self.first_step)
+        self._recording.begin(bodies(initial, names), bodies(entities, names), self.first_step)
         self._worker = LocalWorker(
             self.world,
             self.agents,
@@ -219,36 +229,36 @@ class Simulation:
 
     # --- start of a run in a store
 
-    def _take_up(self, stored: StoredRun) -> Checkpoint | None:
-        """Find the recorder's checkpoint; from here on the store keeps answers, too."""
+    def _attach_store(self, stored: StoredRun) -> Checkpoint | None:
+        """Keep answers in the store, too; return the checkpoint at which recording starts."""
         self.client.journal = StoredAnswers(stored.store, self.client.journal)
         found = stored.checkpoint()
         if found is not None:
             self._recording.notes.clear()  # the checkpoints are not needed
         return found or self._recording.checkpoint
 
-    def _crew(self) -> Crew:
-        how, stored = self.configuration, self._stored
+    def _make_worker_pool(self) -> WorkerPool:
+        configuration, stored = self.configuration, self._stored
         if isinstance(stored.store, MemoryStore):
-            return SharedCrew(self._worker, stored.store)
-        job = Job(
+            return SharedWorkerPool(self._worker, stored.store)
+        spec = WorkerSpec(
             self.world,
             self.agents,
             self.client,
             self._recording.seed,
             stored.began_s,
-            one_by_one=how.one_by_one,
-            keep_text=how.keep_text,
-            lease_s=how.lease_s,
+            one_by_one=configuration.one_by_one,
+            keep_text=configuration.keep_text,
+            lease_s=configuration.lease_s,
             turns=self._turns,
-            stall_s=how.stall_s,
+            stall_s=configuration.stall_s,
         )
-        return crew_of(how.workers, how.ray_address, job, stored)
+        return make_worker_pool(configuration.workers, configuration.ray_address, spec, stored)
 
     # --- main loop
 
     def _executor(self, last_step: Step) -> Executor:
-        how, world, store = self.configuration, self.world, self._stored.store
+        configuration, world, store = self.configuration, self.world, self._stored.store
 
         def controller_of(nodes: Nodes) -> NativeController:
             rule, metric, velocity = self._causality, world.metric, world.max_velocity
@@ -256,19 +266,21 @@ class Simulation:
                 rule, metric, velocity, nodes.positions, last_step, steps=nodes.steps
             )
 
-        self._stored.begin(self.agents, how.seed, self._start, last_step, self._clock.now_s())
+        self._stored.begin(
+            self.agents, configuration.seed, self._start, last_step, self._clock.now_s()
+        )
         executor = Executor(
             controller_of,
             store,
-            self._crew(),
+            self._make_worker_pool(),
             self._recording.recorder.commit,
             max_velocity=world.max_velocity,
-            lease_s=how.lease_s,
+            lease_s=configuration.lease_s,
         )
         self.client.has_spent(retry(store.bought))  # there are no other buyers from here on
         return executor
 
-    def _pump(self, loop: asyncio.AbstractEventLoop, steps: Step) -> Iterator[StepRecord]:
+    def _run_steps(self, loop: asyncio.AbstractEventLoop, steps: Step) -> Iterator[StepRecord]:
         recording, recorder = self._recording, self._recording.recorder
         loop.run_until_complete(self.client.check())  # resolves the model's name for workers
         executor = self._executor(steps)
@@ -289,14 +301,14 @@ class Simulation:
             if self._interruption.requested:
                 wake()
             while recorder.next_step < steps and executor.failure is None:
-                if executor.floor == recorder.next_step:  # no steps left by a killed driver
+                if executor.floor == recorder.next_step:  # no recordable steps of a killed process
                     self._turns.complete(loop, executor.advance())
                 for record in recording.advance(executor.floor):
                     yield record
                     if checkpointer is not None and checkpointer.step == record.step + 1:
                         self._write(checkpointer)
-                executor.passed()
-                recording.passed(executor.floor)
+                executor.collect()
+                recording.unload(executor.floor)
                 if checkpointer is not None:
                     checkpointer.plan(executor.newest_step)
             if recorder.next_step == steps:
@@ -314,7 +326,7 @@ class Simulation:
             self.client.journal.flush()
         checkpointer.write(self._recording.sync(), self._clock.now_s())
 
-    def _leap(self) -> bool:
+    def _advance_clock(self) -> bool:
         virtual = self._clock.virtual
         assert virtual is not None
         return not (self._worker.computing or self.client.pauses.waiting) and virtual.leap()

@@ -1,4 +1,4 @@
-"""A run that is kept in a store: its location, its initial contents, and how to resume it."""
+"""A run in a store: its location, its initial data, and its resumption."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from metropolis.world.entities import Entity, Event
 from metropolis.world.saving import SavedWhenRead
 
 MEMORY = "memory"
-_WAY_BACK = (
-    "put back the file as the run has written it, or go on from the last checkpoint with --store "
+_RECOVERY = (
+    "put back the file as the run wrote it, or continue from the last checkpoint with --store "
     'memory, in Python with store="memory"'
 )
 """Ways to recover from a damaged store.json."""
@@ -151,36 +151,36 @@ def stored_run(
     MetropolisError on virtual time, which ends with its process, in a store beyond it, and on a
     store that this user has not named, unless they `trust` it.
     """
-    known, address = _Place(MEMORY, ""), configuration.store
+    recorded, address = _Location(MEMORY, ""), configuration.store
     if configuration.resume and directory is not None and address != MEMORY:
-        known, distrust = read_place(directory)
+        recorded, distrust = read_location(directory)
         if distrust is not None and not configuration.trust:
             raise MetropolisError(
-                f"{distrust}; it names the run {known.run!r} in the store "
-                f"{known.address!r}, which would be given this user's password: name a store "
+                f"{distrust}; it names the run {recorded.run!r} in the store "
+                f"{recorded.address!r}, which would be given this user's password: name a store "
                 'yourself with store="memory", or pass trust=True'
             )
     if address is None:
-        address = known.address
+        address = recorded.address
     if address == MEMORY:
         if directory is not None:
-            _file(directory).unlink(missing_ok=True)
+            _location_file(directory).unlink(missing_ok=True)
         return StoredRun(MEMORY, directory, MEMORY, world)
     if virtual:
         raise MetropolisError(
             "virtual time ends with its process; a run in a store needs an llm in real time"
         )
-    name = known.run or uuid.uuid4().hex[:12]
+    name = recorded.run or uuid.uuid4().hex[:12]
     if directory is not None:
-        if not known.run:
+        if not recorded.run:
             name = f"{directory.root.resolve().name}-{name}"
         if address == "embedded":
             address = f"embedded:{directory.root.resolve() / 'store'}"
-        _write_place(directory, _Place(kept_address(address, directory.root), name))
+        _write_location(directory, _Location(portable_address(address, directory.root), name))
     return StoredRun(address, directory, name, world)
 
 
-def kept_address(address: str, run: Path) -> str:
+def portable_address(address: str, run: Path) -> str:
     """`address` as stored in the files of the run in folder `run`: without a password.
 
     The folder of an embedded store becomes relative to `run` if it lies within, so that both can be
@@ -193,48 +193,48 @@ def kept_address(address: str, run: Path) -> str:
     return f"embedded:{whole.relative_to(home) if whole.is_relative_to(home) else whole}"
 
 
-def whole_address(kept: str, run: Path) -> str:
-    """The inverse of `kept_address`, for the current location of `run`."""
+def resolve_address(kept: str, run: Path) -> str:
+    """The inverse of `portable_address`, for the current location of `run`."""
     kind, _, folder = kept.partition(":")
     return f"embedded:{run.resolve() / folder}" if kind == "embedded" and folder else kept
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Location:
     address: str
     run: str
     """The name of the run in the store."""
 
 
-def read_place(directory: RunDirectory) -> tuple[_Place, str | None]:
+def read_location(directory: RunDirectory) -> tuple[_Location, str | None]:
     """The location of the store of the run in `directory`, and the reason to distrust it, if any.
 
     Raises MetropolisError if the file is damaged.
     """
-    file = _file(directory)
+    file = _location_file(directory)
     if not file.exists():
-        return _Place(MEMORY, ""), None
-    known = read_object(file, _WAY_BACK)
+        return _Location(MEMORY, ""), None
+    recorded = read_object(file, _RECOVERY)
     try:
-        place = msgspec.convert(known, _Place)
-        found = flaw(file.name, _signed(directory, place), known.get("signature"))
+        location = msgspec.convert(recorded, _Location)
+        found = flaw(file.name, _signed(directory, location), recorded.get("signature"))
     except ValueError as error:
         raise MetropolisError(
             f"{file}: should contain the address of a store and the name of a run there ({error})"
         ) from error
-    place = replace(place, address=whole_address(place.address, directory.root))
-    return place, found and f"{file}: {found}"
+    location = replace(location, address=resolve_address(location.address, directory.root))
+    return location, found and f"{file}: {found}"
 
 
-def _write_place(directory: RunDirectory, place: _Place) -> None:
-    signature = sign(_file(directory).name, _signed(directory, place))
-    write_object(_file(directory), {**asdict(place), "signature": signature})
+def _write_location(directory: RunDirectory, location: _Location) -> None:
+    signature = sign(_location_file(directory).name, _signed(directory, location))
+    write_object(_location_file(directory), {**asdict(location), "signature": signature})
 
 
-def _signed(directory: RunDirectory, place: _Place) -> dict[str, str | None]:
+def _signed(directory: RunDirectory, location: _Location) -> dict[str, str | None]:
     """The signed content; includes the run's id, so that it is not valid for another run."""
-    return {**asdict(place), "of": directory.run}
+    return {**asdict(location), "of": directory.run}
 
 
-def _file(directory: RunDirectory) -> Path:
+def _location_file(directory: RunDirectory) -> Path:
     return directory.root / "store.json"

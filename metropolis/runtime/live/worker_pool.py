@@ -8,19 +8,19 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from metropolis.runtime.live.configuration import counted
+from metropolis.runtime.live.configuration import parse_workers
 from metropolis.runtime.live.stored import StoredRun
 from metropolis.store.memory import MemoryStore
 from metropolis.types import MetropolisError
 from metropolis.workers.local import LocalWorker
 from metropolis.workers.shared_worker import SharedWorker
-from metropolis.workers.worker_spec import Job
+from metropolis.workers.worker_spec import WorkerSpec
 
 if TYPE_CHECKING:
-    from metropolis.workers.ray import RayCrew
+    from metropolis.workers.ray import RayWorkerPool
 
 
-class Crew(Protocol):
+class WorkerPool(Protocol):
     """A group of workers."""
 
     shared: bool
@@ -33,7 +33,7 @@ class Crew(Protocol):
         """Release resources; call it after the coroutines have ended."""
 
 
-class SharedCrew:
+class SharedWorkerPool:
     """One worker, which shares the store's data; see `MemoryServer`."""
 
     shared = True
@@ -42,53 +42,55 @@ class SharedCrew:
         self._worker = SharedWorker(worker, store)
 
     def start(self) -> Sequence[Coroutine[Any, Any, None]]:
-        """See Crew."""
+        """See WorkerPool."""
         return [self._worker.run()]
 
     def close(self) -> None:
-        """See Crew."""
+        """See WorkerPool."""
 
 
-class LocalCrew:
-    """Workers on one event loop, each with separate agents; the first uses the job's."""
+class LocalWorkerPool:
+    """Workers on one event loop, each with separate agents; the first uses the spec's."""
 
     shared = False
 
-    def __init__(self, job: Job, stored: StoredRun, count: int) -> None:
-        self._job, self._store, self._count = job, stored.store, count
+    def __init__(self, spec: WorkerSpec, stored: StoredRun, count: int) -> None:
+        self._spec, self._store, self._count = spec, stored.store, count
 
     def start(self) -> Sequence[Coroutine[Any, Any, None]]:
-        """See Crew."""
+        """See WorkerPool."""
         process = uuid.uuid4().hex
-        others = [deepcopy(self._job.agents) for _ in range(1, self._count)]
-        jobs = [self._job, *(replace(self._job, agents=agents) for agents in others)]
-        return [job.worker(f"{process}:{n}", self._store).run() for n, job in enumerate(jobs)]
+        others = [deepcopy(self._spec.agents) for _ in range(1, self._count)]
+        specs = [self._spec, *(replace(self._spec, agents=agents) for agents in others)]
+        return [spec.worker(f"{process}:{n}", self._store).run() for n, spec in enumerate(specs)]
 
     def close(self) -> None:
-        """See Crew."""
+        """See WorkerPool."""
 
 
 def check_workers(workers: int | str, *, stored: bool, ray_address: str | None = None) -> None:
     """Raise MetropolisError if `workers` is invalid for a run, `stored` or in memory."""
-    on_ray, _ = counted(workers)
+    on_ray, _ = parse_workers(workers)
     if on_ray and not stored:
         raise MetropolisError("workers on Ray need a store; name embedded or a redis://… URL")
     if on_ray:
-        _ray_crew().check_address(ray_address)
+        _ray_worker_pool().check_address(ray_address)
 
 
-def crew_of(workers: int | str, ray_address: str | None, job: Job, stored: StoredRun) -> Crew:
-    """The crew that `workers` specifies. Raises MetropolisError if it is unavailable."""
-    on_ray, count = counted(workers)
+def make_worker_pool(
+    workers: int | str, ray_address: str | None, spec: WorkerSpec, stored: StoredRun
+) -> WorkerPool:
+    """The pool that `workers` specifies. Raises MetropolisError if it is unavailable."""
+    on_ray, count = parse_workers(workers)
     if not on_ray:
-        return LocalCrew(job, stored, count or 1)
+        return LocalWorkerPool(spec, stored, count or 1)
     assert stored.url is not None
-    return _ray_crew()(job, stored.url, stored.name, count, ray_address)
+    return _ray_worker_pool()(spec, stored.url, stored.name, count, ray_address)
 
 
-def _ray_crew() -> type[RayCrew]:
+def _ray_worker_pool() -> type[RayWorkerPool]:
     try:
-        from metropolis.workers.ray import RayCrew
+        from metropolis.workers.ray import RayWorkerPool
     except ImportError as error:
         raise MetropolisError(f"{error}; workers on Ray need metropolis[ray]") from None
-    return RayCrew
+    return RayWorkerPool
