@@ -54,7 +54,7 @@ class BarrierController final : public Controller {
   }
 
   std::vector<AgentId> blocked_by() const override {
-    return std::vector<AgentId>(agents_.size(), NOBODY);
+    return std::vector<AgentId>(agents_.size(), NO_AGENT);
   }
 
   Step clear_until(AgentId agent) override {

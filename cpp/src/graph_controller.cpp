@@ -50,8 +50,8 @@ class GraphController final : public Controller {
     ++population_[static_cast<std::size_t>(agent.step)];
     settle_floor();
     if (agent.step < target_) settle(agents[0], out);
-    AgentId waiter = std::exchange(agent.first_waiter, NOBODY);
-    while (waiter != NOBODY) {
+    AgentId waiter = std::exchange(agent.first_waiter, NO_AGENT);
+    while (waiter != NO_AGENT) {
       const AgentId following = at(waiter).next_waiter;
       settle(waiter, out);
       waiter = following;
@@ -60,7 +60,7 @@ class GraphController final : public Controller {
   }
 
   std::vector<AgentId> blocked_by() const override {
-    std::vector<AgentId> edges(agents_.size(), NOBODY);
+    std::vector<AgentId> edges(agents_.size(), NO_AGENT);
     for (std::size_t i = 0; i < edges.size(); ++i) {
       const bool waits = !agents_[i].running && agents_[i].step < target_;
       if (waits) edges[i] = blocker(static_cast<AgentId>(i));
@@ -81,7 +81,7 @@ class GraphController final : public Controller {
 
   void validate() const override {
     for (AgentId agent = 0; agent < static_cast<AgentId>(agents_.size()); ++agent) {
-      const bool unblocked = at(agent).step < target_ && blocker(agent) == NOBODY;
+      const bool unblocked = at(agent).step < target_ && blocker(agent) == NO_AGENT;
       if (unblocked != at(agent).running && population_[0] < static_cast<AgentId>(agents_.size())) {
         throw std::logic_error("agent " + std::to_string(agent) +
                                (unblocked ? " could run but does not" : " runs but is blocked"));
@@ -92,15 +92,15 @@ class GraphController final : public Controller {
  private:
   struct Agent {
     Step step = 0;
-    AgentId first_waiter = NOBODY;
-    AgentId next_waiter = NOBODY;
+    AgentId first_waiter = NO_AGENT;
+    AgentId next_waiter = NO_AGENT;
     bool running = false;
   };
 
   Agent& at(AgentId agent) { return agents_[static_cast<std::size_t>(agent)]; }
   const Agent& at(AgentId agent) const { return agents_[static_cast<std::size_t>(agent)]; }
 
-  // A partner that has not committed all steps before the agent's, or NOBODY.
+  // A partner that has not committed all steps before the agent's, or NO_AGENT.
   AgentId blocker(AgentId agent) const {
     const Step step = at(agent).step;
     for (Step listed = std::max(0, step - 1); listed <= step; ++listed) {
@@ -111,12 +111,12 @@ class GraphController final : public Controller {
         if (at(partner).step < step) return partner;
       }
     }
-    return NOBODY;
+    return NO_AGENT;
   }
 
   void settle(AgentId agent, Dispatches& out) {
     const AgentId partner = blocker(agent);
-    if (partner != NOBODY) {
+    if (partner != NO_AGENT) {
       at(agent).next_waiter = std::exchange(at(partner).first_waiter, agent);
       return;
     }

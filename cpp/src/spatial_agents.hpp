@@ -30,7 +30,7 @@ template <class M>
 class SpatialAgents : public Controller {
  public:
   std::vector<AgentId> blocked_by() const override {
-    std::vector<AgentId> edges(agents_.size(), NOBODY);
+    std::vector<AgentId> edges(agents_.size(), NO_AGENT);
     for (std::size_t i = 0; i < edges.size(); ++i) {
       std::uint32_t id = internal_[i];
       // A clear member links to another one that was not clear.

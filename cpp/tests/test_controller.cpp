@@ -21,10 +21,10 @@ void check_edges(const Controller& controller, const std::vector<Running>& runni
     for (const AgentId agent : cluster.agents) runs[static_cast<std::size_t>(agent)] = true;
   }
   for (std::size_t agent = 0; agent < edges.size(); ++agent) {
-    if (edges[agent] == NOBODY) continue;
+    if (edges[agent] == NO_AGENT) continue;
     CHECK(!runs[agent]);
     std::size_t at = agent;
-    for (std::size_t i = 0; i < edges.size() && edges[at] != NOBODY; ++i) {
+    for (std::size_t i = 0; i < edges.size() && edges[at] != NO_AGENT; ++i) {
       at = static_cast<std::size_t>(edges[at]);
     }
     CHECK(runs[at]);
@@ -142,7 +142,7 @@ TEST_CASE("dependencies hold before and after the step at which they are listed"
   controller->commit(second, here, out);
   CHECK(out.clusters.empty());
   controller->validate();
-  CHECK(controller->blocked_by() == std::vector<AgentId>{NOBODY, 0});
+  CHECK(controller->blocked_by() == std::vector<AgentId>{NO_AGENT, 0});
   controller->commit(first, here, out);
   CHECK(out.clusters.size() == 2);
 }

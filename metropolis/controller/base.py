@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from metropolis.types import AgentId, Commit, Dispatch, Step
 
-NOBODY = -1
+NO_AGENT = -1
 """No agent, in `Controller.blocked_by`."""
 
 
@@ -37,7 +37,7 @@ class Controller(Protocol):
         """
 
     def blocked_by(self) -> npt.NDArray[np.int32]:
-        """(agents,): the agent that each waits for; NOBODY for running and finished agents.
+        """(agents,): the agent that each waits for; NO_AGENT for running and finished agents.
 
         Call it after `start`. A blocked agent shows one of its blockers, usually at an earlier
         step. An agent that is not blocked itself but coupled with blocked ones shows one of these:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from metropolis.controller.base import NOBODY, InvariantError
+from metropolis.controller.base import NO_AGENT, InvariantError
 from metropolis.rules.metrics import Metric
 from metropolis.rules.rules import Rule
 from metropolis.types import AgentId, Commit, Dispatch, MetropolisError, Position, Step
@@ -68,7 +68,7 @@ class ReferenceController:
 
     def blocked_by(self) -> npt.NDArray[np.int32]:
         """See `Controller.blocked_by`."""
-        edges = np.full(len(self._step), NOBODY, np.int32)
+        edges = np.full(len(self._step), NO_AGENT, np.int32)
         for cluster in self._clusters():
             blockers = {a: b for a in cluster if (b := self._blocker(a)) is not None}
             companion = next(iter(blockers))

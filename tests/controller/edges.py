@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from metropolis.controller.base import NOBODY, Controller
+from metropolis.controller.base import NO_AGENT, Controller
 from metropolis.controller.reference import ReferenceController
 
 
@@ -18,19 +18,19 @@ def check_edges(
     for controller in controllers:
         edges = controller.blocked_by().tolist()
         for agent, other in enumerate(edges):
-            assert (other == NOBODY) == (agent in running or agent in finished), (agent, edges)
+            assert (other == NO_AGENT) == (agent in running or agent in finished), (agent, edges)
             for _ in edges:
-                if other == NOBODY or other in running:
+                if other == NO_AGENT or other in running:
                     break
                 other = edges[other]
-            assert other == NOBODY or other in running, edges
+            assert other == NO_AGENT or other in running, edges
         if isinstance(controllers[0], ReferenceController):
             _check_reasons(controllers[0], edges)
 
 
 def _check_reasons(reference: ReferenceController, edges: list[int]) -> None:
     def blocks(b: int, a: int) -> bool:
-        return reference.blocked(a, b) or (edges[b] == NOBODY and reference.coupled(a, b))
+        return reference.blocked(a, b) or (edges[b] == NO_AGENT and reference.coupled(a, b))
 
     for cluster in reference._clusters():
         for a in cluster:

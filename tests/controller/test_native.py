@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metropolis.controller.base import NOBODY, InvariantError
+from metropolis.controller.base import NO_AGENT, InvariantError
 from metropolis.controller.native import NativeController, mined_controller
 from metropolis.controller.reference import ReferenceController
 from metropolis.rules.metrics import CHEBYSHEV, PLANE_METRICS, Geodesic, Metric
@@ -174,9 +174,9 @@ def test_who_waits_with_a_companion_shows_it(make) -> None:
     """Agents 0 and 1 are coupled at step 1, and agent 2 blocks 1 only."""
     controller = make(conservative(4, 1), CHEBYSHEV, 1, [(0, 0), (5, 0), (11, 0)], 9)
     assert controller.start() == [Dispatch(0, (0, 1)), Dispatch(0, (2,))]
-    assert controller.blocked_by().tolist() == [NOBODY] * 3
+    assert controller.blocked_by().tolist() == [NO_AGENT] * 3
     assert controller.handle([Commit((0, 1), ((0, 0), (5, 0)))]) == []
-    assert controller.blocked_by().tolist() == [1, 2, NOBODY]
+    assert controller.blocked_by().tolist() == [1, 2, NO_AGENT]
 
 
 @pytest.mark.parametrize("make", [ReferenceController, NativeController.of_rule])
@@ -186,7 +186,7 @@ def test_no_agents_and_no_steps(make, rule: Rule) -> None:
         controller = make(rule, CHEBYSHEV, 1, starts, steps)
         assert controller.start() == []
         assert controller.finished
-        assert controller.blocked_by().tolist() == [NOBODY] * len(starts)
+        assert controller.blocked_by().tolist() == [NO_AGENT] * len(starts)
         controller.validate()
 
 
@@ -212,7 +212,7 @@ def test_mined_dependencies_synchronise_before_and_after() -> None:
     assert [d.agents for d in controller.start()] == [(0,), (1,), (2,)]
     assert controller.handle([Commit((2,), place)]) == [Dispatch(1, (2,))]
     assert controller.handle([Commit((0,), place)]) == []
-    assert controller.blocked_by().tolist() == [1, NOBODY, NOBODY]
+    assert controller.blocked_by().tolist() == [1, NO_AGENT, NO_AGENT]
     assert controller.handle([Commit((1,), place)]) == [Dispatch(1, (0,)), Dispatch(1, (1,))]
     assert controller.handle([Commit((1,), place)]) == []
     assert controller.handle([Commit((0,), place)]) == [Dispatch(2, (0,)), Dispatch(2, (1,))]

@@ -29,7 +29,7 @@ struct Dispatches {
   }
 };
 
-inline constexpr AgentId NOBODY = -1;
+inline constexpr AgentId NO_AGENT = -1;
 
 class Controller {
  public:
@@ -44,7 +44,7 @@ class Controller {
   virtual void commit(std::span<const AgentId> agents, std::span<const Position> positions,
                       Dispatches& out) = 0;
 
-  // The agent that each agent waits for; NOBODY if it runs or has finished. Call it after start().
+  // The agent that each agent waits for; NO_AGENT if it runs or has finished. Call it after start().
   // metropolis/controller/base.py specifies the value for an agent that waits with a companion.
   virtual std::vector<AgentId> blocked_by() const = 0;
 

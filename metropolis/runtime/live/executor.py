@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from metropolis.controller.base import NOBODY, Controller
+from metropolis.controller.base import NO_AGENT, Controller
 from metropolis.runtime.live.worker_pool import WorkerPool
 from metropolis.store.base import Acknowledged, Nodes, Store, StoreError, StoreUnavailableError
 from metropolis.store.claim import Lookahead, cluster_id
@@ -32,7 +32,7 @@ RENEW_STEPS = 2
 """Renew a lookahead this many steps before its end: the last commit but one returns the new one."""
 RELEASE_S = 0.25
 """Interval at which recorded data is dropped from a store that others share."""
-_UNREPORTED = NOBODY - 1
+_UNREPORTED = NO_AGENT - 1
 
 
 class Executor:
@@ -247,7 +247,7 @@ class Executor:
             return {}
         blockers = self._blocked_by[changed].tolist()
         return {
-            agent: None if blocker == NOBODY else blocker
+            agent: None if blocker == NO_AGENT else blocker
             for agent, blocker in zip(changed.tolist(), blockers, strict=True)
         }
 
