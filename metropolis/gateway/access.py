@@ -94,7 +94,7 @@ class Access:
             raise AccessError("key", 401, "the API key is unknown to this gateway")
         return tenant
 
-    def handed_on(self, name: str) -> bool:
+    def is_forwarded(self, name: str) -> bool:
         """Whether to forward the header `name` to engines."""
         return self.keys is None or name.lower() not in CREDENTIALS
 

@@ -29,7 +29,7 @@ IDLE_S = 60.0
 QUEUE_LIMIT = 1 << 20
 """Large, as the client limits its own requests."""
 RETRY_S = 1.0
-AWAY_S = 1.0
+NO_ENGINE_S = 1.0
 """Time without any engine after which requests fail; the client retries as with any server."""
 SHOWN_ENGINES = 8
 
@@ -62,7 +62,7 @@ class LocalGateway:
             _EngineClient(spec, engine_key(n)) for n, spec in enumerate(specs, start=1)
         ]
         self._called = f"the gateway before {', '.join(engine.name for engine in self._engines)}"
-        scheduling = _SchedulerDriver(policy, dispatcher, at_once, self._away)
+        scheduling = _SchedulerDriver(policy, dispatcher, at_once, self._unreachable)
         self.gateway = Gateway(self._engines, scheduling, IDLE_S, log)
         self._meter = Meter(self._called)
         self._wanted = model
@@ -88,23 +88,23 @@ class LocalGateway:
 
     async def check(self) -> None:
         """Request the engines' models."""
-        front = await self._front()
+        server = await self._server()
         try:
-            models = await wire.models_of(front, "models")
+            models = await wire.models_of(server, "models")
         except EngineLostError:
-            raise self._away() from None
+            raise self._unreachable() from None
         self._compatible.name = wire.choose_model(str(self), self._wanted, models)
 
     async def complete(self, request: Request) -> Completion:
         """Return the whole answer."""
-        front = await self._front()
-        return await wire.ask(front, path_of(request), self._compatible.body_of(request), request)
+        server = await self._server()
+        return await wire.ask(server, path_of(request), self._compatible.body_of(request), request)
 
     async def stream(self, request: Request) -> AsyncGenerator[str | Completion, None]:
         """Yield the answer's pieces, then the whole answer."""
-        front = await self._front()
+        server = await self._server()
         async for item in wire.stream(
-            front, path_of(request), self._compatible.body_of(request), request
+            server, path_of(request), self._compatible.body_of(request), request
         ):
             yield item
 
@@ -112,13 +112,13 @@ class LocalGateway:
         """Close all connections."""
         await self.gateway.close()
 
-    async def _front(self) -> _Front:
+    async def _server(self) -> _GatewayServer:
         if self._started is None:
             self._started = asyncio.ensure_future(self.gateway.start())
         await asyncio.shield(self._started)
-        return _Front(self.gateway, self._headers, self._meter)
+        return _GatewayServer(self.gateway, self._headers, self._meter)
 
-    def _away(self) -> UnreachableError:
+    def _unreachable(self) -> UnreachableError:
         sentences = [engine.sentence for engine in self._engines]
         more = len(sentences) - SHOWN_ENGINES
         return UnreachableError(
@@ -147,17 +147,17 @@ class _EngineClient(EngineClient):
 
 
 class _SchedulerDriver(SchedulerDriver):
-    """Fails waiting requests with the error of `away` while no engine answers."""
+    """Fails waiting requests with the error of `unreachable` while no engine answers."""
 
     def __init__(
         self,
         policy: Policy,
         dispatcher: Dispatcher,
         at_once: int,
-        away: Callable[[], UnreachableError],
+        unreachable: Callable[[], UnreachableError],
     ) -> None:
         super().__init__(policy, dispatcher, at_once, QUEUE_LIMIT)
-        self._away = away
+        self._unreachable = unreachable
         self._until_s: float | None = None
         """When waiting requests fail, by the event loop's clock; None while an engine answers."""
         self._limits: set[asyncio.Timeout] = set()
@@ -174,7 +174,7 @@ class _SchedulerDriver(SchedulerDriver):
                 finally:
                     self._limits.discard(limit)
         except TimeoutError:
-            raise self._away() from None
+            raise self._unreachable() from None
 
     def open(self, instance: int, is_up: bool) -> None:
         """See SchedulerDriver."""
@@ -182,7 +182,7 @@ class _SchedulerDriver(SchedulerDriver):
         if any(self.is_up):
             until_s = None
         else:
-            until_s = self._until_s or asyncio.get_running_loop().time() + AWAY_S
+            until_s = self._until_s or asyncio.get_running_loop().time() + NO_ENGINE_S
         if until_s != self._until_s:
             self._until_s = until_s
             for limit in self._limits:
@@ -190,7 +190,7 @@ class _SchedulerDriver(SchedulerDriver):
                     limit.reschedule(until_s)
 
 
-class _Front:
+class _GatewayServer:
     """The gateway as a server for `wire`: requests are passed as fields, without HTTP."""
 
     def __init__(self, gateway: Gateway, headers: dict[str, str], meter: Meter) -> None:

@@ -31,7 +31,7 @@ from metropolis.llm.base import LLMError, MalformedError, RefusedError, Unavaila
 from metropolis.llm.placement import PREFIX
 from metropolis.types import MetropolisError
 
-OF_CONNECTION = frozenset(
+CONNECTION_HEADERS = frozenset(
     (
         "connection", "content-length", "host", "keep-alive", "proxy-authenticate",
         "proxy-authorization", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade",
@@ -40,7 +40,7 @@ OF_CONNECTION = frozenset(
 """Headers that are not forwarded."""
 VLLM_PRIORITY = "X-Vllm-Priority"
 """In vLLM, it takes precedence over the priority in the body."""
-OF_REQUEST = OF_CONNECTION | {
+DROPPED_HEADERS = CONNECTION_HEADERS | {
     "accept-encoding", "content-encoding", "expect", VLLM_PRIORITY.lower(),
 }  # fmt: skip
 """Also for requests: the body is complete and decompressed, and the policy sets the priority."""
@@ -90,7 +90,7 @@ class Reply:
         self._connection.send(request)
         self.status = await self._connection.status()
         fields = [(name.decode("latin-1"), value) for name, value in self._connection.fields]
-        self.headers = _handed_on(fields, OF_CONNECTION)
+        self.headers = _forwarded(fields, CONNECTION_HEADERS)
         kind = self._connection.headers.get(b"content-type", "")
         if not kind.startswith("text/event-stream"):
             self.whole = await self._connection.content()
@@ -172,11 +172,11 @@ class EngineClient:
         """Send a client's request, with its `rank` if it is ordered, and return the reply; raises
         EngineLostError."""
         lines = [f"{method} {self._base}{path} HTTP/1.1", f"Host: {self._host}"]
-        kept_back = OF_REQUEST | {name.lower() for name in headers if _is_placement(name)}
+        dropped = DROPPED_HEADERS | {name.lower() for name in headers if _is_placement(name)}
         if self._api_key is not None:
-            kept_back |= CREDENTIALS
+            dropped |= CREDENTIALS
             lines.append(f"Authorization: Bearer {self._api_key}")
-        lines += [f"{name}: {value}" for name, value in _handed_on(headers.items(), kept_back)]
+        lines += [f"{name}: {value}" for name, value in _forwarded(headers.items(), dropped)]
         if rank is not None and self.traits.kind == VLLM and self.traits.takes_priorities:
             lines.append(f"{VLLM_PRIORITY}: {rank}")
         while True:
@@ -299,14 +299,14 @@ class EngineClient:
             return  # an unreachable engine has nothing to free, or ignores aborts
 
 
-def _handed_on(
-    headers: Iterable[tuple[str, str]], kept_back: frozenset[str]
+def _forwarded(
+    headers: Iterable[tuple[str, str]], dropped: frozenset[str]
 ) -> list[tuple[str, str]]:
-    """Return `headers` without those in `kept_back` and those listed in the Connection header."""
+    """Return `headers` without those in `dropped` and those listed in the Connection header."""
     headers = [*headers]
     named = [value for name, value in headers if name.lower() == "connection"]
-    but = kept_back.union(token.strip().lower() for value in named for token in value.split(","))
-    return [(name, value) for name, value in headers if name.lower() not in but]
+    excluded = dropped.union(token.strip().lower() for value in named for token in value.split(","))
+    return [(name, value) for name, value in headers if name.lower() not in excluded]
 
 
 def _is_placement(name: str) -> bool:

@@ -34,12 +34,12 @@ from enum import Enum, auto
 from metropolis.gateway.errors import EngineLostError
 from metropolis.gateway.passthrough import Passthrough
 from metropolis.gateway.payload import Payload
-from metropolis.gateway.resumable import Continuable
-from metropolis.gateway.stream_state import Partial
+from metropolis.gateway.resumable import ResumableRequest
+from metropolis.gateway.stream_state import PartialAnswer
 
 LOSSES_MAX = 5
 """Engine losses after which a request is treated as poisonous."""
-HELD_BYTES_MAX = 4 << 20
+BUFFERED_BYTES_MAX = 4 << 20
 """Maximum size of the text of an answer that can be resumed, and of one event of it."""
 
 
@@ -99,16 +99,16 @@ class IllegalEventError(Exception):
 
 
 class Exchange:
-    """The exchange of `body`; its answer can be resumed if it is `continuable`."""
+    """The exchange of `body`; its answer can be resumed if it is `resumable`."""
 
-    def __init__(self, body: Payload, continuable: Continuable | None = None) -> None:
+    def __init__(self, body: Payload, resumable: ResumableRequest | None = None) -> None:
         self.state = State.QUEUED
-        self.body = body if continuable is None else continuable.first()
+        self.body = body if resumable is None else resumable.first()
         """The body for the next engine: requests the answer, or what is missing of it."""
         self.error: EngineLostError | None = None
         """Why the exchange ended without a complete answer; None if abandoned."""
-        self._continuable = continuable
-        self._answer: Partial | Passthrough | None = None
+        self._resumable = resumable
+        self._answer: PartialAnswer | Passthrough | None = None
         """Set once an engine has begun to answer."""
         self._output = b""
         self._losses = 0
@@ -131,7 +131,7 @@ class Exchange:
     @property
     def is_joined(self) -> bool:
         """Whether the client gets one answer (`whole`) although engines stream."""
-        return isinstance(self._answer, Partial) and self._answer.is_joined
+        return isinstance(self._answer, PartialAnswer) and self._answer.is_joined
 
     @property
     def output_tokens(self) -> int:
@@ -145,7 +145,7 @@ class Exchange:
 
     def whole(self) -> tuple[int, bytes]:
         """Return status and body of a joined answer, which is complete."""
-        assert isinstance(self._answer, Partial)
+        assert isinstance(self._answer, PartialAnswer)
         return self._answer.whole()
 
     # --- events
@@ -154,7 +154,7 @@ class Exchange:
         """An engine gets the request."""
         self._check(Event.PLACED)
         self._placed_s = now_s
-        self._go(Event.PLACED, State.PREFILL)
+        self._enter(Event.PLACED, State.PREFILL)
 
     def answered(self, status: int, whole: bytes | None) -> None:
         """The engine's answer has begun: a stream, or a `whole` body, which ends the exchange."""
@@ -163,30 +163,30 @@ class Exchange:
             error = EngineLostError(f"the rest of an answer was refused: HTTP {status}")
             self._fail(Event.ANSWERED, error)
             return
-        if whole is not None or status != 200 or self._continuable is None:
+        if whole is not None or status != 200 or self._resumable is None:
             self._answer = Passthrough(whole or b"")
         elif self._answer is None:
-            self._answer = Partial(self._continuable)
-        self._go(Event.ANSWERED, State.STREAMING if whole is None else State.DONE)
+            self._answer = PartialAnswer(self._resumable)
+        self._enter(Event.ANSWERED, State.STREAMING if whole is None else State.DONE)
 
     def piece(self, piece: bytes) -> None:
         """A piece of the stream has arrived."""
         self._check(Event.PIECE)
         assert self._answer is not None
         output = self._answer.take(piece)
-        if self._answer.held_bytes > HELD_BYTES_MAX:
-            sentence = f"an answer has more than {HELD_BYTES_MAX:,} bytes of text or event"
+        if self._answer.held_bytes > BUFFERED_BYTES_MAX:
+            sentence = f"an answer has more than {BUFFERED_BYTES_MAX:,} bytes of text or event"
             self._fail(Event.PIECE, EngineLostError(sentence, is_final=True))
             return
         self._send(output)
-        self._go(Event.PIECE, State.STREAMING)
+        self._enter(Event.PIECE, State.STREAMING)
 
     def ended(self) -> None:
         """The stream has ended regularly."""
         self._check(Event.ENDED)
         assert self._answer is not None
         self._send(self._answer.rest_of_event())
-        self._go(Event.ENDED, State.DONE)
+        self._enter(Event.ENDED, State.DONE)
 
     def lost(self, error: EngineLostError, now_s: float) -> None:
         """The engine was lost, or its answer is invalid."""
@@ -197,20 +197,20 @@ class Exchange:
         """The engine hangs; an answer that cannot be resumed stays there."""
         self._check(Event.HUNG)
         answer = self._answer
-        if self.state is State.PREFILL or (answer is not None and answer.can_go_on):
+        if self.state is State.PREFILL or (answer is not None and answer.can_resume):
             self._leave(Event.HUNG, error, now_s)
 
     def preempted(self, now_s: float) -> None:
         """The policy preempts the request, which `can_leave`."""
         self._check(Event.PREEMPTED)
-        assert isinstance(self._answer, Partial)
-        self._begin_part(self._answer, now_s)
-        self._go(Event.PREEMPTED, State.PREEMPTED)
+        assert isinstance(self._answer, PartialAnswer)
+        self._request_rest(self._answer, now_s)
+        self._enter(Event.PREEMPTED, State.PREEMPTED)
 
     def abandoned(self) -> None:
         """The client has left, or the request cannot be placed."""
         self._check(Event.ABANDONED)
-        self._go(Event.ABANDONED, State.DONE)
+        self._enter(Event.ABANDONED, State.DONE)
 
     # --- transitions
 
@@ -218,7 +218,7 @@ class Exchange:
         if event not in TABLE[self.state] or (event is Event.PREEMPTED and not self.can_leave):
             raise IllegalEventError(f"{event.name} in state {self.state.name}")
 
-    def _go(self, event: Event, state: State) -> None:
+    def _enter(self, event: Event, state: State) -> None:
         assert state in TABLE[self.state][event], f"{self.state} {event} {state}"
         self.state = state
 
@@ -227,24 +227,24 @@ class Exchange:
         answer = self._answer if self.state is State.STREAMING else None
         if answer is not None and answer.is_at_its_end:
             self._send(answer.ending())
-            self._go(event, State.DONE)
+            self._enter(event, State.DONE)
             return
         self._losses += 1
         if error.is_final or self._losses == LOSSES_MAX:
             self._fail(event, error)
         elif answer is None:
-            self._go(event, State.MOVED)
-        elif isinstance(answer, Partial) and answer.can_go_on:
-            self._begin_part(answer, now_s)
-            self._go(event, State.MOVED)
+            self._enter(event, State.MOVED)
+        elif isinstance(answer, PartialAnswer) and answer.can_resume:
+            self._request_rest(answer, now_s)
+            self._enter(event, State.MOVED)
         else:
             self._fail(event, error)
 
     def _fail(self, event: Event, error: EngineLostError) -> None:
         self.error = error
-        self._go(event, State.DONE)
+        self._enter(event, State.DONE)
 
-    def _begin_part(self, answer: Partial, now_s: float) -> None:
+    def _request_rest(self, answer: PartialAnswer, now_s: float) -> None:
         self._left_s += now_s - self._placed_s
         self.body = answer.rest()
 

@@ -49,7 +49,7 @@ class ExchangeDriver:
         only: int | None,
         on_response: Callable[[str, int], None],
     ) -> None:
-        self.exchange = Exchange(request.body, request.continuable)
+        self.exchange = Exchange(request.body, request.resumable)
         self._request, self._queued, self._only = request, queued, only
         self._pool, self._metrics, self._on_response = pool, metrics, on_response
         self.instance: int | None = None

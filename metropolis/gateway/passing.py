@@ -16,11 +16,11 @@ from metropolis.gateway.errors import EngineLostError
 
 SECRET = re.compile(r"(key|token|password|secret)$|launch_command|ssl_", re.IGNORECASE)
 """Names of settings that are or contain keys."""
-NOT_HELD_BACK = (bool, int, float, type(None))
+NOT_REDACTED = (bool, int, float, type(None))
 REDACTED = "<redacted>"
 
 
-class Passed:
+class UnorderedRequest:
     """One request, for any engine that serves `model`, or only for `instance`."""
 
     def __init__(
@@ -107,6 +107,6 @@ def _redacted(value: Any) -> Any:
 
 
 def _setting(name: str, value: Any) -> Any:
-    if SECRET.search(name) and not isinstance(value, NOT_HELD_BACK):
+    if SECRET.search(name) and not isinstance(value, NOT_REDACTED):
         return REDACTED
     return _redacted(value)

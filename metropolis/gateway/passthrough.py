@@ -13,8 +13,8 @@ USAGE_BYTES = 2048
 class Passthrough:
     """An answer, in pieces or `whole`."""
 
-    can_leave = can_go_on = is_at_its_end = False
-    """As in `Partial`."""
+    can_leave = can_resume = is_at_its_end = False
+    """As in `PartialAnswer`."""
     held_bytes = 0
 
     def __init__(self, whole: bytes = b"") -> None:

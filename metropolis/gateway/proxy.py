@@ -18,7 +18,7 @@ from metropolis.gateway.exchange import State
 from metropolis.gateway.exchange_driver import Answer, ExchangeDriver
 from metropolis.gateway.metrics import Metrics
 from metropolis.gateway.models import model_named_in
-from metropolis.gateway.passing import Passed
+from metropolis.gateway.passing import UnorderedRequest
 from metropolis.gateway.programs import ProgramTracker
 from metropolis.gateway.request_parsing import ClientRequest, Resuming, from_http
 from metropolis.gateway.responses import Responses
@@ -31,15 +31,15 @@ from metropolis.types import MetropolisError
 SWEEP_S = 1.0
 INLINE_BYTES = 64 << 10
 """Maximum size of a body parsed on the event loop, which takes at most 1 ms."""
-LEFT, REFUSED, LOST, FAILED = 499, 429, 502, 500
+CLIENT_CLOSED, TOO_MANY_REQUESTS, BAD_GATEWAY, INTERNAL_ERROR = 499, 429, 502, 500
 STATUSES = (
-    ((asyncio.CancelledError, ConnectionError, GeneratorExit), LEFT),
-    ((EngineLostError, UnreachableError), LOST),
-    (QueueFullError, REFUSED),
+    ((asyncio.CancelledError, ConnectionError, GeneratorExit), CLIENT_CLOSED),
+    ((EngineLostError, UnreachableError), BAD_GATEWAY),
+    (QueueFullError, TOO_MANY_REQUESTS),
     (RequestRefusedError, 400),
-    (PluginError, FAILED),
+    (PluginError, INTERNAL_ERROR),
     (MetropolisError, 400),
-    (BaseException, FAILED),
+    (BaseException, INTERNAL_ERROR),
 )
 """Status codes in metrics of requests that no engine has answered completely, by exception."""
 
@@ -112,9 +112,9 @@ class Gateway:
         UnknownResponseError, UnknownModelError, and PluginError.
         """
         tenant, now_s = request.tenant, self.scheduling.clock()
-        made = self.responses.find(request.previous, tenant, now_s)
-        if made is not None:
-            request = replace(request, model=None, program=request.program or made.program)
+        stored = self.responses.find(request.previous, tenant, now_s)
+        if stored is not None:
+            request = replace(request, model=None, program=request.program or stored.program)
         elif (model := self.pool.routed_by(request.model)) != request.model:
             request = replace(request, model=model)
         queued = self.programs.enter(request, now_s)
@@ -123,7 +123,7 @@ class Gateway:
             now_s = self.scheduling.clock()
             self.responses.add(id_, instance, queued.program, tenant, now_s)
 
-        only = None if made is None else made.instance
+        only = None if stored is None else stored.instance
         driver = ExchangeDriver(request, queued, self.pool, self.metrics, only, add_response)
         self.pool.in_progress.add(driver)
         exchange, status = driver.exchange, 0
@@ -133,17 +133,17 @@ class Gateway:
                 status = answer.status
                 yield answer
                 is_complete = exchange.state is State.DONE and exchange.error is None
-                status = status if is_complete else LOST
+                status = status if is_complete else BAD_GATEWAY
             finally:
                 driver.close()
         except BaseException as error:
-            became = next(each for kind, each in STATUSES if isinstance(error, kind))
-            if not status or became in (LEFT, LOST):
-                status = became
+            failure_status = next(each for kind, each in STATUSES if isinstance(error, kind))
+            if not status or failure_status in (CLIENT_CLOSED, BAD_GATEWAY):
+                status = failure_status
             if isinstance(error, PluginError):
                 self._log_fault(error)
-            self.metrics.aborted += status == LEFT
-            self.metrics.refused += status == REFUSED
+            self.metrics.aborted += status == CLIENT_CLOSED
+            self.metrics.refused += status == TOO_MANY_REQUESTS
             raise
         finally:
             self.pool.in_progress.discard(driver)
@@ -155,7 +155,7 @@ class Gateway:
                 self.programs.leave(queued, self.scheduling.clock(), is_answered=status == 200)
 
     @asynccontextmanager
-    async def passed(
+    async def unordered(
         self,
         route: str,
         method: str,
@@ -169,24 +169,24 @@ class Gateway:
 
         Raises EngineLostError when no engine answers, UnknownResponseError, UnknownModelError.
         """
-        made = self.responses.find(response, tenant, self.scheduling.clock())
-        only = None if made is None else made.instance
+        stored = self.responses.find(response, tenant, self.scheduling.clock())
+        only = None if stored is None else stored.instance
         model = await self._offloaded(len(body), lambda: model_named_in(body))
         if only is None and model is not None:
             model = self.pool.routed_by(model)
-        passed = Passed(self.pool, method, path, headers, body, model, only)
-        self.pool.in_progress.add(passed)
-        status = LOST
+        unordered = UnorderedRequest(self.pool, method, path, headers, body, model, only)
+        self.pool.in_progress.add(unordered)
+        status = BAD_GATEWAY
         try:
-            async with passed.reply() as reply:
+            async with unordered.reply() as reply:
                 status = reply.status
                 yield reply
         except (asyncio.CancelledError, ConnectionError):
-            status = LEFT
+            status = CLIENT_CLOSED
             raise
         finally:
-            self.pool.in_progress.discard(passed)
-            engine = "" if passed.instance is None else self.engines[passed.instance].name
+            self.pool.in_progress.discard(unordered)
+            engine = "" if unordered.instance is None else self.engines[unordered.instance].name
             self.metrics.passed[engine, route, status] += 1
 
     async def _offloaded(self, size: int, function: Callable[[], T]) -> T:

@@ -19,7 +19,7 @@ from metropolis.gateway.prompt_pieces import (
     piece_of,
     pieces_of_each,
 )
-from metropolis.gateway.resumable import Continuable, continuable
+from metropolis.gateway.resumable import ResumableRequest, resumable_request
 from metropolis.llm.placement import NAME_CHARACTERS_MAX, PREFIX, Placement, is_name
 from metropolis.types import MetropolisError
 
@@ -60,7 +60,7 @@ class ClientRequest:
     """The id of the response that it continues, which an engine stores."""
     prefix: tuple[Piece, ...]
     """The first pieces of its prompt."""
-    continuable: Continuable | None
+    resumable: ResumableRequest | None
     """How its answer can be resumed; None if it cannot."""
 
 
@@ -190,7 +190,7 @@ def _typed(
         prompt_tokens=max(1, sum(tokens for _, tokens in pieces)),
         previous=previous if isinstance(previous, str) else None,
         prefix=tuple(pieces[:PIECES_MAX]),
-        continuable=continuable(
+        resumable=resumable_request(
             path, body, fields, preempts=resuming.preempts, is_known=resuming.is_known
         ),
     )

@@ -60,7 +60,7 @@ class _Body(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     service_tier: Any = None
 
     @property
-    def is_alone(self) -> bool:
+    def is_unconstrained(self) -> bool:
         """One unconstrained text whose tokens depend on earlier ones only through the prompt."""
         penalties = self.frequency_penalty or self.presence_penalty
         is_free = self.response_format is None and self.repetition_penalty in (None, 1)
@@ -78,9 +78,9 @@ class _Completion(_Body, kw_only=True):
     def is_plain(self) -> bool:
         """Whether a second answer can be appended to the first; in streams, logprobs rule it out,
         as their offsets are the engine's."""
-        is_alone = self.is_alone and self.best_of in (None, 1) and not self.echo
+        is_single = self.is_unconstrained and self.best_of in (None, 1) and not self.echo
         is_limited = self.max_tokens is not None
-        return is_alone and is_limited and not self.suffix and not (self.logprobs and self.stream)
+        return is_single and is_limited and not self.suffix and not (self.logprobs and self.stream)
 
 
 class _Message(msgspec.Struct):
@@ -101,11 +101,11 @@ class _Chat(_Body, kw_only=True):
     def is_plain(self) -> bool:
         """Whether its answer can be continued as its last message."""
         has_question = bool(self.messages) and self.messages[-1].role != "assistant"
-        return self.is_alone and has_question and not self.tools and not self.logprobs
+        return self.is_unconstrained and has_question and not self.tools and not self.logprobs
 
 
 @dataclass(frozen=True, slots=True)
-class Continuable:
+class ResumableRequest:
     """A request whose answer may be assembled from parts."""
 
     body: Payload
@@ -144,7 +144,7 @@ class Continuable:
         options = self.form.stream_options
         return options is not None and bool(options.continuous_usage_stats)
 
-    def is_edge(self, piece: str) -> bool:
+    def can_resume_after(self, piece: str) -> bool:
         """Whether an answer that ends with `piece` can be resumed there: chat templates strip white
         space, and a piece without text may be part of a character."""
         return bool(piece) and not (self.is_chat and piece[-1].isspace())
@@ -157,7 +157,7 @@ class Continuable:
     def wants_ids(self) -> bool:
         """Whether engines return token ids: a prompt of these cannot be tokenized differently.
 
-        Chats accept no ids, and text held back as a possible stop string would be lost.
+        Chats accept no ids, and text buffered as a possible stop string would be lost.
         """
         return self.counts and not self.is_chat and not self.form.stop
 
@@ -187,9 +187,9 @@ class Continuable:
         return {}
 
 
-def continuable(
+def resumable_request(
     path: str, body: Payload, fields: dict[str, Any], *, preempts: bool, is_known: bool
-) -> Continuable | None:
+) -> ResumableRequest | None:
     """Return how to resume the answer to `body`, decoded `fields`; None if it cannot be resumed.
 
     Answers are joined and tokens counted only for a policy that `preempts`; `is_known` means that
@@ -210,4 +210,4 @@ def continuable(
     if not form.is_plain:
         return None
     messages = fields["messages"] if isinstance(form, _Chat) else []
-    return Continuable(body, form, messages, preempts and is_known)
+    return ResumableRequest(body, form, messages, preempts and is_known)

@@ -23,7 +23,7 @@ from metropolis.gateway.errors import EngineLostError
 from metropolis.gateway.limits import Limits
 from metropolis.gateway.models import UnknownModelError, model_in
 from metropolis.gateway.passing import redacted
-from metropolis.gateway.proxy import LEFT, Gateway
+from metropolis.gateway.proxy import CLIENT_CLOSED, Gateway
 from metropolis.gateway.refusals import Refusals
 from metropolis.gateway.responses import UnknownResponseError
 from metropolis.gateway.routes import OF_RESPONSES, ORDERED, PASSED, SERVER_INFO
@@ -35,7 +35,7 @@ from metropolis.types import MetropolisError
 
 HEALTH = "/health"
 """For load balancers, which have no key; without a key the answer omits engine addresses."""
-REFUSED = {
+REFUSAL_MESSAGES = {
     "host": "a request was refused because of its host; see --allow-host",
     "origin": "a request from a web page was refused; see --allow-origin",
     "key": "a request without a valid key was refused",
@@ -74,9 +74,9 @@ class Server:
         app = web.Application(middlewares=[self._middleware])
         app.on_response_prepare.append(self._let_pages_read)
         for path in ORDERED:
-            app.router.add_post(path, self._relay)
+            app.router.add_post(path, self._forward_ordered)
         for method, path in (*PASSED, *OF_RESPONSES):
-            app.router.add_route(method, path, self._pass)
+            app.router.add_route(method, path, self._forward_unordered)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/v1/models/{name:.+}", self._model)
         app.router.add_get(HEALTH, self._health)
@@ -140,7 +140,7 @@ class Server:
         """Convert errors to OpenAI's format and count requests by tenant."""
         handling = asyncio.current_task()
         self._handlings.add(handling)
-        status = LEFT
+        status = CLIENT_CLOSED
         try:
             response = await self._answered(request, handler)
             status = response.status
@@ -164,7 +164,7 @@ class Server:
                 request[TENANT] = self._access.tenant(request.headers)
             return await handler(request)
         except AccessError as error:
-            self._refusals.add(error.reason, REFUSED[error.reason])
+            self._refusals.add(error.reason, REFUSAL_MESSAGES[error.reason])
             headers, code = None, None
             if error.status == 401:
                 headers, code = {"WWW-Authenticate": "Bearer"}, "invalid_api_key"
@@ -191,17 +191,19 @@ class Server:
                     del response.headers[name]
             response.headers.extend(allowed)
 
-    def _handed_on(self, request: web.Request) -> CIMultiDict[str]:
+    def _forwarded_headers(self, request: web.Request) -> CIMultiDict[str]:
         """Return the headers to forward to engines."""
         return CIMultiDict(
-            (name, value) for name, value in request.headers.items() if self._access.handed_on(name)
+            (name, value)
+            for name, value in request.headers.items()
+            if self._access.is_forwarded(name)
         )
 
-    async def _relay(self, request: web.Request) -> web.StreamResponse:
+    async def _forward_ordered(self, request: web.Request) -> web.StreamResponse:
         return await self._finish(request, self._answer)
 
-    async def _pass(self, request: web.Request) -> web.StreamResponse:
-        return await self._finish(request, self._passed)
+    async def _forward_unordered(self, request: web.Request) -> web.StreamResponse:
+        return await self._finish(request, self._answer_unordered)
 
     async def _finish(
         self,
@@ -223,7 +225,7 @@ class Server:
 
     async def _answer(self, request: web.Request, body: bytes) -> web.StreamResponse:
         parsed = await self._gateway.parse(
-            request.path_qs, self._handed_on(request), body, request.get(TENANT, "")
+            request.path_qs, self._forwarded_headers(request), body, request.get(TENANT, "")
         )
         async with self._gateway.answer_to(parsed) as answer:
             connection = request.protocol
@@ -233,20 +235,20 @@ class Server:
                 return await stream(request, answer.status, answer.headers, answer.pieces)
             return web.Response(body=answer.whole, status=answer.status, headers=answer.headers)
 
-    async def _passed(self, request: web.Request, body: bytes) -> web.StreamResponse:
+    async def _answer_unordered(self, request: web.Request, body: bytes) -> web.StreamResponse:
         resource = request.match_info.route.resource
         assert resource is not None
         route, response = resource.canonical, request.match_info.get("response")
-        passed = self._gateway.passed(
+        unordered = self._gateway.unordered(
             route,
             request.method,
             request.path_qs,
-            self._handed_on(request),
+            self._forwarded_headers(request),
             body,
             response,
             request.get(TENANT, ""),
         )
-        async with passed as reply:
+        async with unordered as reply:
             if reply.whole is None:
                 return await stream(request, reply.status, reply.headers, reply.pieces())
             whole = redacted(reply.whole) if route in SERVER_INFO else reply.whole
@@ -254,14 +256,14 @@ class Server:
 
     async def _models(self, request: web.Request) -> web.Response:
         status, headers, body = await self._gateway.pool.models(
-            request.path_qs, self._handed_on(request)
+            request.path_qs, self._forwarded_headers(request)
         )
         return web.Response(body=body, status=status, headers=[*headers, (GATEWAY, "1")])
 
     async def _model(self, request: web.Request) -> web.Response:
         """Answer from the list of models, as not every engine has this route."""
         status, headers, body = await self._gateway.pool.models(
-            "/v1/models", self._handed_on(request)
+            "/v1/models", self._forwarded_headers(request)
         )
         if status != 200:
             return web.Response(body=body, status=status, headers=headers)

@@ -1,7 +1,7 @@
 """The state of an answer that arrives in parts, and its conversion to one stream for the client.
 
-1. A part begins where the text so far ends, or slightly before (`Continuable.is_edge`); text that
-   the client already has is not sent again.
+1. A part begins where the text so far ends, or slightly before it
+   (`ResumableRequest.can_resume_after`); text that the client already has is not sent again.
 2. A token counts when its text is kept: usage covers the kept parts and the last one.
 3. The client's stream has one id, one role, one end. With a single part, and no fields requested
    beyond the client's own, its bytes are the engine's.
@@ -18,7 +18,7 @@ import msgspec
 from metropolis.gateway.chunks import Choice, Chunk
 from metropolis.gateway.payload import Payload
 from metropolis.gateway.response_builder import Envelope, error_body, written
-from metropolis.gateway.resumable import Continuable
+from metropolis.gateway.resumable import ResumableRequest
 from metropolis.llm.backends.http import NO_JSON
 from metropolis.llm.backends.sse import LAST, EventParser, ServerSentEvent
 
@@ -40,13 +40,13 @@ class _Piece:
     ids: list[int] | None
 
 
-class Partial:
+class PartialAnswer:
     """The received parts of the answer to `request`.
 
     If engines do not count tokens, each event with text counts as one.
     """
 
-    def __init__(self, request: Continuable) -> None:
+    def __init__(self, request: ResumableRequest) -> None:
         self._request = request
         self._pieces: list[_Piece] = []
         self._prompt_ids: list[int] | None = None
@@ -73,7 +73,7 @@ class Partial:
         return self.is_understood and self._length > self._begin
 
     @property
-    def can_go_on(self) -> bool:
+    def can_resume(self) -> bool:
         """Whether the rest can be requested, or the whole if the client has nothing yet."""
         return self.is_understood or self.is_joined
 
@@ -143,8 +143,8 @@ class Partial:
         With token ids, prefer a nearby piece of a single token, as the last of several may be
         part of a character; but keep something of every part.
         """
-        is_edge = [self._request.is_edge(piece.text) for piece in self._pieces]
-        edges = [n for n in range(len(is_edge), 0, -1) if is_edge[n - 1]]
+        can_resume_after = [self._request.can_resume_after(piece.text) for piece in self._pieces]
+        edges = [n for n in range(len(can_resume_after), 0, -1) if can_resume_after[n - 1]]
         new = (n for n in edges[:NEAR] if n > self._kept)
         single = [n for n in new if len(self._pieces[n - 1].ids or ()) == 1]
         return (single or edges or [0])[0]

@@ -162,7 +162,7 @@ def test_a_world_runs_before_two_engines(tmp_path: Path) -> None:
 def test_engines_that_die_are_told_and_all_of_them_are_an_outage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(metropolis.gateway.backend, "AWAY_S", 0.01)
+    monkeypatch.setattr(metropolis.gateway.backend, "NO_ENGINE_S", 0.01)
 
     async def run() -> None:
         one, two, news = StubEngine(), StubEngine(), list[str]()

@@ -76,7 +76,7 @@ def test_a_stream_without_end_is_broken_off_by_its_time() -> None:
 
 
 def test_an_event_without_end_is_held_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metropolis.gateway.exchange.HELD_BYTES_MAX", SMALL.event_bytes)
+    monkeypatch.setattr("metropolis.gateway.exchange.BUFFERED_BYTES_MAX", SMALL.event_bytes)
 
     async def run() -> None:
         engine = RawServer(lambda n: repeated(EVENTS, chunk(b"data: [" * 999)))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import metropolis.gateway.exchange as module
 from metropolis.gateway.errors import EngineLostError
 from metropolis.gateway.exchange import (
-    HELD_BYTES_MAX,
+    BUFFERED_BYTES_MAX,
     LOSSES_MAX,
     TABLE,
     Event,
@@ -23,7 +23,7 @@ from metropolis.gateway.exchange import (
     IllegalEventError,
     State,
 )
-from metropolis.gateway.resumable import Continuable, continuable
+from metropolis.gateway.resumable import ResumableRequest, resumable_request
 from metropolis.gateway.routes import CHATS, COMPLETIONS
 from tests.gateway.models import Model
 from tests.gateway.test_stream_state import bare, bodies, decoded, read
@@ -37,7 +37,7 @@ PIECES = st.sampled_from(
         b"data: [DONE]\n\n",
         b'data: {"id": "x", "choi',
         b'data: {"error": {"message": "no"}}\n\n',
-        b"x" * (HELD_BYTES_MAX + 1),
+        b"x" * (BUFFERED_BYTES_MAX + 1),
     )
 )
 ERRORS = st.builds(EngineLostError, st.just("lost"), is_final=st.booleans())
@@ -56,9 +56,11 @@ EVENTS: dict[Event, Callable[[Exchange, st.DataObject], None]] = {
 LIKELY = [*TABLE[State.STREAMING], Event.PIECE, Event.PIECE, Event.ANSWERED, *[Event.PLACED] * 3]
 
 
-def request(body: dict[str, Any], *, is_known: bool = True) -> Continuable:
+def request(body: dict[str, Any], *, is_known: bool = True) -> ResumableRequest:
     path = CHATS if "messages" in body else COMPLETIONS
-    found = continuable(path, json.dumps(body).encode(), body, preempts=True, is_known=is_known)
+    found = resumable_request(
+        path, json.dumps(body).encode(), body, preempts=True, is_known=is_known
+    )
     assert found is not None
     return found
 

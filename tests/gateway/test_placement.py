@@ -146,15 +146,15 @@ def test_requests_of_this_process_are_as_those_of_http(
     body = msgspec.json.encode(fields)
     http = from_http(path, headers_of(asked), body, "", resuming)
     own = from_fields(path, {}, fields, placement_of(asked), resuming)
-    assert http.continuable is not None
-    assert own.continuable is not None
+    assert http.resumable is not None
+    assert own.resumable is not None
     for one, other in (
-        (own.continuable.first(), http.continuable.first()),
-        (own.continuable.rest(" 1", 1, None), http.continuable.rest(" 1", 1, None)),
+        (own.resumable.first(), http.resumable.first()),
+        (own.resumable.rest(" 1", 1, None), http.resumable.rest(" 1", 1, None)),
     ):
         assert isinstance(other, bytes)
         assert json.loads(msgspec.json.encode(one)) == json.loads(other)
-    same: dict[str, Any] = {"headers": {}, "body": b"", "continuable": None}
+    same: dict[str, Any] = {"headers": {}, "body": b"", "resumable": None}
     assert replace(own, **same) == replace(http, **same)
 
 

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metropolis.gateway.payload import Payload
-from metropolis.gateway.resumable import Continuable
-from metropolis.gateway.resumable import continuable as continuable_fields
+from metropolis.gateway.resumable import ResumableRequest, resumable_request
 from metropolis.gateway.routes import CHATS, COMPLETIONS
-from metropolis.gateway.stream_state import Partial
+from metropolis.gateway.stream_state import PartialAnswer
 from tests.gateway.models import Model, ids_of
 
 CUTS = st.lists(st.floats(0, 1), max_size=5)
@@ -28,8 +27,8 @@ def decoded(body: Payload) -> dict[str, Any]:
     return fields
 
 
-def continuable(path: str, body: bytes, **known: bool) -> Continuable | None:
-    return continuable_fields(path, body, json.loads(body), **known)
+def resumable(path: str, body: bytes, **known: bool) -> ResumableRequest | None:
+    return resumable_request(path, body, json.loads(body), **known)
 
 
 def bodies(*, chats: bool, stream: bool) -> st.SearchStrategy[dict[str, Any]]:
@@ -52,9 +51,9 @@ def bodies(*, chats: bool, stream: bool) -> st.SearchStrategy[dict[str, Any]]:
 def in_parts(model: Model, body: dict[str, Any], cuts: list[float], **known: bool) -> bytes:
     """Return what the client gets when the answer leaves its engine at the points `cuts`."""
     path = CHATS if "messages" in body else COMPLETIONS
-    request = continuable(path, encoded(body), **known)
+    request = resumable(path, encoded(body), **known)
     assert request is not None
-    partial = Partial(request)
+    partial = PartialAnswer(request)
     asked, got = request.first(), b""
     for cut in (*cuts, None):
         stream = b"".join(model.events(decoded(asked)))
@@ -128,7 +127,7 @@ def test_before_unknown_engines_every_event_is_a_token(
 @given(st.data(), st.booleans(), st.booleans())
 def test_what_is_not_left_passes_as_it_is(data: st.DataObject, chats: bool, crlf: bool) -> None:
     body = data.draw(bodies(chats=chats, stream=True))
-    request = continuable(
+    request = resumable(
         CHATS if chats else COMPLETIONS, encoded(body), preempts=False, is_known=True
     )
     assert request is not None
@@ -136,7 +135,7 @@ def test_what_is_not_left_passes_as_it_is(data: st.DataObject, chats: bool, crlf
     stream = b": hello\n\n" + b"".join(Model().events(body))
     if crlf:
         stream = stream.replace(b"\n", b"\r\n")
-    partial = Partial(request)
+    partial = PartialAnswer(request)
     assert b"".join(partial.take(bytes([byte])) for byte in stream) == stream
     assert partial.is_understood
     assert partial.is_at_its_end
@@ -146,11 +145,11 @@ def test_where_engines_tell_tokens_these_are_the_next_prompt() -> None:
     """Text might be tokenized differently from the generated tokens."""
     body, model = {"model": "tiny", "prompt": "q1:", "max_tokens": 9}, Model(groups=False)
     for stop, is_told in ((None, True), ("END", False)):
-        request = continuable(
+        request = resumable(
             COMPLETIONS, encoded(body | {"stop": stop}), preempts=True, is_known=True
         )
         assert request is not None
-        partial = Partial(request)
+        partial = PartialAnswer(request)
         first, second, *_ = model.events(decoded(request.first()) | {"stop": ""})
         partial.take(first + second)
         prompt = decoded(partial.rest())["prompt"]
@@ -196,8 +195,8 @@ PLAIN: dict[str, dict[str, Any]] = {
 )  # fmt: skip
 def test_what_cannot_be_continued_is_let_alone(path: str, fields: dict[str, Any]) -> None:
     known = {"preempts": True, "is_known": True}
-    assert continuable(path, encoded(PLAIN[path]), **known) is not None
-    assert continuable(path, encoded(PLAIN[path] | fields), **known) is None
+    assert resumable(path, encoded(PLAIN[path]), **known) is not None
+    assert resumable(path, encoded(PLAIN[path] | fields), **known) is None
 
 
 def test_only_known_engines_continue_chats_and_only_for_policies_are_answers_joined() -> None:
@@ -212,14 +211,14 @@ def test_only_known_engines_continue_chats_and_only_for_policies_are_answers_joi
         ("/v1/embeddings", stream, True, True, False),
     ):
         body = encoded(PLAIN[path if path in PLAIN else CHATS] | fields)
-        request = continuable(f"{path}?a=1", body, preempts=preempts, is_known=is_known)
+        request = resumable(f"{path}?a=1", body, preempts=preempts, is_known=is_known)
         assert (request is not None) == expected
 
 
-def begun(path: str, *events: bytes, **fields: Any) -> Partial:
-    request = continuable(path, encoded(PLAIN[path] | fields), preempts=True, is_known=True)
+def begun(path: str, *events: bytes, **fields: Any) -> PartialAnswer:
+    request = resumable(path, encoded(PLAIN[path] | fields), preempts=True, is_known=True)
     assert request is not None
-    partial = Partial(request)
+    partial = PartialAnswer(request)
     partial.take(b"".join(b"data: %b\n\n" % event for event in events))
     return partial
 
@@ -239,7 +238,7 @@ def test_what_is_more_than_text_is_not_left(event: bytes) -> None:
     assert begun(CHATS, text, stream=True).can_leave
     for partial in (begun(CHATS, text, event, stream=True), begun(CHATS, text, event)):
         assert not partial.can_leave
-        assert partial.can_go_on == partial.is_joined
+        assert partial.can_resume == partial.is_joined
 
 
 def test_a_whole_answer_may_have_thoughts_and_begins_anew_when_it_is_lost() -> None:
