@@ -57,6 +57,19 @@ def due_s_of(policy: Policy) -> float:
     raise PluginError(policy, "due_s", f"returned the due_s {due_s!r}; it should be a number")
 
 
+def next_due_s(policy: Policy, now_s: float, *, has_changed: bool) -> float:
+    """The policy's `due_s` after it passed `now_s`, at least that.
+
+    Raises as `due_s_of`, and when it is not later although nothing `has_changed` since: the policy
+    would be called for ever.
+    """
+    due_s = due_s_of(policy)
+    if due_s <= now_s and not has_changed:
+        fault = f"has the due_s {due_s:g} after it passed {now_s:g}; it should be later"
+        raise PluginError(policy, "due_s", fault)
+    return max(due_s, now_s)
+
+
 def rank_bits_of(policy: Policy) -> int:
     """The policy's `rank_bits`; raises PluginError if it fails or is no width of a rank."""
     bits = read(policy, "rank_bits")

@@ -31,7 +31,7 @@ from math import inf
 from metropolis.dispatch.base import Dispatcher
 from metropolis.dispatch.faults import holding, placed_by
 from metropolis.policy.base import Policy, QueuedRequest, ServedRequest
-from metropolis.policy.faults import PluginError, call, due_s_of, raise_fault, rank_of, read
+from metropolis.policy.faults import PluginError, call, next_due_s, raise_fault, rank_of, read
 from metropolis.policy.queue import RequestQueue
 from metropolis.scheduler.base import (
     Command,
@@ -221,7 +221,9 @@ class Scheduler(Notifier):
                 rejected = len(self._rejected)
                 self._place_all(now_s)
                 is_settled = not self._fill_all(now_s, commands) or len(self._rejected) == rejected
-            self.due_s = due_s_of(self.policy) if self._waiting else inf
+            changed, self.due_s = bool(commands or self._rejected), inf
+            if self._waiting:
+                self.due_s = next_due_s(self.policy, now_s, has_changed=changed)
         except PluginError as error:  # later attempts would fail as well
             for tracked in list(self._requests.values()):
                 if tracked.state in (State.QUEUED, State.PLACED):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from metropolis._core import Profile
 from metropolis.dispatch.base import Dispatcher, Fleet
 from metropolis.dispatch.fixed import LeastLoaded
 from metropolis.gateway.scheduler_driver import SchedulerDriver
@@ -14,6 +15,8 @@ from metropolis.policy.base import Policy, QueuedRequest
 from metropolis.policy.combined import Combined
 from metropolis.policy.faults import PluginError
 from metropolis.policy.fixed import Fcfs, StepFirst
+from metropolis.sim.engines import SimulatedCluster
+from metropolis.sim.options import PoolOptions
 
 
 def queued(number: int) -> QueuedRequest:
@@ -132,3 +135,43 @@ def test_a_cancellation_ranks_nothing() -> None:
     for number in range(2999):
         scheduling.scheduler.cancelled(number, 0.0)
     assert len(scheduling) == 1
+
+
+class Overdue(Fcfs):
+    """Wants to be called again at a time that has passed."""
+
+    due_s = -1.0
+    calls = 0
+
+    def passed(self, now_s: float) -> None:
+        self.calls += 1
+
+
+SENTENCE = "^the policy Overdue has the due_s -1 after it passed 0; it should be later$"
+
+
+def test_a_due_time_in_the_past_rejects_what_waits() -> None:
+    async def run() -> None:
+        policy = Overdue()
+        scheduling = driver(policy, First(FLEET))
+        assert await scheduling.place(queued(0)) == 0
+        with pytest.raises(PluginError, match=SENTENCE):
+            await asyncio.wait_for(scheduling.place(queued(1)), 5.0)
+        calls = policy.calls
+        await asyncio.sleep(0.05)
+        assert policy.calls == calls
+        assert len(scheduling) == 0
+
+    asyncio.run(run())
+
+
+def test_a_due_time_in_the_past_ends_a_simulation() -> None:
+    profile = Profile(w_ms=10.0, g_ms=0.05, h_ms=2.0, b_ms=0.1, kv_capacity_tokens=1 << 20)
+    cluster = SimulatedCluster([profile], Overdue(), First(FLEET), PoolOptions(), at_once=1)
+    for number in range(2):
+        cluster.send(queued(number), 5)
+    cluster.dispatch(0.0)
+    assert cluster.next_event_sim_s() == 0.0
+    cluster.advance(0.0)
+    with pytest.raises(PluginError, match=SENTENCE):
+        cluster.dispatch(0.0)
