@@ -107,8 +107,8 @@ def main() -> None:
         status = cli.main(standalone_mode=False, obj=settings)
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted", 130)
-    except click.exceptions.NoArgsIsHelpError as asked:
-        click.echo(asked.format_message())
+    except click.exceptions.NoArgsIsHelpError as help_request:
+        click.echo(help_request.format_message())
         sys.exit(2)
     except click.ClickException as error:
         _fail(error.format_message(), error.exit_code)
@@ -116,7 +116,7 @@ def main() -> None:
         sys.stderr.close()  # the reader closed the pipe: suppress Python's own warning
         sys.exit(1)
     except Exception as error:
-        sentence, status = _told(error)
+        sentence, status = _message_and_status(error)
         if sentence is None:
             raise
         if settings["debug"]:
@@ -125,7 +125,7 @@ def main() -> None:
     sys.exit(status if isinstance(status, int) else 0)
 
 
-def _told(error: Exception) -> tuple[str | None, int]:
+def _message_and_status(error: Exception) -> tuple[str | None, int]:
     """Return the message for `error` and the exit status; no message for internal errors."""
     if (sentence := explanation_of(error)) is not None or isinstance(error, MetropolisError):
         return sentence or f"{error}", 2

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from metropolis.cli.live import checked_backend, go, on_command_line
+from metropolis.cli.live import checked_backend, on_command_line, run_scenario
 from metropolis.cli.resume import later_options
 from metropolis.cli.run import Integer
 from metropolis.cli.run_options import new_folder, options_of, run_folder
@@ -105,7 +105,7 @@ def _fork(
         if out is None and not any(folder.iterdir()):
             folder.rmdir()
         raise
-    return go(options, scenario, folder, check, resume=True, as_json=as_json, quiet=quiet)
+    return run_scenario(options, scenario, folder, check, resume=True, as_json=as_json, quiet=quiet)
 
 
 def _edit(name: str) -> Edit:

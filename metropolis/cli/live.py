@@ -35,7 +35,7 @@ SHOW_CURSOR = b"\x1b[?25h\n"
 """Shows the cursor that the progress bar hides."""
 
 
-def go_on(
+def continue_run(
     folder: Path,
     changed: Mapping[str, Any],
     check: tuple[bool, Step | None],
@@ -51,10 +51,10 @@ def go_on(
     options = options_of(folder, changed, trust=trust)
     verify, scenario = verification(options, *check), options.scenario()
     how = {"trust": trust, "as_json": as_json, "quiet": quiet}
-    return go(options, scenario, folder, verify, resume=True, **how)
+    return run_scenario(options, scenario, folder, verify, resume=True, **how)
 
 
-def go(
+def run_scenario(
     options: RunOptions,
     scenario: Scenario,
     out: Path | None,
@@ -72,12 +72,14 @@ def go(
     steps = options.last_step(scenario)
     backend = checked_backend(options, scenario)  # before the folder is created
     try:
-        simulation, folder = _begun(options, scenario, backend, out, resume=resume, trust=trust)
+        simulation, folder = _create_run(
+            options, scenario, backend, out, resume=resume, trust=trust
+        )
     except UnwritableError as error:
         if resume:
             raise
         raise MetropolisError(f"{error}; name another folder with --out") from None
-    told = _tell(simulation.notes)
+    printed = _print_notes(simulation.notes)
     try:
         for record in () if quiet else RunDirectory(folder).records(simulation.first_step):
             scenario.story(record)  # already printed; later sentences depend on it
@@ -89,9 +91,9 @@ def go(
         sentence = sentence or in_file(str(file_of(options.world)), error)
         if sentence is None or steps < simulation.first_step:
             raise
-        stands = _stands(simulation.result().steps, steps, folder)
-        raise MetropolisError(f"{sentence}; {stands}") from error
-    _tell(simulation.notes[told:])
+        progress = _progress(simulation.result().steps, steps, folder)
+        raise MetropolisError(f"{sentence}; {progress}") from error
+    _print_notes(simulation.notes[printed:])
     result, verified = simulation.result(), None
     if verify is not None and result.stopped != INTERRUPTED:
         verified = verify(folder, ended_by_ctrl_c, quiet=quiet)
@@ -99,7 +101,7 @@ def go(
     (write_json if as_json else print_summary)(summary)
     if result.stopped is not None:
         click.echo(
-            f"metropolis: {result.stopped}; {_stands(result.steps, steps, folder)}", err=True
+            f"metropolis: {result.stopped}; {_progress(result.steps, steps, folder)}", err=True
         )
     if verified is not None and verified.deviation is not None:
         return STATUS_DIFFERS
@@ -108,7 +110,7 @@ def go(
     return FINISHED if result.stopped is None else STATUS_BUDGET
 
 
-def _tell(notes: Sequence[str]) -> int:
+def _print_notes(notes: Sequence[str]) -> int:
     """Print notes on damaged files; return their number."""
     for note in notes:
         click.echo(f"metropolis: {note}", err=True)
@@ -140,7 +142,7 @@ async def _check(backend: Backend) -> None:
         await backend.close()
 
 
-def _begun(
+def _create_run(
     options: RunOptions,
     scenario: Scenario,
     backend: Backend,
@@ -223,5 +225,5 @@ def _end_at_once(_signal: int, _frame: FrameType | None) -> None:
     os._exit(STATUS_INTERRUPTED)
 
 
-def _stands(step: Step, steps: Step, folder: Path) -> str:
+def _progress(step: Step, steps: Step, folder: Path) -> str:
     return f"the run is at step {step} of {steps}; continue with: metropolis resume {folder}"

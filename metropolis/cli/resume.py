@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from metropolis.cli.live import go_on, on_command_line
+from metropolis.cli.live import continue_run, on_command_line
 from metropolis.cli.run import command as run
 from metropolis.cli.run_options import BEGUN_WITH, latest_folder, run_folder
 from metropolis.types import Step
@@ -42,7 +42,7 @@ def _resume(
     folder = latest_folder(None) if run is None else run_folder(run)
     check = verify, verify_steps
     how = {"trust": trust, "as_json": as_json, "quiet": quiet}
-    return go_on(folder, on_command_line(given), check, **how)
+    return continue_run(folder, on_command_line(given), check, **how)
 
 
 command = click.Command(

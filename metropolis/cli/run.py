@@ -11,7 +11,13 @@ import click
 
 from metropolis.bench import INSTANCE
 from metropolis.cli.choices import NamedChoice
-from metropolis.cli.live import FINISHED, ended_by_ctrl_c, go, go_on, on_command_line
+from metropolis.cli.live import (
+    FINISHED,
+    continue_run,
+    ended_by_ctrl_c,
+    on_command_line,
+    run_scenario,
+)
 from metropolis.cli.run_options import (
     RunOptions,
     latest_folder,
@@ -234,7 +240,7 @@ def command(
         folder = latest_folder(world) if resume == LATEST else run_folder(resume)
         changed = on_command_line(given) | ({} if world is None else {"world": whole_name(world)})
         how = {"trust": trust, "as_json": as_json, "quiet": quiet}
-        return go_on(folder, changed, (verify, verify_steps), **how)
+        return continue_run(folder, changed, (verify, verify_steps), **how)
     if world is None:
         raise click.UsageError("name a world to run, for example smallville")
     options = RunOptions(whole_name(world), **given)
@@ -242,7 +248,9 @@ def command(
     scenario = options.scenario()
     if not estimate:
         check = verification(options, verify, verify_steps)
-        return go(options, scenario, out, check, resume=False, as_json=as_json, quiet=quiet)
+        return run_scenario(
+            options, scenario, out, check, resume=False, as_json=as_json, quiet=quiet
+        )
     found = _rehearse(scenario, options.last_step(scenario), options, quiet=quiet)
     (write_json if as_json else print_estimate)(found)
     return FINISHED

@@ -107,11 +107,11 @@ class LLM:
         """The answer to a chat, piece by piece; raises LLMError on failure."""
         request = self._request("stream", chat_of(messages), None, options)
         strand, index = self._sent(request)
-        is_heard = is_whole = False
+        has_begun = is_complete = False
 
         def end(completion: Completion) -> None:  # the reader may leave before the end
-            nonlocal is_whole
-            is_whole = True
+            nonlocal is_complete
+            is_complete = True
             self._ended(index, completion)
 
         try:
@@ -119,14 +119,14 @@ class LLM:
                 async for item in items:
                     if not isinstance(item, str):
                         continue
-                    if not is_heard:
-                        strand.hear(index)
-                        is_heard = True
+                    if not has_begun:
+                        strand.record_answer(index)
+                        has_begun = True
                     yield item
         finally:
-            if not is_whole:
+            if not is_complete:
                 self._ended(index, None)
-            strand.hear(index)
+            strand.record_answer(index)
 
     def _request(
         self,
@@ -173,7 +173,7 @@ class LLM:
                 completion = await self._client.call(request)
         finally:
             self._ended(index, completion)
-            strand.hear(index)
+            strand.record_answer(index)
         return completion
 
     def _current(self) -> Strand:

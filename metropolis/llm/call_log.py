@@ -135,14 +135,14 @@ class Strand:
         log: CallLog,
         waited: frozenset[int],
         ended: list[tuple[float, int]],
-        begun_by: Strand | None = None,
+        creator: Strand | None = None,
     ) -> None:
-        self.log, self._begun_by = log, begun_by
+        self.log, self._creator = log, creator
         self._waited = waited
         """The calls that the next one waits for, possibly with their ancestors."""
         self._ended = ended
         """(instant, call) of each end in the phase, in order; shared by all its strands."""
-        self._heard: float = -inf if begun_by is None else begun_by._heard
+        self._last_end: float = -inf if creator is None else creator._last_end
         """The instant of the latest end of a call in `_waited`, or of the task's start."""
         self._is_done = False
 
@@ -159,10 +159,10 @@ class Strand:
         self._waited, ancestors = self.log.latest(self._waited)
         return self.log.add(agent, self._waited, ancestors, function, model, prompt)
 
-    def hear(self, index: int) -> None:
+    def record_answer(self, index: int) -> None:
         """Record that the call has ended, or that the task has the first piece of its answer."""
-        self._heard = self.log.instant()
-        self._ended.append((self._heard, index))
+        self._last_end = self.log.instant()
+        self._ended.append((self._last_end, index))
         self._waited |= {index}
 
     def fork(self) -> Strand:
@@ -173,24 +173,24 @@ class Strand:
     def join(self, _task: object) -> None:
         """Record that the task is done: its creator may have waited for it."""
         self._is_done = True
-        begun_by = self._begun_by
-        while begun_by is not None and begun_by._is_done:
-            begun_by = begun_by._begun_by
-        if begun_by is not None:
-            begun_by._waited |= self._waited
-            begun_by._heard = max(begun_by._heard, self._heard)
+        creator = self._creator
+        while creator is not None and creator._is_done:
+            creator = creator._creator
+        if creator is not None:
+            creator._waited |= self._waited
+            creator._last_end = max(creator._last_end, self._last_end)
 
     def catch_up(self) -> None:
-        """Continue now: if later than `_heard`, the task has waited for something else."""
+        """Continue now: if later than `_last_end`, the task has waited for something else."""
         for ended, index in reversed(self._ended):
-            if ended <= self._heard:
+            if ended <= self._last_end:
                 break
             self._waited |= {index}
-        self._heard = self.log.instant()
+        self._last_end = self.log.instant()
 
     def has_computed(self) -> None:
-        """Continue now: since `_heard`, the task has waited only for its own thread."""
-        self._heard = self.log.instant()
+        """Continue now: since `_last_end`, the task has waited only for its own thread."""
+        self._last_end = self.log.instant()
 
 
 _current: ContextVar[Strand | None] = ContextVar("strand", default=None)
@@ -225,10 +225,10 @@ def follow_tasks(loop: asyncio.AbstractEventLoop) -> None:
 def _begin_task(
     loop: asyncio.AbstractEventLoop, coroutine: Any, /, **options: Any
 ) -> asyncio.Task[Any]:
-    beginner = _current.get()
-    if beginner is None:
+    creator = _current.get()
+    if creator is None:
         return asyncio.Task(coroutine, loop=loop, **options)
-    strand = beginner.fork()
+    strand = creator.fork()
     context = options.pop("context", None) or copy_context()
     context.run(_current.set, strand)
     task = asyncio.Task(coroutine, loop=loop, context=context, **options)

@@ -12,7 +12,7 @@ CHAT: tuple[Message, ...] = (
     {"role": "system", "content": "You are Ada."},
     {"role": "user", "content": "What will you do today?"},
 )
-ASKED = Request(
+REQUEST = Request(
     agent=0,
     step=0,
     function="check",
@@ -34,33 +34,33 @@ async def check_backend(backend: Backend, *, prompts: bool = True) -> None:
     """
     await backend.check()
     _require(bool(backend.name), backend, "has no name after check()")
-    prompted = replace(ASKED, messages=None, prompt="Today I will")
-    for asked in (ASKED, prompted) if prompts else (ASKED,):
-        whole = await backend.complete(asked)
-        _check_completion(backend, asked, whole)
-        await _check_stream(backend, asked)
-        await _check_stop(backend, asked, whole.text)
-        await _check_cancelling(backend, asked)
-        for answer in await asyncio.gather(*(backend.complete(asked) for _ in range(AT_ONCE))):
-            _check_completion(backend, asked, answer)
+    prompt_request = replace(REQUEST, messages=None, prompt="Today I will")
+    for request in (REQUEST, prompt_request) if prompts else (REQUEST,):
+        whole = await backend.complete(request)
+        _check_completion(backend, request, whole)
+        await _check_stream(backend, request)
+        await _check_stop(backend, request, whole.text)
+        await _check_cancelling(backend, request)
+        for answer in await asyncio.gather(*(backend.complete(request) for _ in range(AT_ONCE))):
+            _check_completion(backend, request, answer)
 
 
-def _check_completion(backend: Backend, asked: Request, answer: Completion) -> None:
+def _check_completion(backend: Backend, request: Request, answer: Completion) -> None:
     _require(
         answer.finish_reason in ("stop", "length"),
         backend,
         f"ended with {answer.finish_reason!r}; it must end with 'stop' or 'length'",
     )
     _require(
-        answer.prompt_tokens > 0 and 0 <= answer.output_tokens <= asked.max_tokens,
+        answer.prompt_tokens > 0 and 0 <= answer.output_tokens <= request.max_tokens,
         backend,
         f"counted {answer.prompt_tokens} + {answer.output_tokens} tokens for a prompt of "
-        f"{len(asked.text)} characters and max_tokens of {asked.max_tokens}",
+        f"{len(request.text)} characters and max_tokens of {request.max_tokens}",
     )
 
 
-async def _check_stream(backend: Backend, asked: Request) -> None:
-    items = [item async for item in backend.stream(asked)]
+async def _check_stream(backend: Backend, request: Request) -> None:
+    items = [item async for item in backend.stream(request)]
     completions = [item for item in items if isinstance(item, Completion)]
     _require(
         len(completions) == 1 and items[-1] is completions[0],
@@ -73,19 +73,19 @@ async def _check_stream(backend: Backend, asked: Request) -> None:
         backend,
         f"streamed {pieces!r} in pieces and {completions[0].text!r} as a whole",
     )
-    _check_completion(backend, asked, completions[0])
+    _check_completion(backend, request, completions[0])
 
 
-async def _check_stop(backend: Backend, asked: Request, text: str) -> None:
+async def _check_stop(backend: Backend, request: Request, text: str) -> None:
     stop = text[len(text) // 2 :][:3]
     if not stop:
         return  # an empty answer cannot be stopped
-    cut = await backend.complete(replace(asked, stop=(stop,)))
+    cut = await backend.complete(replace(request, stop=(stop,)))
     _require(stop not in cut.text, backend, f"answered {cut.text!r} despite stop {stop!r}")
 
 
-async def _check_cancelling(backend: Backend, asked: Request) -> None:
-    call = asyncio.ensure_future(backend.complete(replace(asked, max_tokens=256)))
+async def _check_cancelling(backend: Backend, request: Request) -> None:
+    call = asyncio.ensure_future(backend.complete(replace(request, max_tokens=256)))
     await asyncio.sleep(0)
     call.cancel()
     (outcome,) = await asyncio.gather(call, return_exceptions=True)

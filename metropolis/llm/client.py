@@ -114,7 +114,7 @@ class Client:
         self._estimates = tokens_per_minute is not None
         self._bounds = max_tokens is not None or max_cost is not None
         self._outage = Outage(patience_s)
-        self._is_excess_told = False
+        self._is_excess_reported = False
         self.pauses = Pauses(seed)
         if journal is not None:
             self.keep(journal)
@@ -253,7 +253,7 @@ class Client:
             assert on_piece is not None
             on_piece(piece)
 
-        failed = away = 0
+        failed = unreachable = 0
         while True:
             try:
                 return await self._attempt(
@@ -261,10 +261,10 @@ class Client:
                 )
             except RETRIED as error:
                 if isinstance(error, UnreachableError) and not pieces:
-                    away += 1
-                    if self._outage.is_waited_out(error, asyncio.get_running_loop().time()):
+                    unreachable += 1
+                    if self._outage.should_retry(error, asyncio.get_running_loop().time()):
                         usage.retries += 1
-                        await self.pauses.wait(away, OUTAGE_PAUSE_MAX_S)
+                        await self.pauses.wait(unreachable, OUTAGE_PAUSE_MAX_S)
                         continue
                 failed += 1
                 if failed > self.retries or pieces or self._waits_too_long(error):
@@ -297,12 +297,12 @@ class Client:
                 else:
                     completion = await self._receive(request, on_piece)
         except TimeoutError:
-            self._lose(turn, usage)
+            self._charge_reservation(turn, usage)
             raise TimedOutError(
                 f"{self.backend} gave no answer within {self.timeout_s:g} s to {request.where}"
             ) from None
         except (MalformedError, asyncio.CancelledError):
-            self._lose(turn, usage)
+            self._charge_reservation(turn, usage)
             raise
         except BaseException as error:
             if isinstance(error, RateLimitedError) and not self._waits_too_long(error):
@@ -313,8 +313,8 @@ class Client:
         tokens = completion.prompt_tokens, completion.output_tokens
         cost = self.prices.cost(*tokens)
         self.gate.leave(turn, sum(tokens), cost, counted=True)
-        if self._bounds and sum(tokens) > need.tokens_max and not self._is_excess_told:
-            self._is_excess_told = True
+        if self._bounds and sum(tokens) > need.tokens_max and not self._is_excess_reported:
+            self._is_excess_reported = True
             sys.stderr.write(
                 f"metropolis: {self.backend} took {sum(tokens):,} tokens for {request.where}, more "
                 f"than {need.tokens_max:,}: it does not keep to max_tokens. The budget may be "
@@ -365,7 +365,7 @@ class Client:
             self.prices.cost(prompt_max, request.max_tokens),
         )
 
-    def _lose(self, turn: Turn, usage: Usage) -> None:
+    def _charge_reservation(self, turn: Turn, usage: Usage) -> None:
         """Charge the whole reservation: an attempt without a usable answer may still cost."""
         most = turn.reserved
         usage.lost_tokens += most.tokens_max

@@ -6,7 +6,7 @@ import sys
 
 from metropolis.llm.base import UnreachableError
 
-TOLD_S = 2.0
+REPORTED_S = 2.0
 """Shorter outages are not reported."""
 
 
@@ -19,25 +19,25 @@ class Outage:
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
         self._since_s: float | None = None
-        self._told = False
+        self._is_reported = False
 
-    def is_waited_out(self, error: UnreachableError, now_s: float) -> bool:
+    def should_retry(self, error: UnreachableError, now_s: float) -> bool:
         """Whether to retry after `error`; False once the outage has lasted `patience_s`."""
         if self._since_s is None:
             self._since_s = now_s
         lasted_s = now_s - self._since_s
-        waits = lasted_s < self._patience_s
-        if waits and lasted_s >= TOLD_S and not self._told:
-            self._told = True
-            _tell(f"{error}; waiting up to {self._patience_s:g} s for it")
-        return waits
+        retries = lasted_s < self._patience_s
+        if retries and lasted_s >= REPORTED_S and not self._is_reported:
+            self._is_reported = True
+            _report(f"{error}; waiting up to {self._patience_s:g} s for it")
+        return retries
 
     def end(self, now_s: float) -> None:
         """The server has answered."""
-        if self._told and self._since_s is not None:
-            _tell(f"the server answers again, after {now_s - self._since_s:.0f} s")
-        self._since_s, self._told = None, False
+        if self._is_reported and self._since_s is not None:
+            _report(f"the server answers again, after {now_s - self._since_s:.0f} s")
+        self._since_s, self._is_reported = None, False
 
 
-def _tell(what: str) -> None:
+def _report(what: str) -> None:
     sys.stderr.write(f"metropolis: {what}\n")

@@ -29,7 +29,7 @@ struct WorkloadResult {
   std::int64_t preemptions = 0;
 };
 
-// With `concurrency` > 0 a request is held back while that many are outstanding (a closed loop).
+// With `concurrency` > 0 a request waits while that many are outstanding (a closed loop).
 // Throws std::invalid_argument, with the row, on columns of unequal length, decreasing arrivals and
 // requests that no instance can serve; and on a negative concurrency.
 WorkloadResult run_workload(const Profile& profile, const InstancePoolOptions& options,

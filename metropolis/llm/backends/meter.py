@@ -32,7 +32,7 @@ class Meter:
 
     def __init__(self, called: str) -> None:
         self.called = called
-        self._is_told = False
+        self._is_reported = False
 
     def counts(self, usage: Any, text: str, hidden: int, asked: Request) -> tuple[int, int]:
         """Tokens of the prompt and of the answer; `hidden` characters of it are not in `text`.
@@ -73,8 +73,8 @@ class Meter:
         least = len(text) / TOKEN_CHARACTERS_MAX
         if type(told) is int and least <= told <= most:
             return told
-        if not self._is_told:
-            self._is_told = True
+        if not self._is_reported:
+            self._is_reported = True
             what = f"{name} is {repr(told)[:SHOWN_DIGITS]}" if told is not None else f"no {name}"
             sys.stderr.write(
                 f"metropolis: {self.called} gave an impossible usage for {asked.where}: {what} for "
