@@ -25,7 +25,7 @@ from metropolis.runtime.live.simulation import Simulation
 from metropolis.store.base import StoreError, StoreUnavailableError
 from metropolis.store.embedded import EmbeddedServer
 from metropolis.types import MetropolisError
-from metropolis.workers.ray import _follow
+from metropolis.workers.ray import _run_actor
 from metropolis.world.scenario import make_scenario
 from metropolis.worlds import minimal
 from tests.runtime import killable
@@ -253,5 +253,5 @@ def test_a_store_that_only_one_node_cannot_reach_ends_no_run(
 
     monkeypatch.setattr(ray, "kill", lambda actor: None)
     with pytest.raises(StoreError, match="refused"):
-        asyncio.run(_follow(Actor()))
+        asyncio.run(_run_actor(Actor()))
     assert not failures
