@@ -38,7 +38,7 @@ class Fleet:
 class Dispatcher(ABC):
     """Places requests on the instances of a fleet. All methods are called as those of Policy.
 
-    `fleet` is replaced when a real engine reports the size of its KV cache.
+    `fleet` is replaced when a real engine reports the size of its KV cache, or its models.
     """
 
     def __init__(self, fleet: Fleet) -> None:

@@ -146,7 +146,7 @@ class SchedulerDriver:
     @property
     def capacity_tokens(self) -> list[int]:
         """KV cache sizes of the engines that the dispatcher uses."""
-        return [each.capacity_tokens for each in self.scheduler.dispatcher.fleet.instances]
+        return [each.capacity_tokens for each in self.scheduler.fleet.instances]
 
     def learn_capacity(self, instance: int, tokens: int) -> None:
         """Pass an engine's KV cache size to the dispatcher."""

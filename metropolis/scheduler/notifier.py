@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from metropolis.dispatch.base import Dispatcher, Fleet
+from metropolis.dispatch.base import Dispatcher, Fleet, InstanceSpec
 from metropolis.policy.base import Policy
-from metropolis.policy.faults import P, PluginError, call, raise_fault
+from metropolis.policy.faults import P, PluginError, call, raise_fault, read
 
 
 class Notifier:
@@ -20,6 +20,8 @@ class Notifier:
         on_fault: Callable[[PluginError], None] = raise_fault,
     ) -> None:
         self.policy, self.dispatcher, self.on_fault = policy, dispatcher, on_fault
+        self.fleet: Fleet = read(dispatcher, "fleet")
+        """The dispatcher's fleet, as known now."""
 
     def program_ended(self, program: str) -> None:
         """`program` will send no more requests."""
@@ -41,10 +43,14 @@ class Notifier:
 
     def capacity_changed(self, instance: int, kv_tokens: int) -> None:
         """`instance` has a KV cache of `kv_tokens`, which the dispatcher counts on."""
-        instances = [*self.dispatcher.fleet.instances]
-        if kv_tokens != instances[instance].capacity_tokens:
-            instances[instance] = replace(instances[instance], capacity_tokens=kv_tokens)
-            self.dispatcher.fleet = Fleet(tuple(instances))
+        self._specify(instance, replace(self.fleet.instances[instance], capacity_tokens=kv_tokens))
+
+    def _specify(self, instance: int, spec: InstanceSpec) -> None:
+        """Replace the specification of `instance` in the fleet, also for the dispatcher."""
+        instances = [*self.fleet.instances]
+        if spec != instances[instance]:
+            instances[instance] = spec
+            self.fleet = self.dispatcher.fleet = Fleet(tuple(instances))
 
     def _tell(self, method: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
         """Notify a plug-in; its error goes to `on_fault`."""

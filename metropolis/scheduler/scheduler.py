@@ -26,6 +26,7 @@ The gateway drives it in real time, the simulation in virtual time.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from math import inf
 
 from metropolis.dispatch.base import Dispatcher
@@ -69,7 +70,7 @@ class Scheduler(Notifier):
         self.preempts = bool(read(policy, "preempts"))
         """Whether the policy preempts."""
         self._instances = [Instance(policy, each) for each in limits]
-        self.models = ServedModels(dispatcher.fleet)
+        self.models = ServedModels(self.fleet)
         self._queues: dict[frozenset[int], RequestQueue] = {}
         """QUEUED requests by the instances that may serve them."""
         self._requests: dict[int, Tracked] = {}
@@ -197,6 +198,8 @@ class Scheduler(Notifier):
     def models_changed(self, instance: int, models: frozenset[str] | None, now_s: float) -> None:
         """`instance` serves `models`, None: any; requests in the queue follow."""
         self.models.set(instance, models)
+        spec = replace(self.fleet.instances[instance], models=tuple(sorted(models or ())))
+        self._specify(instance, spec)
         for tracked in list(self._requests.values()):
             if tracked.state is not State.QUEUED or tracked.is_pinned:
                 continue

@@ -106,6 +106,16 @@ def test_requests_follow_the_models_of_instances() -> None:
         made.arrived(request(9, "c"))
 
 
+def test_the_dispatcher_knows_the_models_of_instances() -> None:
+    made, _ = scheduler(Fcfs(), instances=2)
+    made.capacity_changed(0, 500)
+    made.models_changed(0, frozenset("ba"), 0.0)
+    assert [each.models for each in made.dispatcher.fleet.instances] == [("a", "b"), ()]
+    assert [each.capacity_tokens for each in made.dispatcher.fleet.instances] == [500, 1000]
+    made.models_changed(0, None, 0.0)
+    assert [each.models for each in made.dispatcher.fleet.instances] == [(), ()]
+
+
 def test_a_pinned_request_ends_once() -> None:
     made, _ = scheduler(Fcfs(), instances=2)
     made.arrived(request(0), only=0)
