@@ -43,7 +43,9 @@ class SharedWorker:
             raise failures.exceptions[0] from None
 
     def _start(self, group: asyncio.TaskGroup) -> None:
-        """Run the clusters that are ready."""
+        """Run the clusters that are ready, unless the run ends."""
+        if self._ending:
+            return
         for claim in self._store.claims(NAME, inf, most=len(self._names)):
             group.create_task(self._work(claim))
 

@@ -226,6 +226,11 @@ def _task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> as
 _current: ContextVar[Turn | None] = ContextVar("turn", default=None)
 
 
+def is_in_turn() -> bool:
+    """Whether code of an agent or a world is running."""
+    return _current.get() is not None
+
+
 def _current_task() -> asyncio.Task[Any] | None:
     try:
         return asyncio.current_task()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -43,5 +44,5 @@ def test_a_whole_run(
             store = stored(shared, out)
             sizes.append(store.inspect().memory_bytes)
             keys.append(shared.client.dbsize())
-    assert max(sizes[40:]) < 1.25 * max(sizes[5:20]), sizes
-    assert max(keys[40:]) <= 1.25 * max(keys[5:20]), keys
+    for measured in (sizes, keys):  # single values depend on how far some agents are ahead
+        assert median(measured[40:]) < 1.25 * median(measured[5:20]), measured

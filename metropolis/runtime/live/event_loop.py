@@ -8,13 +8,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from selectors import BaseSelector
 
+from metropolis.types import MetropolisError
 from metropolis.workers.event_loop import cancel_all
-from metropolis.workers.turns import Turns, noticing_ctrl_c
+from metropolis.workers.turns import Turns, is_in_turn, noticing_ctrl_c
 from metropolis.workers.watchdog import Watchdog
 
 COLLECTED = 50_000, 20, 100
 """Thresholds of Python's garbage collector: a run creates many objects and few cycles, and
 collection at the default thresholds takes a fifth of its CPU time."""
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """An event loop that agents cannot stop: what stops it between two steps would go unnoticed."""
+
+    def stop(self) -> None:
+        """Raises MetropolisError in the turn of an agent or a world."""
+        if is_in_turn():
+            raise MetropolisError("the event loop is stopped; agents should leave it running")
+        super().stop()
 
 
 @contextmanager
@@ -25,7 +36,7 @@ def event_loop(
 
     `stall_s` is Watchdog's.
     """
-    loop = asyncio.SelectorEventLoop(selector)
+    loop = _Loop(selector)
     collected = gc.get_threshold()
     with noticing_ctrl_c(), Watchdog(turns, loop, stall_s) as watchdog:
         try:
