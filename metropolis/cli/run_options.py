@@ -89,7 +89,7 @@ class RunOptions:
                 "--max-cost needs --price-in and --price-out, the prices of a million tokens"
             )
         _ = self.fleet  # fail fast: the mode comparison at the end needs it
-        check_workers(self.workers, stored=self.store != MEMORY)
+        check_workers(self.workers, store=self.store)
         if self.store == MEMORY and self.workers != "1":
             raise MetropolisError(
                 f"{self.workers} workers need a store to share their work; name one with "

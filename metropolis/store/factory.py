@@ -9,8 +9,11 @@ from pathlib import Path
 from metropolis.names import did_you_mean
 from metropolis.store.base import Server, StoreError, StoreUnavailableError
 from metropolis.store.memory import MemoryServer
+from metropolis.types import MetropolisError
+from metropolis.world.scenario import file_of, function_in
 
-FORMS = "memory, embedded, embedded:FOLDER, redis://…, rediss://… or unix://…"
+FORMS = "memory, embedded, embedded:FOLDER, redis://…, rediss://…, unix://… or FILE.py:CLASS"
+KINDS = ("memory", "embedded", "redis", "rediss", "unix")
 ADDRESSES = ("METROPOLIS_STORE", "REDIS_URL")
 """Environment variables; the first one set is used."""
 
@@ -20,19 +23,27 @@ def address_from_environment() -> str | None:
     return next((os.environ[name] for name in ADDRESSES if os.environ.get(name)), None)
 
 
+def names_class(address: str) -> bool:
+    """Whether `address` is FILE.py:CLASS, an own store."""
+    of_file = address.endswith(".py") or ".py:" in address
+    return of_file and address.partition(":")[0] not in KINDS
+
+
 def open_server(address: str, *, attach: bool = False) -> Server:
     """Open `memory`; `embedded`, an embedded server, or `embedded:FOLDER`, which keeps its runs
-    there; or the URL of a Redis or Valkey.
+    there; the URL of a Redis or Valkey; or FILE.py:CLASS, a Server made without arguments.
 
     `attach` accepts a server of the folder that another process has started; it ends with that
     process, and a folder without a store is refused. Raises StoreError on any other address, and
-    if the server is unusable.
+    if the server is unusable; MetropolisError if the class is.
     """
     kind, _, rest = address.partition(":")
     if address == "memory":
         return MemoryServer()
-    if kind not in ("embedded", "redis", "rediss", "unix"):
-        meant = did_you_mean(kind, ("memory", "embedded", "redis", "rediss", "unix"))
+    if names_class(address):
+        return _own(address)
+    if kind not in KINDS[1:]:
+        meant = did_you_mean(kind, KINDS)
         raise StoreError(f"{kind!r} is not a store{meant}; write {FORMS}")
     try:
         from metropolis.store.embedded import EmbeddedServer, address_of, is_served
@@ -62,3 +73,14 @@ def open_server(address: str, *, attach: bool = False) -> Server:
         with suppress(StoreUnavailableError):  # it has just ended
             return RedisServer(running)
     return EmbeddedServer(folder)
+
+
+def _own(address: str) -> Server:
+    path, name = file_of(address), address.partition(".py:")[2]
+    if not name:
+        raise MetropolisError(f"{address} names no class; write {path}:CLASS")
+    about = "is a metropolis.store.base.Server and is made without arguments"
+    server = function_in(path, name, about, "class")()
+    if not isinstance(server, Server):
+        raise MetropolisError(f"{path}: {name} is not a class that {about}")
+    return server

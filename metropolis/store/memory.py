@@ -16,6 +16,7 @@ from metropolis.store.base import (
     Acknowledged,
     FencedOutError,
     Inspection,
+    Link,
     Nodes,
     RunInfo,
     Server,
@@ -346,7 +347,7 @@ class MemoryStore(Store):
 
     # --- event loop
 
-    def link(self) -> MemoryLink:
+    def link(self) -> Link:
         """See Store."""
         return MemoryLink(self, self.watch, self.unwatch)
 

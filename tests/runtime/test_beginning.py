@@ -138,7 +138,7 @@ def test_fields_of_a_scenario_of_a_wrong_type_are_told(
         ({"out": 3}, "out is 3; it should be the path of a folder, or None"),
         ({"out": b"run"}, "out is b'run'"),
         ({"out": ""}, "out is ''"),
-        ({"store": 3}, "store is 3; it should be memory, embedded or a URL, as text, or None"),
+        ({"store": 3}, "store is 3; it should be memory, embedded, a URL or FILE.py:CLASS"),
         ({"store": Path("run")}, r"store is PosixPath\('run'\)"),
         ({"about": "mine"}, "about is 'mine'; it should be a dictionary, or None"),
         ({"about": [1]}, r"about is \[1\]"),

@@ -44,8 +44,8 @@ class RunConfiguration:
     checkpoint_wall_s: Annotated[float, "Seconds between checkpoints."] = 180.0
     store: Annotated[
         str | None,
-        "Where the run is kept: `memory`, `embedded` or the URL of a Redis or Valkey; None: in "
-        "memory, or the store of the resumed run.",
+        "Where the run is kept: `memory`, `embedded`, the URL of a Redis or Valkey, or "
+        "`FILE.py:CLASS`; None: in memory, or the store of the resumed run.",
     ] = None
     workers: Annotated[
         int | str,
@@ -79,7 +79,8 @@ class RunConfiguration:
         store: Any = self.store
         if not isinstance(store, str | None):
             raise MetropolisError(
-                f"store is {store!r:.80}; it should be memory, embedded or a URL, as text, or None"
+                f"store is {store!r:.80}; it should be memory, embedded, a URL or "
+                "FILE.py:CLASS, as text, or None"
             )
         for name in ("options", "about"):
             if not isinstance(value := getattr(self, name), Mapping | None):

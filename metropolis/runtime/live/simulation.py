@@ -97,7 +97,7 @@ class Simulation:
         self._turns = Turns()
         check_workers(
             configuration.workers,
-            stored=not self._stored.shared,
+            store=self._stored.address,
             ray_address=configuration.ray_address,
         )
         self._recording.keep_answers(self.client)
@@ -239,7 +239,7 @@ class Simulation:
 
     def _make_worker_pool(self) -> WorkerPool:
         configuration, stored = self.configuration, self._stored
-        if isinstance(stored.store, MemoryStore):
+        if stored.shared and isinstance(stored.store, MemoryStore):
             return SharedWorkerPool(self._worker, stored.store)
         spec = WorkerSpec(
             self.world,

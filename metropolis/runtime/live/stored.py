@@ -20,7 +20,7 @@ from metropolis.runtime.folder.signature import flaw, sign
 from metropolis.runtime.live.configuration import RunConfiguration
 from metropolis.store.base import RunInfo, Store, StoreError
 from metropolis.store.cells import reach_of
-from metropolis.store.factory import open_server
+from metropolis.store.factory import names_class, open_server
 from metropolis.store.memory import MemoryServer
 from metropolis.types import MetropolisError, Step
 from metropolis.world.base import Agent, World
@@ -184,8 +184,10 @@ def portable_address(address: str, run: Path) -> str:
     """`address` as stored in the files of the run in folder `run`: without a password.
 
     The folder of an embedded store becomes relative to `run` if it lies within, so that both can be
-    moved and copied together; otherwise it becomes absolute.
+    moved and copied together; otherwise it becomes absolute, as does the file of an own store.
     """
+    if names_class(address):
+        return f"{Path(address).resolve()}"
     kind, _, folder = address.partition(":")
     if kind != "embedded" or not folder:
         return without_secrets(address)

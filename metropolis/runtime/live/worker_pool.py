@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from metropolis.runtime.live.configuration import parse_workers
-from metropolis.runtime.live.stored import StoredRun
+from metropolis.runtime.live.stored import MEMORY, StoredRun
+from metropolis.store.factory import names_class
 from metropolis.store.memory import MemoryStore
 from metropolis.types import MetropolisError
 from metropolis.workers.local import LocalWorker
@@ -68,11 +69,16 @@ class LocalWorkerPool:
         """See WorkerPool."""
 
 
-def check_workers(workers: int | str, *, stored: bool, ray_address: str | None = None) -> None:
-    """Raise MetropolisError if `workers` is invalid for a run, `stored` or in memory."""
+def check_workers(workers: int | str, *, store: str, ray_address: str | None = None) -> None:
+    """Raise MetropolisError if `workers` is invalid for a run in the store at address `store`."""
     on_ray, _ = parse_workers(workers)
-    if on_ray and not stored:
+    if on_ray and store == MEMORY:
         raise MetropolisError("workers on Ray need a store; name embedded or a redis://… URL")
+    if on_ray and names_class(store):
+        raise MetropolisError(
+            f"workers on Ray do not reach the store {store}; name embedded or a redis://… URL, or "
+            "a number of workers, in this process"
+        )
     if on_ray:
         _ray_worker_pool().check_address(ray_address)
 
