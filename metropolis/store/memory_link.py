@@ -79,7 +79,7 @@ class MemoryLink(Link):
 
     async def close(self) -> None:
         """See Link."""
-        if self._timer is not None:
+        if self._timer is not None and not self._waits:  # other workers may use this link
             self._timer.cancel()
             self._timer = None
 
@@ -91,12 +91,14 @@ class MemoryLink(Link):
             future = loop.create_future()
             wake = partial(_wake, loop, future)
             found = self._watch(what, wake, find)
-            if found or self._interrupted or loop.time() >= end_s:
+            if found:
                 return found
-            if self._timer is None:
-                self._timer = loop.call_later(min(wait_s, CHECK_S), self._check)
             self._waits[future] = loop
             try:
+                if self._interrupted or loop.time() >= end_s:
+                    return found
+                if self._timer is None:
+                    self._timer = loop.call_later(min(wait_s, CHECK_S), self._check)
                 await future
             finally:
                 del self._waits[future]

@@ -14,6 +14,7 @@ from metropolis.llm.journal import Key
 from metropolis.store import commands, pipelined_connection
 from metropolis.store.base import FencedOutError, Server, Store, StoreError, StoreUnavailableError
 from metropolis.store.embedded import EmbeddedServer
+from metropolis.store.memory import MemoryServer
 from metropolis.store.pipelined_connection import PipelinedConnection
 from metropolis.store.redis import RedisStore
 from metropolis.types import Dispatch
@@ -63,6 +64,22 @@ def test_a_link_does_what_its_store_does(run: tuple[Store, int]) -> None:
     about = store.inspect()
     assert list(about.steps) == [3] * 8
     assert about.counts["answers"] == 24
+
+
+def test_a_link_in_memory_that_one_worker_closes_ends_the_waits_of_others() -> None:
+    server = MemoryServer()
+    store = server.store("run")
+    begin(store, 1)
+
+    async def steps() -> None:
+        link = store.link()
+        waiting = asyncio.ensure_future(link.claims("test", LEASE_S, 0.01, most=1, own=True))
+        await asyncio.sleep(0)
+        await link.close()
+        assert await asyncio.wait_for(waiting, 10) == []
+
+    asyncio.run(steps())
+    assert not any(server.run_states["run"].watches.values())  # nobody waits any more
 
 
 @pytest.mark.parametrize("kind", KINDS[1:])
