@@ -44,8 +44,9 @@ class Controller {
   virtual void commit(std::span<const AgentId> agents, std::span<const Position> positions,
                       Dispatches& out) = 0;
 
-  // The agent that each agent waits for; NO_AGENT if it runs or has finished. Call it after start().
-  // metropolis/controller/base.py specifies the value for an agent that waits with a companion.
+  // The agent that each agent waits for; NO_AGENT if it runs or has finished. Call it after
+  // start(). metropolis/controller/base.py specifies the value for an agent that waits with a
+  // companion.
   virtual std::vector<AgentId> blocked_by() const = 0;
 
   // The step up to which an agent that runs alone can continue alone: before it, no agent blocks it
