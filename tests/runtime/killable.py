@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 from pathlib import Path
 
 from metropolis.llm.backends.scripted import Scripted
@@ -20,6 +21,8 @@ SEED = 5
 LATENCY_S = 0.01
 SLOW_S = 0.25
 """Latency while a file named slow exists."""
+COMPUTES_S = 0.05
+"""How long a call keeps its process busy then: the first of two workers would claim everything."""
 LEASE_S = 0.6
 
 
@@ -31,7 +34,10 @@ class Logged(Scripted):
         self._path = path
 
     async def complete(self, request: Request) -> Completion:
-        await asyncio.sleep(SLOW_S if self._path.with_name("slow").exists() else LATENCY_S)
+        is_slow = self._path.with_name("slow").exists()
+        if is_slow:
+            time.sleep(COMPUTES_S)
+        await asyncio.sleep(SLOW_S if is_slow else LATENCY_S)
         completion = await super().complete(request)
         _append(self._path, f"{request.agent} {request.step} {request.digest}\n")
         _append(self._path.with_name("buyers"), f"{os.getpid()}\n")
