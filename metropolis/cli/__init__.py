@@ -15,7 +15,7 @@ import metropolis.bench
 from metropolis.cli.terminal import without_controls
 from metropolis.names import did_you_mean
 from metropolis.types import MetropolisError
-from metropolis.world.mistakes import explanation_of
+from metropolis.world.user_errors import explanation_of
 
 
 def _set_debug(context: click.Context, _: click.Parameter, value: bool) -> None:

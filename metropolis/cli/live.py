@@ -27,8 +27,8 @@ from metropolis.runtime.live.result import INTERRUPTED
 from metropolis.runtime.live.simulation import Simulation
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.types import MetropolisError, Step
-from metropolis.world.mistakes import explanation_of
 from metropolis.world.scenario import Scenario, file_of, in_file
+from metropolis.world.user_errors import explanation_of
 
 FINISHED, STATUS_BUDGET, STATUS_DIFFERS, STATUS_INTERRUPTED = 0, 3, 4, 130
 SHOW_CURSOR = b"\x1b[?25h\n"

@@ -7,7 +7,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from metropolis.policy.base import RANK_BITS, Policy, QueuedRequest
 from metropolis.types import MetropolisError
-from metropolis.world.mistakes import sentence_of
+from metropolis.world.user_errors import describe_error
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -96,4 +96,4 @@ def raise_fault(error: PluginError) -> None:
 def _failed(plugin: object, method: str, error: BaseException) -> PluginError:
     if isinstance(error, MetropolisError) and method in MAY_REFUSE:
         return RequestRefusedError(plugin, method, f"refused a request in {method}: {error}")
-    return PluginError(plugin, method, f"failed in {method}: {sentence_of(error, plugin)}")
+    return PluginError(plugin, method, f"failed in {method}: {describe_error(error, plugin)}")

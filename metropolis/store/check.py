@@ -25,7 +25,7 @@ from metropolis.store.claim import Lookahead, StateSnapshot
 from metropolis.store.execution import Execution
 from metropolis.types import Dispatch
 from metropolis.world.entities import AGENT, Entity, Event
-from metropolis.world.parts import parts_of
+from metropolis.world.parts import to_parts
 
 
 def check_store(server: Server) -> None:
@@ -120,7 +120,7 @@ def _check_affinity(run: CheckedRun) -> None:
     )
     claim = run.claim("third")
     run.require(
-        claim.minds == {1: parts_of({"by": "other", "step": 2})},
+        claim.minds == {1: to_parts({"by": "other", "step": 2})},
         "does not send the mind that was committed",
     )
 
@@ -150,7 +150,7 @@ def _check_several(run: CheckedRun) -> None:
 def _check_minds(run: CheckedRun) -> None:
     run.dispatch((0, (0,)))
     claim = run.claim()
-    run.require(claim.minds == {0: parts_of(FIRST_MIND)}, "does not send the mind it began with")
+    run.require(claim.minds == {0: to_parts(FIRST_MIND)}, "does not send the mind it began with")
     changed: dict[str, bytes | None] = {'[[0,"by"]]': None, '[[1,"step"]]': b"1", '[[2,"x"]]': b"2"}
     committed = bool(run.store.commit(claim, Execution(0, (0,), {}, {}, [], {}, {0: changed})))
     run.require(committed, "refuses a commit that is due")

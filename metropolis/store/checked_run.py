@@ -11,7 +11,7 @@ from metropolis.store.claim import Claim
 from metropolis.store.execution import NO_ANSWERS, Execution, PaidAnswers
 from metropolis.types import AgentId, Dispatch, MetropolisError, Step
 from metropolis.world.entities import AGENT, Entity, Event
-from metropolis.world.parts import parts_of
+from metropolis.world.parts import to_parts
 
 AGENTS = ("ann", "bob", "cem", "dee")
 INFO = RunInfo("line", 1, AGENTS, 0, 1000, "chebyshev", 2.0)
@@ -93,7 +93,7 @@ class CheckedRun:
             for verse in range(2)
         ]
         actions = {AGENTS[agent]: claim.step for agent in claim.agents}
-        minds = {agent: parts_of(mind) for agent, mind in mind_of(claim).items()}
+        minds = {agent: to_parts(mind) for agent, mind in mind_of(claim).items()}
         return Execution(
             claim.step, claim.agents, actions, writes, events, {}, minds, attempt=claim.number
         )

@@ -43,8 +43,8 @@ class StateSnapshot:
     """What later steps see, if the agent continues behind others; None: the entity is gone."""
     later_events: Sequence[Event] = ()
     """What later steps perceive, in the same order."""
-    whole: State | None = None
-    """The whole world instead, if the worker shares it with the store."""
+    shared_state: State | None = None
+    """The world's own state instead, if the worker shares it with the store."""
 
     @classmethod
     def of(cls, state: State, areas: Sequence[Area], step: Step, last: Step) -> StateSnapshot:
@@ -60,8 +60,8 @@ class StateSnapshot:
 
     def state(self, metric: Metric, radius: float) -> State:
         """A State that gives the members of the cluster the same results as the whole world's."""
-        if self.whole is not None:
-            return self.whole
+        if self.shared_state is not None:
+            return self.shared_state
         state = State(metric, radius, (), self.step)
         by_step: dict[Step, dict[str, Entity | None]] = {}
         for since, entity in self.versions:

@@ -25,7 +25,7 @@ from metropolis.world.encoding import (
     event_to_json,
 )
 from metropolis.world.entities import AGENT, Entity, Event
-from metropolis.world.parts import Changes, Parts, parts_of, whole
+from metropolis.world.parts import Changes, Parts, from_parts, to_parts
 
 T = TypeVar("T")
 
@@ -132,7 +132,7 @@ def first_positions(
 def minds_in_parts(info: RunInfo, minds: Mapping[AgentId, Any]) -> dict[AgentId, Parts]:
     """The first minds. Raises StoreError on non-JSON values."""
     return {
-        agent: _encoded(parts_of, mind, f"the mind of {info.agents[agent]!r}")
+        agent: _encoded(to_parts, mind, f"the mind of {info.agents[agent]!r}")
         for agent, mind in minds.items()
     }
 
@@ -248,7 +248,7 @@ def cluster_of(text: str) -> Dispatch:
 
 def minds_of(parts: Mapping[AgentId, Parts]) -> dict[AgentId, Any]:
     """Decode minds."""
-    return {agent: whole(mind) for agent, mind in parts.items()}
+    return {agent: from_parts(mind) for agent, mind in parts.items()}
 
 
 _key = msgspec.json.Decoder(Key)

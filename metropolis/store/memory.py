@@ -122,8 +122,8 @@ class MemoryStore(Store):
         positions = first_positions(info, known, minds)
         steps = dict.fromkeys(positions, first)
         parts, shared_minds = ({}, minds) if shared else (minds_in_parts(info, minds), None)
-        whole = StateSnapshot(first, (), (), whole=state)
-        data = state, positions, parts, shared_minds, whole, steps
+        snapshot = StateSnapshot(first, (), (), shared_state=state)
+        data = state, positions, parts, shared_minds, snapshot, steps
         run = RunState(info, *data, first, first, first)
         with self._lock:
             if self._name in self._server.run_states:
@@ -273,7 +273,7 @@ class MemoryStore(Store):
     def minds(self, agents: Iterable[AgentId]) -> dict[AgentId, Any]:
         """See Store."""
         with self._lock:
-            return self._run.whole_minds(agents)
+            return self._run.current_minds(agents)
 
     def extend(self, claim: Claim, lease_s: float) -> bool:
         """See Store."""

@@ -16,7 +16,7 @@ from metropolis.store.claim import Claim, Lookahead, StateSnapshot, cluster_id
 from metropolis.store.encoding import purchase
 from metropolis.store.execution import NO_ANSWERS, Execution, PaidAnswers
 from metropolis.types import AgentId, Dispatch, Position, Step
-from metropolis.world.parts import Parts, applied, whole
+from metropolis.world.parts import Parts, apply_changes, from_parts
 from metropolis.world.state import State
 
 Memo = dict[tuple[str, Key], Completion]
@@ -55,8 +55,8 @@ class RunState:
     minds: dict[AgentId, Parts]
     shared_minds: Mapping[AgentId, Any] | None
     """The minds, saved when looked up, if workers share this data; then `minds` is empty."""
-    whole: StateSnapshot
-    """The whole of `state`, for workers that share it."""
+    shared_snapshot: StateSnapshot
+    """Wraps `state`, for workers that share it."""
     steps: dict[AgentId, Step]
     released: Step
     floor: Step
@@ -212,11 +212,11 @@ class RunState:
         continues = len(agents) == 1 and self.clear_until(agents[0]) > step + 1
         if self.shared_minds is None:
             for agent in agents:
-                self.minds[agent] = applied(self.minds[agent], execution.minds[agent])
+                self.minds[agent] = apply_changes(self.minds[agent], execution.minds[agent])
             if continues or lease_until_s is None:  # otherwise its copy is a step ahead
                 self.homes |= dict.fromkeys(agents, (number, worker))
         if step + 1 == self.kept_step:
-            self.kept |= self.whole_minds(agents)
+            self.kept |= self.current_minds(agents)
         self.acks[self.acknowledged] = Acknowledged(str(self.acknowledged), execution, continues)
         self.acks_of[step].append(self.acknowledged)
         if self.newest <= step:
@@ -234,11 +234,11 @@ class RunState:
                 self.counts["claims"] += 1
         return continues
 
-    def whole_minds(self, agents: Iterable[AgentId]) -> dict[AgentId, Any]:
+    def current_minds(self, agents: Iterable[AgentId]) -> dict[AgentId, Any]:
         """The minds of `agents` as of their last commit."""
         if self.shared_minds is not None:
             return {agent: self.shared_minds[agent] for agent in agents}
-        return {agent: whole(self.minds[agent]) for agent in agents}
+        return {agent: from_parts(self.minds[agent]) for agent in agents}
 
     def answers(self, cluster: Dispatch) -> PaidAnswers:
         """The answers kept for the members and their step."""
@@ -275,7 +275,7 @@ class RunState:
         step, agents = cluster.step, cluster.agents
         if self.shared_minds is not None:
             answers = self.answers(cluster)
-            return Claim(name, number, worker, step, agents, self.whole, {}, answers)
+            return Claim(name, number, worker, step, agents, self.shared_snapshot, {}, answers)
         until = self.clear_until(agents[0]) if len(agents) == 1 else 0
         until = until if until > step + 1 else 0
         return Claim(

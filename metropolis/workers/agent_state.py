@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from metropolis.types import AgentId
 from metropolis.world.base import Agent
-from metropolis.world.parts import Changes, Encoded, Parts, changes, whole
+from metropolis.world.parts import Changes, ChunkCache, Parts, changed_parts, from_parts
 from metropolis.world.saving import restore, save_parts
 
 
@@ -21,16 +21,16 @@ class Minds:
     def __init__(self, agents: Sequence[Agent]) -> None:
         self._agents = agents
         self._stored: dict[AgentId, Parts] = {}
-        self._encoded: dict[AgentId, Encoded] = defaultdict(dict)
+        self._chunks: dict[AgentId, ChunkCache] = defaultdict(dict)
 
     def take(self, minds: Mapping[AgentId, Parts]) -> None:
         """Restore the agents' minds from a claim."""
         for agent, parts in minds.items():
-            restore(self._agents[agent], whole(parts))
+            restore(self._agents[agent], from_parts(parts))
             self._stored[agent] = parts
 
     def changes(self, agent: AgentId) -> Changes:
         """Changes of the agent's mind to commit; assumes that the commit succeeds."""
-        now = save_parts(self._agents[agent], self._encoded[agent])
+        now = save_parts(self._agents[agent], self._chunks[agent])
         before, self._stored[agent] = self._stored[agent], now
-        return changes(before, now)
+        return changed_parts(before, now)

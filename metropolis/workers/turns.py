@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 from metropolis.types import AgentError, MetropolisError, Step
 from metropolis.workers.event_loop import complete
-from metropolis.world.mistakes import explain, explanation_of, sentence_of, single_error
+from metropolis.world.user_errors import describe_error, explain, explanation_of, single_error
 
 T = TypeVar("T")
 
@@ -104,7 +104,7 @@ class Turn:
 
     def sentence(self, error: BaseException) -> str:
         """A description of `error`, raised in this turn."""
-        return f"{self}: {sentence_of(error, self.owner)}"
+        return f"{self}: {describe_error(error, self.owner)}"
 
     def _is_closed(self, error: BaseException) -> bool:
         """Whether the coroutine was merely closed, e.g. by garbage collection, in another task."""
@@ -191,7 +191,7 @@ class Turns:
         for task, turn in self._of.items():  # its done callbacks have not run yet
             if task.done() and not task.cancelled() and task.exception() is error:
                 return AgentError(turn.sentence(error))
-        sentence = sentence_of(error, None)
+        sentence = describe_error(error, None)
         return AgentError(f"a callback of the event loop: {sentence}{self._under_way()}")
 
     def _under_way(self) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from metropolis.workers.turns import Turn, Turns
-from metropolis.world.mistakes import Line, own_line
+from metropolis.world.user_errors import Line, own_line
 
 STALL_S = 60.0
 LOOK_S = 1.0

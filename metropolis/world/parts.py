@@ -19,34 +19,35 @@ import msgspec
 
 CHUNK = 16
 """Items per chunk of a list."""
-_SHORT = {str, int, float, bool, type(None), tuple}
+_ATOMS = {str, int, float, bool, type(None), tuple}
+"""Types that are not searched for long lists; a tuple is part of one chunk."""
 Parts = Mapping[str, bytes]
 Changes = Mapping[str, bytes | None]
 """New and changed parts, and None for removed ones."""
-Encoded = dict[str, tuple[list[Any], bytes]]
-"""Name -> a chunk of immutable items, and its body."""
+ChunkCache = dict[str, tuple[list[Any], bytes]]
+"""Name of a chunk -> its items, all immutable, and its body."""
 
 
-def parts_of(
+def to_parts(
     value: Any,
     encode_other: Callable[[Any], Any] | None = None,
-    encoded: Encoded | None = None,
+    cache: ChunkCache | None = None,
 ) -> dict[str, bytes]:
     """`value` as JSON, in parts; `encode_other` converts values that JSON does not support.
 
-    A chunk in `encoded` with identical, immutable items (frozen dataclasses, tuples, texts,
-    numbers) is reused; newly encoded chunks are added to it.
+    A chunk in `cache` with identical, immutable items (frozen dataclasses, tuples, texts, numbers)
+    is reused; newly encoded chunks are added to it.
 
     Raises TypeError, ValueError or OverflowError on values that JSON cannot hold, NaN included.
     """
     found: dict[str, bytes] = {}
-    encoder = _Encoder(encode_other, {} if encoded is None else encoded)
-    _take_apart("[", value, found, encoder, at_top=True)
+    encoder = _Encoder(encode_other, {} if cache is None else cache)
+    _split("[", value, found, encoder, at_top=True)
     return found
 
 
-def whole(parts: Parts) -> Any:
-    """The inverse of `parts_of`; the result has JSON's types."""
+def from_parts(parts: Parts) -> Any:
+    """The inverse of `to_parts`; the result has JSON's types."""
     top: dict[Any, Any] = {}
     for name, body in parts.items():
         path = [tuple(key) if isinstance(key, list) else key for key in msgspec.json.decode(name)]
@@ -57,10 +58,10 @@ def whole(parts: Parts) -> Any:
         for key in path[:-1]:
             node = node.setdefault(key, {})
         node[path[-1]] = leaf
-    return _joined(top)
+    return _join(top)
 
 
-def changes(before: Parts, now: Parts) -> dict[str, bytes | None]:
+def changed_parts(before: Parts, now: Parts) -> dict[str, bytes | None]:
     """The changes that turn `before` into `now`."""
     changed: dict[str, bytes | None] = {
         name: body for name, body in now.items() if before.get(name) != body
@@ -68,8 +69,8 @@ def changes(before: Parts, now: Parts) -> dict[str, bytes | None]:
     return changed | {name: None for name in before if name not in now}
 
 
-def applied(before: Parts, changed: Changes) -> dict[str, bytes]:
-    """The inverse of `changes`: apply `changed` to `before`."""
+def apply_changes(before: Parts, changed: Changes) -> dict[str, bytes]:
+    """The inverse of `changed_parts`: apply `changed` to `before`."""
     both = {**before, **changed}
     return {name: body for name, body in both.items() if body is not None}
 
@@ -80,8 +81,8 @@ class _Leaf:
 
 
 class _Encoder:
-    def __init__(self, encode_other: Callable[[Any], Any] | None, encoded: Encoded) -> None:
-        self._encoder, self._encoded = msgspec.json.Encoder(enc_hook=encode_other), encoded
+    def __init__(self, encode_other: Callable[[Any], Any] | None, cache: ChunkCache) -> None:
+        self._encoder, self._cache = msgspec.json.Encoder(enc_hook=encode_other), cache
 
     def encode(self, value: Any) -> bytes:
         body = self._encoder.encode(value)
@@ -91,25 +92,25 @@ class _Encoder:
         return body
 
     def encode_chunk(self, name: str, items: list[Any]) -> bytes:
-        before, body = self._encoded.get(name, ((), b""))
+        before, body = self._cache.get(name, ((), b""))
         if len(before) == len(items) and all(map(is_, before, items)):
             return body
         body = self.encode(items)
-        if all(map(_is_fixed, items)):
-            self._encoded[name] = items, body
+        if all(map(_is_immutable, items)):
+            self._cache[name] = items, body
         else:
-            self._encoded.pop(name, None)
+            self._cache.pop(name, None)
         return body
 
 
-def _is_fixed(value: Any) -> bool:
+def _is_immutable(value: Any) -> bool:
     """Whether `value` is immutable."""
     kind = type(value)
     if kind is tuple:
-        return all(map(_is_fixed, value))
-    return kind in _SHORT or (
+        return all(map(_is_immutable, value))
+    return kind in _ATOMS or (
         _is_frozen(value.__class__)
-        and all(_is_fixed(getattr(value, name)) for name in _names(value.__class__))
+        and all(_is_immutable(getattr(value, name)) for name in _field_names(value.__class__))
     )
 
 
@@ -118,7 +119,7 @@ def _is_frozen(kind: type) -> bool:
     return is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
 
 
-def _take_apart(
+def _split(
     prefix: str, value: Any, found: dict[str, bytes], encoder: _Encoder, at_top: bool
 ) -> None:
     if type(value) is list and len(value) > CHUNK:
@@ -126,11 +127,11 @@ def _take_apart(
             name = f"{prefix}{first}]"
             found[name] = encoder.encode_chunk(name, value[first : first + CHUNK])
         return
-    items = _items(value) if at_top or _is_long(value) else {}
+    items = _items(value) if at_top or _has_long_list(value) else {}
     for position, (key, item) in enumerate(items.items()):
         below = prefix + _segment(position, key)
-        if _is_long(item):
-            _take_apart(f"{below},", item, found, encoder, at_top=False)
+        if _has_long_list(item):
+            _split(f"{below},", item, found, encoder, at_top=False)
         else:
             found[f"{below}]"] = encoder.encode(item)
     if not items:
@@ -142,38 +143,38 @@ def _segment(position: int, key: str) -> str:
     return f"[{position},{json.dumps(key)}]"
 
 
-def _is_long(value: Any) -> bool:
+def _has_long_list(value: Any) -> bool:
     """Whether `value` is or contains a long list."""
     kind = type(value)
-    if kind in _SHORT:
+    if kind in _ATOMS:
         return False
     if kind is list:
         return len(value) > CHUNK
     inner = (
         value.values()
         if kind is dict
-        else [getattr(value, name) for name in _names(value.__class__)]
+        else [getattr(value, name) for name in _field_names(value.__class__)]
     )
-    return any(_is_long(item) for item in inner if type(item) not in _SHORT)
+    return any(_has_long_list(item) for item in inner if type(item) not in _ATOMS)
 
 
 def _items(value: Any) -> Mapping[str, Any]:
     """The items of a dict with text keys or the fields of a dataclass; empty for other values."""
     if type(value) is dict:
         return value if all(type(key) is str for key in value) else {}
-    return {name: getattr(value, name) for name in _names(value.__class__)}
+    return {name: getattr(value, name) for name in _field_names(value.__class__)}
 
 
 @cache
-def _names(kind: type) -> tuple[str, ...]:
+def _field_names(kind: type) -> tuple[str, ...]:
     if not is_dataclass(kind):
         return ()
     return tuple(field.name for field in fields(kind))
 
 
-def _joined(node: Any) -> Any:
+def _join(node: Any) -> Any:
     if isinstance(node, _Leaf):
         return node.value
     if all(isinstance(key, int) for key in node):
         return [item for first in sorted(node) for item in node[first].value]
-    return {key: _joined(node[position, key]) for position, key in sorted(node)}
+    return {key: _join(node[position, key]) for position, key in sorted(node)}

@@ -14,7 +14,7 @@ import numpy as np
 
 from metropolis.types import MetropolisError
 from metropolis.world.base import Agent
-from metropolis.world.parts import Encoded, parts_of
+from metropolis.world.parts import ChunkCache, to_parts
 
 
 def save(agent: Agent) -> Any:
@@ -44,15 +44,15 @@ class SavedWhenRead(Mapping[int, Any]):
         return len(self._agents)
 
 
-def save_parts(agent: Agent, encoded: Encoded) -> dict[str, bytes]:
-    """Like `save`, as JSON in parts; `encoded` is the cache of `parts_of`.
+def save_parts(agent: Agent, cache: ChunkCache) -> dict[str, bytes]:
+    """Like `save`, as JSON in parts; `cache` is that of `to_parts`.
 
     Raises MetropolisError if impossible.
     """
     if hasattr(agent, "save"):
-        return parts_of(save(agent), None, encoded)
+        return to_parts(save(agent), None, cache)
     with _saving(agent):
-        return parts_of(_state(agent), _encode, encoded)
+        return to_parts(_state(agent), _encode, cache)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from metropolis.store.claim import Claim
 from metropolis.store.execution import Execution
 from metropolis.types import Dispatch
 from metropolis.world.entities import AGENT, Entity, Event
-from metropolis.world.parts import parts_of
+from metropolis.world.parts import to_parts
 
 LEASE_S = 600.0
 
@@ -46,4 +46,4 @@ def commit(store: Store, claim: Claim, load: str = "") -> bool:
 
 def minds_of(claim: Claim, load: str = "") -> dict[int, dict[str, bytes]]:
     mind = {"step": claim.step + 1, "load": load}
-    return {agent: parts_of(mind) for agent in claim.agents}
+    return {agent: to_parts(mind) for agent in claim.agents}

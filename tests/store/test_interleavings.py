@@ -23,7 +23,7 @@ from metropolis.store.claim import Claim, Lookahead
 from metropolis.store.execution import Execution
 from metropolis.types import Dispatch
 from metropolis.world.entities import AGENT, Entity
-from metropolis.world.parts import parts_of, whole
+from metropolis.world.parts import from_parts, to_parts
 
 COUNT = 4
 NAMES = tuple("abcd")
@@ -144,7 +144,7 @@ class Interleavings(RuleBasedStateMachine):
         assert cluster.agents == claim.agents
         assert cluster.step == min(other.step for other in ready)
         for agent, mind in claim.minds.items():
-            assert whole(mind) == self.model.minds[agent]
+            assert from_parts(mind) == self.model.minds[agent]
         for agent in set(claim.agents) - set(claim.minds):
             assert self.model.minds[agent] == [worker, claim.step]
             assert (worker, agent) not in self.model.changed
@@ -200,7 +200,7 @@ class Interleavings(RuleBasedStateMachine):
         return Execution(claim.step, claim.agents, number, writes, [], {}, minds)
 
     def minds(self, claim: Claim) -> dict[int, dict[str, bytes]]:
-        return {agent: parts_of([claim.worker, claim.step + 1]) for agent in claim.agents}
+        return {agent: to_parts([claim.worker, claim.step + 1]) for agent in claim.agents}
 
     @precondition(lambda self: self.claims)
     @rule(which=st.integers(0, 1000), gives_back=st.booleans())

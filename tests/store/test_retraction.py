@@ -18,7 +18,7 @@ from metropolis.store.base import RunInfo, Server, Store
 from metropolis.store.execution import Execution, execution_from_json, execution_to_json
 from metropolis.types import CausalityError, Dispatch
 from metropolis.world.entities import AGENT, Entity, Event
-from metropolis.world.parts import parts_of
+from metropolis.world.parts import to_parts
 from metropolis.world.state import State
 from metropolis.world.view import Reach, View
 
@@ -49,7 +49,7 @@ def execution_of(step: int, agents: tuple[int, ...], drawn: int) -> Execution:
         for agent in agents
         for verse in range(random.randint(0, 2))
     ]
-    minds = {agent: parts_of({"walked": step + 1, f"thought {drawn}": drawn}) for agent in agents}
+    minds = {agent: to_parts({"walked": step + 1, f"thought {drawn}": drawn}) for agent in agents}
     return Execution(
         step, agents, {NAMES[agent]: drawn for agent in agents}, writes, events, {}, minds
     )
@@ -130,7 +130,7 @@ def read(radius: float) -> Execution:
     for absent in ("kite", "unicorn"):
         with pytest.raises(CausalityError):
             view.entity(absent)
-    minds = {0: parts_of({"walked": 3})}
+    minds = {0: to_parts({"walked": 3})}
     reads = {"ann": view.reads}
     return Execution(2, (0,), {"ann": 1}, {}, [], {}, minds, reads, reads, attempt=5)
 

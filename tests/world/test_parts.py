@@ -11,7 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metropolis.world.parts import CHUNK, Encoded, applied, changes, parts_of, whole
+from metropolis.world.parts import (
+    CHUNK,
+    ChunkCache,
+    apply_changes,
+    changed_parts,
+    from_parts,
+    to_parts,
+)
 
 SCALARS = st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3)
 PLAIN = st.recursive(
@@ -33,26 +40,26 @@ class Memory:
 
 @given(PLAIN)
 def test_parts_make_the_whole(value: Any) -> None:
-    again = whole(dict(sorted(parts_of(value).items())))
+    again = from_parts(dict(sorted(to_parts(value).items())))
     assert json.dumps(again) == json.dumps(value)  # the order of keys included
 
 
 @given(PLAIN, PLAIN)
 def test_changes_lead_from_one_to_the_other(before: Any, now: Any) -> None:
-    old, new = parts_of(before), parts_of(now)
-    assert applied(old, changes(old, new)) == new
-    assert changes(new, new) == {}
+    old, new = to_parts(before), to_parts(now)
+    assert apply_changes(old, changed_parts(old, new)) == new
+    assert changed_parts(new, new) == {}
 
 
 @given(st.integers(0, 20 * CHUNK), st.data())
 def test_what_changes_is_sent_and_little_else(count: int, data: st.DataObject) -> None:
     memory = {"name": "ann", "memory": Memory(list(range(count))), "age": 3}
-    before = parts_of(memory)
+    before = to_parts(memory)
     if count and data.draw(st.booleans()):
         memory["memory"].nodes[data.draw(st.integers(0, count - 1))] += 1
     else:
         memory["memory"].nodes.append(-1)
-    changed = changes(before, parts_of(memory))
+    changed = changed_parts(before, to_parts(memory))
     if count not in (CHUNK, CHUNK - 1):  # where the list becomes long
         assert len(changed) == 1
     assert sum(len(body or b"") for body in changed.values()) < 10 * (CHUNK + 3)
@@ -71,9 +78,9 @@ def test_what_was_encoded_before_is_not_used_when_it_may_have_changed(data: st.D
         Fixed(i, [], (i,)) if i % 3 == 0 else [i] if i % 3 == 1 else i for i in range(3 * CHUNK)
     ]
     items += [Fixed(i, i) for i in range(2 * CHUNK)]  # type: ignore[arg-type]
-    encoded: Encoded = {}
+    encoded: ChunkCache = {}
     for _ in range(data.draw(st.integers(1, 4))):
-        assert parts_of({"a": items}, None, encoded) == parts_of({"a": items})
+        assert to_parts({"a": items}, None, encoded) == to_parts({"a": items})
         which = data.draw(st.integers(0, len(items) - 1))
         match items[which]:
             case Fixed(inner=list() as inner):
@@ -84,25 +91,25 @@ def test_what_was_encoded_before_is_not_used_when_it_may_have_changed(data: st.D
                 items[which] = data.draw(st.integers(0, 9))
         if data.draw(st.booleans()):
             del items[data.draw(st.integers(0, len(items) - 1))]
-    assert parts_of({"a": items}, None, encoded) == parts_of({"a": items})
+    assert to_parts({"a": items}, None, encoded) == to_parts({"a": items})
 
 
 def test_what_cannot_change_is_encoded_once() -> None:
     items = [Fixed(i, (), (i,)) for i in range(5 * CHUNK)]  # type: ignore[arg-type]
-    encoded: Encoded = {}
-    first = parts_of({"a": items}, None, encoded)
+    encoded: ChunkCache = {}
+    first = to_parts({"a": items}, None, encoded)
     items.append(Fixed(-1, (), ()))  # type: ignore[arg-type]
-    second = parts_of({"a": items}, None, encoded)
+    second = to_parts({"a": items}, None, encoded)
     assert [second[name] is body for name, body in first.items()] == [True] * 5
 
 
 def test_dataclasses_are_as_json_has_them() -> None:
     value = {"memory": Memory(list(range(100)))}
-    assert whole(parts_of(value)) == msgspec.json.decode(msgspec.json.encode(value))
+    assert from_parts(to_parts(value)) == msgspec.json.decode(msgspec.json.encode(value))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "\ud800", {(1, 2): 3}, object()])
 @pytest.mark.parametrize("long", [False, True])
 def test_what_json_cannot_hold_is_refused(value: Any, long: bool) -> None:
     with pytest.raises((TypeError, ValueError)):
-        parts_of({"a": [value] * (2 * CHUNK if long else 1)})
+        to_parts({"a": [value] * (2 * CHUNK if long else 1)})

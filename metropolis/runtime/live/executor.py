@@ -23,7 +23,7 @@ from metropolis.store.execution import Execution
 from metropolis.types import AgentId, Commit, Dispatch, MetropolisError, Position, Step
 from metropolis.workers.leases import Heartbeat, retry, retry_async
 from metropolis.world.entities import Entity, Event
-from metropolis.world.mistakes import single_error
+from metropolis.world.user_errors import single_error
 
 LEASE_S = 10.0
 WAIT_S = 0.25

@@ -16,7 +16,7 @@ from metropolis.runtime.live.configuration import RunConfiguration
 from metropolis.types import AgentError, MetropolisError, Position, Step
 from metropolis.world.base import World
 from metropolis.world.entities import AGENT, Entity
-from metropolis.world.mistakes import explain, sentence_of
+from metropolis.world.user_errors import describe_error, explain
 from metropolis.world.view import Reach
 
 RADIUS_MAX = 1e14
@@ -61,7 +61,7 @@ def reset(world: World, seed: int, options: Mapping[str, Any]) -> list[Entity]:
         is_list = isinstance(returned, Iterable) and not isinstance(returned, str | bytes | Mapping)
         entities: list[Any] = list(returned) if is_list else []
     except (Exception, SystemExit) as error:
-        sentence = f"{called}: {sentence_of(error, world)}"
+        sentence = f"{called}: {describe_error(error, world)}"
         if isinstance(error, SystemExit):
             raise AgentError(sentence) from error
         if not isinstance(error, MetropolisError):

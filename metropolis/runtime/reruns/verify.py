@@ -18,8 +18,8 @@ from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.reruns.rerun import Rerun
 from metropolis.types import AgentError, CausalityError, MetropolisError, Step
 from metropolis.world.base import Agent, World
-from metropolis.world.mistakes import explanation_of
 from metropolis.world.record import StepRecord
+from metropolis.world.user_errors import explanation_of
 
 AGENT_STEPS_MAX = 250_000
 """Longer runs are verified in parts by default: some 40 s of CPU for SmallVille."""

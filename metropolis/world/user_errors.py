@@ -25,7 +25,7 @@ def own_line(lines: Iterable[Line], owner: object) -> str:
     return ":".join(map(str, found[0])) if found else "?"
 
 
-def sentence_of(error: BaseException, owner: object) -> str:
+def describe_error(error: BaseException, owner: object) -> str:
     """A sentence with `error` and its line in the code of `owner`, a world or an agent.
 
     Without an owner, lines of Python's library and of metropolis are skipped.
