@@ -1,6 +1,6 @@
 """Types of the C++ extension.
 
-Every argument is checked, in C++: ValueError or TypeError with what is wrong, whatever is given.
+It checks every argument: ValueError or TypeError for invalid ones, with the reason.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,10 @@ def perceives(
 ) -> npt.NDArray[np.bool_]: ...
 
 class Controller:
-    """Commands are (step, agents). ValueError: bad input; RuntimeError: a broken invariant."""
+    """See `metropolis.controller.base.Controller`. Commands are (step, agents).
+
+    ValueError on invalid input; RuntimeError, from `validate`, on a violated invariant.
+    """
 
     def start(self) -> list[tuple[int, tuple[int, ...]]]: ...
     def commit(
@@ -81,6 +84,8 @@ def bench_controller(
 # --- instance (cpp/bindings/bind_instance.cpp)
 
 class Profile:
+    """Cost of one iteration and capacity of one instance (cpp/include/metropolis/instance.hpp)."""
+
     w_ms: float
     g_ms: float
     h_ms: float
@@ -95,9 +100,9 @@ class Profile:
     chunk_tokens: int
     max_sequences: int
     kv_bytes_per_token: int
-    """This and the next two: for preemption by swap."""
+    """This and the next two are for preemption by swap."""
     pcie_gb_per_s: float
-    """Between GPU and host, all links of the instance together."""
+    """Between GPU and host, summed over the links of the instance."""
     host_gb: float
     """Host memory for swapped KV blocks."""
     def __init__(
@@ -137,13 +142,14 @@ class Request:
     def priority(self) -> int: ...
     @property
     def prefix(self) -> list[tuple[int, int]]:
-        """What the sequence, its prompt and then its answer, begins with: (text, tokens), ...
+        """The known beginning of the sequence (prompt, then answer), as segments (text, tokens).
 
-        Requests share their tokens up to where these part; tokens behind them are nobody else's.
+        Requests share tokens up to the point where their segments differ; tokens after the segments
+        are unique.
         """
 
 class Completion:
-    """A request that has left: with all its tokens, or aborted with those it had."""
+    """A request that left: completed with all its tokens, or aborted with those it had."""
 
     @property
     def id(self) -> int: ...
@@ -153,17 +159,17 @@ class Completion:
     def output_tokens(self) -> int: ...
     @property
     def first_token_sim_s(self) -> float:
-        """Infinity when it has none."""
+        """Infinity without tokens."""
 
     @property
     def last_token_sim_s(self) -> float:
-        """When it left."""
+        """Time at which it left."""
 
     @property
     def aborted(self) -> bool: ...
 
 class InstanceStatus:
-    """An instance at the time its pool has reached."""
+    """State of an instance at its pool's current time."""
 
     @property
     def kv_used_blocks(self) -> int:
@@ -171,7 +177,7 @@ class InstanceStatus:
 
     @property
     def kv_cached_blocks(self) -> int:
-        """Held by nobody, kept for requests that begin with them."""
+        """Held by no sequence, kept for prefix reuse."""
 
     @property
     def kv_capacity_blocks(self) -> int: ...
@@ -193,19 +199,19 @@ class InstanceStatus:
 
     @property
     def prefix_hit_tokens(self) -> int:
-        """Of prompts and recomputed answers, found in the cache so far."""
+        """Tokens of prompts and recomputed answers found in the cache so far."""
 
     @property
     def sequence_tokens(self) -> int:
-        """Prompts and answers so far of all requests here that are not aborted."""
+        """Prompt and output tokens so far of all requests that are not aborted."""
 
 class InstancePool:
     """Data-parallel replicas behind a least-loaded dispatcher.
 
-    `preemption`: what becomes of the KV blocks of a preempted sequence: "recompute" drops them,
-    "swap" copies them to the host's memory and back while there is room in it (the swap space of
-    vLLM; Agentix §4.2.2: all of a sequence in one copy). `decision_iterations`: multi-step
-    scheduling as in vLLM 0.6: the engine admits, preempts and lets go every so many iterations.
+    `preemption`: treatment of a preempted sequence's KV blocks: "recompute" drops them, "swap"
+    copies them to host memory and back if they fit there (the swap space of vLLM; Agentix §4.2.2:
+    all blocks of a sequence in one copy). `decision_iterations`: multi-step scheduling as in vLLM
+    0.6: iterations between decisions to admit, preempt or finish requests.
     """
 
     def __init__(
@@ -218,36 +224,44 @@ class InstancePool:
     ) -> None: ...
     def submit(self, id: int, request: Request, now_sim_s: float) -> None: ...
     def abort(self, id: int, now_sim_s: float, keep: bool = False) -> None:
-        """As an engine's abort; `advance` reports it.
+        """Abort like an engine; `advance` reports the request.
 
-        What waits leaves at once; what runs leaves with its tokens at the end of the iteration
-        under way, complete if that brings its last one. With preemption by swap, `keep` has its KV
-        blocks copied to the host, where there is room, and it goes on with them when its id is
-        submitted again, with its tokens as part of its prompt. ValueError for a request that is not
-        outstanding or has been aborted before.
+        A waiting request leaves at once; a running one leaves with its tokens at the end of the
+        current iteration, complete if that yields its last token. With preemption by swap, `keep`
+        copies its KV blocks to the host if they fit; the request resumes with them when its id is
+        submitted again with its tokens as part of its prompt. ValueError for a request that is not
+        outstanding or is already aborted.
         """
 
-    def next_event_sim_s(self) -> float: ...
-    def advance(self, until_sim_s: float) -> list[Completion]: ...
+    def next_event_sim_s(self) -> float:
+        """A time at or before the next completion; infinity when nothing is outstanding."""
+
+    def advance(self, until_sim_s: float) -> list[Completion]:
+        """Completions up to and including `until_sim_s`, sorted by (last_token_sim_s, id)."""
+
     def outstanding(self) -> int: ...
     def busy_sim_s(self, instance: int) -> float: ...
     def preemptions(self) -> int: ...
     def progress(self, instance: int = 0) -> dict[int, int]:
-        """Requests that run, and how many tokens each has at the time the pool has reached."""
+        """Output tokens so far of each running request, by id."""
 
     def status(self, instance: int = 0) -> InstanceStatus: ...
+    @staticmethod
+    def check_fits(profile: Profile, request: Request) -> None:
+        """ValueError for a request that an idle instance cannot serve."""
+
     @staticmethod
     def iteration_sim_s(
         profile: Profile, sequences: int, kv_tokens: int, prefill_tokens: int = 0
     ) -> float:
-        """An iteration in which `sequences` decode, reading `kv_tokens`.
+        """Duration of an iteration in which `sequences` decode, reading `kv_tokens`.
 
-        `prefill_tokens` of one prompt, its first, are computed with them. ValueError for negative
-        counts.
+        It also computes the first `prefill_tokens` of one prompt. ValueError for negative counts.
         """
 
     @staticmethod
-    def isolated_sim_s(profile: Profile, request: Request) -> float: ...
+    def isolated_sim_s(profile: Profile, request: Request) -> float:
+        """Duration of one request on an otherwise idle instance; ignores KV capacity."""
 
 class Simulated(TypedDict):
     submitted_sim_s: npt.NDArray[np.float64]
@@ -275,7 +289,10 @@ def simulate(
 # --- replay (cpp/bindings/bind_replay.cpp)
 
 class Replay:
-    """ValueError for columns that do not fit each other, or the controller, or the instances."""
+    """Replays a trace on simulated instances (cpp/include/metropolis/replay.hpp).
+
+    ValueError for columns that do not match each other, the controller or the instances.
+    """
 
     def __init__(
         self,
@@ -295,7 +312,9 @@ class Replay:
         step_priority: bool,
         max_outstanding: int,
     ) -> None: ...
-    def run(self, agent_steps: int) -> bool: ...
+    def run(self, agent_steps: int) -> bool:
+        """Run until at least `agent_steps` more agent-steps have committed; True when all have."""
+
     @property
     def committed_agent_steps(self) -> int: ...
     @property

@@ -1,9 +1,11 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <limits>
 #include <memory>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -25,19 +27,19 @@ struct BoundMetric {
   Metric metric;
 };
 
-using Places = Column<double>;
+using Positions = Column<double>;
 
-Places places_of(const py::object& given, const char* name) {
-  Places array = column_of<double>(given, name, 2);
+Positions positions_of(const py::object& given, const char* name) {
+  Positions array = column_of<double>(given, name, 2);
   if (array.shape(1) == 2) return array;
   throw py::value_error(std::string(name) + " must be an array of the shape (n, 2)");
 }
 
 // (n, 2) as n positions, without a copy.
-std::span<const Position> as_positions(const Places& places) {
+std::span<const Position> as_positions(const Positions& positions) {
   static_assert(sizeof(Position) == 2 * sizeof(double));
-  return {reinterpret_cast<const Position*>(places.data()),
-          static_cast<std::size_t>(places.shape(0))};
+  return {reinterpret_cast<const Position*>(positions.data()),
+          static_cast<std::size_t>(positions.shape(0))};
 }
 
 BoundMetric plane_metric(const std::string& name) {
@@ -81,7 +83,7 @@ BoundMetric genagent_metric(const py::object& given_walls, const py::object& giv
 // (n,): whether an agent at p[i] perceives q[i]; p and q are (n, 2).
 py::array_t<bool> perceives_each(const BoundMetric& metric, const py::object& p,
                                  const py::object& q, double radius) {
-  const Places from = places_of(p, "p"), to = places_of(q, "q");
+  const Positions from = positions_of(p, "p"), to = positions_of(q, "q");
   py::array_t<bool> result(from.shape(0));
   metropolis::perceives(metric.metric, as_positions(from), as_positions(to), radius,
                         {result.mutable_data(), static_cast<std::size_t>(from.shape(0))});
@@ -174,11 +176,11 @@ void bind_controller(py::module_& m) {
   m.def(
       "make_controller",
       [](double couple_radius, double block_radius, const BoundMetric& metric, double max_velocity,
-         const py::object& positions, Step target_step, bool check_moves,
+         const py::object& given_positions, Step target_step, bool check_moves,
          const std::vector<Step>& steps) {
-        const Places places = places_of(positions, "positions");
+        const Positions positions = positions_of(given_positions, "positions");
         return make_controller({couple_radius, block_radius}, metric.metric, max_velocity,
-                               as_positions(places), steps, target_step, check_moves);
+                               as_positions(positions), steps, target_step, check_moves);
       },
       "couple_radius"_a, "block_radius"_a, "metric"_a, "max_velocity"_a, "positions"_a,
       "target_step"_a, "check_moves"_a = true, "steps"_a = std::vector<Step>{});

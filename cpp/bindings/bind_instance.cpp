@@ -1,7 +1,11 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
-#include <limits>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "bindings.hpp"
 #include "columns.hpp"
@@ -185,6 +189,7 @@ void bind_instance(py::module_& m) {
           },
           py::arg("instance") = 0)
       .def("status", &InstancePool::status, py::arg("instance") = 0)
+      .def_static("check_fits", &InstancePool::check_fits, py::arg("profile"), py::arg("request"))
       .def_static("iteration_sim_s", &InstancePool::iteration_sim_s, py::arg("profile"),
                   py::arg("sequences"), py::arg("kv_tokens"), py::arg("prefill_tokens") = 0)
       .def_static("isolated_sim_s", &InstancePool::isolated_sim_s, py::arg("profile"),

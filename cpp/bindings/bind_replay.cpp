@@ -1,3 +1,4 @@
+#include <cstdint>
 #include <limits>
 #include <memory>
 #include <string>
@@ -49,29 +50,28 @@ struct BoundReplay {
 };
 
 template <class T>
-T& driven(const py::object& object, const char* name, const char* type) {
+T& checked_cast(const py::object& object, const char* name, const char* type) {
   if (py::isinstance<T>(object)) return object.cast<T&>();
   throw py::type_error(std::string(name) + " must be " + type + " of metropolis._core");
 }
 
 // A column that indexes others while the replay runs; copied if the caller could change it.
 template <class T>
-Column<T> fixed(const py::object& given, const char* name) {
+Column<T> fixed_column(const py::object& given, const char* name) {
   Column<T> column = column_of<T>(given, name);
   return column.writeable() ? Column<T>(column.attr("copy")()) : column;
 }
 
-std::unique_ptr<BoundReplay> make(const py::object& positions, const py::object& call_offsets,
-                                  const py::object& call_step, const py::object& call_agent,
-                                  const py::object& parent_offsets, const py::object& parents,
-                                  const py::object& prompt_tokens, const py::object& output_tokens,
-                                  const py::object& prefix_id, const py::object& prefix_tokens,
-                                  const py::object& controller, const py::object& instances,
-                                  bool step_priority, std::int64_t max_outstanding) {
+std::unique_ptr<BoundReplay> make_replay(
+    const py::object& positions, const py::object& call_offsets, const py::object& call_step,
+    const py::object& call_agent, const py::object& parent_offsets, const py::object& parents,
+    const py::object& prompt_tokens, const py::object& output_tokens, const py::object& prefix_id,
+    const py::object& prefix_tokens, const py::object& controller, const py::object& instances,
+    bool step_priority, std::int64_t max_outstanding) {
   auto bound = std::make_unique<BoundReplay>(BoundReplay{
       column_of<float>(positions, "positions", 3),
-      fixed<std::int64_t>(call_offsets, "call_offsets"), fixed<Step>(call_step, "call_step"),
-      fixed<AgentId>(call_agent, "call_agent"),
+      fixed_column<std::int64_t>(call_offsets, "call_offsets"),
+      fixed_column<Step>(call_step, "call_step"), fixed_column<AgentId>(call_agent, "call_agent"),
       column_of<std::int64_t>(parent_offsets, "parent_offsets"),
       column_of<std::int64_t>(parents, "parents"),
       column_of<std::int32_t>(prompt_tokens, "prompt_tokens"),
@@ -79,8 +79,8 @@ std::unique_ptr<BoundReplay> make(const py::object& positions, const py::object&
       column_of<std::int64_t>(prefix_id, "prefix_id"),
       column_of<std::int32_t>(prefix_tokens, "prefix_tokens"), controller, instances, nullptr});
   bound->replay = std::make_unique<Replay>(
-      bound->trace(), driven<Controller>(controller, "controller", "a Controller"),
-      driven<InstancePool>(instances, "instances", "an InstancePool"),
+      bound->trace(), checked_cast<Controller>(controller, "controller", "a Controller"),
+      checked_cast<InstancePool>(instances, "instances", "an InstancePool"),
       ReplayOptions{step_priority, max_outstanding});
   return bound;
 }
@@ -89,7 +89,7 @@ std::unique_ptr<BoundReplay> make(const py::object& positions, const py::object&
 
 void bind_replay(py::module_& m) {
   py::class_<BoundReplay>(m, "Replay", py::is_final())
-      .def(py::init(&make), py::kw_only(), py::arg("positions"), py::arg("call_offsets"),
+      .def(py::init(&make_replay), py::kw_only(), py::arg("positions"), py::arg("call_offsets"),
            py::arg("call_step"), py::arg("call_agent"), py::arg("parent_offsets"),
            py::arg("parents"), py::arg("prompt_tokens"), py::arg("output_tokens"),
            py::arg("prefix_id"), py::arg("prefix_tokens"), py::arg("controller"),

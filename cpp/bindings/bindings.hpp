@@ -1,4 +1,5 @@
-// The only folder that uses pybind11: one bind_*.cpp per part of the core.
+// The functions that add the parts of the core to the module, one in each bind_*.cpp. Only this
+// folder uses pybind11.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -3,6 +3,7 @@
 
 #include <pybind11/numpy.h>
 
+#include <cstddef>
 #include <limits>
 #include <span>
 #include <string>
@@ -16,7 +17,7 @@ namespace py = pybind11;
 template <class T>
 using Column = py::array_t<T, py::array::c_style | py::array::forcecast>;
 
-// Broadcast arrays can be larger than memory.
+// Upper bound of the size of a column: broadcast arrays can be larger than memory.
 inline constexpr py::ssize_t VALUES_MAX = py::ssize_t{1} << 32;
 
 // Throws unless a T can hold every number of an integer array.

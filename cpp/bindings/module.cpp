@@ -1,11 +1,13 @@
+#include <string>
+
 #include "bindings.hpp"
 
 namespace py = pybind11;
 
 namespace {
 
-// `Class.__new__(Class)` would create an object without its C++ part. Constructors do not use it:
-// the slot of the type is unchanged.
+// `Class.__new__(Class)` would create an object without its C++ part. Constructors are not
+// affected, because they call the type's tp_new slot, which is unchanged.
 void refuse_empty_objects(py::module_& m) {
   const py::object refuse = py::cpp_function(
       [](const py::object& type, const py::args&, const py::kwargs&) -> py::object {

@@ -7,7 +7,7 @@
 #include <variant>
 #include <vector>
 
-#include "metropolis/commit_check.hpp"
+#include "metropolis/checks.hpp"
 #include "metropolis/controllers.hpp"
 
 namespace metropolis {

@@ -26,7 +26,7 @@ namespace metropolis {
 
 namespace {
 
-constexpr double MAX_VELOCITY = 1;
+constexpr double VELOCITY = 1;
 constexpr AgentId AGENTS_MAX = 10'000'000;
 constexpr Step STEPS_MAX = 1'000'000;
 constexpr std::int64_t AGENT_STEPS_MIN = 1'000'000;  // small populations are run several times
@@ -114,7 +114,7 @@ class Walkers {
 
   const std::vector<Position>& positions() const { return positions_; }
 
-  void begin(const Dispatches& dispatches) {
+  void start_clusters(const Dispatches& dispatches) {
     for (const auto& cluster : dispatches.clusters) {
       const auto members = dispatches.members(cluster);
       double service_s = 0;
@@ -130,7 +130,7 @@ class Walkers {
   bool idle() const { return ending_.empty(); }
 
   // The next cluster to finish; `moved` are the new positions of its members.
-  const std::vector<AgentId>& finish(std::vector<Position>& moved) {
+  const std::vector<AgentId>& finish_next(std::vector<Position>& moved) {
     std::ranges::pop_heap(ending_, std::greater{}, &Ending::at_s);
     now_ = ending_.back().at_s;
     const auto& agents = clusters_[static_cast<std::size_t>(ending_.back().first_agent)];
@@ -177,16 +177,16 @@ ControllerBenchResult bench_controller(const Rule& rule, const Metric& metric,
                                 std::to_string(STEPS_MAX));
   }
   ControllerBenchResult result{};
-  const auto made = [&](std::span<const Position> positions) {
-    return make_controller(rule, metric, MAX_VELOCITY, positions, {}, options.steps);
+  const auto make = [&](std::span<const Position> positions) {
+    return make_controller(rule, metric, VELOCITY, positions, {}, options.steps);
   };
-  // With enough agents that malloc's caches of small blocks do not matter.
+  // Heap bytes of a controller, over so many that malloc's caches of small blocks do not matter.
   const auto bytes_each = [&](std::span<const Position> positions) {
     std::vector<std::unique_ptr<Controller>> copies(
         static_cast<std::size_t>(std::max(1, 100'000 / options.agents)));
     const double heap_before = heap_bytes();
     const double construct_begin_s = thread_cpu_s();
-    for (auto& copy : copies) copy = made(positions);
+    for (auto& copy : copies) copy = make(positions);
     const auto count = static_cast<double>(copies.size());
     result.construct_cpu_s = (thread_cpu_s() - construct_begin_s) / count;
     return (heap_bytes() - heap_before) / count;
@@ -202,37 +202,37 @@ ControllerBenchResult bench_controller(const Rule& rule, const Metric& metric,
   Histogram durations;
   Dispatches out;
   std::vector<Position> moved;
-  std::uint64_t inside = 0;
+  std::uint64_t controller_ticks = 0;
   const double cpu_begin_s = thread_cpu_s(), wall_begin_s = wall_s();
   const std::uint64_t begin = ticks();
   for (std::int64_t run = 0; run < runs; ++run) {
     ControllerBenchOptions varied = options;
     varied.seed += static_cast<std::uint64_t>(run);
     Walkers walkers(varied);
-    const auto controller = made(walkers.positions());
+    const auto controller = make(walkers.positions());
     out.clear();
     const std::uint64_t start = ticks();
     controller->start(out);
-    inside += ticks() - start;
-    walkers.begin(out);
+    controller_ticks += ticks() - start;
+    walkers.start_clusters(out);
     while (!walkers.idle()) {
-      const std::vector<AgentId>& agents = walkers.finish(moved);
+      const std::vector<AgentId>& agents = walkers.finish_next(moved);
       out.clear();
       const std::uint64_t before = ticks();
       controller->commit(agents, moved, out);
       const std::uint64_t spent = ticks() - before;
-      inside += spent;
+      controller_ticks += spent;
       durations.add(spent);
       for (const auto& cluster : out.clusters) {
         result.skew_max = std::max(result.skew_max, cluster.step - controller->floor());
       }
-      walkers.begin(out);
+      walkers.start_clusters(out);
     }
   }
   // Load of other processes is assumed to be even over the loop: the controller's share of the CPU
   // time equals its share of the loop's ticks. Single commits are timed without correction.
   const auto all = static_cast<double>(ticks() - begin);
-  result.cpu_s = (thread_cpu_s() - cpu_begin_s) * static_cast<double>(inside) / all;
+  result.cpu_s = (thread_cpu_s() - cpu_begin_s) * static_cast<double>(controller_ticks) / all;
   const double tick_us = 1e6 * (wall_s() - wall_begin_s) / all;
   result.commits = durations.total();
   result.commit_p50_us = tick_us * durations.quantile(0.5);

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "metropolis/commit_check.hpp"
+#include "metropolis/checks.hpp"
 #include "metropolis/controllers.hpp"
 
 namespace metropolis {
@@ -23,7 +23,7 @@ class GraphController final : public Controller {
         partners_(std::move(partners)),
         population_(static_cast<std::size_t>(steps) + 1, 0) {
     population_[0] = agents;
-    settle_floor();
+    advance_floor();
   }
 
   void start(Dispatches& out) override {
@@ -31,10 +31,10 @@ class GraphController final : public Controller {
     const std::size_t first = out.clusters.size();
     if (target_ > 0) {
       for (AgentId agent = 0; agent < static_cast<AgentId>(agents_.size()); ++agent) {
-        settle(agent, out);
+        dispatch_or_wait(agent, out);
       }
     }
-    sort_clusters(out, first);
+    out.sort(first);
   }
 
   void commit(std::span<const AgentId> agents, std::span<const Position> positions,
@@ -48,15 +48,15 @@ class GraphController final : public Controller {
     --population_[static_cast<std::size_t>(agent.step)];
     ++agent.step;
     ++population_[static_cast<std::size_t>(agent.step)];
-    settle_floor();
-    if (agent.step < target_) settle(agents[0], out);
+    advance_floor();
+    if (agent.step < target_) dispatch_or_wait(agents[0], out);
     AgentId waiter = std::exchange(agent.first_waiter, NO_AGENT);
     while (waiter != NO_AGENT) {
       const AgentId following = at(waiter).next_waiter;
-      settle(waiter, out);
+      dispatch_or_wait(waiter, out);
       waiter = following;
     }
-    sort_clusters(out, first);
+    out.sort(first);
   }
 
   std::vector<AgentId> blocked_by() const override {
@@ -82,7 +82,7 @@ class GraphController final : public Controller {
   void validate() const override {
     for (AgentId agent = 0; agent < static_cast<AgentId>(agents_.size()); ++agent) {
       const bool unblocked = at(agent).step < target_ && blocker(agent) == NO_AGENT;
-      if (unblocked != at(agent).running && population_[0] < static_cast<AgentId>(agents_.size())) {
+      if (started_ && unblocked != at(agent).running) {
         throw std::logic_error("agent " + std::to_string(agent) +
                                (unblocked ? " could run but does not" : " runs but is blocked"));
       }
@@ -92,8 +92,8 @@ class GraphController final : public Controller {
  private:
   struct Agent {
     Step step = 0;
-    AgentId first_waiter = NO_AGENT;
-    AgentId next_waiter = NO_AGENT;
+    AgentId first_waiter = NO_AGENT;  // of the agents that wait for this one
+    AgentId next_waiter = NO_AGENT;   // in the same list as this one
     bool running = false;
   };
 
@@ -103,9 +103,9 @@ class GraphController final : public Controller {
   // A partner that has not committed all steps before the agent's, or NO_AGENT.
   AgentId blocker(AgentId agent) const {
     const Step step = at(agent).step;
-    for (Step listed = std::max(0, step - 1); listed <= step; ++listed) {
+    for (Step met = std::max(0, step - 1); met <= step; ++met) {
       const std::size_t i =
-          static_cast<std::size_t>(listed) * agents_.size() + static_cast<std::size_t>(agent);
+          static_cast<std::size_t>(met) * agents_.size() + static_cast<std::size_t>(agent);
       for (auto edge = offsets_[i]; edge < offsets_[i + 1]; ++edge) {
         const AgentId partner = partners_[static_cast<std::size_t>(edge)];
         if (at(partner).step < step) return partner;
@@ -114,7 +114,7 @@ class GraphController final : public Controller {
     return NO_AGENT;
   }
 
-  void settle(AgentId agent, Dispatches& out) {
+  void dispatch_or_wait(AgentId agent, Dispatches& out) {
     const AgentId partner = blocker(agent);
     if (partner != NO_AGENT) {
       at(agent).next_waiter = std::exchange(at(partner).first_waiter, agent);
@@ -126,7 +126,7 @@ class GraphController final : public Controller {
     out.clusters.push_back({at(agent).step, begin, begin + 1});
   }
 
-  void settle_floor() {
+  void advance_floor() {
     while (floor_ < target_ && population_[static_cast<std::size_t>(floor_)] == 0) ++floor_;
   }
 
@@ -143,10 +143,10 @@ class GraphController final : public Controller {
 std::unique_ptr<Controller> make_graph_controller(AgentId agents, Step steps,
                                                   std::vector<std::int64_t> offsets,
                                                   std::vector<AgentId> partners) {
-  constexpr std::int32_t MOST = 1 << 26;  // limits both, even where the other is 0
-  if (agents > MOST || steps > MOST) {
+  constexpr std::int32_t COUNT_MAX = 1 << 26;  // of agents and of steps, even if the other is 0
+  if (agents > COUNT_MAX || steps > COUNT_MAX) {
     throw std::invalid_argument(std::to_string(agents) + " agents over " + std::to_string(steps) +
-                                " steps; either must be at most " + std::to_string(MOST));
+                                " steps; either must be at most " + std::to_string(COUNT_MAX));
   }
   const bool negative = agents < 0 || steps < 0;
   const std::size_t nodes =

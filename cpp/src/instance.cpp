@@ -1,11 +1,15 @@
 #include "metropolis/instance.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <deque>
+#include <limits>
 #include <stdexcept>
+#include <string>
+#include <utility>
 
 #include "instance_engine.hpp"
-#include "metropolis/commit_check.hpp"
+#include "metropolis/checks.hpp"
 
 namespace metropolis {
 
@@ -48,7 +52,7 @@ std::size_t checked_instances(const InstancePoolOptions& options) {
   return static_cast<std::size_t>(options.instances);
 }
 
-// The error in its token counts; empty if there is none.
+// The error in the request's token counts; empty if there is none.
 std::string flaw_of_tokens(const Request& request) {
   if (request.prompt_tokens < 1 || request.output_tokens < 1) {
     return " has " + std::to_string(request.prompt_tokens) + " prompt and " +
@@ -67,6 +71,19 @@ std::string flaw_of_tokens(const Request& request) {
            " tokens; it must have at least 1, and all together no more than prompt and output";
   }
   return {};
+}
+
+// The reason why an idle instance cannot serve the request; empty if it can.
+std::string flaw_of_size(const Profile& profile, const Request& request,
+                         std::int32_t decision_iterations) {
+  if (const std::string flaw = flaw_of_tokens(request); !flaw.empty()) return flaw;
+  // All tokens but the last, plus those possibly decoded in vain before the next decision.
+  const std::int64_t kv =
+      std::int64_t{request.prompt_tokens} + request.output_tokens - 1 + decision_iterations - 1;
+  const std::int64_t blocks = profile.kv_capacity_tokens / profile.block_tokens;
+  if (ceil_div(kv, profile.block_tokens) <= blocks) return {};
+  return " needs " + std::to_string(kv) + " KV tokens; an instance holds " +
+         std::to_string(blocks * profile.block_tokens);
 }
 
 std::string name_of(RequestId id) {
@@ -89,25 +106,17 @@ struct InstancePool::Impl {
   }
 
   void check(RequestId id, const Request& request, double at_sim_s) const {
-    if (const std::string flaw = flaw_of_tokens(request); !flaw.empty()) {
+    if (const auto flaw = flaw_of_size(profile, request, decision_iterations); !flaw.empty()) {
       throw std::invalid_argument(name_of(id) + flaw);
-    }
-    // All tokens but the last, plus those possibly decoded in vain before the next decision.
-    const std::int64_t kv =
-        std::int64_t{request.prompt_tokens} + request.output_tokens - 1 + decision_iterations - 1;
-    const std::int64_t blocks = profile.kv_capacity_tokens / profile.block_tokens;
-    if (ceil_div(kv, profile.block_tokens) > blocks) {
-      throw std::invalid_argument(name_of(id) + " needs " + std::to_string(kv) +
-                                  " KV tokens; an instance holds " +
-                                  std::to_string(blocks * profile.block_tokens));
     }
     check_time(id, "submitted", at_sim_s);
   }
 
   void check_time(RequestId id, const char* what, double at_sim_s) const {
     if (!(std::abs(at_sim_s) <= limits::SIM_S_MAX)) {
-      throw std::invalid_argument(name_of(id) + " is " + what + " at " + number(at_sim_s) +
-                                  " s; virtual time lies within ±" + number(limits::SIM_S_MAX));
+      throw std::invalid_argument(name_of(id) + " is " + what + " at " + format_number(at_sim_s) +
+                                  " s; virtual time lies within ±" +
+                                  format_number(limits::SIM_S_MAX));
     }
     if (at_sim_s >= now_sim_s) return;
     throw std::invalid_argument(name_of(id) + " is " + what + " at " + std::to_string(at_sim_s) +
@@ -116,8 +125,8 @@ struct InstancePool::Impl {
 
   static void check_clock(double sim_s) {
     if (sim_s <= limits::SIM_S_MAX) return;
-    throw std::invalid_argument("virtual time would reach " + number(sim_s) + " s; it ends at " +
-                                number(limits::SIM_S_MAX) + " s");
+    throw std::invalid_argument("virtual time would reach " + format_number(sim_s) +
+                                " s; it ends at " + format_number(limits::SIM_S_MAX) + " s");
   }
 
   const Engine& engine(std::int32_t instance) const {
@@ -129,7 +138,7 @@ struct InstancePool::Impl {
   }
 
   // The engine that keeps KV of the request, or else the least loaded one.
-  std::size_t place_of(RequestId id) const {
+  std::size_t instance_for(RequestId id) const {
     const auto keeps = [id](const Engine& engine) { return engine.keeps(id); };
     const auto found = std::find_if(engines.begin(), engines.end(), keeps);
     return found == engines.end() ? loads.best()
@@ -137,27 +146,27 @@ struct InstancePool::Impl {
   }
 
   // Processes all events up to and including `until_sim_s`, in order of time.
-  void pass(double until_sim_s) {
+  void process_until(double until_sim_s) {
     while (next_events.best_value() <= until_sim_s && next_events.best_value() < NEVER) {
       const std::size_t i = next_events.best();
       const std::size_t before = unreported.size();
       check_clock(next_events.best_value());
       now_sim_s = next_events.best_value();
       engines[i].step(unreported);
-      settle(i, before);
+      update_after_event(i, before);
     }
     if (until_sim_s < NEVER) now_sim_s = std::max(now_sim_s, until_sim_s);
   }
 
   // Call it after an event of engine i; `before` is the number of completions before the event.
-  void settle(std::size_t i, std::size_t before) {
+  void update_after_event(std::size_t i, std::size_t before) {
     next_events.set(i, engines[i].next_event_sim_s());
     if (unreported.size() == before) return;
     loads.set(i, loads[i] - static_cast<std::int64_t>(unreported.size() - before));
     for (std::size_t k = before; k < unreported.size(); ++k) sort_in(k);
   }
 
-  // Completions of one instant may come from several instances.
+  // Sorts completion k by id: completions of one instant may come from several instances.
   void sort_in(std::size_t k) {
     for (; k > 0 && unreported[k - 1].last_token_sim_s == unreported[k].last_token_sim_s &&
            unreported[k - 1].id > unreported[k].id;
@@ -183,8 +192,8 @@ InstancePool::InstancePool(InstancePool&&) noexcept = default;
 
 void InstancePool::submit(RequestId id, const Request& request, double now_sim_s) {
   impl_->check(id, request, now_sim_s);
-  impl_->pass(now_sim_s);
-  const std::size_t i = impl_->place_of(id);
+  impl_->process_until(now_sim_s);
+  const std::size_t i = impl_->instance_for(id);
   Engine& engine = impl_->engines[i];
   engine.enqueue(id, request, now_sim_s);
   impl_->next_events.set(i, engine.next_event_sim_s());
@@ -194,12 +203,12 @@ void InstancePool::submit(RequestId id, const Request& request, double now_sim_s
 
 void InstancePool::abort(RequestId id, double now_sim_s, bool keep) {
   impl_->check_time(id, "aborted", now_sim_s);
-  impl_->pass(now_sim_s);
+  impl_->process_until(now_sim_s);
   const std::size_t before = impl_->unreported.size();
   for (std::size_t i = 0; i < impl_->engines.size(); ++i) {
     if (!impl_->engines[i].abort(id, keep, now_sim_s, impl_->unreported)) continue;
-    impl_->settle(i, before);
-    impl_->pass(now_sim_s);  // the current iteration may end now
+    impl_->update_after_event(i, before);
+    impl_->process_until(now_sim_s);  // the current iteration may end now
     return;
   }
   throw std::invalid_argument(name_of(id) +
@@ -214,7 +223,7 @@ double InstancePool::next_event_sim_s() const {
 void InstancePool::advance(double until_sim_s, std::vector<Completion>& out) {
   if (std::isnan(until_sim_s)) throw std::invalid_argument("time cannot advance to NaN");
   if (std::isfinite(until_sim_s)) Impl::check_clock(until_sim_s);
-  impl_->pass(until_sim_s);
+  impl_->process_until(until_sim_s);
   auto& ready = impl_->unreported;
   const auto end = std::upper_bound(
       ready.begin(), ready.end(), until_sim_s,
@@ -244,6 +253,12 @@ std::vector<Progress> InstancePool::progress(std::int32_t instance) const {
 
 InstanceStatus InstancePool::status(std::int32_t instance) const {
   return impl_->engine(instance).status(impl_->now_sim_s);
+}
+
+void InstancePool::check_fits(const Profile& profile, const Request& request) {
+  if (const std::string flaw = flaw_of_size(profile, request, 1); !flaw.empty()) {
+    throw std::invalid_argument("the request" + flaw);
+  }
 }
 
 double InstancePool::iteration_sim_s(const Profile& profile, std::int64_t sequences,
@@ -279,8 +294,9 @@ double InstancePool::isolated_sim_s(const Profile& profile, const Request& reque
     total += cost.mixed(0, 0, prefill);
     kv += chunk;
   }
-  const std::int64_t decodes = request.output_tokens - 1;
-  return detail::to_seconds(total + cost.decode_run(1, request.prompt_tokens + 1).elapsed(decodes));
+  const std::int64_t iterations = request.output_tokens - 1;
+  return detail::to_seconds(total +
+                            cost.decode_run(1, request.prompt_tokens + 1).elapsed(iterations));
 }
 
 }  // namespace metropolis

@@ -8,7 +8,7 @@ namespace metropolis::detail {
 bool Engine::abort(RequestId id, bool keep, double now_sim_s, std::deque<Completion>& out) {
   if (const auto slot = waiting_.remove(id)) {
     if (keep) keep_swapped(slab_[*slot]);
-    leave(*slot, now_sim_s, true, out);
+    remove(*slot, now_sim_s, true, out);
     if (state_ == State::AT_BOUNDARY) reach_boundary();
     if (!waiting_.empty() && front_may_join()) cut_leap(now_sim_s);
     return true;
@@ -16,7 +16,7 @@ bool Engine::abort(RequestId id, bool keep, double now_sim_s, std::deque<Complet
   if (!runs(id) || is_aborting(id)) return false;
   aborting_.push_back({id, keep});
   if (state_ == State::AT_BOUNDARY) {
-    leave_aborted(out);
+    remove_aborted(out);
     reach_boundary();
   } else if (chunks_.empty()) {
     cut_leap(now_sim_s);
@@ -32,7 +32,7 @@ bool Engine::runs(RequestId id) const {
 }
 
 // Skips requests that have completed in the meantime.
-void Engine::leave_aborted(std::deque<Completion>& out) {
+void Engine::remove_aborted(std::deque<Completion>& out) {
   std::sort(aborting_.begin(), aborting_.end());
   for (const auto& [id, keep] : aborting_) {
     Slot slot = partial_;
@@ -51,7 +51,7 @@ void Engine::leave_aborted(std::deque<Completion>& out) {
       swap_out(slab_[slot]);
       keep_swapped(slab_[slot]);
     }
-    leave(slot, to_sim_s(now_), true, out);
+    remove(slot, to_sim_s(now_), true, out);
   }
   aborting_.clear();
 }
@@ -71,11 +71,11 @@ std::vector<Progress> Engine::progress(double now_sim_s) const {
                                                        slab_[decoding.slot].output_tokens);
     out.push_back({decoding.id, static_cast<std::int32_t>(tokens)});
   }
-  const auto prefilling = [&](Slot slot) {
+  const auto add_prefilling = [&](Slot slot) {
     out.push_back({slab_[slot].rank.id, slab_[slot].generated_tokens});
   };
-  for (const Chunk& chunk : chunks_) prefilling(chunk.slot);
-  if (has_partial_) prefilling(partial_);
+  for (const Chunk& chunk : chunks_) add_prefilling(chunk.slot);
+  if (has_partial_) add_prefilling(partial_);
   return out;
 }
 
@@ -84,12 +84,12 @@ std::int64_t Engine::sequence_tokens(double now_sim_s) const {
   for (const Progress& one : progress(now_sim_s)) {
     if (!is_aborting(one.id)) tokens += one.output_tokens;
   }
-  const auto prompt = [&](Slot slot) {
+  const auto add_prompt = [&](Slot slot) {
     if (!is_aborting(slab_[slot].rank.id)) tokens += slab_[slot].prompt_tokens;
   };
-  for (const Decoding& decoding : decodings_) prompt(decoding.slot);
-  for (const Chunk& chunk : chunks_) prompt(chunk.slot);
-  if (has_partial_) prompt(partial_);
+  for (const Decoding& decoding : decodings_) add_prompt(decoding.slot);
+  for (const Chunk& chunk : chunks_) add_prompt(chunk.slot);
+  if (has_partial_) add_prompt(partial_);
   waiting_.for_each([&](Slot slot) { tokens += slab_[slot].prefill_tokens(); });
   return tokens;
 }

@@ -7,10 +7,10 @@
 namespace metropolis::detail {
 namespace {
 
-constexpr double LARGEST_MS = 8000;  // the range of 63 bits
+constexpr double COEFFICIENT_MS_MAX = 8000;  // fits 63 bits of units
 
 std::int64_t to_units(double value_ms, const char* field) {
-  if (!(value_ms >= 0 && value_ms < LARGEST_MS)) {
+  if (!(value_ms >= 0 && value_ms < COEFFICIENT_MS_MAX)) {
     throw std::invalid_argument("profile field " + std::string(field) + " is " +
                                 std::to_string(value_ms) +
                                 ", but must be at least 0 and below 8000 ms");

@@ -24,8 +24,8 @@ inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
-// A run of decode-only iterations of a constant batch: iteration i takes first + i * growth, the
-// first one `once` more.
+// Decode-only iterations of a constant batch: iteration i takes first + i * growth, and iteration 0
+// takes `once` more.
 struct DecodeRun {
   Units first;
   Units growth;

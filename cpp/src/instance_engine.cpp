@@ -46,7 +46,7 @@ void Engine::enqueue(RequestId id, const Request& request, double now_sim_s) {
                  .own_blocks = 0,
                  .shared_blocks = 0,
                  .phase = 0};
-  take_up_kept(slab_[slot]);
+  restore_kept(slab_[slot]);
   waiting_.push(slab_[slot].rank, slot);
   if (state_ == State::IDLE) {
     origin_sim_s_ = now_sim_s;
@@ -59,9 +59,9 @@ void Engine::enqueue(RequestId id, const Request& request, double now_sim_s) {
 
 void Engine::step(std::deque<Completion>& out) {
   if (state_ == State::AT_BOUNDARY) {
-    begin();
+    begin_iteration();
   } else {
-    end(out);
+    end_iteration(out);
   }
 }
 
@@ -77,7 +77,7 @@ void Engine::reach_boundary() {
   next_event_sim_s_ = idle ? NEVER : std::nextafter(to_sim_s(now_), NEVER);
 }
 
-void Engine::begin() {
+void Engine::begin_iteration() {
   const bool preempted = preempt_until_decodes_fit();
   allocate(decode_blocks(iteration_, 1));
   reserved_blocks_ = decode_blocks(iteration_ + 1, decision_iterations_ - 1);
@@ -154,7 +154,7 @@ std::int64_t Engine::iterations_begun(double now_sim_s) const {
   return i;
 }
 
-void Engine::end(std::deque<Completion>& out) {
+void Engine::end_iteration(std::deque<Completion>& out) {
   const Units duration = leap_.elapsed(leap_iterations_);
   now_ += duration;
   busy_ += duration;
@@ -166,7 +166,7 @@ void Engine::end(std::deque<Completion>& out) {
     std::pop_heap(decodings_.begin(), decodings_.end());
     decodings_.pop_back();
     stop_decoding(decoding);
-    leave(decoding.slot, to_sim_s(now_), false, out);
+    remove(decoding.slot, to_sim_s(now_), false, out);
   }
   std::sort(chunks_.begin(), chunks_.end(), [this](const Chunk& a, const Chunk& b) {
     return slab_[a.slot].rank.id < slab_[b.slot].rank.id;
@@ -183,13 +183,13 @@ void Engine::end(std::deque<Completion>& out) {
     share_blocks(sequence);
     ++sequence.generated_tokens;
     if (sequence.generated_tokens == sequence.output_tokens) {
-      leave(chunk.slot, to_sim_s(now_), false, out);
+      remove(chunk.slot, to_sim_s(now_), false, out);
     } else {
       start_decoding(chunk.slot);
     }
   }
   chunks_.clear();
-  if (!aborting_.empty()) leave_aborted(out);
+  if (!aborting_.empty()) remove_aborted(out);
   reach_boundary();
 }
 

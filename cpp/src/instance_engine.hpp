@@ -17,6 +17,7 @@
 //  5. Multi-step scheduling: an iteration that does not prefill is the first of N =
 //     `decision_iterations`. The others only decode; rules 2 to 4 apply at their end, and rules 2
 //     and 3 reserve the blocks needed until then. Tokens decoded beyond the last one are discarded.
+// A *leap* processes iterations that only decode, with an unchanged batch, as one event.
 // Known tokens (Request::prefix) are shared in whole blocks. They enter the cache when a prefill
 // ends and when a sequence leaves or is preempted; blocks that another sequence has added meanwhile
 // are held once. A prefill skips the blocks it finds, but computes at least one token. Blocks that
@@ -27,6 +28,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -106,8 +108,8 @@ class Engine {
   };
   enum class State { IDLE, AT_BOUNDARY, ITERATING };
 
-  void begin();
-  void end(std::deque<Completion>& out);
+  void begin_iteration();
+  void end_iteration(std::deque<Completion>& out);
   void begin_leap(std::int64_t longest);
   bool front_may_join() const;
   void cut_leap(double now_sim_s);
@@ -132,10 +134,10 @@ class Engine {
     return std::any_of(aborting_.begin(), aborting_.end(),
                        [id](const Aborting& one) { return one.id == id; });
   }
-  void leave_aborted(std::deque<Completion>& out);
-  void leave(Slot slot, double now_sim_s, bool aborted, std::deque<Completion>& out);
+  void remove_aborted(std::deque<Completion>& out);
+  void remove(Slot slot, double now_sim_s, bool aborted, std::deque<Completion>& out);
   void keep_swapped(Sequence& sequence);
-  void take_up_kept(Sequence& sequence);
+  void restore_kept(Sequence& sequence);
   void release_blocks(Sequence& sequence);
 
   std::int64_t blocks_of(std::int64_t tokens) const {

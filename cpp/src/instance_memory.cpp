@@ -63,8 +63,8 @@ void Engine::keep_swapped(Sequence& sequence) {
   sequence.swapped = {};
 }
 
-// Leaves at least one token to compute.
-void Engine::take_up_kept(Sequence& sequence) {
+// Resumes with the KV that the host kept; leaves at least one token to compute.
+void Engine::restore_kept(Sequence& sequence) {
   const auto kept = kept_.find(sequence.rank.id);
   if (kept == kept_.end()) return;
   const auto [tokens, copied_blocks] = kept->second;
@@ -110,7 +110,8 @@ bool Engine::fits(const Sequence& sequence) const {
   return needed <= available;
 }
 
-// Leaves at least one token to compute, to decode from.
+// Allocates the blocks of the prefill. Cached blocks leave at least one token to compute, from
+// which decoding starts.
 void Engine::admit(Sequence& sequence) {
   PrefixBlocks blocks = blocks_within(sequence, sequence.prefill_tokens() - 1);
   while (blocks.left() > 0) {
@@ -194,7 +195,7 @@ void Engine::release_blocks(Sequence& sequence) {
   sequence.computed_tokens = 0;
 }
 
-void Engine::leave(Slot slot, double now_sim_s, bool aborted, std::deque<Completion>& out) {
+void Engine::remove(Slot slot, double now_sim_s, bool aborted, std::deque<Completion>& out) {
   Sequence& sequence = slab_[slot];
   release_blocks(sequence);
   host_used_blocks_ -= blocks_of(sequence.swapped.tokens);

@@ -15,7 +15,7 @@
 
 namespace metropolis::detail {
 
-// A request's known tokens.
+// The known tokens of a request (Request::prefix) and their number.
 struct KnownPrefix {
   explicit KnownPrefix(const std::vector<Segment>& prefix) : segments(prefix) {
     for (const Segment& segment : segments) tokens += segment.tokens;
@@ -32,6 +32,7 @@ class PrefixBlocks {
   PrefixBlocks(const KnownPrefix& known, std::int64_t count, std::int32_t block_tokens)
       : segment_(known.segments.begin()), count_(count), block_tokens_(block_tokens) {}
 
+  // Number of blocks that next() has not returned.
   std::int64_t left() const { return count_; }
 
   // The hash of all tokens up to the end of the next block.

@@ -63,13 +63,13 @@ class WaitingQueue {
 
   // Removes a request from any place, in O(n).
   std::optional<Slot> remove(RequestId id) {
-    const auto is_it = [id](const Entry& entry) { return entry.rank.id == id; };
+    const auto has_id = [id](const Entry& entry) { return entry.rank.id == id; };
     std::optional<Slot> slot;
-    if (const auto found = std::find_if(sorted_.begin(), sorted_.end(), is_it);
+    if (const auto found = std::find_if(sorted_.begin(), sorted_.end(), has_id);
         found != sorted_.end()) {
       slot = found->slot;
       sorted_.erase(found);
-    } else if (const auto in_heap = std::find_if(heap_.begin(), heap_.end(), is_it);
+    } else if (const auto in_heap = std::find_if(heap_.begin(), heap_.end(), has_id);
                in_heap != heap_.end()) {
       slot = in_heap->slot;
       heap_.erase(in_heap);
@@ -99,7 +99,7 @@ class Tournament {
  public:
   Tournament(std::size_t n, T initial) : values_(n, initial), winners_(2 * n) {
     for (std::size_t i = 0; i < n; ++i) winners_[n + i] = i;
-    for (std::size_t node = n; node-- > 1;) replay(node);
+    for (std::size_t node = n; node-- > 1;) play(node);
   }
 
   std::size_t best() const { return winners_[1]; }
@@ -108,11 +108,11 @@ class Tournament {
 
   void set(std::size_t i, T value) {
     values_[i] = std::move(value);
-    for (std::size_t node = (values_.size() + i) / 2; node >= 1; node /= 2) replay(node);
+    for (std::size_t node = (values_.size() + i) / 2; node >= 1; node /= 2) play(node);
   }
 
  private:
-  void replay(std::size_t node) {
+  void play(std::size_t node) {
     const std::size_t a = winners_[2 * node];
     const std::size_t b = winners_[2 * node + 1];
     const bool a_wins = values_[a] < values_[b] || (!(values_[b] < values_[a]) && a < b);

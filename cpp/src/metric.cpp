@@ -1,16 +1,17 @@
 #include "metropolis/metric.hpp"
 
+#include <algorithm>
 #include <limits>
 #include <stdexcept>
 #include <utility>
 
-#include "metropolis/commit_check.hpp"
+#include "metropolis/checks.hpp"
 
 namespace metropolis {
 
 namespace {
 
-constexpr int SHALLOWEST = 16;  // enough for most queries, and a small field is cheap
+constexpr int DEPTH_MIN = 16;  // enough for most queries, and a small field is cheap
 
 void check_tiles(std::size_t walls, int width, int height, int horizon) {
   const std::int64_t tiles = std::int64_t{width} * height;
@@ -22,16 +23,16 @@ void check_tiles(std::size_t walls, int width, int height, int horizon) {
         " tiles; there must be one for each tile, and a side must be 1 to " +
         std::to_string(Tiles::SIDE_MAX) + " tiles");
   }
-  if (horizon < 1 || horizon > 250) {
-    throw std::invalid_argument("the horizon is " + std::to_string(horizon) +
-                                "; it must be 1 to 250 steps");
+  if (horizon < 1 || horizon > Tiles::HORIZON_MAX) {
+    throw std::invalid_argument("the horizon is " + std::to_string(horizon) + "; it must be 1 to " +
+                                std::to_string(Tiles::HORIZON_MAX) + " steps");
   }
 }
 
 int checked_velocity(double max_velocity) {
   if (!(max_velocity >= 0 && max_velocity <= GenAgent::VELOCITY_MAX)) {
-    throw std::invalid_argument("the velocity is " + number(max_velocity) +
-                                "; genagent walks 0 to " + number(GenAgent::VELOCITY_MAX) +
+    throw std::invalid_argument("the velocity is " + format_number(max_velocity) +
+                                "; genagent walks 0 to " + format_number(GenAgent::VELOCITY_MAX) +
                                 " tiles a step");
   }
   return static_cast<int>(std::floor(max_velocity));
@@ -42,7 +43,7 @@ std::vector<std::pair<std::int32_t, std::int32_t>> ends(const Hops::Graph& graph
   std::vector<std::pair<std::int32_t, std::int32_t>> ends;
   ends.reserve(graph.neighbours.size());
   for (std::size_t node = 0; node < graph.nodes(); ++node) {
-    for (const std::int32_t other : graph.of(node)) {
+    for (const std::int32_t other : graph.neighbours_of(node)) {
       ends.emplace_back(static_cast<std::int32_t>(node), other);
     }
   }
@@ -77,18 +78,18 @@ void check_graph(const Hops::Graph& graph) {
 }
 
 template <class M>
-void check_places(const M& metric, Position p, Position q) {
-  for (const Position place : {p, q}) {
-    if (metric.stands(place)) continue;
-    throw std::invalid_argument("no agent can stand at " + placed(place) + ": " +
-                                metric.flaw(place));
+void check_positions(const M& metric, Position p, Position q) {
+  for (const Position position : {p, q}) {
+    if (metric.stands(position)) continue;
+    throw std::invalid_argument("no agent can stand at " + format_position(position) + ": " +
+                                metric.flaw(position));
   }
 }
 
 void check_radius(double radius, double reach) {
   if (!std::isnan(radius + reach)) return;
-  throw std::invalid_argument("the radius is " + number(radius) + " and the reach " +
-                              number(reach) + "; they and their sum must be numbers");
+  throw std::invalid_argument("the radius is " + format_number(radius) + " and the reach " +
+                              format_number(reach) + "; they and their sum must be numbers");
 }
 
 }  // namespace
@@ -122,58 +123,60 @@ std::vector<Tiles::Tile> Tiles::square(Tile centre, int radius) const {
   return tiles;
 }
 
-Tiles::Walks Tiles::measure(Tile centre, int radius, const std::vector<Tile>& starts,
-                            int depth) const {
-  Walks walks;
+Tiles::DistanceField Tiles::measure(Tile centre, int radius, const std::vector<Tile>& starts,
+                                    int depth) const {
+  DistanceField field;
   const int margin = radius + depth;
-  walks.depth = depth;
-  walks.x0 = std::max(0, centre.x - margin);
-  walks.y0 = std::max(0, centre.y - margin);
-  walks.width = std::min(width_, centre.x + margin + 1) - walks.x0;
-  walks.height = std::min(height_, centre.y + margin + 1) - walks.y0;
-  walks.steps.assign(static_cast<std::size_t>(walks.width * walks.height), FAR);
-  std::vector<Tile> edge, following;
+  field.depth = depth;
+  field.x0 = std::max(0, centre.x - margin);
+  field.y0 = std::max(0, centre.y - margin);
+  field.width = std::min(width_, centre.x + margin + 1) - field.x0;
+  field.height = std::min(height_, centre.y + margin + 1) - field.y0;
+  field.steps.assign(static_cast<std::size_t>(field.width * field.height), FAR);
+  std::vector<Tile> frontier, next_frontier;
   const auto reach = [&](Tile t, int steps) {
-    if (!walks.covers(t) || wall(t) || walks.at(t) != FAR) return;
-    walks.at(t) = static_cast<std::uint8_t>(steps);
-    following.push_back(t);
+    if (!field.covers(t) || wall(t) || field.at(t) != FAR) return;
+    field.at(t) = static_cast<std::uint8_t>(steps);
+    next_frontier.push_back(t);
   };
   for (const Tile start : starts) reach(start, 0);
-  for (int steps = 1; steps <= depth && !following.empty(); ++steps) {
-    edge.swap(following);
-    following.clear();
-    for (const auto [x, y] : edge) {
+  for (int steps = 1; steps <= depth && !next_frontier.empty(); ++steps) {
+    frontier.swap(next_frontier);
+    next_frontier.clear();
+    for (const auto [x, y] : frontier) {
       reach({x + 1, y}, steps);
       reach({x - 1, y}, steps);
       reach({x, y + 1}, steps);
       reach({x, y - 1}, steps);
     }
   }
-  return walks;
+  return field;
 }
 
 template <class Starts>
-const Tiles::Walks& Tiles::kept(Tile centre, int radius, int depth, const Starts& starts) const {
+const Tiles::DistanceField& Tiles::cached(Tile centre, int radius, int depth,
+                                          const Starts& starts) const {
   const std::uint64_t key =
       static_cast<std::uint64_t>(index(centre)) << 20 | static_cast<std::uint64_t>(radius);
-  Walks* field = &fields_[key];
+  DistanceField* field = &fields_[key];
   if (!field->steps.empty() && field->depth >= depth) return *field;
-  int deep_enough = SHALLOWEST;
+  int deep_enough = DEPTH_MIN;
   while (deep_enough < depth) deep_enough *= 2;
-  Walks deeper = measure(centre, radius, starts(), std::min(deep_enough, horizon_));
-  if (fields_.reserve(deeper.steps.size() + sizeof(Walks))) field = &fields_[key];
+  DistanceField deeper = measure(centre, radius, starts(), std::min(deep_enough, horizon_));
+  if (fields_.reserve(deeper.steps.size() + sizeof(DistanceField))) field = &fields_[key];
   *field = std::move(deeper);
   return *field;
 }
 
 bool Geodesic::within(Position p, Position q, double radius, double reach) const {
-  const double far = radius + reach;
-  if (Manhattan::distance(p, q) > far) return false;
-  if (far >= horizon() + 1) return true;
+  const double bound = radius + reach;
+  if (Manhattan::distance(p, q) > bound) return false;
+  if (bound >= horizon() + 1) return true;
   const Tile centre = tile(p);
-  const std::uint8_t steps =
-      kept(centre, 0, static_cast<int>(far), [&] { return std::vector<Tile>{centre}; }).to(tile(q));
-  return steps != FAR && steps <= far;
+  const std::uint8_t steps = cached(centre, 0, static_cast<int>(bound), [&] {
+                               return std::vector<Tile>{centre};
+                             }).to(tile(q));
+  return steps != FAR && steps <= bound;
 }
 
 GenAgent::GenAgent(std::span<const std::uint8_t> walls, std::span<const std::int32_t> arenas,
@@ -193,14 +196,15 @@ bool GenAgent::within(Position p, Position q, double radius, double reach) const
   if (beyond > reach) return false;
   if (std::isinf(radius) || reach >= horizon() + 1) return true;
   const Tile centre = tile(p);
-  const int edge = static_cast<int>(std::floor(std::min<double>(radius, extent())));
-  const std::uint8_t steps =
-      kept(centre, edge, static_cast<int>(reach), [&] { return zone(centre, edge); }).to(tile(q));
+  const int tiles = static_cast<int>(std::floor(std::min<double>(radius, extent())));
+  const std::uint8_t steps = cached(centre, tiles, static_cast<int>(reach), [&] {
+                               return zone(centre, tiles);
+                             }).to(tile(q));
   return steps != FAR && steps <= reach;
 }
 
 std::vector<Tiles::Tile> GenAgent::zone(Tile p, int radius) const {
-  const Walks nearby = measure(p, 0, {p}, 2 * velocity_);
+  const DistanceField nearby = measure(p, 0, {p}, 2 * velocity_);
   std::vector<std::int32_t> arenas;
   for (const Tile t : square(p, velocity_)) {
     if (nearby.to(t) <= velocity_) arenas.push_back(arena(t));
@@ -209,13 +213,13 @@ std::vector<Tiles::Tile> GenAgent::zone(Tile p, int radius) const {
   for (const Tile t : square(p, radius + velocity_)) {
     if (arena(t) == arena(p)) own.push_back(t);
   }
-  const Walks beside_own = measure(p, radius + velocity_, own, velocity_);
-  std::vector<Tile> kept_tiles;
+  const DistanceField beside_own = measure(p, radius + velocity_, own, velocity_);
+  std::vector<Tile> zone;
   for (const Tile t : square(p, radius)) {
     const bool arena_near = std::find(arenas.begin(), arenas.end(), arena(t)) != arenas.end();
-    if (arena_near || nearby.to(t) != FAR || beside_own.to(t) != FAR) kept_tiles.push_back(t);
+    if (arena_near || nearby.to(t) != FAR || beside_own.to(t) != FAR) zone.push_back(t);
   }
-  return kept_tiles;
+  return zone;
 }
 
 Hops::Hops(std::vector<std::int64_t> offsets, std::vector<std::int32_t> neighbours)
@@ -223,7 +227,7 @@ Hops::Hops(std::vector<std::int64_t> offsets, std::vector<std::int32_t> neighbou
   check_graph(*graph_);
 }
 
-double Hops::distance(Position p, Position q, double most) const {
+double Hops::distance(Position p, Position q, double hops_max) const {
   constexpr std::size_t BYTES_PER_NODE = 64;
   const auto start = static_cast<std::int32_t>(p.x), goal = static_cast<std::int32_t>(q.x);
   fields_.reserve(std::exchange(grown_, 0));
@@ -235,9 +239,9 @@ double Hops::distance(Position p, Position q, double most) const {
   while (!field.hops.contains(goal) && field.next < field.queue.size()) {
     const std::int32_t node = field.queue[field.next];
     const std::int32_t hops = field.hops.at(node) + 1;
-    if (hops > most) break;
+    if (hops > hops_max) break;
     ++field.next;
-    for (const std::int32_t neighbour : graph_->of(static_cast<std::size_t>(node))) {
+    for (const std::int32_t neighbour : graph_->neighbours_of(static_cast<std::size_t>(node))) {
       if (!field.hops.emplace(neighbour, hops).second) continue;
       field.queue.push_back(neighbour);
       grown_ += BYTES_PER_NODE;
@@ -260,7 +264,7 @@ bool within(const Metric& metric, Position p, Position q, double radius, double 
   check_radius(radius, reach);
   return std::visit(
       [&](const auto& chosen) {
-        check_places(chosen, p, q);
+        check_positions(chosen, p, q);
         return chosen.within(p, q, radius, reach);
       },
       metric);
@@ -270,13 +274,13 @@ void perceives(const Metric& metric, std::span<const Position> p, std::span<cons
                double radius, std::span<bool> out) {
   check_radius(radius, 0);
   if (p.size() != q.size() || p.size() != out.size()) {
-    throw std::invalid_argument("p has " + std::to_string(p.size()) + " places and q " +
+    throw std::invalid_argument("p has " + std::to_string(p.size()) + " positions and q " +
                                 std::to_string(q.size()) + "; they must be equally many");
   }
   std::visit(
       [&](const auto& chosen) {
         for (std::size_t i = 0; i < p.size(); ++i) {
-          check_places(chosen, p[i], q[i]);
+          check_positions(chosen, p[i], q[i]);
           out[i] = chosen.perceives(p[i], q[i], radius);
         }
       },

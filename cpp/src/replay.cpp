@@ -12,6 +12,7 @@ namespace metropolis {
 
 namespace {
 
+// Adds the duration of its lifetime to a total.
 class Stopwatch {
  public:
   explicit Stopwatch(double& total_s) : total_s_(total_s) {}
@@ -26,8 +27,8 @@ class Stopwatch {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-void check_partners(const TraceView& trace, const Controller& controller,
-                    const InstancePool& instances, const ReplayOptions& options) {
+void check_fit(const TraceView& trace, const Controller& controller, const InstancePool& instances,
+               const ReplayOptions& options) {
   if (controller.agents() != static_cast<std::size_t>(trace.agents) ||
       controller.target() != trace.steps) {
     throw std::invalid_argument("the controller runs " + std::to_string(controller.agents()) +
@@ -51,7 +52,7 @@ Replay::Replay(const TraceView& trace, Controller& controller, InstancePool& ins
                const ReplayOptions& options)
     : trace_(trace), controller_(controller), instances_(instances), options_(options) {
   check_trace(trace_);
-  check_partners(trace_, controller, instances, options);
+  check_fit(trace_, controller, instances, options);
   const std::size_t calls = trace_.prompt_tokens.size();
   const auto agents = static_cast<std::size_t>(trace_.agents);
   slot_of_.resize(agents);
@@ -114,7 +115,7 @@ bool Replay::run_until(std::int64_t pause_at) {
       if (committed_ >= pause_at) return committed_ == total;
     }
     if (committed_ == total) break;
-    submit_offered();
+    submit_ready();
     const double next_sim_s = instances_.next_event_sim_s();
     if (!std::isfinite(next_sim_s)) {
       throw std::logic_error("replay: no call is outstanding, yet agents have steps to run");
@@ -164,37 +165,36 @@ void Replay::dispatch() {
         finish_agent(agent);
         continue;
       }
-      for (std::size_t call = begin; call < end; ++call) offer(call);
+      for (std::size_t call = begin; call < end; ++call) enqueue_if_ready(call);
     }
   }
   dispatches_.clear();
 }
 
 void Replay::commit(std::size_t slot) {
-  // Free the slot before the controller's commands are dispatched, which may reuse it.
   const Step step = clusters_[slot].step;
   const std::vector<AgentId>& agents = clusters_[slot].agents;
   // Positions after the last step are not recorded.
   const Step next = std::min<Step>(step + 1, trace_.steps - 1);
-  moved_.clear();
+  new_positions_.clear();
   for (const AgentId agent : agents) {
     const std::size_t at = 2 * row(next, agent);
-    moved_.push_back({trace_.positions[at], trace_.positions[at + 1]});
+    new_positions_.push_back({trace_.positions[at], trace_.positions[at + 1]});
     committed_sim_s_[row(step, agent)] = now_sim_s_;
   }
   committed_ += static_cast<std::int64_t>(agents.size());
   {
     const Stopwatch stopwatch(controller_wall_s_);
-    controller_.commit(agents, moved_, dispatches_);
+    controller_.commit(agents, new_positions_, dispatches_);
   }
-  free_slots_.push_back(slot);
+  free_slots_.push_back(slot);  // dispatch() may reuse it
   dispatch();
 }
 
-void Replay::offer(std::size_t call) {
+void Replay::enqueue_if_ready(std::size_t call) {
   const bool dispatched =
       !std::isnan(dispatched_sim_s_[row(trace_.call_step[call], trace_.call_agent[call])]);
-  if (open_parents_[call] == 0 && dispatched) offered_.push(call);
+  if (open_parents_[call] == 0 && dispatched) ready_.push(call);
 }
 
 void Replay::submit(std::size_t call) {
@@ -209,12 +209,13 @@ void Replay::submit(std::size_t call) {
   instances_.submit(static_cast<RequestId>(call), request, now_sim_s_);
 }
 
-void Replay::submit_offered() {
-  const std::int64_t most = options_.max_outstanding > 0 ? options_.max_outstanding
-                                                         : std::numeric_limits<std::int64_t>::max();
-  while (!offered_.empty() && instances_.outstanding() < most) {
-    submit(offered_.top());
-    offered_.pop();
+void Replay::submit_ready() {
+  const std::int64_t limit = options_.max_outstanding > 0
+                                 ? options_.max_outstanding
+                                 : std::numeric_limits<std::int64_t>::max();
+  while (!ready_.empty() && instances_.outstanding() < limit) {
+    submit(ready_.top());
+    ready_.pop();
   }
 }
 
@@ -222,7 +223,7 @@ void Replay::complete(std::size_t call) {
   for (auto i = static_cast<std::size_t>(child_offsets_[call]);
        i < static_cast<std::size_t>(child_offsets_[call + 1]); ++i) {
     --open_parents_[children_[i]];
-    offer(children_[i]);
+    enqueue_if_ready(children_[i]);
   }
   const AgentId agent = trace_.call_agent[call];
   if (--open_calls_[static_cast<std::size_t>(agent)] == 0) finish_agent(agent);

@@ -33,7 +33,6 @@ class SpatialAgents : public Controller {
     std::vector<AgentId> edges(agents_.size(), NO_AGENT);
     for (std::size_t i = 0; i < edges.size(); ++i) {
       std::uint32_t id = internal_[i];
-      // A clear member links to another one that was not clear.
       while (agents_[id].state == CLEAR) id = links_[id].next;
       if (id != internal_[i]) {
         edges[i] = links_[id].external;
@@ -54,10 +53,12 @@ class SpatialAgents : public Controller {
     };
     const auto fail = [](const std::string& what) { throw std::logic_error(what); };
     std::size_t seen = 0;
-    grid_.each(agents_, [&](std::uint32_t id, std::uint32_t cell) {
+    grid_.for_each(agents_, [&](std::uint32_t id, std::uint32_t cell) {
       ++seen;
       if (grid_.cell(agents_[id].position) != cell) fail(name(id) + " is in a wrong cell");
-      if (grid_.bound(cell) > agents_[id].step) fail(name(id) + " is behind its cell's minimum");
+      if (grid_.step_bound(cell) > agents_[id].step) {
+        fail(name(id) + " is behind its cell's minimum");
+      }
     });
     if (seen != agents_.size()) fail("an agent is in no cell");
     bool running = agents_.empty() || floor_ == target_;
@@ -137,22 +138,30 @@ class SpatialAgents : public Controller {
     }
   }
 
-  enum State : std::uint32_t { RUNNING, UNSETTLED, BLOCKED, CLEAR, GATHERED, FINISHED };
-  static constexpr std::uint32_t NONE = (1u << 29) - 1;
+  enum State : std::uint32_t {
+    RUNNING,
+    UNSETTLED,  // waiting; not examined since its last commit, or since a jump
+    BLOCKED,    // waiting in the list of its witness
+    CLEAR,      // not blocked; waits for members of its cluster that are not clear
+    GATHERED,   // clear, and part of the cluster that dispatch_cluster() collects
+    FINISHED
+  };
+  static constexpr std::uint32_t NONE = (1u << 29) - 1;  // fills the bits of Agent::critical
 
   struct Agent {
     Position position;
     Step step = 0;
-    std::uint32_t next = NONE;  // in its cell
+    std::uint32_t next = NONE;  // in its cell; owned by the index
     std::uint32_t critical : 29 = NONE;
     std::uint32_t state : 3 = UNSETTLED;
-    float slack = 0;
+    float slack = 0;  // towards all agents but the critical one
   };
   struct Links {
     std::uint32_t first_waiter = NONE;
-    // Blocked: the next waiter; running: the next of its cluster; clear: a member that was not.
+    // Blocked: the next waiter in the list of its witness; running: the next member of its
+    // cluster, a ring; clear: a member that was not clear.
     std::uint32_t next = NONE;
-    AgentId external = 0;
+    AgentId external = 0;  // the id in events and commands
   };
 
   using Index = std::conditional_t<M::PLANAR, CellGrid<Agent>, NodeIndex<Agent>>;
@@ -234,7 +243,7 @@ class SpatialAgents : public Controller {
   }
 
   // The largest distance of an agent towards which the slack is at most `slack`.
-  double reach(const Agent& agent, double slack) const {
+  double search_radius(const Agent& agent, double slack) const {
     return rule_.block_radius + (agent.step - floor_) * velocity_ + slack + TOLERANCE;
   }
 
@@ -243,13 +252,14 @@ class SpatialAgents : public Controller {
 
   Rule rule_;
   M metric_;
-  double velocity_, slack_min_;
+  double velocity_;
+  double slack_min_;  // a smaller slack may be a rounding error of floats: search instead
   Step target_, floor_ = 0;
   Step jump_step_ = -1;  // highest step at the last jump
   Index grid_;
   std::vector<Agent> agents_;  // by internal id, in Morton order of their start
   std::vector<Links> links_;
-  std::vector<std::uint32_t> internal_;
+  std::vector<std::uint32_t> internal_;    // the internal id of each agent
   std::vector<std::uint32_t> population_;  // number of agents at step floor_ + i
 };
 

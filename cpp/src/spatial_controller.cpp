@@ -6,7 +6,7 @@
 #include <type_traits>
 #include <variant>
 
-#include "metropolis/commit_check.hpp"
+#include "metropolis/checks.hpp"
 #include "metropolis/controllers.hpp"
 
 namespace metropolis {

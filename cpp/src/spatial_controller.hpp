@@ -40,7 +40,7 @@
 #include <utility>
 #include <vector>
 
-#include "metropolis/commit_check.hpp"
+#include "metropolis/checks.hpp"
 #include "metropolis/controller.hpp"
 #include "metropolis/controllers.hpp"
 #include "metropolis/rule.hpp"
@@ -71,7 +71,7 @@ class SpatialController final : public SpatialAgents<M> {
     for (const std::uint32_t id : internal_) {
       if (agents_[id].state == UNSETTLED) settle(id, out);
     }
-    sort_clusters(out, first);
+    out.sort(first);
   }
 
   void commit(std::span<const AgentId> agents, std::span<const Position> positions,
@@ -93,7 +93,7 @@ class SpatialController final : public SpatialAgents<M> {
       }
       for (const AgentId agent : agents) wake(internal_[index(agent)], out);
     }
-    sort_clusters(out, first);
+    out.sort(first);
   }
 
   Step clear_until(AgentId external) override {
@@ -101,8 +101,8 @@ class SpatialController final : public SpatialAgents<M> {
     const std::uint32_t id = internal_[index(external)];
     const Agent& agent = agents_[id];
     if (agent.state != RUNNING || links_[id].next != id || after_jump()) return 0;
-    const double step = 2 * velocity_;  // largest loss of slack per step
-    double least = std::max(step, 1.0) * LOOKAHEAD_STEPS + 2 * slack_min_;
+    const double loss = 2 * velocity_;  // maximum loss of slack per step
+    double least = std::max(loss, 1.0) * LOOKAHEAD_STEPS + 2 * slack_min_;
     const auto matters = [&](Step other, double distance) {
       return slack_towards(agent.step - other, distance) < least + TOLERANCE;
     };
@@ -112,11 +112,11 @@ class SpatialController final : public SpatialAgents<M> {
       const double distance = metric_.distance(agent.position, b.position);
       least = std::min(least, slack_towards(agent.step - b.step, distance));
     };
-    const double radius = reach(agent, least);
+    const double radius = search_radius(agent, least);
     if (radius >= 0) grid_.search(agents_, agent.position, radius, matters, visit);
-    double more = 0;
+    double more = 0;  // steps beyond the current one
     if (least > slack_min_) {
-      more = step > 0 ? std::floor((least - slack_min_) / step) : LOOKAHEAD_STEPS;
+      more = loss > 0 ? std::floor((least - slack_min_) / loss) : LOOKAHEAD_STEPS;
     }
     return std::min(target_, agent.step + 1 + static_cast<Step>(std::min(more, LOOKAHEAD_STEPS)));
   }
@@ -126,8 +126,8 @@ class SpatialController final : public SpatialAgents<M> {
   using Base::advance, Base::after_jump, Base::blocks, Base::cluster_of, Base::coupled, Base::index;
   using Base::agents_, Base::floor_, Base::grid_, Base::internal_, Base::jump_step_, Base::links_;
   using Base::metric_, Base::rule_, Base::slack_min_, Base::target_, Base::velocity_;
-  using Base::reach, Base::slack_towards;
   using Base::RUNNING, Base::UNSETTLED, Base::BLOCKED, Base::CLEAR, Base::GATHERED, Base::NONE;
+  using Base::search_radius, Base::slack_towards;
   using typename Base::Agent;
   using typename Base::Links;
 
@@ -157,8 +157,9 @@ class SpatialController final : public SpatialAgents<M> {
     if (critical != nullptr && blocks(*critical, agent)) {
       wait_for(id, agent.critical);
     } else if (agent.slack > slack_min_) {
-      release(id, critical != nullptr && critical->step == agent.step && coupled(agent, *critical),
-              out);
+      mark_clear(id,
+                 critical != nullptr && critical->step == agent.step && coupled(agent, *critical),
+                 out);
     } else {
       examine(id, out);
     }
@@ -187,11 +188,11 @@ class SpatialController final : public SpatialAgents<M> {
   // Finds the critical agent, blockers first, and the slack towards all others.
   void examine(std::uint32_t id, Dispatches& out) {
     Agent& agent = agents_[id];
-    // Slack towards the critical agent, and the smallest towards others; 0 is "too small" unless
-    // blocked.
+    // Slack towards the critical agent, and the smallest towards the others.
     double critical_slack = slack_max_, slack = slack_max_;
     std::uint32_t critical = NONE;
-    bool blocked = false, accompanied = false;
+    bool blocked = false, coupled_with_another = false;
+    // Once blocked, with no slack towards the others, only a smaller critical slack matters.
     const auto matters = [&](Step step, double distance) {
       const double least = slack_towards(agent.step - step, distance);
       return least < (blocked && slack <= 0 ? critical_slack : slack) + TOLERANCE;
@@ -203,7 +204,7 @@ class SpatialController final : public SpatialAgents<M> {
       double towards = slack_towards(k, metric_.distance(agent.position, b.position));
       const bool blocks_too = towards <= TOLERANCE && blocks(b, agent);
       if (!blocks_too) {
-        accompanied |= k == 0 && towards <= TOLERANCE && coupled(agent, b);
+        coupled_with_another |= k == 0 && towards <= TOLERANCE && coupled(agent, b);
         towards = std::max(towards, 0.0);
       }
       if (towards < critical_slack || (blocks_too && !blocked)) {
@@ -215,21 +216,21 @@ class SpatialController final : public SpatialAgents<M> {
         slack = std::min(slack, towards);
       }
     };
-    const double radius = reach(agent, slack_max_);
+    const double radius = search_radius(agent, slack_max_);
     if (radius >= 0) grid_.search(agents_, agent.position, radius, matters, visit);
     agent.critical = critical & NONE;
     agent.slack = static_cast<float>(slack);
     if (blocked) {
       wait_for(id, critical);
     } else {
-      release(id, accompanied, out);
+      mark_clear(id, coupled_with_another, out);
     }
   }
 
-  // The agent is clear: dispatches it alone or with its cluster.
-  void release(std::uint32_t id, bool accompanied, Dispatches& out) {
+  // The agent is clear: dispatches it, alone or with its cluster if all members are clear.
+  void mark_clear(std::uint32_t id, bool coupled_with_another, Dispatches& out) {
     agents_[id].state = CLEAR;
-    if (accompanied) {
+    if (coupled_with_another) {
       dispatch_cluster(id, out);
     } else {
       dispatch({&id, 1}, out);
@@ -240,11 +241,12 @@ class SpatialController final : public SpatialAgents<M> {
   void dispatch_cluster(std::uint32_t id, Dispatches& out) {
     gathered_.assign(1, id);
     agents_[id].state = GATHERED;
-    std::uint32_t awaited = NONE;  // a member that is not clear
-    for (std::size_t i = 0; i < gathered_.size() && awaited == NONE; ++i) {
+    std::uint32_t not_clear = NONE;  // a member that is not clear
+    for (std::size_t i = 0; i < gathered_.size() && not_clear == NONE; ++i) {
       const Agent& agent = agents_[gathered_[i]];
       const auto matters = [&](Step step, double distance) {
-        return awaited == NONE && step <= agent.step && distance <= rule_.couple_radius + TOLERANCE;
+        return not_clear == NONE && step <= agent.step &&
+               distance <= rule_.couple_radius + TOLERANCE;
       };
       const auto visit = [&](std::uint32_t other) {
         Agent& b = agents_[other];
@@ -254,16 +256,16 @@ class SpatialController final : public SpatialAgents<M> {
           b.state = GATHERED;
           gathered_.push_back(other);
         } else {
-          awaited = other;
+          not_clear = other;
         }
       };
       const double radius = rule_.couple_radius + TOLERANCE;
       grid_.search(agents_, agent.position, radius, matters, visit);
     }
-    if (awaited == NONE) return dispatch(gathered_, out);
+    if (not_clear == NONE) return dispatch(gathered_, out);
     for (const std::uint32_t member : gathered_) {
       agents_[member].state = CLEAR;
-      links_[member].next = awaited;
+      links_[member].next = not_clear;
     }
   }
 
@@ -294,7 +296,7 @@ class SpatialController final : public SpatialAgents<M> {
     for (const Agent& agent : agents_) jump_step_ = std::max(jump_step_, agent.step);
   }
 
-  double slack_max_;
+  double slack_max_;  // a search looks no further
   bool check_moves_, started_ = false;
   std::vector<std::uint32_t> gathered_;  // members of the cluster being collected
 };

@@ -1,8 +1,10 @@
 // Checks of a trace's columns before a replay indexes them.
 #include <algorithm>
-#include <limits>
+#include <cstdint>
+#include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "metropolis/replay.hpp"
@@ -31,7 +33,7 @@ void check_offsets(std::span<const std::int64_t> offsets, std::size_t length, co
 }
 
 // Throws unless every call is where call_offsets puts it.
-void check_places(const TraceView& trace) {
+void check_call_rows(const TraceView& trace) {
   for (std::size_t row = 0; row + 1 < trace.call_offsets.size(); ++row) {
     const auto step = static_cast<Step>(row / static_cast<std::size_t>(trace.agents));
     const auto agent = static_cast<AgentId>(row % static_cast<std::size_t>(trace.agents));
@@ -52,7 +54,7 @@ std::span<const std::int64_t> parents_of(const TraceView& trace, std::size_t cal
   return trace.parents.subspan(begin, end - begin);
 }
 
-// Whether the parents are acyclic; trivially so if all stand before their children.
+// Whether the parents are acyclic, by depth-first search.
 bool acyclic(const TraceView& trace) {
   const std::size_t calls = trace.call_step.size();
   std::vector<std::uint8_t> seen(calls, 0);  // 1: on the path, 2: done
@@ -78,7 +80,7 @@ bool acyclic(const TraceView& trace) {
 
 void check_parents(const TraceView& trace) {
   const std::size_t calls = trace.call_step.size();
-  bool before = true;
+  bool before = true;  // whether all parents are before their children: then there is no cycle
   for (std::size_t call = 0; call < calls; ++call) {
     for (const std::int64_t parent : parents_of(trace, call)) {
       const auto index = static_cast<std::size_t>(parent);
@@ -111,7 +113,7 @@ void check_trace(const TraceView& trace) {
   check_length(trace.prefix_tokens.size(), calls, "prefix_tokens");
   check_offsets(trace.call_offsets, calls, "call_offsets");
   check_offsets(trace.parent_offsets, trace.parents.size(), "parent_offsets");
-  check_places(trace);
+  check_call_rows(trace);
   check_parents(trace);
 }
 

@@ -1,7 +1,10 @@
 #include <doctest/doctest.h>
 
+#include <limits>
 #include <random>
 #include <stdexcept>
+#include <utility>
+#include <vector>
 
 #include "metropolis/controllers.hpp"
 
@@ -9,15 +12,15 @@ using namespace metropolis;
 
 namespace {
 
-struct Running {
+struct RunningCluster {
   std::vector<AgentId> agents;
 };
 
 // Running agents do not wait, and the edges of a waiting agent lead to a running one.
-void check_edges(const Controller& controller, const std::vector<Running>& running) {
+void check_edges(const Controller& controller, const std::vector<RunningCluster>& running) {
   const std::vector<AgentId> edges = controller.blocked_by();
   std::vector<bool> runs(edges.size());
-  for (const Running& cluster : running) {
+  for (const RunningCluster& cluster : running) {
     for (const AgentId agent : cluster.agents) runs[static_cast<std::size_t>(agent)] = true;
   }
   for (std::size_t agent = 0; agent < edges.size(); ++agent) {
@@ -34,8 +37,8 @@ void check_edges(const Controller& controller, const std::vector<Running>& runni
 // Runs walkers to completion in random order, validating after every commit; returns the commits.
 int run(Controller& controller, std::vector<Position> at, unsigned seed) {
   std::mt19937 random(seed);
-  std::vector<Running> running;
-  const auto begin = [&](const Dispatches& out) {
+  std::vector<RunningCluster> running;
+  const auto start = [&](const Dispatches& out) {
     for (const auto& cluster : out.clusters) {
       const auto members = out.members(cluster);
       running.push_back({{members.begin(), members.end()}});
@@ -45,7 +48,7 @@ int run(Controller& controller, std::vector<Position> at, unsigned seed) {
   };
   Dispatches out;
   controller.start(out);
-  begin(out);
+  start(out);
   int commits = 0;
   for (; !running.empty(); ++commits) {
     std::swap(running[random() % running.size()], running.back());
@@ -59,7 +62,7 @@ int run(Controller& controller, std::vector<Position> at, unsigned seed) {
     }
     out.clear();
     controller.commit(agents, moved, out);
-    begin(out);
+    start(out);
   }
   return commits;
 }

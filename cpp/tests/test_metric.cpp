@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <cstdint>
+
 #include "metropolis/metric.hpp"
 
 using namespace metropolis;

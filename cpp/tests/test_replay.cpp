@@ -154,14 +154,16 @@ TEST_CASE("a replay refuses what does not fit together") {
   const auto controller = trace.controller(5), other = longer.controller(5);
   InstancePool pool(one_per_second(), {}), busy(one_per_second(), {});
   busy.submit(7, {4, 1}, 0);
-  const auto made = [&](const TraceView& view, Controller& used, InstancePool& instances,
-                        const ReplayOptions& options) { Replay(view, used, instances, options); };
-  CHECK_THROWS_AS(made(trace.view(), *other, pool, {}), std::invalid_argument);
-  CHECK_THROWS_AS(made(trace.view(), *controller, busy, {}), std::invalid_argument);
-  CHECK_THROWS_AS(made(trace.view(), *controller, pool, {true, -1}), std::invalid_argument);
+  const auto construct = [&](const TraceView& view, Controller& used, InstancePool& instances,
+                             const ReplayOptions& options) {
+    Replay(view, used, instances, options);
+  };
+  CHECK_THROWS_AS(construct(trace.view(), *other, pool, {}), std::invalid_argument);
+  CHECK_THROWS_AS(construct(trace.view(), *controller, busy, {}), std::invalid_argument);
+  CHECK_THROWS_AS(construct(trace.view(), *controller, pool, {true, -1}), std::invalid_argument);
   TraceView shorter = trace.view();
   shorter.output_tokens = {};
-  CHECK_THROWS_AS(made(shorter, *controller, pool, {}), std::invalid_argument);
+  CHECK_THROWS_AS(construct(shorter, *controller, pool, {}), std::invalid_argument);
   Replay replay(trace.view(), *controller, pool, {});
   CHECK_THROWS_AS(replay.run(0), std::invalid_argument);
   CHECK(replay.run(4));

@@ -168,9 +168,9 @@ def _lineage(folder: Path) -> Sequence[Origin]:
 
 def _usage(result: RunResult, options: RunOptions) -> dict[str, Function]:
     usage = {}
-    for function, used in result.used.items():
-        tokens = used.prompt_tokens, used.output_tokens
-        usage[function] = Function(used.calls, *tokens, _cost(options, *tokens))
+    for function, totals in result.by_function.items():
+        tokens = totals.prompt_tokens, totals.output_tokens
+        usage[function] = Function(totals.calls, *tokens, _cost(options, *tokens))
     return usage
 
 

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from typing import Any, TypedDict, TypeVar, Unpack
 
 from metropolis.llm.base import Completion, Message, Request, digest_of
-from metropolis.llm.call_log import CallLog, CallRecord, Strand, current_strand, following
+from metropolis.llm.call_log import CallLog, CallRecord, Strand, current_strand, in_strand
 from metropolis.llm.client import Client
 from metropolis.types import AgentId, MetropolisError, Step
 
@@ -169,7 +169,7 @@ class LLM:
         strand, index = self._sent(request)
         completion = None
         try:
-            with following(None):  # tasks of the backend do not belong to the agent
+            with in_strand(None):  # tasks of the backend do not belong to the agent
                 completion = await self._client.call(request)
         finally:
             self._ended(index, completion)
@@ -257,7 +257,7 @@ class BlockingLLM:
         if self._waiting == 1:
             self._on_block()
         try:
-            with following(self._strand):
+            with in_strand(self._strand):
                 return await coroutine
         finally:
             self._waiting -= 1

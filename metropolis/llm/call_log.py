@@ -201,7 +201,7 @@ def current_strand() -> Strand | None:
     return _current.get()
 
 
-class following:  # noqa: N801 -- a context manager, as those of contextlib
+class in_strand:  # noqa: N801 -- a context manager, as those of contextlib
     """Run the body in `strand`; None: untracked."""
 
     __slots__ = "_strand", "_token"

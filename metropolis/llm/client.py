@@ -25,12 +25,12 @@ from metropolis.llm.base import (
     TimedOutError,
     UnreachableError,
 )
-from metropolis.llm.call_log import following
+from metropolis.llm.call_log import in_strand
 from metropolis.llm.journal import Answers, Key, key_of
 from metropolis.llm.limits import Gate, Need, Turn, shared
 from metropolis.llm.outage import Outage
 from metropolis.llm.pauses import Pauses
-from metropolis.llm.tokens import expected_tokens, prompt_tokens_at_most
+from metropolis.llm.tokens import expected_tokens, prompt_tokens_max
 from metropolis.llm.usage import FREE, Prices, Purchases, Usage, total
 from metropolis.types import MetropolisError
 
@@ -100,65 +100,65 @@ class Client:
         self.closed = False
         self.prices = prices or FREE
         self.usage: dict[str, Usage] = {}
-        self._before = Usage()
+        self._earlier = Usage()
         """Purchases of the run before this client was created."""
         self.workers = 1
         """Number of clients that share the run's budget evenly."""
         self.exhausted: BudgetExhausted | None = None
-        """Set once the budget cannot pay for a call."""
+        """The error of the first call that the budget cannot pay for."""
         self.on_exhausted: Callable[[BudgetExhausted], object] = lambda _: None
-        """Called when the budget is exhausted, before the agent, which may ignore the error."""
-        self.on_unkept: Callable[[UnwritableError], object] = lambda _: None
-        """Called when an answer cannot be written, before the agent gets the error."""
+        """Called when the budget is exhausted, before the error reaches the agent."""
+        self.on_unwritable: Callable[[UnwritableError], object] = lambda _: None
+        """Called when an answer cannot be written, before the error reaches the agent."""
         self.gate = Gate(concurrency, requests_per_minute, tokens_per_minute, max_tokens, max_cost)
-        self._estimates = tokens_per_minute is not None
-        self._bounds = max_tokens is not None or max_cost is not None
+        self._limits_tokens = tokens_per_minute is not None
+        self._has_budget = max_tokens is not None or max_cost is not None
         self._outage = Outage(patience_s)
         self._is_excess_reported = False
         self.pauses = Pauses(seed)
         if journal is not None:
-            self.keep(journal)
+            self.use_journal(journal)
 
-    def keep(self, journal: Answers) -> None:
+    def use_journal(self, journal: Answers) -> None:
         """Store answers in `journal`; the answers it holds count in the budget."""
         self.journal = journal
-        kept = self._before
+        earlier = self._earlier
         for answer in journal.answers():
-            kept.calls += 1
-            kept.prompt_tokens += answer.prompt_tokens
-            kept.output_tokens += answer.output_tokens
-        self._spend(kept)
+            earlier.calls += 1
+            earlier.prompt_tokens += answer.prompt_tokens
+            earlier.output_tokens += answer.output_tokens
+        self._charge_earlier(earlier)
 
-    def has_spent(self, bought: Iterable[Purchases]) -> None:
+    def charge(self, purchases: Iterable[Purchases]) -> None:
         """Charge the budget with all earlier purchases of the run, of any process."""
         sums = Usage()
-        for one in bought:
+        for one in purchases:
             sums.calls += one.calls
             sums.prompt_tokens += one.prompt_tokens
             sums.output_tokens += one.output_tokens
-        if sums.calls >= self._before.calls:  # they include what the journal holds
-            self._spend(sums)
+        if sums.calls >= self._earlier.calls:  # they include the journal's answers
+            self._charge_earlier(sums)
 
-    def _spend(self, before: Usage) -> None:
-        tokens = before.prompt_tokens, before.output_tokens
-        before.cost = self.prices.cost(*tokens)
-        self._before = before
+    def _charge_earlier(self, earlier: Usage) -> None:
+        tokens = earlier.prompt_tokens, earlier.output_tokens
+        earlier.cost = self.prices.cost(*tokens)
+        self._earlier = earlier
         for budget, spent in (
             (self.gate.token_budget, sum(tokens)),
-            (self.gate.cost_budget, before.cost),
+            (self.gate.cost_budget, earlier.cost),
         ):
             budget.spent = max(budget.spent, spent)
 
-    def has_bought(self, bought: Purchases) -> None:
-        """Account for purchases of other processes for this run: calls, tokens and cost."""
-        usage = self.usage.setdefault(bought.function, Usage())
-        usage.calls += bought.calls
-        usage.prompt_tokens += bought.prompt_tokens
-        usage.output_tokens += bought.output_tokens
-        usage.cost += self.prices.cost(bought.prompt_tokens, bought.output_tokens)
+    def add_usage(self, purchases: Purchases) -> None:
+        """Add purchases of other processes for this run to `usage`: calls, tokens and cost."""
+        usage = self.usage.setdefault(purchases.function, Usage())
+        usage.calls += purchases.calls
+        usage.prompt_tokens += purchases.prompt_tokens
+        usage.output_tokens += purchases.output_tokens
+        usage.cost += self.prices.cost(purchases.prompt_tokens, purchases.output_tokens)
 
-    def fresh(self, workers: int) -> Client:
-        """A new client for one of `workers` processes, which share no state.
+    def for_worker(self, workers: int) -> Client:
+        """The client of one of `workers` processes, which share no state.
 
         Each gets an equal share of the remaining budgets, of the limits per minute and of the
         concurrency, which is at least 1. Raises MetropolisError on a limit that cannot be shared.
@@ -187,7 +187,7 @@ class Client:
     @property
     def bought(self) -> Usage:
         """All purchases of the run, by this client and before it, committed or not."""
-        return total([self._before, self.total])
+        return total([self._earlier, self.total])
 
     async def check(self) -> None:
         """Raise LLMError, within seconds, if the backend cannot answer."""
@@ -231,7 +231,7 @@ class Client:
             on_end(completion)
             return completion
 
-        with following(None):  # this task does not belong to the agent
+        with in_strand(None):  # this task does not belong to the agent
             task = asyncio.create_task(call())
         task.add_done_callback(lambda _: pieces.put_nowait(None))
         try:
@@ -313,7 +313,7 @@ class Client:
         tokens = completion.prompt_tokens, completion.output_tokens
         cost = self.prices.cost(*tokens)
         self.gate.leave(turn, sum(tokens), cost, counted=True)
-        if self._bounds and sum(tokens) > need.tokens_max and not self._is_excess_reported:
+        if self._has_budget and sum(tokens) > need.tokens_max and not self._is_excess_reported:
             self._is_excess_reported = True
             sys.stderr.write(
                 f"metropolis: {self.backend} took {sum(tokens):,} tokens for {request.where}, more "
@@ -329,12 +329,12 @@ class Client:
         usage.latency_max_s = max(usage.latency_max_s, latency_s)
         if key is not None and self.journal is not None:
             try:
-                kept = self.journal.put(key, completion)
+                stored = self.journal.put(key, completion)
             except UnwritableError as error:
-                self.on_unkept(error)
+                self.on_unwritable(error)
                 raise
-            if kept is not None:
-                await kept
+            if stored is not None:
+                await stored
         return completion
 
     async def _receive(self, request: Request, on_piece: OnPiece) -> Completion:
@@ -355,10 +355,10 @@ class Client:
         return usage
 
     def _need_of(self, request: Request) -> Need:
-        expected = expected_tokens(request) if self._estimates else 0
-        if not self._bounds:
+        expected = expected_tokens(request) if self._limits_tokens else 0
+        if not self._has_budget:
             return Need(expected)
-        prompt_max = prompt_tokens_at_most(request)
+        prompt_max = prompt_tokens_max(request)
         return Need(
             expected,
             prompt_max + request.max_tokens,
@@ -367,24 +367,24 @@ class Client:
 
     def _charge_reservation(self, turn: Turn, usage: Usage) -> None:
         """Charge the whole reservation: an attempt without a usable answer may still cost."""
-        most = turn.reserved
-        usage.lost_tokens += most.tokens_max
-        usage.cost += most.cost_max
-        self.gate.leave(turn, most.tokens_max, most.cost_max)
+        reserved = turn.reserved
+        usage.lost_tokens += reserved.tokens_max
+        usage.cost += reserved.cost_max
+        self.gate.leave(turn, reserved.tokens_max, reserved.cost_max)
 
     def _exhausted(self, request: Request, need: Need) -> str:
         need = self.gate.reservation(need)
         tokens, cost = self.gate.token_budget, self.gate.cost_budget
         if tokens.ends_before(need.tokens_max):
-            left, asked = f"{tokens.left:,.0f} tokens", f"{need.tokens_max:,}"
+            left, needed = f"{tokens.left:,.0f} tokens", f"{need.tokens_max:,}"
         else:
-            left, asked = f"{cost.left:.4f} of the money", f"{need.cost_max:.4f}"
+            left, needed = f"{cost.left:.4f} of the money", f"{need.cost_max:.4f}"
         if self.workers > 1:
             left += f" of a worker's share, one of {self.workers},"
-        anew = " to redistribute the rest, or" if self.workers > 1 else ""
+        reason = " to redistribute the rest, or" if self.workers > 1 else ""
         return (
-            f"the budget is exhausted: {left} are left, {request.where} could take {asked}; "
-            f"resume{anew} with a larger budget"
+            f"the budget is exhausted: {left} are left, {request.where} could take {needed}; "
+            f"resume{reason} with a larger budget"
         )
 
     def _waits_too_long(self, error: LLMError) -> bool:

@@ -155,7 +155,7 @@ class Journal:
         """All answers, read from the file."""
         return (completion for _, completion in read_journal(self.path))
 
-    def passed(self, step: Step) -> None:
+    def unload_before(self, step: Step) -> None:
         """Unload answers below `step`, which are no longer needed; they stay in the file."""
         for below in [known for known in self._answers if known < step]:
             del self._answers[below]

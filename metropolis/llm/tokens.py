@@ -34,7 +34,7 @@ def expected_tokens(request: Request) -> int:
     return len(request.text) // CHARACTERS_PER_TOKEN + 1 + request.max_tokens
 
 
-def prompt_tokens_at_most(request: Request) -> int:
+def prompt_tokens_max(request: Request) -> int:
     """An upper bound on the prompt's tokens: byte-level tokenizers make at most one per byte."""
     messages = 1 if request.messages is None else len(request.messages) + 1
     return len(request.text.encode()) + messages * TEMPLATE_TOKENS_PER_MESSAGE

@@ -11,7 +11,7 @@ from metropolis.policy.base import Policy, QueuedRequest, ServedRequest
 from metropolis.policy.faults import read
 from metropolis.scheduler.base import Limits, Place, Preempt, Reject, Report
 from metropolis.scheduler.scheduler import Scheduler
-from metropolis.sim.instance import Asked, Instance, Left
+from metropolis.sim.instance import Aborted, SimulatedInstance, SimulatedRequest
 from metropolis.sim.options import PoolOptions
 
 
@@ -31,7 +31,7 @@ class SimulatedCluster:
         at_once: float = inf,
     ) -> None:
         self._instances = [
-            Instance(index, profile, options) for index, profile in enumerate(profiles)
+            SimulatedInstance(index, profile, options) for index, profile in enumerate(profiles)
         ]
         limits = [
             Limits(
@@ -45,7 +45,7 @@ class SimulatedCluster:
             self._scheduler.instance_up(index)
         self._engine_preemptions = [0] * len(self._instances)
         self._policy_preemptions = 0
-        self._asked: dict[int, Asked] = {}
+        self._requests: dict[int, SimulatedRequest] = {}
         """Uncompleted requests by id."""
 
     @property
@@ -64,7 +64,7 @@ class SimulatedCluster:
 
         `answer_text`: the id of its answer's text, if later prompts may contain it.
         """
-        self._asked[request.id] = Asked(request, output_tokens, answer_text)
+        self._requests[request.id] = SimulatedRequest(request, output_tokens, answer_text)
         self._scheduler.arrived(request)
 
     def program_ended(self, program: str) -> None:
@@ -86,10 +86,10 @@ class SimulatedCluster:
         gone = [one for instance in self._instances for one in instance.advance(now_sim_s)]
         served: list[ServedRequest] = []
         for one in sorted(gone, key=_order):
-            if isinstance(one, Left):
+            if isinstance(one, Aborted):
                 self._scheduler.left(one.id, one.output_tokens, one.left_sim_s)
             else:
-                del self._asked[one.request.id]
+                del self._requests[one.request.id]
                 self._scheduler.finished(one)
                 served.append(one)
         for index, instance in enumerate(self._instances):
@@ -100,13 +100,13 @@ class SimulatedCluster:
 
     def dispatch(self, now_sim_s: float) -> None:
         """Carry out the scheduler's commands."""
-        is_asked = True
-        while is_asked:
-            is_asked = False
+        is_repeated = True
+        while is_repeated:
+            is_repeated = False
             for command in self._scheduler.schedule(now_sim_s):
                 match command:
                     case Place(request, index, rank):
-                        self._instances[index].submit(self._asked[request.id], rank, now_sim_s)
+                        self._instances[index].submit(self._requests[request.id], rank, now_sim_s)
                     case Preempt(request, index):
                         self._policy_preemptions += 1
                         self._instances[index].abort(request.id, now_sim_s)
@@ -115,10 +115,10 @@ class SimulatedCluster:
                     case Report(index):
                         held_tokens = self._instances[index].held_tokens
                         self._scheduler.progressed(index, held_tokens)
-                        is_asked = True
+                        is_repeated = True
 
 
-def _order(one: ServedRequest | Left) -> tuple[float, int]:
-    if isinstance(one, Left):
+def _order(one: ServedRequest | Aborted) -> tuple[float, int]:
+    if isinstance(one, Aborted):
         return one.left_sim_s, one.id
     return one.completed_s, one.request.id

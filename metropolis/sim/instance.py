@@ -16,8 +16,8 @@ from metropolis.sim.options import PoolOptions
 
 
 @dataclass(slots=True)
-class Asked:
-    """A request and its progress."""
+class SimulatedRequest:
+    """A request and its progress on its instances."""
 
     request: QueuedRequest
     output_tokens: int
@@ -28,7 +28,7 @@ class Asked:
     submitted_sim_s: float = 0.0
     """Time of the latest submission."""
     served_sim_s: float = 0.0
-    """Service time of earlier stays in the engine."""
+    """Service time so far, before the current stay in the engine."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -44,22 +44,22 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
-    """A request that has left an instance unfinished."""
+class Aborted:
+    """A request that left an instance before its last token."""
 
     id: int
     left_sim_s: float
     output_tokens: int
-    """Since its arrival."""
+    """Output tokens since its arrival."""
 
 
-class Instance:
+class SimulatedInstance:
     """One engine; the caller advances the time."""
 
     def __init__(self, index: int, profile: Profile, options: PoolOptions) -> None:
         self._index, self._profile = index, profile
         self._pool = InstancePool(profile, **asdict(options))
-        self._asked: dict[int, Asked] = {}
+        self._requests: dict[int, SimulatedRequest] = {}
         """Submitted requests by id."""
 
     @property
@@ -81,36 +81,36 @@ class Instance:
         """Tokens of the submitted requests that are not aborted, at the latest `advance`."""
         return self._pool.status().sequence_tokens
 
-    def advance(self, now_sim_s: float) -> Iterator[ServedRequest | Left]:
+    def advance(self, now_sim_s: float) -> Iterator[ServedRequest | Aborted]:
         """Advance to `now_sim_s`; yields the requests that left by then."""
         for completion in self._pool.advance(now_sim_s):
-            asked, left_sim_s = self._asked.pop(completion.id), completion.last_token_sim_s
-            self._account(asked, completion)
+            request, left_sim_s = self._requests.pop(completion.id), completion.last_token_sim_s
+            self._account(request, completion)
             if completion.aborted:
-                yield Left(completion.id, left_sim_s, asked.generated_tokens)
+                yield Aborted(completion.id, left_sim_s, request.generated_tokens)
             else:
-                begun_sim_s = max(asked.request.arrived_s, left_sim_s - asked.served_sim_s)
+                begun_sim_s = max(request.request.arrived_s, left_sim_s - request.served_sim_s)
                 yield ServedRequest(
-                    asked.request, self._index, begun_sim_s, left_sim_s, asked.output_tokens
+                    request.request, self._index, begun_sim_s, left_sim_s, request.output_tokens
                 )
 
-    def submit(self, asked: Asked, rank: int, now_sim_s: float) -> None:
+    def submit(self, request: SimulatedRequest, rank: int, now_sim_s: float) -> None:
         """Submit a request, or the rest of one that was preempted."""
-        self._asked[asked.request.id] = asked
-        asked.submitted_sim_s = now_sim_s
-        left = asked.output_tokens - asked.generated_tokens
-        tokens = Request(asked.prompt_tokens, left, rank, prefix=asked.prefix)
-        self._pool.submit(asked.request.id, tokens, now_sim_s)
+        self._requests[request.request.id] = request
+        request.submitted_sim_s = now_sim_s
+        left = request.output_tokens - request.generated_tokens
+        tokens = Request(request.prompt_tokens, left, rank, prefix=request.prefix)
+        self._pool.submit(request.request.id, tokens, now_sim_s)
 
     def abort(self, request_id: int, now_sim_s: float) -> None:
         """Interrupt a request; `advance` yields it when it has left."""
         self._pool.abort(request_id, now_sim_s, keep=True)
 
-    def _account(self, asked: Asked, completion: Completion) -> None:
+    def _account(self, request: SimulatedRequest, completion: Completion) -> None:
         """Account for a stay in the engine, without the time waited there."""
         if completion.first_token_sim_s < inf:
-            prefill = Request(asked.prompt_tokens, 1)
+            prefill = Request(request.prompt_tokens, 1)
             alone_s = InstancePool.isolated_sim_s(self._profile, prefill)
-            begun_sim_s = max(asked.submitted_sim_s, completion.first_token_sim_s - alone_s)
-            asked.served_sim_s += completion.last_token_sim_s - begun_sim_s
-        asked.generated_tokens += completion.output_tokens
+            begun_sim_s = max(request.submitted_sim_s, completion.first_token_sim_s - alone_s)
+            request.served_sim_s += completion.last_token_sim_s - begun_sim_s
+        request.generated_tokens += completion.output_tokens

@@ -25,10 +25,10 @@ from metropolis.types import AgentId, Step
 
 
 @dataclass(slots=True)
-class _Asked:
+class _Call:
     request: Request
-    tokens: _core.Request
-    answered: asyncio.Future[None]
+    lengths: _core.Request
+    completed: asyncio.Future[None]
 
     @property
     def order(self) -> tuple[Step, AgentId, int]:
@@ -38,9 +38,8 @@ class _Asked:
 class VirtualInstances:
     """A backend that adds the latency of simulated instances to `backend`'s answers.
 
-    `policy` and `dispatcher` order and place the calls as in a replay; by default by step, on the
-    instance with the fewest. Raises RefusedError for calls that exceed the memory
-    of one of the instances.
+    `policy` and `dispatcher` order and place the calls as in a replay. The default is `step` and
+    `least_used`. Raises RefusedError for calls that exceed the memory of one of the instances.
     """
 
     def __init__(
@@ -59,8 +58,8 @@ class VirtualInstances:
         else:
             dispatcher = dispatcher or LeastLoaded(fleet.placed())
             self._instances = _ByPolicy(fleet, policy or StepFirst(), dispatcher)
-        self._asked: list[_Asked] = []
-        """Calls of this instant."""
+        self._arrived: list[_Call] = []
+        """Calls that arrived at this instant and are not submitted yet."""
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._sent = 0
         self.now_sim_s = 0.0
@@ -81,16 +80,16 @@ class VirtualInstances:
     async def complete(self, request: Request) -> Completion:
         """The answer, at the virtual time of its completion."""
         completion = await self._backend.complete(request)
-        lengths = max(1, completion.prompt_tokens), max(1, completion.output_tokens)
-        tokens = _core.Request(*lengths)  # an empty answer takes an iteration, too
+        # An empty answer takes an iteration, too.
+        lengths = _core.Request(max(1, completion.prompt_tokens), max(1, completion.output_tokens))
         for profile in self._profiles:
             try:
-                _core.InstancePool(profile).submit(0, tokens, 0.0)
+                _core.InstancePool.check_fits(profile, lengths)
             except ValueError as error:
                 raise RefusedError(f"{request.where}: {error}") from error
-        answered = asyncio.get_running_loop().create_future()
-        self._asked.append(_Asked(request, tokens, answered))
-        await answered
+        completed = asyncio.get_running_loop().create_future()
+        self._arrived.append(_Call(request, lengths, completed))
+        await completed
         return completion
 
     async def stream(self, request: Request) -> AsyncGenerator[str | Completion, None]:
@@ -110,53 +109,53 @@ class VirtualInstances:
             self.now_sim_s = self._instances.next_event_sim_s(self.now_sim_s)
             served = self._instances.advance(self.now_sim_s)
             for number in served:
-                answered = self._waiting.pop(number)
-                if not answered.cancelled():
-                    answered.set_result(None)
+                completed = self._waiting.pop(number)
+                if not completed.cancelled():
+                    completed.set_result(None)
             if served:
                 return True
         return False
 
     def _submit(self) -> None:
         """Submit the calls of this instant to the instances, in the same order as a replay."""
-        for asked in sorted(self._asked, key=lambda asked: asked.order):
-            if not asked.answered.cancelled():
-                self._instances.send(self._sent, asked, self.now_sim_s)
-                self._waiting[self._sent] = asked.answered
+        for call in sorted(self._arrived, key=lambda call: call.order):
+            if not call.completed.cancelled():
+                self._instances.send(self._sent, call, self.now_sim_s)
+                self._waiting[self._sent] = call.completed
                 self._sent += 1
-        self._asked.clear()
+        self._arrived.clear()
 
 
 class _ByPolicy:
-    """Instances with a policy and a dispatcher."""
+    """Instances driven by the scheduler, with a policy and a dispatcher."""
 
     def __init__(self, fleet: SimulatedFleet, policy: Policy, dispatcher: Dispatcher) -> None:
         self._cluster = SimulatedCluster(fleet.profiles, policy, dispatcher, PoolOptions())
         self._programs: dict[AgentId, tuple[str, float]] = {}
         """The latest program of each agent, and its arrival."""
 
-    def send(self, number: int, asked: _Asked, now_sim_s: float) -> None:
+    def send(self, number: int, call: _Call, now_sim_s: float) -> None:
         """Submit a call. An agent-step is a program, as in a replay.
 
-        A program ends when its agent calls in a later step; a replay knows it at once.
+        A program ends with the agent's first call in a later step; a replay knows its end at once.
         """
-        request, name = asked.request, f"{asked.request.agent} at {asked.request.step}"
-        program, began_sim_s = self._programs.get(request.agent, (name, now_sim_s))
+        request, name = call.request, f"{call.request.agent} at {call.request.step}"
+        program, arrived_sim_s = self._programs.get(request.agent, (name, now_sim_s))
         if program != name:
             self._cluster.program_ended(program)
-            began_sim_s = now_sim_s
-        self._programs[request.agent] = name, began_sim_s
+            arrived_sim_s = now_sim_s
+        self._programs[request.agent] = name, arrived_sim_s
         queued = QueuedRequest(
             number,
             name,
             request.function,
-            asked.tokens.prompt_tokens,
+            call.lengths.prompt_tokens,
             now_sim_s,
-            began_sim_s,
+            arrived_sim_s,
             request.upstream,
             request.step,
         )
-        self._cluster.send(queued, asked.tokens.output_tokens)
+        self._cluster.send(queued, call.lengths.output_tokens)
 
     def next_event_sim_s(self, now_sim_s: float) -> float:
         """Dispatch the waiting calls; returns the time of the earliest next event."""
@@ -172,16 +171,16 @@ class _ByPolicy:
 
 
 class _ByStep:
-    """What `_ByPolicy` does with the policy `step` and `least_used`, in C++."""
+    """Equal to `_ByPolicy` with the policy `step` and the dispatcher `least_used`; in C++."""
 
     def __init__(self, profile: _core.Profile, instances: int) -> None:
         self._pool = _core.InstancePool(profile, instances=instances)
 
-    def send(self, number: int, asked: _Asked, now_sim_s: float) -> None:
+    def send(self, number: int, call: _Call, now_sim_s: float) -> None:
         """Submit a call."""
-        given = asked.tokens
-        tokens = _core.Request(given.prompt_tokens, given.output_tokens, asked.request.step)
-        self._pool.submit(number, tokens, now_sim_s)
+        lengths = call.lengths
+        request = _core.Request(lengths.prompt_tokens, lengths.output_tokens, call.request.step)
+        self._pool.submit(number, request, now_sim_s)
 
     def next_event_sim_s(self, _now_sim_s: float) -> float:
         """The earliest next completion."""

@@ -12,7 +12,7 @@ from threading import get_ident
 from typing import Any
 
 from metropolis.llm.agent import LLM, BlockingLLM
-from metropolis.llm.call_log import CallLog, CallRecord, current_strand, follow_tasks, following
+from metropolis.llm.call_log import CallLog, CallRecord, current_strand, follow_tasks, in_strand
 from metropolis.llm.client import Client
 from metropolis.store.execution import Execution
 from metropolis.types import AgentId, Dispatch, Step
@@ -152,7 +152,7 @@ class LocalWorker:
             state, self._reach, self._seed, step, actions, partial(self._answer, llms)
         )
         world = self._world
-        with following(log.resolving()), Turn(self.turns, step, names, world.resolve, world):
+        with in_strand(log.resolving()), Turn(self.turns, step, names, world.resolve, world):
             resolving = world.resolve(cluster)
             if resolving is not None:
                 await resolving
@@ -166,7 +166,7 @@ class LocalWorker:
         view = View(state, self._reach, self._seed, step, name)
         with Turn(self.turns, step, (name,), world.observe, world):
             observation = world.observe(view)
-        with following(log.strand()):
+        with in_strand(log.strand()):
             return await self._call(agent.proceed, observation, llm), view.reads
 
     async def _answer(self, llms: Mapping[str, LLM], name: str, question: Any) -> Any:

@@ -77,7 +77,7 @@ class RayWorkerPool:
         with suppress(StoreError), RedisServer(self._url) as server:  # gone with the store
             for bought in server.store(self._run).bought():
                 if bought.buyer.startswith(self._name):
-                    self._spec.client.has_bought(bought)
+                    self._spec.client.add_usage(bought)
         if self._leave_cluster is not None:
             self._leave_cluster()
 

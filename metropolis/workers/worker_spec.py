@@ -43,7 +43,7 @@ class WorkerSpec:
         answers = self.client.journal
         if not isinstance(answers, StoredAnswers):
             answers = self.client.journal = StoredAnswers(store, answers, buyer)
-            self.client.has_spent(one for one in retry(store.bought) if one.buyer == buyer)
+            self.client.charge(one for one in retry(store.bought) if one.buyer == buyer)
         local = LocalWorker(
             self.world,
             self.agents,
@@ -58,7 +58,7 @@ class WorkerSpec:
 
     def shipped(self, share: int) -> WorkerSpec:
         """A copy for one of `share` other processes. Raises MetropolisError; see `Client.fresh`."""
-        return replace(self, client=self.client.fresh(share))
+        return replace(self, client=self.client.for_worker(share))
 
     def _now_s(self) -> float:
         return time.time() - self.began_s

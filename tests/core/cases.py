@@ -226,6 +226,8 @@ def use_pool(draw: Draw) -> None:
             "InstancePool.iteration_sim_s",
             *(profile(draw), draw.whole(0, 9), draw.whole(0, 99), draw.whole(0, 99)),
         ),
+        lambda: draw.do("InstancePool.check_fits", sound, request(draw)),
+        lambda: draw.do("InstancePool.check_fits", profile(draw), request(draw)),
         lambda: draw.do("InstancePool.isolated_sim_s", sound, request(draw)),
         lambda: draw.do("InstancePool.isolated_sim_s", profile(draw), request(draw)),
     ]

@@ -25,7 +25,7 @@ from metropolis.llm import (
     UnavailableError,
     UnreachableError,
 )
-from metropolis.llm.tokens import approximate_tokens, prompt_tokens_at_most
+from metropolis.llm.tokens import approximate_tokens, prompt_tokens_max
 from metropolis.types import MetropolisError
 from tests.llm.fakes import Fake, request
 from tests.llm.virtual_loop import run_virtually
@@ -137,7 +137,7 @@ def test_the_token_budget_is_never_exceeded(calls: list[tuple[int, int, int]], b
     assert client.gate.token_budget.reserved == 0
     for (wanted, _), answer_ in zip(requests, answers, strict=True):
         if isinstance(answer_, BudgetExhausted):
-            need = prompt_tokens_at_most(wanted) + wanted.max_tokens
+            need = prompt_tokens_max(wanted) + wanted.max_tokens
             assert client.gate.token_budget.spent + need > budget
         elif not isinstance(answer_, Completion):
             assert isinstance(answer_, MalformedError)
@@ -160,7 +160,7 @@ def test_the_cost_budget_is_never_exceeded(
 
 def test_a_call_waits_for_reservations_that_may_come_back() -> None:
     fake = Fake(lambda r: Completion("", 3, 2, "stop"))
-    need = prompt_tokens_at_most(request()) + request().max_tokens
+    need = prompt_tokens_max(request()) + request().max_tokens
     client = Client(fake, max_tokens=need + 10)
     answers = run_virtually(ask_all(client, [(request(), 0.0)] * 3))
     assert all(isinstance(answer, Completion) for answer in answers)

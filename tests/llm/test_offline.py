@@ -14,7 +14,7 @@ from metropolis.llm import Completion, Journal, MalformedError, RefusedError, Re
 from metropolis.llm.backends.replay import Replay
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.journal import key_of
-from metropolis.llm.tokens import approximate_tokens, first_tokens, prompt_tokens_at_most
+from metropolis.llm.tokens import approximate_tokens, first_tokens, prompt_tokens_max
 from metropolis.types import MetropolisError
 from tests.llm.fakes import request
 from tests.llm.virtual_loop import run_virtually
@@ -45,7 +45,7 @@ def test_a_token_is_up_to_four_characters_of_a_word(text: str) -> None:
 
 @given(text=st.text())
 def test_the_bound_is_above_the_estimate(text: str) -> None:
-    assert prompt_tokens_at_most(request(prompt=text)) > approximate_tokens(text)
+    assert prompt_tokens_max(request(prompt=text)) > approximate_tokens(text)
 
 
 @given(seed=st.integers(0, 2**31 - 1), limit=st.integers(1, 40))

@@ -37,8 +37,8 @@ def test_shares_together_exceed_nothing(
         max_tokens=tokens,
         max_cost=cost,
     )
-    whole.has_spent([Purchases("anybody", "plan", 1, spent, 0)])
-    share = whole.fresh(workers).gate
+    whole.charge([Purchases("anybody", "plan", 1, spent, 0)])
+    share = whole.for_worker(workers).gate
     assert share.requests is not None
     assert share.tokens is not None
     assert share.concurrency * workers <= calls
@@ -49,7 +49,7 @@ def test_shares_together_exceed_nothing(
 
 
 def test_without_limits_there_are_none_to_share() -> None:
-    share = Client(Scripted()).fresh(3).gate
+    share = Client(Scripted()).for_worker(3).gate
     assert (share.requests, share.tokens) == (None, None)
     assert math.isinf(share.token_budget.left)
     assert math.isinf(share.cost_budget.left)
@@ -58,19 +58,19 @@ def test_without_limits_there_are_none_to_share() -> None:
 @pytest.mark.parametrize("limit", ["requests_per_minute", "tokens_per_minute"])
 def test_a_limit_of_less_than_one_each_is_refused(limit: str) -> None:
     with pytest.raises(MetropolisError, match=f"{limit} is 3 and cannot be shared by 4 workers"):
-        limited(**{limit: 3}).fresh(4)
+        limited(**{limit: 3}).for_worker(4)
 
 
 def test_what_the_journal_knows_is_not_spent_twice() -> None:
     client = limited(max_tokens=100, max_cost=100)
     client.gate.token_budget.spent = 30
     client.gate.cost_budget.spent = 40
-    client.has_spent([Purchases("a", "plan", 1, 20, 5), Purchases("b", "talk", 1, 10, 0)])
+    client.charge([Purchases("a", "plan", 1, 20, 5), Purchases("b", "talk", 1, 10, 0)])
     assert (client.gate.token_budget.left, client.gate.cost_budget.left) == (65, 60)
 
 
 def test_what_others_have_bought_is_accounted_for() -> None:
     client = limited()
     for buyer in "ab":
-        client.has_bought(Purchases(buyer, "plan", 2, 10, 3))
+        client.add_usage(Purchases(buyer, "plan", 2, 10, 3))
     assert client.usage == {"plan": Usage(calls=4, prompt_tokens=20, output_tokens=6, cost=32)}

@@ -47,8 +47,8 @@ def test_nothing_is_kept_per_call_or_step(tmp_path: Path) -> None:
     assert not len(journal)
     assert not result.history
     assert result.calls == sum(1 for _ in journal.answers()) > STEPS
-    used = result.used.values()
-    assert sum(of.output_tokens for of in used) == result.output_tokens
+    totals = result.by_function.values()
+    assert sum(each.output_tokens for each in totals) == result.output_tokens
 
 
 @pytest.mark.parametrize("seed", range(4))

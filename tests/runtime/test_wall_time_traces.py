@@ -12,7 +12,7 @@ import pytest
 
 from metropolis.llm import LLM, Client, Completion, Request
 from metropolis.llm.backends.scripted import Scripted
-from metropolis.llm.call_log import CallLog, follow_tasks, following
+from metropolis.llm.call_log import CallLog, follow_tasks, in_strand
 from metropolis.runtime.live.result import RunResult
 from metropolis.runtime.live.simulation import Simulation
 from metropolis.sim.fleet import SimulatedFleet
@@ -104,7 +104,7 @@ def test_a_call_that_stood_at_a_lock_waits_for_the_one_before() -> None:
                 await llm.complete("a")
 
         follow_tasks(asyncio.get_running_loop())
-        with following(log.strand()):
+        with in_strand(log.strand()):
             await asyncio.gather(locked(), locked(), locked())
         return [call.parents for call in llm.calls]
 
@@ -132,7 +132,7 @@ def test_tasks_that_a_backend_begins_are_not_the_agents() -> None:
             await llm.complete("short")
 
         follow_tasks(asyncio.get_running_loop())
-        with following(log.strand()):
+        with in_strand(log.strand()):
             await asyncio.gather(twice(), llm.complete("short"))
         return [call.parents for call in llm.calls]
 

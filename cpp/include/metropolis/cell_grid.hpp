@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <vector>
@@ -19,17 +20,17 @@
 
 namespace metropolis {
 
-// Node has `position`, `step` and `next`; the grid owns `next`.
-template <class Node>
+// Agent has `step` and `next`; the grid owns `next`, the next agent in the same cell.
+template <class Agent>
 class CellGrid {
  public:
-  static constexpr std::uint32_t NONE = std::numeric_limits<std::uint32_t>::max() >> 2;
+  static constexpr std::uint32_t NONE = std::numeric_limits<std::uint32_t>::max();
 
-  // Cells for `agents` in the box [low, high]; the sides of a cell are at least `side_min`.
-  CellGrid(Position low, Position high, double side_min, std::size_t agents) {
+  // Cells for `count` agents in the box [low, high]; the sides of a cell are at least `side_min`.
+  CellGrid(Position low, Position high, double side_min, std::size_t count) {
     const double width = std::max(high.x - low.x, side_min);
     const double height = std::max(high.y - low.y, side_min);
-    const double side = std::sqrt(width * height / std::max(1.0, static_cast<double>(agents) / 2));
+    const double side = std::sqrt(width * height / std::max(1.0, static_cast<double>(count) / 2));
     x_bits_ = bits_for(width / side);
     y_bits_ = bits_for(height / side);
     levels_ = std::min(x_bits_, y_bits_) + 1;
@@ -52,36 +53,36 @@ class CellGrid {
                   wrap((p.y - low_.y) / side_y_, y_bits_).index);
   }
 
-  void insert(std::vector<Node>& nodes, std::uint32_t id, std::uint32_t cell) {
-    nodes[id].next = heads_[cell];
+  void insert(std::vector<Agent>& agents, std::uint32_t id, std::uint32_t cell) {
+    agents[id].next = heads_[cell];
     heads_[cell] = id;
     std::size_t node = cell;
     for (std::uint32_t level = 0; level < levels_; ++level, node >>= 2) {
       Step& minimum = minima_[level_begin_[level] + node];
-      if (minimum <= nodes[id].step) break;
-      minimum = nodes[id].step;
+      if (minimum <= agents[id].step) break;
+      minimum = agents[id].step;
     }
   }
 
-  void remove(std::vector<Node>& nodes, std::uint32_t id, std::uint32_t cell) {
+  void remove(std::vector<Agent>& agents, std::uint32_t id, std::uint32_t cell) {
     if (heads_[cell] == id) {
-      heads_[cell] = nodes[id].next;
+      heads_[cell] = agents[id].next;
       return;
     }
     std::uint32_t before = heads_[cell];
-    while (nodes[before].next != id) before = nodes[before].next;
-    nodes[before].next = nodes[id].next;
+    while (agents[before].next != id) before = agents[before].next;
+    agents[before].next = agents[id].next;
   }
 
   // Visits every agent in the nodes for which `matters(minimum step, distance)` holds, where
   // distance is the least Chebyshev distance from p to the node. Nodes beyond `radius` are skipped.
   // `visit(id)` may make `matters` stricter during the search.
   template <class Matters, class Visit>
-  void search(const std::vector<Node>& nodes, Position p, double radius, const Matters& matters,
+  void search(const std::vector<Agent>& agents, Position p, double radius, const Matters& matters,
               const Visit& visit) {
     const Wrapped x = wrap((p.x - low_.x) / side_x_, x_bits_);
     const Wrapped y = wrap((p.y - low_.y) / side_y_, y_bits_);
-    const Search<Matters, Visit> search{nodes, x.value, y.value, matters, visit};
+    const Search<Matters, Visit> search{agents, x.value, y.value, matters, visit};
     std::uint32_t level = 0;
     while (level + 1 < levels_ && std::min(side_x_, side_y_) * (1u << level) < radius) ++level;
     const Range columns = range(x.value, radius / side_x_, level, x_bits_);
@@ -96,14 +97,14 @@ class CellGrid {
 
   // Calls visit(id, cell) for every agent; for tests.
   template <class Visit>
-  void each(const std::vector<Node>& nodes, const Visit& visit) const {
+  void for_each(const std::vector<Agent>& agents, const Visit& visit) const {
     for (std::uint32_t cell = 0; cell < heads_.size(); ++cell) {
-      for (std::uint32_t id = heads_[cell]; id != NONE; id = nodes[id].next) visit(id, cell);
+      for (std::uint32_t id = heads_[cell]; id != NONE; id = agents[id].next) visit(id, cell);
     }
   }
 
   // The largest lower bound that the pyramid gives for an agent in `cell`; for tests.
-  Step bound(std::uint32_t cell) const {
+  Step step_bound(std::uint32_t cell) const {
     Step bound = std::numeric_limits<Step>::min();
     for (std::uint32_t level = 0; level < levels_; ++level) {
       bound = std::max(bound, minima_[level_begin_[level] + (cell >> (2 * level))]);
@@ -112,21 +113,22 @@ class CellGrid {
   }
 
  private:
-  struct Wrapped {
+  struct Wrapped {  // a coordinate on the torus
     std::uint32_t index;
     double value;  // in cells, in [0, cells per side)
   };
-  struct Range {
+  struct Range {  // nodes of a level along one axis: (first + i) & mask for i < count
     std::uint32_t first, count, mask;
   };
   template <class Matters, class Visit>
   struct Search {
-    const std::vector<Node>& nodes;
+    const std::vector<Agent>& agents;
     double x, y;
     const Matters& matters;
     const Visit& visit;
   };
 
+  // The exponent of the power of two nearest to `count`.
   static std::uint32_t bits_for(double count) {
     return static_cast<std::uint32_t>(std::clamp(std::lround(std::log2(count)), 0L, 14L));
   }
@@ -138,6 +140,7 @@ class CellGrid {
     return {index, index + (value - whole)};
   }
 
+  // Inserts a zero before each of 16 bits.
   static std::uint32_t spread(std::uint32_t bits) {
     bits = (bits | bits << 8) & 0x00ff00ffu;
     bits = (bits | bits << 4) & 0x0f0f0f0fu;
@@ -145,7 +148,8 @@ class CellGrid {
     return (bits | bits << 1) & 0x55555555u;
   }
 
-  // A row of squares of the shorter side, each in Morton order.
+  // Index of the node in column x and row y: the plane is a row of squares whose side is the
+  // shorter side of the plane, each in Morton order.
   std::uint32_t morton(std::uint32_t x, std::uint32_t y, std::uint32_t level = 0) const {
     const std::uint32_t bits = levels_ - 1 - level;
     const std::uint32_t mask = (1u << bits) - 1;
@@ -153,6 +157,7 @@ class CellGrid {
     return square << (2 * bits) | spread(x & mask) | spread(y & mask) << 1;
   }
 
+  // The nodes of a level within `radius` of `centre`; both in cells.
   static Range range(double centre, double radius, std::uint32_t level, std::uint32_t bits) {
     const std::uint32_t nodes = 1u << (bits - level);
     const double size = static_cast<double>(1u << level);
@@ -183,8 +188,8 @@ class CellGrid {
     if (!search.matters(minimum, distance)) return minimum;
     Step updated = std::numeric_limits<Step>::max();
     if (level == 0) {
-      for (std::uint32_t id = heads_[node]; id != NONE; id = search.nodes[id].next) {
-        updated = std::min(updated, search.nodes[id].step);
+      for (std::uint32_t id = heads_[node]; id != NONE; id = search.agents[id].next) {
+        updated = std::min(updated, search.agents[id].step);
         search.visit(id);
       }
     } else {
@@ -200,9 +205,9 @@ class CellGrid {
   Position low_;
   double side_x_ = 0, side_y_ = 0;
   std::uint32_t x_bits_ = 0, y_bits_ = 0, levels_ = 0;
-  std::vector<std::uint32_t> heads_;
-  std::vector<Step> minima_;
-  std::vector<std::size_t> level_begin_;
+  std::vector<std::uint32_t> heads_;      // the first agent of each cell
+  std::vector<Step> minima_;              // of all nodes, level by level
+  std::vector<std::size_t> level_begin_;  // the first node of each level in minima_
 };
 
 }  // namespace metropolis

@@ -1,6 +1,7 @@
 // The controller's interface: events in, commands out. No clock, thread, socket or randomness.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -23,6 +24,14 @@ struct Dispatches {
   void clear() {
     agents.clear();
     clusters.clear();
+  }
+  // Sorts the clusters from index `first` on.
+  void sort(std::size_t first) {
+    if (clusters.size() - first < 2) return;
+    std::sort(clusters.begin() + static_cast<std::ptrdiff_t>(first), clusters.end(),
+              [&](const Cluster& a, const Cluster& b) {
+                return a.step != b.step ? a.step < b.step : agents[a.begin] < agents[b.begin];
+              });
   }
   std::span<const AgentId> members(const Cluster& cluster) const {
     return {agents.data() + cluster.begin, agents.data() + cluster.end};

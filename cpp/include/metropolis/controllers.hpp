@@ -1,6 +1,7 @@
 // Factories of controllers. Each throws std::invalid_argument with one sentence on bad input.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "metropolis/controller.hpp"
 #include "metropolis/metric.hpp"
 #include "metropolis/rule.hpp"
+#include "metropolis/types.hpp"
 
 namespace metropolis {
 
@@ -31,8 +33,5 @@ std::unique_ptr<Controller> make_graph_controller(AgentId agents, Step steps,
 std::unique_ptr<Controller> make_barrier_controller(const Metric& metric, double max_velocity,
                                                     std::span<const Position> positions, Step step,
                                                     Step target_step, bool check_moves);
-
-// Sorts the clusters from `first` on by (step, smallest agent), as controllers return them.
-void sort_clusters(Dispatches& out, std::size_t first);
 
 }  // namespace metropolis

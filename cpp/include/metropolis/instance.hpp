@@ -3,9 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <memory>
-#include <string>
 #include <vector>
 
 namespace metropolis {
@@ -40,9 +38,9 @@ struct Profile {
   double host_gb = 0;                   // host memory for swapped KV blocks
 };
 
-// The first tokens of a text; segments with one id agree up to the shorter one.
+// The first tokens of a text. Segments of the same text are equal up to the end of the shorter one.
 struct Segment {
-  std::int64_t id;
+  std::int64_t id;  // of the text
   std::int32_t tokens;
 };
 
@@ -125,7 +123,8 @@ class InstancePool {
 
   std::int64_t outstanding() const;
 
-  // This and the next two throw std::invalid_argument on an unknown instance.
+  // Time spent in iterations so far. This and the next two throw std::invalid_argument on an
+  // unknown instance.
   double busy_sim_s(std::int32_t instance) const;
 
   // The running sequences and their progress at the pool's current time.
@@ -133,6 +132,9 @@ class InstancePool {
   InstanceStatus status(std::int32_t instance) const;
 
   std::int64_t preemptions() const;
+
+  // Throws std::invalid_argument for a request that an idle instance cannot serve.
+  static void check_fits(const Profile& profile, const Request& request);
 
   // Duration of an iteration in which `sequences` decode, reading `kv_tokens`, and the first
   // `prefill_tokens` of one prompt are computed.

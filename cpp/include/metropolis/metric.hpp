@@ -3,8 +3,8 @@
 // within(p, q, radius, reach): a walker at q that travels at most `reach` can come within `radius`
 // of p. perceives(p, q, radius): an agent at p perceives q. distance(p, q): a lower bound with
 // within(p, q, r, t) => distance(p, q) <= r + t, changed by at most v when p or q moves by v.
-// PLANAR: distance is never below the Chebyshev distance. stands(p): p is a valid position;
-// flaw(p): the reason why not.
+// PLANAR: distance is never below the Chebyshev distance. UNIFORM: moving p by v never brings q
+// closer by more than v. stands(p): p is a valid position; flaw(p): the reason why not.
 //
 // Constructors check their arguments. Members do not: they require valid positions and radius and
 // reach that are not NaN. Input from outside goes through the functions at the end, which check.
@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -67,15 +68,15 @@ struct Manhattan : PlaneMetric {
   static bool perceives(Position p, Position q, double radius) { return within(p, q, radius, 0); }
 };
 
-// Fields computed on demand, and all dropped at once when their memory is full. A copy starts
-// empty, so every controller has its own.
+// Distance fields by their origin, computed on demand; all are dropped at once when their memory is
+// full. A copy starts empty, so every controller has its own.
 template <class Field>
-class FieldStore {
+class FieldCache {
  public:
   static constexpr std::size_t BYTES_MAX = std::size_t{64} << 20;
-  FieldStore() = default;
-  FieldStore(const FieldStore&) {}
-  FieldStore& operator=(const FieldStore&) = delete;
+  FieldCache() = default;
+  FieldCache(const FieldCache&) {}
+  FieldCache& operator=(const FieldCache&) = delete;
 
   // The field of `key`, empty if new or dropped.
   Field& operator[](std::uint64_t key) { return fields_[key]; }
@@ -101,9 +102,10 @@ class Tiles {
  public:
   static constexpr std::int64_t SIDE_MAX = 1'000'000;  // fits into the key of a field
   static constexpr std::int64_t TILES_MAX = 1 << 30;   // indices of windows are int
+  static constexpr int HORIZON_MAX = 250;              // steps fit a byte
 
-  // walls: height rows of width tiles, a wall is non-zero; horizon in steps, 1 to 250. Throws
-  // std::invalid_argument on an empty map or an argument out of range.
+  // walls: height rows of width tiles, a wall is non-zero; horizon in steps, 1 to HORIZON_MAX.
+  // Throws std::invalid_argument on an empty map or an argument out of range.
   Tiles(std::span<const std::uint8_t> walls, int width, int height, int horizon);
 
   bool stands(Position p) const;
@@ -113,7 +115,7 @@ class Tiles {
   struct Tile {
     int x, y;
   };
-  struct Walks {  // steps to the tiles of a window; FAR: more than `depth`
+  struct DistanceField {  // steps to the tiles of a window; FAR: more than `depth`
     int x0 = 0, y0 = 0, width = 0, height = 0, depth = 0;
     std::vector<std::uint8_t> steps;
 
@@ -138,10 +140,10 @@ class Tiles {
   // The walkable tiles of the square of `radius` around `centre`.
   std::vector<Tile> square(Tile centre, int radius) const;
   // Steps from the nearest of `starts`, which lie within `radius` of `centre`, up to `depth`.
-  Walks measure(Tile centre, int radius, const std::vector<Tile>& starts, int depth) const;
+  DistanceField measure(Tile centre, int radius, const std::vector<Tile>& starts, int depth) const;
   // The same, cached; calls starts() if it has not been measured that deep yet.
   template <class Starts>
-  const Walks& kept(Tile centre, int radius, int depth, const Starts& starts) const;
+  const DistanceField& cached(Tile centre, int radius, int depth, const Starts& starts) const;
 
   int horizon() const { return horizon_; }
   int extent() const { return std::max(width_, height_); }
@@ -149,7 +151,7 @@ class Tiles {
  private:
   std::shared_ptr<const std::vector<std::uint8_t>> walls_;
   int width_, height_, horizon_;
-  mutable FieldStore<Walks> fields_;
+  mutable FieldCache<DistanceField> fields_;
 };
 
 // Perception and movement by walking distance.
@@ -182,6 +184,7 @@ class GenAgent : public Tiles {
 
  private:
   std::int32_t arena(Tile t) const { return (*arenas_)[index(t)]; }
+  // The tiles within `radius` of p from which an agent can affect one at p, or the reverse.
   std::vector<Tile> zone(Tile p, int radius) const;
 
   std::shared_ptr<const std::vector<std::int32_t>> arenas_;
@@ -211,7 +214,7 @@ class Hops {
     std::vector<std::int64_t> offsets;
     std::vector<std::int32_t> neighbours;
     std::size_t nodes() const { return offsets.size() - 1; }
-    std::span<const std::int32_t> of(std::size_t node) const {
+    std::span<const std::int32_t> neighbours_of(std::size_t node) const {
       const auto first = static_cast<std::size_t>(offsets[node]);
       return {neighbours.data() + first, static_cast<std::size_t>(offsets[node + 1]) - first};
     }
@@ -224,11 +227,11 @@ class Hops {
     std::vector<std::int32_t> queue;
     std::size_t next = 0;
   };
-  // Infinite if unreachable, or if the search finds that it exceeds `most` hops.
-  double distance(Position p, Position q, double most) const;
+  // Infinite if unreachable, or if the search finds that it exceeds `hops_max`.
+  double distance(Position p, Position q, double hops_max) const;
 
   std::shared_ptr<const Graph> graph_;
-  mutable FieldStore<Field> fields_;
+  mutable FieldCache<Field> fields_;
   mutable std::size_t grown_ = 0;  // bytes by which fields grew since the last reserve()
 };
 

@@ -4,10 +4,10 @@
 // whatever the number of agents.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "metropolis/metric.hpp"
@@ -15,11 +15,11 @@
 
 namespace metropolis {
 
-// Agent has `step` and `next`; the index owns `next`.
+// Agent has `step` and `next`; the index owns `next`, the next agent at the same node.
 template <class Agent>
 class NodeIndex {
  public:
-  static constexpr std::uint32_t NONE = std::numeric_limits<std::uint32_t>::max() >> 2;
+  static constexpr std::uint32_t NONE = std::numeric_limits<std::uint32_t>::max();
 
   explicit NodeIndex(std::shared_ptr<const Hops::Graph> graph)
       : graph_(std::move(graph)), heads_(graph_->nodes(), NONE), reached_(graph_->nodes(), 0) {}
@@ -60,8 +60,8 @@ class NodeIndex {
         if (matters(agents[id].step, hops)) visit(id);
       }
       if (hops + 1 > radius) continue;
-      for (const std::int32_t following : graph_->of(node)) {
-        const auto other = static_cast<std::uint32_t>(following);
+      for (const std::int32_t neighbour : graph_->neighbours_of(node)) {
+        const auto other = static_cast<std::uint32_t>(neighbour);
         if (reached_[other] == search_) continue;
         reached_[other] = search_;
         queue_.push_back(other);
@@ -71,20 +71,20 @@ class NodeIndex {
 
   // Calls visit(id, cell) for every agent; for tests.
   template <class Visit>
-  void each(const std::vector<Agent>& agents, const Visit& visit) const {
+  void for_each(const std::vector<Agent>& agents, const Visit& visit) const {
     for (std::uint32_t cell = 0; cell < heads_.size(); ++cell) {
       for (std::uint32_t id = heads_[cell]; id != NONE; id = agents[id].next) visit(id, cell);
     }
   }
 
-  // Trivial, as no bound is kept; for tests.
-  Step bound(std::uint32_t) const { return std::numeric_limits<Step>::min(); }
+  // As CellGrid::step_bound; trivial, because no minimum steps are kept.
+  Step step_bound(std::uint32_t) const { return std::numeric_limits<Step>::min(); }
 
  private:
   std::shared_ptr<const Hops::Graph> graph_;
-  std::vector<std::uint32_t> heads_;
-  std::vector<std::uint64_t> reached_;  // the last search that reached a node
-  std::uint64_t search_ = 0;
+  std::vector<std::uint32_t> heads_;    // the first agent at each node
+  std::vector<std::uint64_t> reached_;  // number of the last search that reached each node
+  std::uint64_t search_ = 0;            // number of the latest search
   std::vector<std::uint32_t> queue_;
 };
 

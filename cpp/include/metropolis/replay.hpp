@@ -9,7 +9,9 @@
 // 4. Calls that can be sent at the same instant are sent in the order of (step, agent, number).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <queue>
 #include <span>
 #include <vector>
@@ -60,7 +62,8 @@ class Replay {
   Replay(const TraceView& trace, Controller& controller, InstancePool& instances,
          const ReplayOptions& options);
 
-  // Runs until about `agent_steps` more have committed, at least 1; true when all have. Throws
+  // Runs until at least `agent_steps` (>= 1) more agent-steps have committed, or all; true when all
+  // have. Throws
   // std::invalid_argument for errors of controller and instances, and std::logic_error if no event
   // is left although agents have steps to run; it cannot continue after that.
   bool run(std::int64_t agent_steps);
@@ -87,9 +90,9 @@ class Replay {
   bool run_until(std::int64_t pause_at);
   void dispatch();
   void commit(std::size_t slot);
-  void offer(std::size_t call);
+  void enqueue_if_ready(std::size_t call);
   void submit(std::size_t call);
-  void submit_offered();
+  void submit_ready();
   void complete(std::size_t call);
   void finish_agent(AgentId agent);
 
@@ -101,15 +104,15 @@ class Replay {
   std::vector<Cluster> clusters_;
   std::vector<std::size_t> free_slots_;
   std::queue<std::size_t> finished_;        // slots of clusters that can commit
-  std::vector<std::size_t> slot_of_;        // of each agent
+  std::vector<std::size_t> slot_of_;        // the cluster of each agent, as its slot
   std::vector<Step> step_of_;               // of each agent
-  std::vector<std::int64_t> open_calls_;    // of each agent, in its current step
-  std::vector<std::int32_t> open_parents_;  // of each call
+  std::vector<std::int64_t> open_calls_;    // uncompleted ones of each agent in its current step
+  std::vector<std::int32_t> open_parents_;  // uncompleted ones of each call
   // Calls that can be sent, by index, which is the order of (step, agent, number).
-  std::priority_queue<std::size_t, std::vector<std::size_t>, std::greater<>> offered_;
+  std::priority_queue<std::size_t, std::vector<std::size_t>, std::greater<>> ready_;
 
   Dispatches dispatches_;
-  std::vector<Position> moved_;
+  std::vector<Position> new_positions_;
   std::vector<Completion> completions_;
   Timeline timeline_;
   std::vector<double> dispatched_sim_s_;

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from metropolis.llm.base import MalformedError, Request
-from metropolis.llm.tokens import approximate_tokens, prompt_tokens_at_most
+from metropolis.llm.tokens import approximate_tokens, prompt_tokens_max
 
 TOKEN_CHARACTERS_MAX = 256
 SPECIAL_TOKENS = 16
@@ -42,7 +42,7 @@ class Meter:
         """
         usage = usage if isinstance(usage, dict) else {}
         schema = b"" if asked.json_schema is None else msgspec.json.encode(asked.json_schema)
-        prompt_max = prompt_tokens_at_most(asked) + len(schema) + HIDDEN_PROMPT_TOKENS
+        prompt_max = prompt_tokens_max(asked) + len(schema) + HIDDEN_PROMPT_TOKENS
         shown_bytes = len(text.encode(errors="replace")) + hidden
         return (
             self._count(usage, "prompt_tokens", asked.text, 0, prompt_max, asked),

@@ -21,8 +21,8 @@ _decode = msgspec.json.Decoder(Call).decode
 
 
 @dataclass
-class Used:
-    """Successful calls, as the trace counts them: an answer has at least one token."""
+class CallTotals:
+    """Successful calls, as the trace counts them: prompt and answer have at least one token."""
 
     calls: int = 0
     prompt_tokens: int = 0
@@ -37,7 +37,9 @@ class Tally:
     """Including failed calls."""
     prompt_tokens: int = 0
     output_tokens: int = 0
-    by_function: defaultdict[str, Used] = field(default_factory=lambda: defaultdict(Used))
+    by_function: defaultdict[str, CallTotals] = field(
+        default_factory=lambda: defaultdict(CallTotals)
+    )
 
     def add(self, call: CallRecord) -> None:
         """Add a call."""
@@ -45,10 +47,10 @@ class Tally:
         self.prompt_tokens += call.prompt_tokens
         self.output_tokens += call.output_tokens
         if not call.failed:
-            used = self.by_function[call.function]
-            used.calls += 1
-            used.prompt_tokens += max(1, call.prompt_tokens)
-            used.output_tokens += max(1, call.output_tokens)
+            totals = self.by_function[call.function]
+            totals.calls += 1
+            totals.prompt_tokens += max(1, call.prompt_tokens)
+            totals.output_tokens += max(1, call.output_tokens)
 
 
 class CallsFile:

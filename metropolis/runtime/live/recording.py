@@ -57,7 +57,7 @@ class Recording:
         """Keep the answers of `client` in the folder, unless it has a journal of its own."""
         if self.directory is not None and client.journal is None:
             self._journal = self.directory.open_journal(self.checkpoint)
-            client.keep(self._journal)
+            client.use_journal(self._journal)
 
     def begin(
         self, beginning: Sequence[Position], positions: Sequence[Position], first_step: Step
@@ -85,7 +85,7 @@ class Recording:
     def unload(self, floor: Step) -> None:
         """Unload the answers below `floor`."""
         if self._journal is not None:
-            self._journal.passed(floor)
+            self._journal.unload_before(floor)
 
     def sync(self) -> Past:
         """Make the records survive a power cut; return their marks, for a checkpoint."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from metropolis.llm.usage import Usage
-from metropolis.runtime.folder.calls_file import Used
+from metropolis.runtime.folder.calls_file import CallTotals
 from metropolis.runtime.folder.run_trace import RunTrace
 from metropolis.trace.schema import Trace
 from metropolis.types import MetropolisError
@@ -39,8 +39,8 @@ class RunResult:
     calls: int
     prompt_tokens: int
     output_tokens: int
-    used: Mapping[str, Used]
-    """Of all steps so far, by function."""
+    by_function: Mapping[str, CallTotals]
+    """The calls of all steps so far, by function."""
     usage: Mapping[str, Usage]
     """Requests sent since this start, by function; for workers on Ray: calls, tokens and cost."""
     bought: Usage

@@ -191,7 +191,7 @@ class Simulation:
             calls=tally.calls,
             prompt_tokens=tally.prompt_tokens,
             output_tokens=tally.output_tokens,
-            used=dict(sorted(tally.by_function.items())),
+            by_function=dict(sorted(tally.by_function.items())),
             usage=self.client.usage,
             bought=self.client.bought,
             simulated=self._clock.virtual is not None,
@@ -277,7 +277,7 @@ class Simulation:
             max_velocity=world.max_velocity,
             lease_s=configuration.lease_s,
         )
-        self.client.has_spent(retry(store.bought))  # there are no other buyers from here on
+        self.client.charge(retry(store.bought))  # there are no other buyers from here on
         return executor
 
     def _run_steps(self, loop: asyncio.AbstractEventLoop, steps: Step) -> Iterator[StepRecord]:
@@ -295,7 +295,8 @@ class Simulation:
             loop.call_soon_threadsafe(executor.end, Interrupted(INTERRUPTED))
 
         self._interruption.wake = wake
-        self.client.on_exhausted = self.client.on_unkept = executor.end  # even if agents catch it
+        # These end the run even if agents catch the errors.
+        self.client.on_exhausted = self.client.on_unwritable = executor.end
         try:
             loop.run_until_complete(executor.begin(recorder.next_step))
             if self._interruption.requested:

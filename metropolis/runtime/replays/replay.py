@@ -184,7 +184,7 @@ def _check_calls_fit(trace: Trace, setting: Setting) -> None:
     prompt, output = int(calls.prompt_tokens[largest]), int(calls.output_tokens[largest])
     for kind in setting.fleet.kinds:
         try:
-            _core.InstancePool(kind.profile).submit(0, _core.Request(prompt, output), 0.0)
+            _core.InstancePool.check_fits(kind.profile, _core.Request(prompt, output))
         except ValueError as error:
             raise MetropolisError(
                 f"step {calls.step[largest]}, agent {trace.meta.agents[calls.agent[largest]]!r}: "

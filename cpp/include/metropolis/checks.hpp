@@ -1,4 +1,4 @@
-// Checks shared by all controllers, with the messages of metropolis/controller/reference.py.
+// Checks of arguments and their messages, which are those of metropolis/controller/reference.py.
 #pragma once
 
 #include <cmath>
@@ -20,13 +20,15 @@ inline constexpr double VELOCITY_MAX = 1e9;
 inline constexpr Step STEP_MAX = 2'000'000'000;  // leaves room in a Step for a few more steps
 inline constexpr Step SKEW_MAX = 10'000'000;     // agents are counted per step ahead of the floor
 
-std::string number(double value);                    // "4.5"
-std::string named(std::span<const AgentId> agents);  // "1, 2, 5"
-std::string placed(Position position);               // "(3, 4.5)"
+std::string format_number(double value);                     // "4.5"
+std::string format_agents(std::span<const AgentId> agents);  // "1, 2, 5"
+std::string format_position(Position position);              // "(3, 4.5)"
+
+// Messages of refused commits.
 std::string not_running(AgentId agent);
 std::string not_a_cluster(std::span<const AgentId> dispatched, std::span<const AgentId> committed);
 std::string wrong_shape(std::size_t agents, std::size_t positions);
-std::string nowhere(AgentId agent, Position position, const std::string& flaw);
+std::string invalid_position(AgentId agent, Position position, const std::string& flaw);
 std::string too_far(AgentId agent, Position from, Position to, Step step, double max_velocity);
 
 void check_start(const Rule& rule, const Metric& metric, double max_velocity,
@@ -57,7 +59,7 @@ void check_commit(std::span<const AgentId> agents, std::span<const Position> pos
 template <class M>
 bool check_move(const M& metric, AgentId agent, Position from, Position to, Step step,
                 double max_velocity, bool check_moves) {
-  if (!metric.stands(to)) throw std::invalid_argument(nowhere(agent, to, metric.flaw(to)));
+  if (!metric.stands(to)) throw std::invalid_argument(invalid_position(agent, to, metric.flaw(to)));
   if (from == to || metric.within(from, to, 0, max_velocity)) return false;
   if (check_moves) throw std::invalid_argument(too_far(agent, from, to, step, max_velocity));
   return true;

@@ -1,19 +1,16 @@
-#include "metropolis/commit_check.hpp"
+#include "metropolis/checks.hpp"
 
-#include <algorithm>
 #include <cstdio>
-
-#include "metropolis/controllers.hpp"
 
 namespace metropolis {
 
-std::string number(double value) {
+std::string format_number(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%g", value);
   return text;
 }
 
-std::string named(std::span<const AgentId> agents) {
+std::string format_agents(std::span<const AgentId> agents) {
   std::string text;
   for (const AgentId agent : agents) {
     if (!text.empty()) text += ", ";
@@ -22,7 +19,7 @@ std::string named(std::span<const AgentId> agents) {
   return text;
 }
 
-std::string placed(Position position) {
+std::string format_position(Position position) {
   char text[64];
   std::snprintf(text, sizeof text, "(%g, %g)", position.x, position.y);
   return text;
@@ -34,7 +31,7 @@ std::string not_running(AgentId agent) {
 
 std::string not_a_cluster(std::span<const AgentId> dispatched, std::span<const AgentId> committed) {
   return "agent " + std::to_string(committed[0]) + " was dispatched in the cluster " +
-         named(dispatched) + " and committed in " + named(committed) +
+         format_agents(dispatched) + " and committed in " + format_agents(committed) +
          "; commit exactly what was dispatched";
 }
 
@@ -43,13 +40,15 @@ std::string wrong_shape(std::size_t agents, std::size_t positions) {
          " positions; it needs at least one agent and one position for each";
 }
 
-std::string nowhere(AgentId agent, Position position, const std::string& flaw) {
-  return "agent " + std::to_string(agent) + " cannot stand at " + placed(position) + ": " + flaw;
+std::string invalid_position(AgentId agent, Position position, const std::string& flaw) {
+  return "agent " + std::to_string(agent) + " cannot stand at " + format_position(position) + ": " +
+         flaw;
 }
 
 std::string too_far(AgentId agent, Position from, Position to, Step step, double max_velocity) {
-  return "agent " + std::to_string(agent) + " moved from " + placed(from) + " to " + placed(to) +
-         " at step " + std::to_string(step) + ", further than the velocity " + number(max_velocity);
+  return "agent " + std::to_string(agent) + " moved from " + format_position(from) + " to " +
+         format_position(to) + " at step " + std::to_string(step) + ", further than the velocity " +
+         format_number(max_velocity);
 }
 
 void check_first_start(bool& started) {
@@ -63,38 +62,31 @@ void check_agent(AgentId agent, std::size_t count) {
                               std::to_string(count));
 }
 
-void sort_clusters(Dispatches& out, std::size_t first) {
-  if (out.clusters.size() - first < 2) return;
-  std::sort(out.clusters.begin() + static_cast<std::ptrdiff_t>(first), out.clusters.end(),
-            [&](const Dispatches::Cluster& a, const Dispatches::Cluster& b) {
-              return a.step != b.step ? a.step < b.step : out.agents[a.begin] < out.agents[b.begin];
-            });
-}
-
 void check_start(const Rule& rule, const Metric& metric, double max_velocity,
                  std::span<const Position> positions, std::span<const Step> steps,
                  Step target_step) {
   if (!(rule.couple_radius <= rule.block_radius)) {
-    throw std::invalid_argument("the couple radius " + number(rule.couple_radius) +
-                                " exceeds the block radius " + number(rule.block_radius) +
+    throw std::invalid_argument("the couple radius " + format_number(rule.couple_radius) +
+                                " exceeds the block radius " + format_number(rule.block_radius) +
                                 "; a cluster that may run could still grow");
   }
   if (std::isinf(rule.block_radius) && rule.couple_radius != rule.block_radius) {
     throw std::invalid_argument("the block radius is infinite and the couple radius " +
-                                number(rule.couple_radius) + " is not; both or neither must be");
+                                format_number(rule.couple_radius) +
+                                " is not; both or neither must be");
   }
   for (const double radius : {rule.couple_radius, rule.block_radius}) {
     if (std::isinf(radius) || std::abs(radius) <= RADIUS_MAX) continue;
-    throw std::invalid_argument("a radius is " + number(radius) +
-                                "; it must be infinite or within ±" + number(RADIUS_MAX));
+    throw std::invalid_argument("a radius is " + format_number(radius) +
+                                "; it must be infinite or within ±" + format_number(RADIUS_MAX));
   }
   if (!(max_velocity >= 0 && std::isfinite(max_velocity))) {
-    throw std::invalid_argument("the velocity is " + number(max_velocity) +
+    throw std::invalid_argument("the velocity is " + format_number(max_velocity) +
                                 "; it must be finite and >= 0");
   }
   if (max_velocity > VELOCITY_MAX) {
-    throw std::invalid_argument("the velocity is " + number(max_velocity) +
-                                "; it must be at most " + number(VELOCITY_MAX));
+    throw std::invalid_argument("the velocity is " + format_number(max_velocity) +
+                                "; it must be at most " + format_number(VELOCITY_MAX));
   }
   if (target_step < 0) {
     throw std::invalid_argument("the target step is " + std::to_string(target_step) +
@@ -131,7 +123,7 @@ void check_start(const Rule& rule, const Metric& metric, double max_velocity,
         for (std::size_t i = 0; i < positions.size(); ++i) {
           if (chosen.stands(positions[i])) continue;
           throw std::invalid_argument(
-              nowhere(static_cast<AgentId>(i), positions[i], chosen.flaw(positions[i])));
+              invalid_position(static_cast<AgentId>(i), positions[i], chosen.flaw(positions[i])));
         }
       },
       metric);
