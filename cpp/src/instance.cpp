@@ -256,6 +256,7 @@ InstanceStatus InstancePool::status(std::int32_t instance) const {
 }
 
 void InstancePool::check_fits(const Profile& profile, const Request& request) {
+  const CostModel checked(profile);
   if (const std::string flaw = flaw_of_size(profile, request, 1); !flaw.empty()) {
     throw std::invalid_argument("the request" + flaw);
   }

@@ -145,6 +145,7 @@ TEST_CASE("invalid input is refused") {
   CHECK_THROWS_AS(pool.submit(0, request(16, 2), 0), std::invalid_argument);
   CHECK_THROWS_AS(InstancePool::check_fits(token_counter(16), request(16, 2)),
                   std::invalid_argument);
+  CHECK_THROWS_AS(InstancePool::check_fits(Profile{}, request(16, 1)), std::invalid_argument);
   CHECK_NOTHROW(InstancePool::check_fits(token_counter(16), request(16, 1)));
   CHECK_NOTHROW(pool.submit(0, request(16, 1), 5));
   CHECK_THROWS_AS(pool.submit(1, request(1, 1), 4), std::invalid_argument);

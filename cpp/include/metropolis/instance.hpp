@@ -133,7 +133,8 @@ class InstancePool {
 
   std::int64_t preemptions() const;
 
-  // Throws std::invalid_argument for a request that an idle instance cannot serve.
+  // Throws std::invalid_argument for an invalid profile, and for a request that an idle instance
+  // cannot serve.
   static void check_fits(const Profile& profile, const Request& request);
 
   // Duration of an iteration in which `sequences` decode, reading `kv_tokens`, and the first
