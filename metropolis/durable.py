@@ -48,7 +48,7 @@ class Format:
     name: str
     version: int
     repair: str
-    """How to repair damage; `{whole}` stands for the number of intact lines before it."""
+    """How to repair damage; `{intact}` stands for the number of intact lines before it."""
 
     def header(self, run: str) -> bytes:
         """The fields of the first line of a file of `run`."""
@@ -60,7 +60,7 @@ class Format:
 
     def damaged(self, path: Path, number: int, why: str) -> DamagedError:
         """The error for line `number`."""
-        way_back = self.repair.format(whole=number - 1)
+        way_back = self.repair.format(intact=number - 1)
         return DamagedError(f"{path}, line {number}: is damaged ({why}); {way_back}", path)
 
 
@@ -167,7 +167,7 @@ def read_lines(path: Path, kind: Format, run: str | None = None) -> Iterator[Lin
 def write_document(path: Path, kind: Format, run: str, content: bytes) -> None:
     """Write a file of one line atomically, so that it survives a power cut."""
     fields = with_content(content, kind.header(run) + b",")
-    write_whole(path, b'{"line":1,"crc32":%d,%b}\n' % (crc32(fields), fields))
+    write_atomically(path, b'{"line":1,"crc32":%d,%b}\n' % (crc32(fields), fields))
 
 
 def read_document(path: Path, kind: Format, run: str | None = None) -> Any:
@@ -186,9 +186,9 @@ def read_document(path: Path, kind: Format, run: str | None = None) -> Any:
 
 
 def write_object(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON object for people to read, as `write_whole`."""
+    """Write a JSON object for people to read, as `write_atomically`."""
     fields = json.dumps(content, indent=2).encode()[1:-1]
-    write_whole(path, b"%b%d,%b}\n" % (_OBJECT, crc32(fields), fields))
+    write_atomically(path, b"%b%d,%b}\n" % (_OBJECT, crc32(fields), fields))
 
 
 def read_object(path: Path, way_back: str) -> dict[str, Any]:
@@ -205,12 +205,13 @@ def read_object(path: Path, way_back: str) -> dict[str, Any]:
     return content
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file atomically, so that it survives a power cut. Raises UnwritableError."""
     partial = path.with_suffix(".partial")
     with reported(path):
         try:
-            with FileIO(partial, "w", opener=_private) as file:
+            partial.unlink(missing_ok=True)  # of a killed process, or a link
+            with FileIO(partial, "x", opener=_private) as file:
                 _write_all(file, content)
                 os.fsync(file.fileno())
             partial.replace(path)
@@ -222,12 +223,12 @@ def write_whole(path: Path, content: bytes) -> None:
 def open_regular(path: Path, mode: str) -> FileIO:
     """Open an unbuffered file. Raises DamagedError when it cannot be opened."""
     if path.exists() and not path.is_file():
-        raise DamagedError(f"{path}: is not a regular file; put back the file of that name", path)
+        raise DamagedError(f"{path}: is not a regular file; restore the file of that name", path)
     try:
         return FileIO(path, mode, opener=_private)
     except OSError as error:
         raise DamagedError(
-            f"{path}: cannot be opened: {error.strerror}; put back the file of that name", path
+            f"{path}: cannot be opened: {error.strerror}; restore the file of that name", path
         ) from error
 
 
@@ -265,7 +266,7 @@ def _checked(text: bytes, begins: bytes, checksum: int) -> bytes | str:
     if not text.startswith(begins):
         return f"it should begin with {begins.decode()}"
     if not text.endswith(b"}\n"):
-        return "it is not whole"
+        return "it is incomplete"
     told, _, fields = text[len(begins) : -2].partition(b",")
     if told != b"%d" % crc32(fields, checksum):
         return "its checksum does not fit"
@@ -286,8 +287,8 @@ def _check_header(fields: bytes, path: Path, kind: Format, run: str | None) -> N
         )
     if run is not None and of != run:
         raise MetropolisError(
-            f"{path}: belongs to run {of or 'of another folder'}, and the folder to run {run}; put "
-            "back the file of this run"
+            f"{path}: belongs to run {of or 'of another folder'}, and the folder to run {run}; "
+            "restore the file of this run"
         )
 
 

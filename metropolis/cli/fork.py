@@ -18,7 +18,7 @@ from metropolis.runtime.reruns.edit_context import Edit
 from metropolis.runtime.reruns.fork import fork
 from metropolis.store.factory import open_server
 from metropolis.types import MetropolisError, Step
-from metropolis.world.scenario import file_of, function_in
+from metropolis.world.user_code import load_function
 
 PARAMETERS = [
     click.Argument(["run"]),
@@ -80,7 +80,7 @@ def _fork(
     check = verification(options, verify, verify_steps)
     scenario = options.scenario()
     change = None if edit is None else _edit(edit)
-    if (steps := options.last_step(scenario)) < at <= RunDirectory(origin).recorded:
+    if (steps := options.last_step(scenario)) < at <= RunDirectory(origin).recorded_steps:
         raise MetropolisError(f"the branch begins at step {at}; it cannot end at {steps}")
     checked_backend(options, scenario)  # before the folder is created
     open_server(options.store).close()
@@ -109,8 +109,7 @@ def _fork(
 
 
 def _edit(name: str) -> Edit:
-    function = name.partition(".py:")[2] or "edit"
-    return function_in(file_of(name), function, "changes a metropolis.Moment")
+    return load_function(name, "changes a metropolis.Moment", default="edit")
 
 
 command = click.Command(

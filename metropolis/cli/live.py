@@ -27,7 +27,8 @@ from metropolis.runtime.live.result import INTERRUPTED
 from metropolis.runtime.live.simulation import Simulation
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.types import MetropolisError, Step
-from metropolis.world.scenario import Scenario, file_of, in_file
+from metropolis.world.scenario import Scenario
+from metropolis.world.user_code import describe_error_in, file_of
 from metropolis.world.user_errors import explanation_of
 
 FINISHED, STATUS_BUDGET, STATUS_DIFFERS, STATUS_INTERRUPTED = 0, 3, 4, 130
@@ -88,7 +89,7 @@ def run_scenario(
         sentence = explanation_of(error)
         if sentence is None and isinstance(error, MetropolisError):
             sentence = f"{error}"
-        sentence = sentence or in_file(str(file_of(options.world)), error)
+        sentence = sentence or describe_error_in(str(file_of(options.world)), error)
         if sentence is None or steps < simulation.first_step:
             raise
         progress = _progress(simulation.result().steps, steps, folder)

@@ -66,7 +66,7 @@ class Verification:
         """Verify the run in `folder`; Ctrl-C ends it early."""
         scenario = self._options.scenario()  # in its initial state
         with (
-            progress_bar(RunDirectory(folder).recorded, "steps", quiet=quiet) as (
+            progress_bar(RunDirectory(folder).recorded_steps, "steps", quiet=quiet) as (
                 advance,
                 describe,
             ),

@@ -21,8 +21,8 @@ from metropolis.types import MetropolisError, Step
 JOURNAL = Format(
     "metropolis journal",
     2,
-    "the {whole} lines before it are intact; to continue without the answers after them, which "
-    "are bought again, keep only these (head -n {whole})",
+    "the {intact} lines before it are intact; to continue without the answers after them, which "
+    "are bought again, keep only these (head -n {intact})",
 )
 
 

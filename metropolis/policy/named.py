@@ -12,13 +12,12 @@ from collections.abc import Callable
 from functools import partial
 from importlib.metadata import entry_points
 from inspect import Parameter, signature, unwrap
-from pathlib import Path
 from typing import Any
 
 from metropolis.names import did_you_mean
 from metropolis.policy.combined import Combined
 from metropolis.types import MetropolisError
-from metropolis.world.scenario import function_in
+from metropolis.world.user_code import file_of, load_function, names_file
 
 POLICIES = "metropolis.policies"
 """Entry points: name -> a Policy class, constructed without positional arguments."""
@@ -58,7 +57,7 @@ def named(group: str, text: str) -> Callable[..., Any]:
     if group == POLICIES and "+" in text:
         parts = [named(group, part) for part in text.split("+")]
         return partial(_made, text, lambda: Combined([make() for make in parts]))
-    if text.endswith(".py") or ".py:" in text:
+    if names_file(text):
         name, colon, given, make = _in_file(group, text)
     else:
         name, colon, given = text.partition(":")
@@ -79,15 +78,13 @@ def _installed(group: str, name: str) -> Callable[..., Any]:
 
 def _in_file(group: str, text: str) -> tuple[str, str, str, Callable[..., Any]]:
     """FILE.py:CLASS, the colon before its options, the options, and its factory."""
-    file, _, rest = text.partition(".py:")
-    path, (class_name, colon, given) = Path(file.removesuffix(".py") + ".py"), rest.partition(":")
-    if not class_name:
-        raise MetropolisError(f"{text} names no class; write {path}:CLASS")
-    lacking, about = METHODS[group]
-    make = function_in(path, class_name, about, "class")
-    if not all(callable(getattr(unwrap(make), name, None)) for name in lacking):
-        raise MetropolisError(f"{path}: {class_name} is not a class that {about}")
-    return f"{path}:{class_name}", colon, given, make
+    file, mark, rest = text.partition(".py:")
+    class_name, colon, given = rest.partition(":")
+    methods, about = METHODS[group]
+    make = load_function(f"{file}{mark}{class_name}", about, kind="class")
+    if not all(callable(getattr(unwrap(make), name, None)) for name in methods):
+        raise MetropolisError(f"{file_of(text)}: {class_name} is not a class that {about}")
+    return f"{file_of(text)}:{class_name}", colon, given, make
 
 
 def _made(name: str, make: Callable[..., Any], *about: Any, **options: Any) -> Any:

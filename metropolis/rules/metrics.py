@@ -237,6 +237,7 @@ class GenAgent(_Tiles):
 
     def perceives(self, p: Position, q: Position, radius: float) -> bool:
         """See `Metric.perceives`."""
+        # As `CHEBYSHEV.within`, in half its time: this runs for every pair of neighbours.
         if abs(p[0] - q[0]) > radius or abs(p[1] - q[1]) > radius:
             return False
         return self._arena(_tile(p)) == self._arena(_tile(q))

@@ -24,10 +24,11 @@ from pathlib import Path
 from typing import Literal
 from weakref import WeakSet
 
+from metropolis.durable import write_atomically
 from metropolis.store import seals
 from metropolis.store.base import StoreError, StoreUnavailableError
 from metropolis.store.connect import EMBEDDED
-from metropolis.store.files import check_files, open_private, read_private, write_private
+from metropolis.store.files import check_files, open_private, read_private
 from metropolis.store.server import RedisServer
 
 START_S = 60.0
@@ -97,13 +98,13 @@ class EmbeddedServer(RedisServer):
     def _start(self) -> int:
         lock = None if self._folder is None else _lock(self._folder)
         try:
-            if self._folder is not None and (flaw := seals.opened(self._folder)) is not None:
+            if self._folder is not None and (flaw := seals.reopen(self._folder)) is not None:
                 raise StoreError(
-                    f"{flaw}; put back the folder as it was, or continue from the run's last "
+                    f"{flaw}; restore the folder, or continue from the run's last "
                     f"checkpoint with {RECOVERY}"
                 )
             if self._folder is not None:  # a copied folder contains the address of the original
-                write_private(self._folder / ADDRESS, self._url.encode())
+                write_atomically(self._folder / ADDRESS, self._url.encode())
             self._watch = subprocess.Popen(
                 [sys.executable, "-IS", seals.__file__, *self._command()],
                 stdin=subprocess.PIPE,

@@ -9,8 +9,8 @@ from pathlib import Path
 from metropolis.names import did_you_mean
 from metropolis.store.base import Server, StoreError, StoreUnavailableError
 from metropolis.store.memory import MemoryServer
-from metropolis.types import MetropolisError
-from metropolis.world.scenario import file_of, function_in
+from metropolis.store.own_store import open_own_server
+from metropolis.world.user_code import names_file
 
 FORMS = "memory, embedded, embedded:FOLDER, redis://…, rediss://…, unix://… or FILE.py:CLASS"
 KINDS = ("memory", "embedded", "redis", "rediss", "unix")
@@ -23,10 +23,9 @@ def address_from_environment() -> str | None:
     return next((os.environ[name] for name in ADDRESSES if os.environ.get(name)), None)
 
 
-def names_class(address: str) -> bool:
-    """Whether `address` is FILE.py:CLASS, an own store."""
-    of_file = address.endswith(".py") or ".py:" in address
-    return of_file and address.partition(":")[0] not in KINDS
+def is_own_store(address: str) -> bool:
+    """Whether `address` is FILE.py:CLASS."""
+    return names_file(address) and address.partition(":")[0] not in KINDS
 
 
 def open_server(address: str, *, attach: bool = False) -> Server:
@@ -40,8 +39,8 @@ def open_server(address: str, *, attach: bool = False) -> Server:
     kind, _, rest = address.partition(":")
     if address == "memory":
         return MemoryServer()
-    if names_class(address):
-        return _own(address)
+    if is_own_store(address):
+        return open_own_server(address)
     if kind not in KINDS[1:]:
         meant = did_you_mean(kind, KINDS)
         raise StoreError(f"{kind!r} is not a store{meant}; write {FORMS}")
@@ -73,14 +72,3 @@ def open_server(address: str, *, attach: bool = False) -> Server:
         with suppress(StoreUnavailableError):  # it has just ended
             return RedisServer(running)
     return EmbeddedServer(folder)
-
-
-def _own(address: str) -> Server:
-    path, name = file_of(address), address.partition(".py:")[2]
-    if not name:
-        raise MetropolisError(f"{address} names no class; write {path}:CLASS")
-    about = "is a metropolis.store.base.Server and is made without arguments"
-    server = function_in(path, name, about, "class")()
-    if not isinstance(server, Server):
-        raise MetropolisError(f"{path}: {name} is not a class that {about}")
-    return server

@@ -38,15 +38,6 @@ def open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def write_private(path: Path, content: bytes) -> None:
-    """Replace a small file atomically."""
-    partial = path.with_suffix(".partial")
-    partial.unlink(missing_ok=True)
-    with open(partial, "xb", opener=open_private) as file:
-        file.write(content)
-    partial.replace(path)
-
-
 def read_private(path: Path, bytes_max: int) -> bytes:
     """The first `bytes_max` bytes of a regular file. Raises StoreError if it is unreadable."""
     try:

@@ -84,10 +84,10 @@ class Seals:
             self._written = closed, files
 
 
-def opened(folder: Path) -> str | None:
-    """The reason why the folder's files do not match the seal; None: they do, and it is reopened.
+def reopen(folder: Path) -> str | None:
+    """Compare the folder's files with its seal, and mark the seal as open: files may grow.
 
-    Raises OSError.
+    Returns the reason why they do not match; None: they match. Raises OSError.
     """
     seal, present = folder / SEAL, {path.name: path for path in _logs(folder)}
     if not os.path.lexists(seal):
@@ -140,6 +140,7 @@ def _logs(folder: Path) -> list[Path]:
 
 
 def _write(folder: Path, closed: bool, files: object) -> None:
+    """As `metropolis.durable.write_atomically`, which this process does not import."""
     content = json.dumps({"closed": closed, "files": files}).encode()
     path, partial = folder / SEAL, folder / f"{SEAL}.partial"
     partial.unlink(missing_ok=True)
@@ -156,8 +157,8 @@ def _private(path: str, flags: int) -> int:
 
 def _watch(sockets: Path, folder: Path | None, command: list[str]) -> None:
     os.umask(0o077)
-    ended, held = os.pipe()
-    os.set_inheritable(held, True)
+    ended, held_by_server = os.pipe()
+    os.set_inheritable(held_by_server, True)
     server = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -165,7 +166,7 @@ def _watch(sockets: Path, folder: Path | None, command: list[str]) -> None:
         stderr=subprocess.DEVNULL,
         close_fds=False,  # the server holds the folder's lock
     )
-    os.close(held)  # reaches its end when the server has ended
+    os.close(held_by_server)  # so `ended` reaches its end of file when the server has ended
     seals = None if folder is None else Seals(folder)
     try:
         with suppress(BrokenPipeError):  # the owner was killed: standard input is closed, too

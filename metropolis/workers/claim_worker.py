@@ -16,7 +16,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from metropolis.store.base import Store, StoreError
+from metropolis.store.base import Store, StoreError, StoreUnavailableError
 from metropolis.store.claim import Claim
 from metropolis.types import Dispatch, MetropolisError
 from metropolis.workers.agent_state import Minds
@@ -75,6 +75,8 @@ class ClaimingWorker:
         self._open: dict[_OpenClaim, asyncio.Task[None]] = {}
         self._capacity = asyncio.Event()
         self._ending = False
+        self._failure: StoreError | None = None
+        """The error that ended the renewal of claims."""
 
     async def run(self) -> None:
         """Run until cancelled or until a cluster fails; open claims are then given back."""
@@ -92,6 +94,9 @@ class ClaimingWorker:
 
     async def _claim_more(self, group: asyncio.TaskGroup) -> None:
         """Claim ready clusters, first those that no other worker ran last."""
+        if self._failure is not None:
+            self._ending = True  # later cancellations are due to this failure
+            raise self._failure
         while len(self._open) >= self._claims_max:
             self._capacity.clear()
             await self._capacity.wait()
@@ -210,15 +215,18 @@ class ClaimingWorker:
             self._store.give_back(claim)
 
     def _renew(self) -> None:
-        """Renew all claims, in the thread of the pulse."""
+        """Renew all claims, in the thread of the heartbeat."""
         for open_claim in list(self._open):
             claim, commit = open_claim.claim, open_claim.commit
             if commit is not None and not commit.done():
                 continue  # the commit's reply shows whether the claim is held
             try:
                 held = self._store.extend(claim, self._lease_s)
-            except StoreError:
-                return  # the next claim or commit meets the same error
+            except StoreUnavailableError:
+                return  # it may return before the claims expire
+            except StoreError as error:
+                self._failure = error
+                return
             if not held:
                 self._loop.call_soon_threadsafe(self._on_lost, open_claim, claim)
 

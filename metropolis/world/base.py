@@ -128,8 +128,11 @@ class Agent(ABC):
         """
 
     def answer(self, question: Any, llm: Any) -> Any:
-        """Return the answer to another member's question; plain or `async` like `proceed`."""
-        raise NotImplementedError(
+        """Return the answer to another member's question; plain or `async` like `proceed`.
+
+        Raises NotImplementedError unless overridden: only agents of worlds that `ask` need it.
+        """
+        raise NotImplementedError(  # not abstract: most agents are never asked
             f"{type(self).__name__}.answer is not defined; the question is {question!r:.80}"
         )
 

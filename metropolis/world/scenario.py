@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import partial
 from importlib.metadata import entry_points
-from importlib.util import module_from_spec, spec_from_file_location
-from inspect import signature
 from pathlib import Path
 from random import Random
-from traceback import extract_tb
 from typing import Any
 
 from metropolis.names import did_you_mean
@@ -20,6 +15,7 @@ from metropolis.types import MetropolisError
 from metropolis.world.base import Agent, World
 from metropolis.world.checks import check_seed, check_world_parts
 from metropolis.world.record import StepRecord
+from metropolis.world.user_code import load_function, names_file
 
 GROUP = "metropolis.worlds"
 """Entry points: name -> a function (agents: int | None, seed: int) -> Scenario."""
@@ -100,13 +96,11 @@ def make_scenario(name: str | Path, *, agents: int | None = None, seed: int = 0)
 
 
 def _maker(name: str) -> Callable[..., Any]:
-    if name.endswith(".py") or ".py:" in name:
-        function = name.partition(".py:")[2] or "make"
-        return function_in(
-            file_of(name), function, "takes agents and seed and returns a metropolis.Scenario"
-        )
+    if names_file(name):
+        does = "takes agents and seed and returns a metropolis.Scenario"
+        return load_function(name, does, default="make")
     if Path(name).is_dir():
-        return _maker_of(Path(name))
+        return _folder_maker(Path(name))
     for point in entry_points(group=GROUP, name=name):
         maker: Callable[..., Any] = point.load()
         return maker
@@ -117,76 +111,9 @@ def _maker(name: str) -> Callable[..., Any]:
     )
 
 
-def file_of(name: str) -> Path:
-    """The file that FILE.py or FILE.py:FUNCTION names."""
-    return Path(name.partition(".py:")[0].removesuffix(".py") + ".py")
-
-
-def _maker_of(folder: Path) -> Callable[..., Any]:
+def _folder_maker(folder: Path) -> Callable[..., Any]:
     for point in entry_points(group=FOLDERS):
         if (folder / f"{point.name}.json").is_file():
             return partial(point.load(), folder)
     known = ", ".join(sorted(f"{point.name}.json" for point in entry_points(group=FOLDERS)))
     raise MetropolisError(f"{folder} holds no world; it should contain one of {known}")
-
-
-def function_in(path: Path, function: str, does: str, kind: str = "function") -> Callable[..., Any]:
-    """Load `function` from the Python file `path`.
-
-    `does` describes it in error messages; `kind` is what it should be there, like "class".
-    Raises MetropolisError when it does not exist. The result raises it on any error in the file.
-    """
-    if not path.is_file():
-        raise MetropolisError(f"there is no file {path}; name one with a {kind} {function}")
-    spec = spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    assert spec.origin is not None
-    file = spec.origin
-    module = module_from_spec(spec)
-    sys.modules[path.stem] = module  # get_type_hints looks up the agents' field types there
-    sys.path.insert(0, str(path.parent.resolve()))  # the file may import its neighbours
-    with _lines_of(file):
-        spec.loader.exec_module(module)
-    found = getattr(module, function, None)
-    if not callable(found):
-        raise MetropolisError(f"{path} has no {kind} {function}; it should have one that {does}")
-
-    @wraps(found)
-    def called(*args: Any, **kwargs: Any) -> Any:
-        try:
-            signature(found).bind(*args, **kwargs)
-        except (TypeError, ValueError) as error:
-            raise MetropolisError(
-                f"{path}: {function}: {error}; it should be one that {does}"
-            ) from None
-        with _lines_of(file):
-            return found(*args, **kwargs)
-
-    return called
-
-
-@contextmanager
-def _lines_of(file: str) -> Iterator[None]:
-    """Turn an error in the user's `file` into a sentence that names its innermost line there."""
-    try:
-        yield
-    except MetropolisError:
-        raise
-    except (Exception, SystemExit) as error:
-        where = f"{error.filename}:{error.lineno}" if isinstance(error, SyntaxError) else file
-        raise MetropolisError(in_file(file, error) or _mended(where, error)) from error
-
-
-def in_file(file: str, error: BaseException) -> str | None:
-    """`error` as a sentence with its innermost line in `file`; None: it did not pass through it."""
-    if isinstance(error, SyntaxError):
-        return None
-    lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == file]
-    return _mended(f"{file}:{lines[-1]}", error) if lines else None
-
-
-def _mended(where: str, error: BaseException) -> str:
-    what = error.msg if isinstance(error, SyntaxError) else str(error)
-    sentence = " ".join(f"{type(error).__name__}: {what}".split())
-    return f"{where}: {sentence.removesuffix(':')}; mend it there"

@@ -40,7 +40,7 @@ def describe_error(error: BaseException, owner: object) -> str:
     where = own_line(lines, owner)
     if isinstance(error, MetropolisError):
         return f"{where}: {error}"
-    return f"{where}: {what}; mend it there"
+    return f"{where}: {what}; fix it there"
 
 
 def _is_engine(file: str) -> bool:

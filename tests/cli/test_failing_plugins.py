@@ -37,7 +37,7 @@ def write(kind: str, method: str) -> tuple[str, str]:
 
 def sentence(kind: str, method: str) -> str:
     line = PLUGINS.count("\n", 0, PLUGINS.index("raise")) + 1
-    return rf"the {kind} Mine failed in {method}: \S*mine.py:{line}: KeyError: 'x'; mend it there"
+    return rf"the {kind} Mine failed in {method}: \S*mine.py:{line}: KeyError: 'x'; fix it there"
 
 
 @pytest.mark.parametrize(("kind", "method", "ends_with"), METHODS)

@@ -76,6 +76,45 @@ def test_what_is_no_store_is_refused(run: Run, store: str, sentence: str) -> Non
     assert not Path("own").exists()
 
 
+@pytest.mark.parametrize(
+    "method",
+    [
+        "begin(self, info, entities, minds, events=())",
+        "nodes(self)",
+        "claims(self, *arguments, **options)",
+        "commit(self, *arguments, **options)",
+        "acknowledgements(self, *arguments)",
+        "dispatch(self, *arguments)",
+        "collect(self, fence, below)",
+        "renew_lease(self, fence, ttl_s)",
+        "extend(self, claim, lease_s)",
+    ],
+)
+def test_an_error_in_a_method_names_class_method_and_line(
+    run: Run, own_store: Path, method: str
+) -> None:
+    start = "    def collect(self, fence: int, below: Step) -> None:\n"
+    text = own_store.read_text()
+    line = text.partition(start)[0].count("\n") + 2
+    own_store.write_text(
+        text.replace(
+            start + "        super().collect(fence, below)\n",
+            f"    def {method}:\n        raise KeyError('lost')\n",
+        )
+    )
+    # Long enough, and with a lease short enough, that every method is called.
+    how = "--steps", "2000", "--lease", "0.1", "--quiet", "--out", "own"
+    status, _, err = run("meadow.py", "--store", OWN, *how)
+    name = method.partition("(")[0]
+    assert status == 2
+    assert err.count("\n") == 1
+    assert re.match(
+        rf"metropolis: the store OwnStore failed in {name}: \S*own_store\.py:{line}: "
+        r"KeyError: 'lost'; fix it there(; the run is at step \d+ of 2000; continue with: .*)?$",
+        err,
+    )
+
+
 def test_workers_on_ray_are_refused(run: Run) -> None:
     status, _, err = run("meadow.py", "--store", OWN, "--workers", "ray:1", "--out", "own")
     assert status == 2

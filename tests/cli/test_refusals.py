@@ -168,7 +168,7 @@ def test_where_nothing_may_be_written(run: Run, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("metropolis.durable.FileIO", refuse)
     status, _, err = run("minimal", "--llm", "replay:meadow.py", "--out", "there")
     assert (status, err.count("\n")) == (2, 1), err
-    assert "meadow.py: cannot be opened: Permission denied; put back" in err
+    assert "meadow.py: cannot be opened: Permission denied; restore" in err
     status, _, err = run("minimal", "--out", "there")
     assert (status, err.count("\n")) == (2, 1), err
     assert "run.json: cannot be written: Permission denied; name another folder" in err

@@ -134,7 +134,7 @@ def test_a_damaged_run_says_so(run: Run) -> None:
     file.write_text(file.read_text()[:40])
     status, out, err = run("resume", "meadow-1")
     assert (status, out) == (2, "")
-    assert re.fullmatch(rf"metropolis: {file}: is damaged \(.*\); put back the file .*\n", err)
+    assert re.fullmatch(rf"metropolis: {file}: is damaged \(.*\); restore the file .*\n", err)
 
 
 def test_an_error_of_ones_own_in_mid_run_is_mended_and_the_run_goes_on(
@@ -146,7 +146,7 @@ def test_an_error_of_ones_own_in_mid_run_is_mended_and_the_run_goes_on(
     status, _, err = run("meadow.py", "--out", "here")
     assert status == 2
     assert re.fullmatch(
-        rf"metropolis: {world.resolve()}:12: ZeroDivisionError: [^;]*; mend it there; the run is "
+        rf"metropolis: {world.resolve()}:12: ZeroDivisionError: [^;]*; fix it there; the run is "
         r"at step 8 of 24; continue with: metropolis resume here\n",
         err,
     ), err

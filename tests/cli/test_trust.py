@@ -79,8 +79,8 @@ def test_nobody_can_trust_damage(
     status, out, err = run(*command, *(() if "--json" in command else ("--trust",)))
     assert (status, out) == (2, "")
     assert err == (
-        f"metropolis: {file}: is damaged (its checksum does not fit); put back the file as the run "
-        "has written it\n"
+        f"metropolis: {file}: is damaged (its checksum does not fit); restore the file as the run "
+        "wrote it\n"
     )
     assert files("there") == before
 
@@ -91,7 +91,7 @@ def test_a_file_without_a_checksum_is_damaged(run: Run, uninterrupted: dict[str,
     del content["crc32"]
     file.write_text(json.dumps(content))
     status, _, err = run("resume", "uninterrupted", "--trust")
-    assert (status, 'is damaged (it should begin with {"crc32":); put back' in err) == (2, True)
+    assert (status, 'is damaged (it should begin with {"crc32":); restore' in err) == (2, True)
 
 
 def test_comparing_as_json_runs_nothing(run: Run, hostile: Path) -> None:

@@ -131,7 +131,7 @@ def test_so_it_is_in_a_world(run: Run, where: str) -> None:
     Path("world.py").write_text(text)
     status, out, err = run("world.py", "--quiet")
     assert (status, out) == (2, "")
-    assert re.search(r"/world.py:\d+: SystemExit: 0; mend it there", err), err
+    assert re.search(r"/world.py:\d+: SystemExit: 0; fix it there", err), err
     if where in ("observe", "resolve"):
         assert re.search(rf"step 0, agent 'w0\d'.*, in Bad.{where}: ", err)
 
@@ -145,7 +145,7 @@ def test_the_traceback_is_printed_with_debug(run: Run, monkeypatch: pytest.Monke
     assert f'world.py", line {line}, in proceed' in err
     assert re.search(
         rf"\nmetropolis: step 6, agent 'w01', in Unruly.proceed: \S*world.py:{line}: "
-        "ZeroDivisionError: division by zero; mend it there; the run is at step",
+        "ZeroDivisionError: division by zero; fix it there; the run is at step",
         err,
     )
     assert "Traceback" not in run("world.py", "--quiet")[2]

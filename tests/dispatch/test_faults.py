@@ -80,7 +80,7 @@ FAULTS: list[tuple[Callable[[], Policy], type[Dispatcher], str]] = [
     (
         Failing,
         LeastLoaded,
-        r"the policy Failing failed in rank: .*test_faults\.py:\d+: KeyError: 'x'; mend",
+        r"the policy Failing failed in rank: .*test_faults\.py:\d+: KeyError: 'x'; fix",
     ),
     (
         lambda: Combined([Deaf(), Kairos()]),
@@ -90,7 +90,7 @@ FAULTS: list[tuple[Callable[[], Policy], type[Dispatcher], str]] = [
     (
         Fcfs,
         Lost,
-        r"the dispatcher Lost failed in place: .*test_faults\.py:\d+: ValueError: lost; mend it",
+        r"the dispatcher Lost failed in place: .*test_faults\.py:\d+: ValueError: lost; fix it",
     ),
     (Fcfs, Hesitant, r"the dispatcher Hesitant holds back \d+ requests although no instance is"),
 ]
@@ -129,7 +129,7 @@ def test_whatever_raises_is_named_with_its_method(
     dispatcher = (failing(LeastLoaded, method) if kind == "dispatcher" else LeastLoaded)(FLEET)
     programs = workload(CO_LOCATED, 40, 40.0, seed=3)
     serving = Serving(programs, [SMALL] * 2, policy, dispatcher, PoolOptions())
-    sentence = f"^the {kind} Broken failed in {method}: {__file__}:\\d+: KeyError: 'x'; mend it"
+    sentence = f"^the {kind} Broken failed in {method}: {__file__}:\\d+: KeyError: 'x'; fix it"
     with pytest.raises(PluginError, match=sentence):
         serving.run()
 

@@ -50,7 +50,7 @@ def test_an_answer_of_which_nothing_could_be_learned_is_an_answer() -> None:
     asyncio.run(ask())
     (fault,) = [one for one in news if "Unteachable" in one]  # reported once
     assert fault.startswith(f"the policy Unteachable failed in completed: {__file__}:")
-    assert fault.endswith("ZeroDivisionError; mend it there")
+    assert fault.endswith("ZeroDivisionError; fix it there")
 
 
 class Unforgetting(Fcfs):
@@ -202,7 +202,7 @@ def test_one_programs_end_spoils_no_answer_and_no_other_programs_end(
     assert ended == ["much", "much", "later"]
     (fault,) = [one for one in news if "Overfed" in one]
     assert fault.startswith(f"the policy Overfed failed in program_ended: {__file__}:")
-    assert fault.endswith("RecursionError: it is too long; mend it there")
+    assert fault.endswith("RecursionError: it is too long; fix it there")
 
 
 class Halved(Fcfs):
@@ -248,7 +248,7 @@ def test_what_a_plug_in_raises_is_told_with_its_line_and_not_logged_again(
 
     asyncio.run(ask())
     assert f"the {plugin}: {__file__}:" in news[-1]
-    assert news[-1].endswith("KeyError: 'x'; mend it there")
+    assert news[-1].endswith("KeyError: 'x'; fix it there")
     assert len(news) == 2
     assert "Traceback" not in caplog.text
 

@@ -26,7 +26,7 @@ from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Request
 from metropolis.llm.client import Client
 from metropolis.runtime.folder.comparison import compare
-from metropolis.runtime.folder.history import OTHERWISE
+from metropolis.runtime.folder.history import REPEAT_DIFFERS
 from metropolis.runtime.live.result import RunResult
 from metropolis.runtime.live.simulation import Simulation
 from metropolis.types import MetropolisError
@@ -233,10 +233,10 @@ def test_another_seed_than_that_of_the_checkpoints(runs: Runs, tmp_path: Path, o
 
     forge(it / "run.json", another)
     newest = it / "checkpoints" / f"{max(steps_of(it))}.json"
-    sentence = rf"{newest}: continues with seed {SEED}, but {it}/run.json has seed {SEED + 1}; put"
+    sentence = rf"{newest}: continues with seed {SEED}, but {it}/run.json has seed {SEED + 1};"
     with pytest.raises(MetropolisError, match=sentence):
         simulation(it, words=sold, resume=True, seed=SEED + 1, trust=True).run(STEPS)
-    with pytest.raises(MetropolisError, match=r"has seed 4; put back the file as"):
+    with pytest.raises(MetropolisError, match=r"has seed 4; restore the file as"):
         fork(it, tmp_path / "branch", 8)
     assert not bought
 
@@ -255,7 +255,7 @@ def test_a_checkpoint_of_another_run_or_point_is_found_out(runs: Runs, tmp_path:
     it = copied(runs.folders[0], tmp_path)
     newest = it / "checkpoints" / f"{STEPS}.json"
     shutil.copyfile(runs.other / "checkpoints" / newest.name, newest)
-    with pytest.raises(MetropolisError, match=r"belongs to run .*put back the file of this run"):
+    with pytest.raises(MetropolisError, match=r"belongs to run .*restore the file of this run"):
         simulation(it, resume=True)
     shutil.copyfile(it / "checkpoints" / f"{min(steps_of(it))}.json", newest)
     run = simulation(it, resume=True)
@@ -271,7 +271,7 @@ def test_steps_that_come_again_otherwise_are_told(runs: Runs, tmp_path: Path) ->
     (it / "journal.jsonl").unlink()
     run = simulation(it, words=other_author, resume=True)
     assert run.run(STEPS).history_sha256 != runs.whole.history_sha256
-    assert run.notes == [OTHERWISE]
+    assert run.notes == [REPEAT_DIFFERS]
 
 
 def test_damage_is_made_good_or_told(runs: Runs, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_nobody_can_trust_a_damaged_name_of_a_store(folders: tuple[Path, Path]) 
     folder, _ = folders
     file = folder / "store.json"
     file.write_bytes(file.read_bytes().replace(b"store", b"shore"))
-    with pytest.raises(MetropolisError, match=r"store.json: is damaged .*; put back .*memory"):
+    with pytest.raises(MetropolisError, match=r"store.json: is damaged .*; restore .*memory"):
         simulation(folder, resume=True, trust=True)
     assert simulation(folder, resume=True, store="memory").run(4).steps == 4
 

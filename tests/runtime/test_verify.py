@@ -47,7 +47,7 @@ def test_a_sound_world_is_verified_and_nothing_is_bought(
     seen = []
     found = verify(tmp_path / "run", *town.parts(), on_step=lambda r: seen.append(r.step))
     assert found == Verified(STEPS, 0, ((0, STEPS),))
-    assert found.whole
+    assert found.complete
     assert str(found) == "verified: all 20 steps are equal to lockstep's"
     assert seen == list(range(STEPS))
     assert backend.bought.total() == bought > 0
@@ -85,7 +85,7 @@ def test_chance_and_clocks_are_found_out(world: type[Meadow], tmp_path: Path) ->
     assert found.deviation.agent in parts()[0].names
     assert "['state']['last'] is " in found.deviation.what
     assert str(found).startswith("not verified: lockstep differs at step 0, 'w0")
-    assert not found.whole
+    assert not found.complete
 
 
 @dataclass
@@ -155,7 +155,7 @@ def test_calls_that_failed_fail_again(tmp_path: Path) -> None:
     world = Meadow(3, joint=-1)
     llm = Client(Failing(author), retries=0)
     Simulation(world, [Patient(name) for name in world.names], llm, out=tmp_path / "run").run(12)
-    assert verify(tmp_path / "run", world, [Patient(name) for name in world.names]).whole
+    assert verify(tmp_path / "run", world, [Patient(name) for name in world.names]).complete
 
 
 def test_of_a_long_run_parts_are_verified(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_of_a_long_run_parts_are_verified(tmp_path: Path) -> None:
         found = verify(run, *town.parts(), steps=12, seed=seed)
         assert found == verify(run, *town.parts(), steps=12, seed=seed)
         assert found.deviation is None
-        assert not found.whole
+        assert not found.complete
         assert sum(end - first for first, end in found.parts) <= 12
         assert "of 60 steps are equal to lockstep's (" in str(found)
         assert str(found).endswith("; the others were not run again")
@@ -204,7 +204,7 @@ def test_a_branch_is_verified_from_where_it_begins(tmp_path: Path) -> None:
     town.fork(tmp_path / "run", tmp_path / "branch", at=8, edit=forget, seed=9)
     town.run(tmp_path / "branch", resume=True).run(STEPS)
     found = verify(tmp_path / "branch", *town.parts())
-    assert found.whole
+    assert found.complete
     assert str(found) == (
         "verified: steps 8 to 19, all of the branch's own, are equal to lockstep's"
     )
@@ -213,7 +213,7 @@ def test_a_branch_is_verified_from_where_it_begins(tmp_path: Path) -> None:
 def test_a_run_in_a_store_is_verified(tmp_path: Path) -> None:
     town = Town(5)
     town.run(tmp_path / "run", store="embedded", workers=2).run(STEPS)
-    assert verify(tmp_path / "run", *town.parts()).whole
+    assert verify(tmp_path / "run", *town.parts()).complete
 
 
 def test_another_world_is_refused(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from metropolis.world.encoding import (
 from metropolis.world.entities import Entity, Event
 
 CHECKPOINT = Format(
-    "metropolis checkpoint", 3, "remove the file to continue from an earlier one, or put it back"
+    "metropolis checkpoint", 3, "remove the file to continue from an earlier one, or restore it"
 )
 KEPT_MOST = 16
 """Maximum number of checkpoints of a run."""

@@ -47,7 +47,7 @@ def compare(run: str | Path, other: str | Path) -> Comparison:
     folders = [RunDirectory(Path(path)) for path in (run, other)]
     for folder in folders:
         folder.read()
-    steps = min(folder.recorded for folder in folders)
+    steps = min(folder.recorded_steps for folder in folders)
     differing, since = 0, dict[str, Step]()
     both = zip(*(folder.records(steps) for folder in folders), strict=True)
     for step, (one, another) in enumerate(both):

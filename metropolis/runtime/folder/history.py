@@ -26,10 +26,10 @@ from metropolis.world.record import StepRecord
 HISTORY = Format(
     "metropolis history",
     1,
-    "resume the run, one in a store with --store memory: what is lost is made again from its last "
-    "whole checkpoint and its journal",
+    "resume the run, one in a store with --store memory: lost steps are repeated from its last "
+    "intact checkpoint and its journal",
 )
-OTHERWISE = (
+REPEAT_DIFFERS = (
     "repeated steps of the run differ from the recorded ones: its world, agents or model "
     "have changed since, or its journal lacks answers"
 )
@@ -157,7 +157,7 @@ class HistoryWriter:
             self._file.append([with_content(content, _CALLS + b"%d," % self.calls)])
             steps, sha256 = self._before
             if steps == self._steps and sha256 != self.sha256:
-                self.notes.append(OTHERWISE)
+                self.notes.append(REPEAT_DIFFERS)
 
     @property
     def sha256(self) -> str:

@@ -112,7 +112,7 @@ class RunDirectory:
             found = {name: value for name, value in self.read().items() if name in mine}
             if found != mine:
                 raise MetropolisError(
-                    f"{self._run}: holds a run of {found}; going on needs the same as {mine}"
+                    f"{self._run}: holds a run of {found}; resuming needs the same as {mine}"
                 )
             return self._latest()
         self.make()
@@ -147,7 +147,7 @@ class RunDirectory:
         """Raise DamagedError if this is a branch, which cannot begin at step 0."""
         for branch in self.lineage[-1:]:
             raise DamagedError(
-                f"{self.root}: is a branch without a whole checkpoint{why}; fork {branch.run} at "
+                f"{self.root}: is a branch without an intact checkpoint{why}; fork {branch.run} at "
                 f"{branch.step} again"
             )
 
@@ -181,8 +181,8 @@ class RunDirectory:
         seed = self.lineage[-1].seed if self.lineage else self._seed
         if past.seed != seed:
             raise MetropolisError(
-                f"{path}: continues with seed {past.seed}, but {self._run} has seed {seed}; put "
-                "back the file as the run has written it"
+                f"{path}: continues with seed {past.seed}, but {self._run} has seed {seed}; "
+                "restore the file as the run wrote it"
             )
         if checkpoint.step not in reached:
             raise DamagedError(damage, self.history)
@@ -195,9 +195,9 @@ class RunDirectory:
         if past.calls.lines != calls or marks != [past.calls]:
             raise self._differ(self.calls, "calls")
 
-    def _differ(self, path: Path, told: str) -> DamagedError:
+    def _differ(self, path: Path, what: str) -> DamagedError:
         return DamagedError(
-            f"{path}: does not agree with {self.checkpoints.folder}, which records other {told}; "
+            f"{path}: does not agree with {self.checkpoints.folder}, which records other {what}; "
             f"{HISTORY.repair}",
             path,
         )
@@ -268,7 +268,7 @@ class RunDirectory:
         """
         if not self._run.exists():
             raise MetropolisError(f"{self.root}: holds no run; give the folder of one")
-        found = read_object(self._run, "put back the file as the run has written it")
+        found = read_object(self._run, "restore the file as the run wrote it")
         if (found.get("format"), found.get("version")) != (FORMAT, VERSION):
             raise MetropolisError(
                 f"{self._run}: is of another format or version; this release reads {FORMAT}, "
@@ -286,7 +286,7 @@ class RunDirectory:
         return found
 
     @property
-    def recorded(self) -> Step:
+    def recorded_steps(self) -> Step:
         """Number of steps in the history. Raises MetropolisError if it is damaged."""
         steps = sum(1 for _ in read_history(self.history, self.run))
         newest = max(self.checkpoints.steps(), default=0)
@@ -295,7 +295,7 @@ class RunDirectory:
         return steps
 
     @property
-    def whole(self) -> Step:
+    def intact_steps(self) -> Step:
         """Number of intact steps in the history."""
         steps = count()
         with suppress(DamagedError):

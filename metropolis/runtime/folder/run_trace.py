@@ -50,7 +50,7 @@ class RunTrace:
         if parts:
             yield trace_of(self.meta, parts)
 
-    def whole(self) -> Trace:
+    def assemble(self) -> Trace:
         """All steps as one trace."""
         return trace_of(self.meta, list(self.steps_from(0)))
 

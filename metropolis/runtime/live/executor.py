@@ -252,7 +252,7 @@ class Executor:
         }
 
     def _renew(self) -> None:
-        """Renew the lease, in the thread of the pulse."""
+        """Renew the lease, in the thread of the heartbeat."""
         try:
             self._store.renew_lease(self._fence, self._lease_s)
         except StoreUnavailableError:

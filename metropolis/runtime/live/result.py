@@ -57,4 +57,4 @@ class RunResult:
     @cached_property
     def trace(self) -> Trace:
         """The trace of all steps so far, for `metropolis replay`; assembled on first access."""
-        return self.recorded.whole()
+        return self.recorded.assemble()

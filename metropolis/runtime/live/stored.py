@@ -20,7 +20,7 @@ from metropolis.runtime.folder.signature import flaw, sign
 from metropolis.runtime.live.configuration import RunConfiguration
 from metropolis.store.base import RunInfo, Store, StoreError
 from metropolis.store.cells import reach_of
-from metropolis.store.factory import names_class, open_server
+from metropolis.store.factory import is_own_store, open_server
 from metropolis.store.memory import MemoryServer
 from metropolis.types import MetropolisError, Step
 from metropolis.world.base import Agent, World
@@ -29,7 +29,7 @@ from metropolis.world.saving import SavedWhenRead
 
 MEMORY = "memory"
 _RECOVERY = (
-    "put back the file as the run wrote it, or continue from the last checkpoint with --store "
+    "restore the file as the run wrote it, or continue from the last checkpoint with --store "
     'memory, in Python with store="memory"'
 )
 """Ways to recover from a damaged store.json."""
@@ -82,9 +82,9 @@ class StoredRun:
             raise MetropolisError("a run in a store is resumed in its folder; name it with out")
         step = self.store.nodes().released
         entities, events = self.store.world(step)
-        if (recorded := self._directory.whole) < step:
+        if (intact := self._directory.intact_steps) < step:
             raise StoreError(
-                f"{self._directory.history}: contains {recorded} whole steps, but the store has "
+                f"{self._directory.history}: contains {intact} intact steps, but the store has "
                 f"dropped those below {step} already; resume from the last checkpoint, in another "
                 "store or with store memory"
             )
@@ -186,13 +186,13 @@ def portable_address(address: str, run: Path) -> str:
     The folder of an embedded store becomes relative to `run` if it lies within, so that both can be
     moved and copied together; otherwise it becomes absolute, as does the file of an own store.
     """
-    if names_class(address):
+    if is_own_store(address):
         return f"{Path(address).resolve()}"
     kind, _, folder = address.partition(":")
     if kind != "embedded" or not folder:
         return without_secrets(address)
-    whole, home = Path(folder).resolve(), run.resolve()
-    return f"embedded:{whole.relative_to(home) if whole.is_relative_to(home) else whole}"
+    absolute, home = Path(folder).resolve(), run.resolve()
+    return f"embedded:{absolute.relative_to(home) if absolute.is_relative_to(home) else absolute}"
 
 
 def resolve_address(kept: str, run: Path) -> str:

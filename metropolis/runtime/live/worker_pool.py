@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from metropolis.runtime.live.configuration import parse_workers
 from metropolis.runtime.live.stored import MEMORY, StoredRun
-from metropolis.store.factory import names_class
+from metropolis.store.factory import is_own_store
 from metropolis.store.memory import MemoryStore
 from metropolis.types import MetropolisError
 from metropolis.workers.local import LocalWorker
@@ -74,7 +74,7 @@ def check_workers(workers: int | str, *, store: str, ray_address: str | None = N
     on_ray, _ = parse_workers(workers)
     if on_ray and store == MEMORY:
         raise MetropolisError("workers on Ray need a store; name embedded or a redis://… URL")
-    if on_ray and names_class(store):
+    if on_ray and is_own_store(store):
         raise MetropolisError(
             f"workers on Ray do not reach the store {store}; name embedded or a redis://… URL, or "
             "a number of workers, in this process"

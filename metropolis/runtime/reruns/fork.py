@@ -111,7 +111,7 @@ def _copy_past(
 def _copy_answers(origin: RunDirectory, branch: RunDirectory, below: float) -> Mark:
     """Copy the answers; return the end of the branch's journal."""
     with closing(Journal(branch.journal, branch.run)) as journal:
-        newest = origin.checkpoints.newest(origin.recorded)
+        newest = origin.checkpoints.newest(origin.recorded_steps)
         past = newest.past if newest else None
         for key, completion in read_journal(
             origin.journal, origin.run, past.journal if past else None
@@ -128,7 +128,7 @@ def _check(origin: RunDirectory, at: Step) -> None:
             f"{origin.root}: is a branch that begins at step {lineage[-1].step}; fork the "
             f"original run, {lineage[-1].run}, at {at}"
         )
-    recorded = origin.recorded
+    recorded = origin.recorded_steps
     if not 0 <= at <= recorded:
         raise MetropolisError(
             f"{origin.root}: has {recorded} recorded steps; it can be forked at 0 to "

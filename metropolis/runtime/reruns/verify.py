@@ -49,7 +49,7 @@ class Verified:
     deviation: Deviation | None = None
 
     @property
-    def whole(self) -> bool:
+    def complete(self) -> bool:
         """Whether every own step of the run is equal."""
         return self.deviation is None and self.parts == ((self.first, self.steps),)
 
@@ -58,12 +58,12 @@ class Verified:
             step, agent, what = vars(self.deviation).values()
             who = "" if agent is None else f", {agent!r}"
             return f"not verified: lockstep differs at step {step}{who}: {what}"
-        if self.whole and self.first:
+        if self.complete and self.first:
             return (
                 f"verified: steps {self.first} to {self.steps - 1}, all of the branch's own, are "
                 "equal to lockstep's"
             )
-        if self.whole:
+        if self.complete:
             return f"verified: all {self.steps:,} steps are equal to lockstep's"
         if not self.parts:
             return "not verified: no step was run again"
@@ -104,7 +104,7 @@ def verify(
     if steps is not None and (not isinstance(steps, int) or steps < 1):
         raise MetropolisError(f"steps is {steps!r}; it should be a whole number, at least 1")
     rerun = Rerun(RunDirectory(Path(run)), world, agents, options or {})
-    recorded, lineage = rerun.origin.recorded, rerun.origin.lineage
+    recorded, lineage = rerun.origin.recorded_steps, rerun.origin.lineage
     if rerun.answers.answered and not len(rerun.answers):
         raise MetropolisError(
             f"{run}: cannot be verified: its journal holds none of its {rerun.answers.answered:,} "

@@ -1,0 +1,95 @@
+"""Functions and classes from a user's Python file, named as FILE.py:NAME."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from importlib.util import module_from_spec, spec_from_file_location
+from inspect import signature
+from pathlib import Path
+from traceback import extract_tb
+from typing import Any
+
+from metropolis.types import MetropolisError
+
+
+def names_file(reference: str) -> bool:
+    """Whether `reference` is FILE.py or FILE.py:NAME."""
+    return reference.endswith(".py") or ".py:" in reference
+
+
+def file_of(reference: str) -> Path:
+    """The file that FILE.py or FILE.py:NAME names."""
+    return Path(reference.partition(".py:")[0].removesuffix(".py") + ".py")
+
+
+def load_function(
+    reference: str, does: str, *, default: str = "", kind: str = "function"
+) -> Callable[..., Any]:
+    """Load the function that `reference`, FILE.py:NAME, names; NAME may be omitted if `default` is
+    given.
+
+    `does` describes it in error messages; `kind` is what it should be there, like "class".
+    Raises MetropolisError when it does not exist. The result raises it on any error in the file.
+    """
+    path, name = file_of(reference), reference.partition(".py:")[2] or default
+    if not name:
+        raise MetropolisError(f"{reference} names no {kind}; write {path}:{kind.upper()}")
+    if not path.is_file():
+        raise MetropolisError(f"there is no file {path}; name one with a {kind} {name}")
+    spec = spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    assert spec.origin is not None
+    file = spec.origin
+    module = module_from_spec(spec)
+    sys.modules[path.stem] = module  # get_type_hints looks up the agents' field types there
+    sys.path.insert(0, str(path.parent.resolve()))  # the file may import its neighbours
+    with _errors_with_lines(file):
+        spec.loader.exec_module(module)
+    found = getattr(module, name, None)
+    if not callable(found):
+        raise MetropolisError(f"{path} has no {kind} {name}; it should have one that {does}")
+
+    @wraps(found)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        try:
+            signature(found).bind(*args, **kwargs)
+        except (TypeError, ValueError) as error:
+            raise MetropolisError(
+                f"{path}: {name}: {error}; it should be one that {does}"
+            ) from None
+        with _errors_with_lines(file):
+            return found(*args, **kwargs)
+
+    return called
+
+
+@contextmanager
+def _errors_with_lines(file: str) -> Iterator[None]:
+    """Turn an error in the user's `file` into a sentence that names its innermost line there."""
+    try:
+        yield
+    except MetropolisError:
+        raise
+    except (Exception, SystemExit) as error:
+        where = f"{error.filename}:{error.lineno}" if isinstance(error, SyntaxError) else file
+        raise MetropolisError(
+            describe_error_in(file, error) or _describe_error_at(where, error)
+        ) from error
+
+
+def describe_error_in(file: str, error: BaseException) -> str | None:
+    """`error` as a sentence with its innermost line in `file`; None: it did not pass through it."""
+    if isinstance(error, SyntaxError):
+        return None
+    lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == file]
+    return _describe_error_at(f"{file}:{lines[-1]}", error) if lines else None
+
+
+def _describe_error_at(where: str, error: BaseException) -> str:
+    what = error.msg if isinstance(error, SyntaxError) else str(error)
+    sentence = " ".join(f"{type(error).__name__}: {what}".split())
+    return f"{where}: {sentence.removesuffix(':')}; fix it there"
