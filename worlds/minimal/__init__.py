@@ -8,7 +8,8 @@ from gymnasium.spaces import Dict, Discrete, Sequence
 
 from metropolis import Agent, Choice, Entity, FreeText, Scenario, Transaction, View, World
 
-SIDE, WALKS = 16, [(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1)]
+SIDE = 16
+WALKS = [(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1)]
 
 
 @dataclass
@@ -16,7 +17,10 @@ class Green(World):
     """Villagers see and hear 4 tiles far, and walk one tile a step."""
 
     names: list[str]
-    name, perception_radius, max_velocity, joint_radius = "minimal", 4, 1, 0
+    name = "minimal"
+    perception_radius = 4
+    max_velocity = 1
+    joint_radius = 0
     observation_space = Dict(near=Discrete(10_000), heard=Sequence(FreeText()))
     action_space = Dict(walk=Choice(WALKS), say=FreeText())
 
@@ -31,7 +35,8 @@ class Green(World):
         for villager in cluster:
             if villager.action["say"]:
                 villager.emit("says", words=villager.action["say"])
-            (x, y), (dx, dy) = villager.position, villager.action["walk"]
+            x, y = villager.position
+            dx, dy = villager.action["walk"]
             villager.move((min(max(x + dx, 0), SIDE), min(max(y + dy, 0), SIDE)))
 
 
@@ -43,17 +48,24 @@ class Villager(Agent):
     rumour: str = ""
 
     async def proceed(self, observation: Any, llm: Any) -> Any:
-        self.rumour, say = [self.rumour, *observation["heard"]][-1], ""
+        if observation["heard"]:
+            self.rumour = observation["heard"][-1]
+        say = ""
         if self.rumour and observation["near"] and self.random.random() < 0.1:
             question = f"Pass this rumour on, a little better than you heard it: {self.rumour}"
             say = (await llm.chat(question, function="gossip", max_tokens=60)).text
         return {"walk": self.random.choice(WALKS), "say": say}
 
 
+def author(request: Any, random: Random) -> str:
+    """Answers in place of a model: more geese are lost."""
+    geese = int(request.text.split()[-2]) + random.randint(1, 3)
+    return f"The miller has lost {geese} geese"
+
+
 def make(*, agents: int | None = None, seed: int = 0) -> Scenario:
-    """A green with that many villagers, one of whom knows something."""
+    """A green with `agents` villagers (default: 10), one of whom knows a rumour."""
     villagers = [Villager(f"Villager {i + 1}") for i in range(agents or 10)]
     villagers[seed % len(villagers)].rumour = "The miller has lost 2 geese"
-    told = "The miller has lost {} geese".format  # what they say without a model
-    author = lambda asked, draw: told(int(asked.text.split()[-2]) + draw.randint(1, 3))  # noqa: E731
-    return Scenario(Green([v.name for v in villagers]), villagers, author, steps=120)
+    green = Green([villager.name for villager in villagers])
+    return Scenario(green, villagers, author, steps=120)
