@@ -30,7 +30,7 @@ from dataclasses import replace
 from math import inf
 
 from metropolis.dispatch.base import Dispatcher
-from metropolis.dispatch.faults import holding, placed_by
+from metropolis.dispatch.faults import holding
 from metropolis.policy.base import Policy, QueuedRequest, ServedRequest
 from metropolis.policy.faults import PluginError, call, next_due_s, raise_fault, rank_of, read
 from metropolis.policy.queue import RequestQueue
@@ -46,6 +46,7 @@ from metropolis.scheduler.base import (
 from metropolis.scheduler.instance import Instance, State, Tracked
 from metropolis.scheduler.models import ServedModels
 from metropolis.scheduler.notifier import Notifier
+from metropolis.scheduler.placement import Placement
 from metropolis.types import MetropolisError
 
 
@@ -71,8 +72,8 @@ class Scheduler(Notifier):
         """Whether the policy preempts."""
         self._instances = [Instance(policy, each) for each in limits]
         self.models = ServedModels(self.fleet)
-        self._queues: dict[frozenset[int], RequestQueue] = {}
-        """QUEUED requests by the instances that may serve them."""
+        self._placement = Placement(policy, dispatcher, self.models.all)
+        """Has the QUEUED requests."""
         self._requests: dict[int, Tracked] = {}
         self._waiting = 0
         self.due_s = inf
@@ -82,9 +83,6 @@ class Scheduler(Notifier):
         self._hold_s = hold_s
         self._held_since_s: dict[frozenset[int], float] = {}
         """Since when the dispatcher holds back a queue although its instances are idle."""
-        self._closed = set(self.models.all)
-        """The dispatcher's `closed`."""
-        dispatcher.closed = self._closed
 
     # --- state
 
@@ -125,7 +123,7 @@ class Scheduler(Notifier):
         call(self.policy.arrived, request)
         tracked = Tracked(request, allowed, is_pinned=only is not None)
         try:
-            self._queue_of(allowed).push(request)
+            self._placement.queue_of(allowed).push(request)
         except PluginError:
             self._tell(self.policy.cancelled, request)
             raise
@@ -208,9 +206,9 @@ class Scheduler(Notifier):
             except MetropolisError:
                 continue  # no instance does: it waits for those that served it
             if allowed != tracked.allowed:
-                self._queue_of(tracked.allowed).discard(tracked.request.id)
+                self._placement.queue_of(tracked.allowed).discard(tracked.request.id)
                 tracked.allowed = allowed
-                self._push(self._queue_of(allowed), tracked, now_s)
+                self._push(self._placement.queue_of(allowed), tracked, now_s)
 
     # --- commands
 
@@ -243,13 +241,11 @@ class Scheduler(Notifier):
         """Place the first waiting request until the dispatcher holds it back."""
         held_since_s, self._held_since_s = self._held_since_s, {}
         blocked: set[frozenset[int]] = set()
-        while waiting := [k for k, queue in self._queues.items() if queue and k not in blocked]:
-            if len(waiting) > 1:
-                waiting.sort(key=lambda allowed: self._queues[allowed].place())
-            allowed, queue = waiting[0], self._queues[waiting[0]]
-            tracked = self._requests[queue.first().id]
+        while first := self._placement.first(blocked):
+            allowed, request = first
+            tracked = self._requests[request.id]
             try:
-                instance = self._placed(tracked, now_s)
+                instance = self._placement.choose(request, allowed, now_s)
             except PluginError as error:
                 self._reject(tracked, error, now_s)
                 continue
@@ -257,7 +253,7 @@ class Scheduler(Notifier):
                 blocked.add(allowed)
                 self._hold(allowed, held_since_s.get(allowed, now_s), now_s)
                 continue
-            queue.pop()
+            self._placement.queue_of(allowed).pop()
             tracked.state, tracked.instance = State.PLACED, instance
             self._push(self._instances[instance].queue, tracked, now_s)
             self._refresh(instance)
@@ -269,23 +265,11 @@ class Scheduler(Notifier):
             return
         self._held_since_s[allowed] = since_s
         if now_s - since_s >= self._hold_s:
-            requests = self._queues[allowed].requests()
+            requests = self._placement.queue_of(allowed).requests()
             error = holding(self.dispatcher, len(requests))
             for request in requests:
                 self._reject(self._requests[request.id], error, now_s)
             self.on_fault(error)
-
-    def _placed(self, tracked: Tracked, now_s: float) -> int | None:
-        """The dispatcher's instance for the request, with all closed that may not serve it."""
-        if tracked.allowed <= self._closed:
-            return None
-        if tracked.allowed is self.models.all:
-            return placed_by(self.dispatcher, tracked.request, now_s)
-        self.dispatcher.closed = self._closed | (self.models.all - tracked.allowed)
-        try:
-            return placed_by(self.dispatcher, tracked.request, now_s)
-        finally:
-            self.dispatcher.closed = self._closed
 
     def _fill_all(self, now_s: float, commands: list[Command]) -> bool:
         """Fill the instances in order, up to the first whose report is needed; whether none is."""
@@ -345,11 +329,6 @@ class Scheduler(Notifier):
     def _rank(self, request: QueuedRequest) -> tuple[int, float, int]:
         return rank_of(self.policy, request), request.arrived_s, request.id
 
-    def _queue_of(self, allowed: frozenset[int]) -> RequestQueue:
-        if allowed not in self._queues:
-            self._queues[allowed] = RequestQueue(self.policy)
-        return self._queues[allowed]
-
     def _queue_again(self, tracked: Tracked, now_s: float) -> None:
         """Return a request from its instance to the queue."""
         instance, tracked.state = tracked.instance, State.QUEUED
@@ -357,7 +336,7 @@ class Scheduler(Notifier):
         if tracked.is_pinned and not self._instances[instance].is_up:
             self._reject(tracked, InstanceDownError(instance), now_s)
             return
-        self._push(self._queue_of(tracked.allowed), tracked, now_s)
+        self._push(self._placement.queue_of(tracked.allowed), tracked, now_s)
 
     def _push(self, queue: RequestQueue, tracked: Tracked, now_s: float) -> None:
         try:
@@ -377,7 +356,7 @@ class Scheduler(Notifier):
         if tracked.state in (State.QUEUED, State.PLACED):
             self._waiting -= 1
         if tracked.state is State.QUEUED:
-            self._queue_of(tracked.allowed).discard(tracked.request.id)
+            self._placement.queue_of(tracked.allowed).discard(tracked.request.id)
         else:
             self._remove(tracked)
             self._tell(self.dispatcher.cancelled, tracked.request, tracked.instance, now_s)
@@ -391,7 +370,4 @@ class Scheduler(Notifier):
         """Open or close the instance to the dispatcher."""
         here = self._instances[instance]
         is_full = not self.preempts and here.outstanding >= here.limits.requests
-        if here.is_up and not is_full:
-            self._closed.discard(instance)
-        else:
-            self._closed.add(instance)
+        self._placement.set_open(instance, here.is_up and not is_full)

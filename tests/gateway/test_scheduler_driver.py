@@ -274,7 +274,7 @@ def test_those_who_leave_while_no_engine_answers_are_forgotten() -> None:
             await asyncio.sleep(0)
             task.cancel()
             await asyncio.sleep(0)
-        (queue,) = scheduling.scheduler._queues.values()
+        (queue,) = scheduling.scheduler._placement._queues.values()
         assert len(queue._heap) <= DISCARDED_MAX
 
     asyncio.run(run())
