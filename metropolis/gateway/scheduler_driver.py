@@ -138,7 +138,7 @@ class SchedulerDriver:
     def open(self, instance: int, is_up: bool) -> None:
         """Set whether an engine answers."""
         if is_up:
-            self.scheduler.instance_up(instance)
+            self.scheduler.instance_up(instance, self.clock())
         else:
             self.scheduler.instance_down(instance, self.clock())
         self.carry_out()

@@ -23,18 +23,18 @@ class RequestQueue:
         self._policy, self._version = policy, 0
         """`_version`: the policy's version for which the heap is ranked."""
         self._heap: list[_Item] = []
-        self._waiting: set[int] = set()
-        """Ids of the waiting requests; the heap may hold discarded ones, too."""
+        self._waiting: dict[int, _Item] = {}
+        """The item of each waiting request, by id; the heap may hold discarded items, too."""
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def push(self, request: QueuedRequest) -> None:
-        """Add a `request` that the policy knows, and that was never discarded."""
+        """Add a `request` that the policy knows and that does not wait here."""
         if not self._heap:
             self._version = read(self._policy, "version")
-        heapq.heappush(self._heap, self._item(request))
-        self._waiting.add(request.id)
+        item = self._waiting[request.id] = self._item(request)
+        heapq.heappush(self._heap, item)
 
     def place(self) -> tuple[int, float, int]:
         """The rank, arrival and id of the next request: its place among those of other queues."""
@@ -44,10 +44,12 @@ class RequestQueue:
     def first(self) -> QueuedRequest:
         """The next request."""
         if self._version != (version := read(self._policy, "version")):
-            self._heap = [self._item(request) for request in self.requests()]
+            heap = [self._item(request) for request in self.requests()]
+            self._waiting = {item[2]: item for item in heap}
+            self._heap = heap
             heapq.heapify(self._heap)
             self._version = version
-        while self._heap[0][2] not in self._waiting:
+        while not self._is_waiting(self._heap[0]):
             heapq.heappop(self._heap)
         return self._heap[0][3]
 
@@ -55,24 +57,27 @@ class RequestQueue:
         """Remove and return the next request."""
         first = self.first()
         heapq.heappop(self._heap)
-        self._waiting.remove(first.id)
+        del self._waiting[first.id]
         return first
 
     def discard(self, request_id: int) -> None:
         """Remove a request, if it waits here."""
-        self._waiting.discard(request_id)
+        self._waiting.pop(request_id, None)
         if len(self._heap) > 2 * len(self._waiting) + DISCARDED_MAX:
-            self._heap = [item for item in self._heap if item[2] in self._waiting]
+            self._heap = [item for item in self._heap if self._is_waiting(item)]
             heapq.heapify(self._heap)
 
     def requests(self) -> list[QueuedRequest]:
         """All waiting requests, in no order."""
-        return [item[3] for item in self._heap if item[2] in self._waiting]
+        return [item[3] for item in self._heap if self._is_waiting(item)]
 
     def clear(self) -> None:
         """Remove all requests."""
         self._heap.clear()
         self._waiting.clear()
+
+    def _is_waiting(self, item: _Item) -> bool:
+        return self._waiting.get(item[2]) is item
 
     def _item(self, request: QueuedRequest) -> _Item:
         return rank_of(self._policy, request), request.arrived_s, request.id, request

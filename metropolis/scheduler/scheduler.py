@@ -11,16 +11,17 @@ The gateway drives it in real time, the simulation in virtual time.
 3. With a policy that preempts, requests are placed at once (Agentix §4.3). Those without room wait
    at their instance. While the first of them has none, the last-ranked running request is preempted
    if it ranks behind it, and waits at the same instance (Agentix §4.2).
-4. A request whose instance is lost is placed again.
+4. A request whose instance is lost is placed again. When an instance comes up, or serves more
+   models, the requests that wait for room at others and that it may serve are placed again.
 5. A request ends once: it is finished, cancelled, or rejected because a plug-in failed or its only
    instance is down.
 
-| state   | meaning                | command -> state   | finished | left   | down   | cancelled |
-|---------|------------------------|--------------------|----------|--------|--------|-----------|
-| QUEUED  | waits to be placed     | -       -> PLACED  | -        | -      | -      | ends      |
-| PLACED  | waits for room there   | Place   -> RUNNING | -        | -      | QUEUED | ends      |
-| RUNNING | its instance has it    | Preempt -> LEAVING | ends     | QUEUED | -      | ends      |
-| LEAVING | it is being preempted  |                    | ends     | PLACED | -      | ends      |
+| state   | meaning                | command -> state   | finished | left   | up, down | cancelled |
+|---------|------------------------|--------------------|----------|--------|----------|-----------|
+| QUEUED  | waits to be placed     | -       -> PLACED  | -        | -      | -        | ends      |
+| PLACED  | waits for room there   | Place   -> RUNNING | -        | -      | QUEUED   | ends      |
+| RUNNING | its instance has it    | Preempt -> LEAVING | ends     | QUEUED | -        | ends      |
+| LEAVING | it is being preempted  |                    | ends     | PLACED | -        | ends      |
 """
 
 from __future__ import annotations
@@ -150,7 +151,8 @@ class Scheduler(Notifier):
         If its preemption was commanded it waits there, otherwise it is placed again.
         """
         tracked = self._requests[request_id]
-        is_preempted = tracked.state is State.LEAVING and self._instances[tracked.instance].is_up
+        is_open = self._instances[tracked.instance].is_up and tracked.instance in tracked.allowed
+        is_preempted = tracked.state is State.LEAVING and is_open
         self._tell(self.policy.preempted, tracked.request, now_s)
         self._remove(tracked)
         tracked.output_tokens = output_tokens
@@ -172,43 +174,56 @@ class Scheduler(Notifier):
 
     # --- events of instances
 
-    def instance_up(self, instance: int) -> None:
-        """`instance` accepts requests."""
+    def instance_up(self, instance: int, now_s: float) -> None:
+        """`instance` accepts requests, also those that wait for room at others."""
+        if self._instances[instance].is_up:
+            return
         self._instances[instance].is_up = True
         self._refresh(instance)
+        self._place_again(now_s, lambda tracked: instance in tracked.allowed)
 
     def instance_down(self, instance: int, now_s: float) -> None:
         """`instance` accepts none: those waiting there are placed again, or rejected if pinned.
 
         Requests that run there end by events of their own.
         """
-        here = self._instances[instance]
-        here.is_up = False
+        self._instances[instance].is_up = False
         self._refresh(instance)
-        placed = [self._requests[each.id] for each in here.queue.requests()]
-        here.queue.clear()
-        for tracked in placed:
-            self._queue_again(tracked, now_s)
+        self._place_again(now_s, lambda tracked: tracked.instance == instance)
         for tracked in [each for each in self._requests.values() if each.is_pinned]:
             if instance in tracked.allowed and tracked.state is State.QUEUED:
                 self._reject(tracked, InstanceDownError(instance), now_s)
 
     def models_changed(self, instance: int, models: frozenset[str] | None, now_s: float) -> None:
-        """`instance` serves `models`, None: any; requests in the queue follow."""
+        """`instance` serves `models`, None: any; waiting requests follow."""
         self.models.set(instance, models)
         spec = replace(self.fleet.instances[instance], models=tuple(sorted(models or ())))
         self._specify(instance, spec)
+        changed: set[int] = set()
         for tracked in list(self._requests.values()):
-            if tracked.state is not State.QUEUED or tracked.is_pinned:
+            if tracked.is_pinned:
                 continue
             try:
                 allowed = self.models.serving(tracked.request.model)
             except MetropolisError:
                 continue  # no instance does: it waits for those that served it
-            if allowed != tracked.allowed:
-                self._placement.queue_of(tracked.allowed).discard(tracked.request.id)
-                tracked.allowed = allowed
+            if allowed == tracked.allowed:
+                continue
+            changed.add(tracked.request.id)
+            before, tracked.allowed = tracked.allowed, allowed
+            if tracked.state is State.QUEUED:
+                self._placement.queue_of(before).discard(tracked.request.id)
                 self._push(self._placement.queue_of(allowed), tracked, now_s)
+        self._place_again(now_s, lambda tracked: tracked.request.id in changed)
+
+    def _place_again(self, now_s: float, is_affected: Callable[[Tracked], bool]) -> None:
+        """Return the affected requests that wait for room at an instance to the queue."""
+        waiting = [
+            self._requests[one.id] for here in self._instances for one in here.queue.requests()
+        ]
+        for tracked in filter(is_affected, waiting):
+            self._remove(tracked)
+            self._queue_again(tracked, now_s)
 
     # --- commands
 

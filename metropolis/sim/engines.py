@@ -42,7 +42,7 @@ class SimulatedCluster:
         ]
         self._scheduler = Scheduler(policy, dispatcher, limits)
         for index in range(len(profiles)):
-            self._scheduler.instance_up(index)
+            self._scheduler.instance_up(index, 0.0)
         self._engine_preemptions = [0] * len(self._instances)
         self._policy_preemptions = 0
         self._requests: dict[int, SimulatedRequest] = {}

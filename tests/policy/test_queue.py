@@ -28,8 +28,9 @@ def test_the_smallest_rank_goes_first(data: st.DataObject) -> None:
     policy = Fickle()
     queue = RequestQueue(policy)
     waiting: dict[int, QueuedRequest] = {}
+    discarded: list[QueuedRequest] = []
     for number in range(data.draw(st.integers(1, 30))):
-        match data.draw(st.sampled_from(["push", "push", "pop", "discard", "change"])):
+        match data.draw(st.sampled_from(["push", "push", "pop", "discard", "return", "change"])):
             case "push":
                 policy.ranks[number] = data.draw(st.integers(0, 3))
                 waiting[number] = request(number, data.draw(st.integers(0, 2)))
@@ -41,11 +42,17 @@ def test_the_smallest_rank_goes_first(data: st.DataObject) -> None:
             case "discard" if waiting:
                 gone = data.draw(st.sampled_from(sorted(waiting)))
                 queue.discard(gone)
-                del waiting[gone]
+                discarded.append(waiting.pop(gone))
+            case "return" if discarded:
+                again = discarded.pop()
+                policy.ranks[again.id] = data.draw(st.integers(0, 3))
+                waiting[again.id] = again
+                queue.push(again)
             case "change":
                 policy.ranks = {n: data.draw(st.integers(0, 3)) for n in waiting}
                 policy.version += 1
         assert len(queue) == len(waiting)
+        assert sorted(one.id for one in queue.requests()) == sorted(waiting)
 
 
 def test_discarded_requests_do_not_fill_memory() -> None:

@@ -12,7 +12,7 @@ from metropolis.dispatch.fixed import LeastLoaded
 from metropolis.policy.base import Policy, QueuedRequest, ServedRequest
 from metropolis.policy.faults import PluginError
 from metropolis.policy.fixed import Fcfs, StepFirst
-from metropolis.scheduler.base import Command, InstanceDownError, Limits, Place, Reject
+from metropolis.scheduler.base import Command, InstanceDownError, Limits, Place, Preempt, Reject
 from metropolis.scheduler.scheduler import Scheduler
 from metropolis.types import MetropolisError
 
@@ -32,7 +32,7 @@ def scheduler(
     limits = [Limits(1)] * instances
     made = Scheduler(policy, dispatcher(fleet), limits, hold_s=hold_s, on_fault=faults.append)
     for instance in range(instances):
-        made.instance_up(instance)
+        made.instance_up(instance, 0.0)
     return made, faults
 
 
@@ -95,7 +95,7 @@ def test_requests_follow_the_models_of_instances() -> None:
         made.arrived(request(number, "a"))  # instance 1 may serve any model, as far as is known
     assert ids(made.schedule(0.0), Place) == [0]
     made.models_changed(1, frozenset("b"), 0.0)
-    made.instance_up(1)
+    made.instance_up(1, 0.0)
     assert made.schedule(1.0) == []
     made.models_changed(1, frozenset("ab"), 0.0)
     (command,) = made.schedule(2.0)
@@ -125,7 +125,7 @@ def test_a_pinned_request_ends_once() -> None:
     assert isinstance(command.error, InstanceDownError)
     with pytest.raises(InstanceDownError, match="instance 0 does not answer"):
         made.arrived(request(1), only=0)
-    made.instance_up(0)
+    made.instance_up(0, 0.0)
     made.arrived(request(2), only=0)
     made.instance_down(0, 1.0)
     made.cancelled(2, 1.0)
@@ -154,3 +154,44 @@ def test_what_waits_at_an_instance_that_goes_down_is_placed_elsewhere() -> None:
     first = request(5) if made.running(1) == [5] else request(6)
     made.finished(ServedRequest(first, 1, 0.0, 2.0, 1))
     assert ids(made.schedule(2.0), Place) == [2]
+
+
+def test_an_instance_that_returns_gets_requests_that_wait_at_others() -> None:
+    made, _ = scheduler(Impatient(), instances=2)
+    made.instance_down(1, 0.0)
+    for number in (9, 8):
+        made.arrived(request(number))
+    assert ids(made.schedule(0.0), Place) == [9]
+    made.instance_up(1, 1.0)
+    (command,) = made.schedule(1.0)
+    assert isinstance(command, Place)
+    assert (command.request.id, command.instance) == (8, 1)
+    made.instance_up(1, 2.0)
+    assert made.schedule(2.0) == []
+
+
+def test_requests_that_wait_at_an_instance_follow_its_models() -> None:
+    made, _ = scheduler(Impatient(), instances=2)
+    made.models_changed(0, frozenset("a"), 0.0)
+    made.models_changed(1, frozenset("b"), 0.0)
+    for number in (5, 9):
+        made.arrived(request(number, "a"))
+    assert ids(made.schedule(0.0), Place) == [9]
+    made.models_changed(1, frozenset("ab"), 1.0)
+    (command,) = made.schedule(1.0)
+    assert isinstance(command, Place)
+    assert (command.request.id, command.instance) == (5, 1)
+
+
+def test_a_preempted_request_does_not_return_to_an_instance_without_its_model() -> None:
+    made, _ = scheduler(Impatient(), instances=2)
+    made.instance_down(1, 0.0)
+    made.arrived(request(5, "a"))
+    made.schedule(0.0)
+    made.arrived(request(9, "a"))
+    assert any(isinstance(one, Preempt) for one in made.schedule(1.0))
+    made.models_changed(0, frozenset("b"), 1.0)
+    made.left(5, 0, 2.0)
+    assert made.schedule(2.0) == []
+    made.instance_up(1, 3.0)
+    assert {one.instance for one in made.schedule(3.0) if isinstance(one, Place)} == {1}
