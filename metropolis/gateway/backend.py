@@ -23,6 +23,7 @@ from metropolis.llm.backends.meter import Meter
 from metropolis.llm.base import Completion, RateLimitedError, Request, UnreachableError
 from metropolis.llm.placement import placement_of
 from metropolis.policy.base import Policy, QueuedRequest
+from metropolis.scheduler.base import Place
 from metropolis.types import MetropolisError
 
 IDLE_S = 60.0
@@ -164,7 +165,7 @@ class _SchedulerDriver(SchedulerDriver):
 
     async def place(
         self, request: QueuedRequest, *, is_requeued: bool = False, only: int | None = None
-    ) -> int:
+    ) -> Place:
         """See SchedulerDriver; raises UnreachableError."""
         try:
             async with asyncio.timeout_at(self._until_s) as limit:

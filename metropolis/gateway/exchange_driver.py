@@ -16,7 +16,6 @@ from metropolis.gateway.responses import FirstEvent, id_of
 from metropolis.gateway.routes import RESPONSES
 from metropolis.gateway.scheduler_driver import Preemptible
 from metropolis.policy.base import QueuedRequest
-from metropolis.policy.faults import rank_of
 from metropolis.scheduler.base import InstanceDownError
 
 JSON = ("content-type", "application/json")
@@ -54,6 +53,8 @@ class ExchangeDriver:
         self._pool, self._metrics, self._on_response = pool, metrics, on_response
         self.instance: int | None = None
         """The engine at which the request has a place; None while it has none."""
+        self._rank = 0
+        """The request's priority there."""
         self._reply: Reply | None = None
         """The latest answer of an engine."""
         self._call: asyncio.Timeout | None = None
@@ -133,37 +134,33 @@ class ExchangeDriver:
             await self._place()
 
     async def _place(self) -> None:
-        scheduling, is_requeued = self._pool.scheduling, self.exchange.state is not State.QUEUED
-        if self.instance is not None:
-            self._requeue()
+        scheduling, is_requeued = self._pool.scheduling, self.instance is not None
+        if is_requeued:
+            self._leave_engine()
         try:
-            instance = await scheduling.place(
-                self._queued, is_requeued=is_requeued, only=self._only
-            )
+            place = await scheduling.place(self._queued, is_requeued=is_requeued, only=self._only)
         except InstanceDownError:
             assert self._only is not None
             raise self._pool.response_lost(self._only) from None
-        self.instance = instance
+        self.instance, self._rank = place.instance, place.rank
         self.exchange.placed(scheduling.clock())
 
-    def _requeue(self) -> None:
-        """Give the place at an engine back that the request has left."""
+    def _leave_engine(self) -> None:
+        """Release the engine, and count why."""
         self.close()
         if self.exchange.state is State.PREEMPTED:
             self._metrics.preempted += 1
         else:
             self._metrics.retried += 1
         self.instance = None
-        self._pool.scheduling.requeue(self._queued)
 
     async def _call_engine(self) -> None:
         assert self.instance is not None
         engine, request = self._pool.engines[self.instance], self._request
-        rank = rank_of(self._pool.scheduling.policy, self._queued)
         try:
             async with asyncio.timeout(None) as self._call:
                 reply = await engine.send(
-                    "POST", request.path, request.headers, self.exchange.body, rank
+                    "POST", request.path, request.headers, self.exchange.body, self._rank
                 )
         except TimeoutError:
             return  # `move_from` broke the call off

@@ -51,7 +51,7 @@ class SchedulerDriver:
         self.clock, self._queue_limit = clock, queue_limit
         limits = [Limits(at_once, can_leave=False)] * len(dispatcher.fleet)
         self.scheduler = Scheduler(policy, dispatcher, limits, hold_s=HOLD_S)
-        self._turns: dict[int, asyncio.Future[int]] = {}
+        self._turns: dict[int, asyncio.Future[Place]] = {}
         """Results of `place`, by request id."""
         self.preemptible: dict[int, Preemptible] = {}
         """By request id."""
@@ -89,22 +89,25 @@ class SchedulerDriver:
 
     async def place(
         self, request: QueuedRequest, *, is_requeued: bool = False, only: int | None = None
-    ) -> int:
-        """Wait for capacity and return the engine for `request`: any, or `only` that one.
+    ) -> Place:
+        """Wait for capacity and return the command to submit `request`: to any engine, or `only`.
 
-        `is_requeued`: `requeue` has just returned the request. Raises InstanceDownError when the
+        `is_requeued`: the request has left its engine unfinished. Raises InstanceDownError when the
         `only` engine does not answer, QueueFullError when the queue is full, and PluginError.
         """
-        if not is_requeued:
-            if len(self) >= self._queue_limit:
-                raise QueueFullError(f"{len(self)} requests wait already; try again later")
-            self.scheduler.arrived(request, only)
-        turn: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        if not is_requeued and len(self) >= self._queue_limit:
+            raise QueueFullError(f"{len(self)} requests wait already; try again later")
+        turn: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
         self._turns[request.id] = turn
         try:
+            if is_requeued:
+                self.preemptible.pop(request.id, None)
+                self.scheduler.left(request.id, 0, self.clock())  # engines count their tokens
+            else:
+                self.scheduler.arrived(request, only)
             self.carry_out()
             return await turn
-        except BaseException:  # it was cancelled, or a plug-in failed
+        except BaseException:  # it was cancelled or refused, or a plug-in failed
             self.cancel(request)
             raise
         finally:
@@ -115,11 +118,6 @@ class SchedulerDriver:
         self.preemptible.pop(served.request.id, None)
         self.scheduler.finished(served)
         self.carry_out()
-
-    def requeue(self, request: QueuedRequest) -> None:
-        """Record that `request` left its engine unfinished; `place` must follow at once."""
-        self.preemptible.pop(request.id, None)
-        self.scheduler.left(request.id, 0, self.clock())  # engines count tokens by themselves
 
     def cancel(self, request: QueuedRequest) -> None:
         """Record that a waiting or placed request was cancelled."""
@@ -168,10 +166,10 @@ class SchedulerDriver:
             is_asked = False
             for command in self.scheduler.schedule(now_s):
                 match command:
-                    case Place(request, instance):
+                    case Place(request) as place:
                         turn = self._turns[request.id]
                         if not turn.cancelled():  # otherwise `place` will cancel the request
-                            turn.set_result(instance)
+                            turn.set_result(place)
                     case Preempt(request):
                         self.preemptible.pop(request.id).leave()
                     case Reject(request, error):

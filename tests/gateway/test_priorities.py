@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metropolis.gateway.priority_quantizer import PRIORITIES, REMEMBERED, Priorities
+from metropolis.policy.base import QueuedRequest
 from metropolis.policy.fixed import StepFirst
 from tests.gateway.engines import StubEngine, chat, gateway_before, until
 from tests.gateway.test_server import post
@@ -84,3 +85,28 @@ def test_priorities_forget_what_was_long_ago() -> None:
         priorities.priority(rank)
     assert priorities.priority(4 * REMEMBERED) == 0
     assert len(priorities._sorted) == len(priorities._latest) == REMEMBERED
+
+
+class RanksOnce(StepFirst):
+    """Cannot rank a request that has started."""
+
+    has_started = False
+
+    def started(self, request: QueuedRequest, now_s: float) -> None:
+        self.has_started = True
+
+    def rank(self, request: QueuedRequest) -> int:
+        if self.has_started:
+            raise ZeroDivisionError
+        return super().rank(request)
+
+
+def test_the_priority_is_the_rank_of_the_command_to_place() -> None:
+    async def ask() -> None:
+        engine = StubEngine("vllm")
+        async with gateway_before(engine, policy=RanksOnce(), kind="vllm:") as (url, _):
+            status, _, _ = await post(url, chat("x"), headers=at_step(12))
+            assert status == 200
+            assert [body.get("priority") for body in engine.bodies[-1:]] == [12]
+
+    asyncio.run(ask())

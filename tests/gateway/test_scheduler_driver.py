@@ -24,6 +24,7 @@ from metropolis.policy.faults import PluginError
 from metropolis.policy.fixed import Fcfs, StepFirst, Topology
 from metropolis.policy.mlfq import Mlfq
 from metropolis.policy.queue import DISCARDED_MAX
+from metropolis.scheduler.base import Place
 from metropolis.types import MetropolisError
 from tests.gateway.engines import until
 
@@ -71,7 +72,7 @@ class World:
         dispatcher = make(Fleet.uniform(ENGINES, 1000, 10.0))
         self.scheduling = SchedulerDriver(policy, dispatcher, AT_ONCE, 10_000, lambda: self.now_s)
         self.numbers = count()
-        self.tasks: dict[int, tuple[QueuedRequest, asyncio.Task[int]]] = {}
+        self.tasks: dict[int, tuple[QueuedRequest, asyncio.Task[Place]]] = {}
         self.placed: dict[int, tuple[QueuedRequest, int]] = {}
         self.requeued: QueuedRequest | None = None
         """The request that the last action took from its engine and queued again."""
@@ -98,7 +99,6 @@ class World:
                 served = ServedRequest(request, engine, request.arrived_s, self.now_s, 5)
                 self.scheduling.completed(served)
             elif action == "lose":
-                self.scheduling.requeue(request)
                 self.requeued = request
                 self.ask(request, is_requeued=True)
             else:
@@ -110,7 +110,7 @@ class World:
             await asyncio.sleep(0)
         for id_, (request, task) in list(self.tasks.items()):
             if task.done():
-                self.placed[id_] = request, task.result()
+                self.placed[id_] = request, task.result().instance
                 del self.tasks[id_]
 
     def check(self) -> None:
@@ -226,7 +226,6 @@ def test_the_last_ranked_request_of_an_engine_yields_to_one_that_ranks_before_it
         assert left == [5, 1]
         for id_ in (5, 1):  # they wait where they were
             request, engine = world.placed.pop(id_)
-            world.scheduling.requeue(request)
             world.ask(request, is_requeued=True)
             await world.settle()
             assert id_ in world.tasks
@@ -240,15 +239,16 @@ def test_a_full_queue_takes_none_but_those_put_back() -> None:
     async def run() -> None:
         scheduling = SchedulerDriver(Fcfs(), LeastLoaded(Fleet.uniform(1, 1, 1.0)), 1, 1)
         scheduling.open(0, True)
-        assert await scheduling.place(queued(0)) == 0
+        assert (await scheduling.place(queued(0))).instance == 0
         waiting = asyncio.create_task(scheduling.place(queued(1)))
         await asyncio.sleep(0)
         with pytest.raises(QueueFullError, match="1 requests wait already"):
             await scheduling.place(queued(2))
-        scheduling.requeue(queued(0))
-        assert await scheduling.place(queued(0), is_requeued=True) == 0  # it ranks before the other
+        assert (
+            await scheduling.place(queued(0), is_requeued=True)
+        ).instance == 0  # it ranks before the other
         scheduling.cancel(queued(0))
-        assert await waiting == 0
+        assert (await waiting).instance == 0
 
     asyncio.run(run())
 
@@ -261,7 +261,7 @@ def test_a_request_that_cannot_be_ranked_is_refused_and_forgotten() -> None:
             await scheduling.place(queued(0))
         assert len(scheduling) == 0
         scheduling.open(0, True)
-        assert await scheduling.place(queued(0, stages_left=1)) == 0
+        assert (await scheduling.place(queued(0, stages_left=1))).instance == 0
 
     asyncio.run(run())
 
@@ -307,7 +307,7 @@ def test_a_due_time_that_is_no_number_fails_what_waits() -> None:
         faults: list[PluginError] = []
         scheduling.on_fault = faults.append
         scheduling.open(0, True)
-        assert await scheduling.place(queued(0)) == 0
+        assert (await scheduling.place(queued(0))).instance == 0
         sentence = "^the policy Undue returned the due_s None; it should be a number$"
         with pytest.raises(PluginError, match=sentence) as told:
             await scheduling.place(queued(1))

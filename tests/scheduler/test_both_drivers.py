@@ -118,28 +118,30 @@ class Driven(SchedulerDriver):
 class PlacesAnew(Driven):
     """A planted difference: the dispatcher places preempted requests anew, on any instance."""
 
-    def requeue(self, request: QueuedRequest) -> None:
-        tracked = self.scheduler._requests[request.id]
-        if tracked.state is State.LEAVING:
+    async def place(
+        self, request: QueuedRequest, *, is_requeued: bool = False, only: int | None = None
+    ) -> Place:
+        if is_requeued and self.scheduler._requests[request.id].state is State.LEAVING:
+            tracked = self.scheduler._requests[request.id]
             here = self.scheduler._instances[tracked.instance]
             here.start(here.leaving.pop(request.id))
-        super().requeue(request)
+        return await super().place(request, is_requeued=is_requeued, only=only)
 
 
 async def live(policy: str, dispatcher: str, stream: Stream, kind: type[Driven]) -> Stream:
     """Drive the gateway's side by the events of `stream`; its own events and commands."""
-    now_s, found, placed = 0.0, Stream(), dict[int, asyncio.Task[int]]()
+    now_s, found, placed = 0.0, Stream(), dict[int, asyncio.Task[Place]]()
     scheduling = kind(*plug_ins(policy, dispatcher), AT_ONCE, 1 << 20, lambda: now_s)
     recorded(scheduling.scheduler, found)
     for instance in range(INSTANCES):
         scheduling.open(instance, True)
 
-    async def place(request: QueuedRequest, *, is_requeued: bool) -> int:
-        instance = await scheduling.place(request, is_requeued=is_requeued)
+    async def place(request: QueuedRequest, *, is_requeued: bool) -> Place:
+        place = await scheduling.place(request, is_requeued=is_requeued)
         scheduling.preemptible[request.id] = Preemptible(
-            request, instance, lambda: True, lambda: None
+            request, place.instance, lambda: True, lambda: None
         )
-        return instance
+        return place
 
     async def wait(request: QueuedRequest, *, is_requeued: bool) -> None:
         placed[request.id] = asyncio.create_task(place(request, is_requeued=is_requeued))
@@ -152,12 +154,11 @@ async def live(policy: str, dispatcher: str, stream: Stream, kind: type[Driven])
                 requests[request.id] = request
                 await wait(request, is_requeued=False)
             case "finished", (served,):
-                if await placed.pop(served.request.id) != served.instance:
+                if (await placed.pop(served.request.id)).instance != served.instance:
                     return found  # its command differs
                 scheduling.completed(served)
             case "left", (id_, _, now_s):
                 await placed[id_]
-                scheduling.requeue(requests[id_])
                 await wait(requests[id_], is_requeued=True)
             case "program_ended", (program,):
                 scheduling.program_ended(program)
