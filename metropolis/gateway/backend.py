@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any, NoReturn, TypeVar
 
 from metropolis.dispatch.base import Dispatcher
-from metropolis.gateway.engine_client import EngineClient
+from metropolis.gateway.engine_client import EngineClient, Probe
 from metropolis.gateway.errors import EngineLostError
 from metropolis.gateway.exchange_driver import Answer
 from metropolis.gateway.keys import engine_key
@@ -135,10 +135,11 @@ class _EngineClient(EngineClient):
         super().__init__(spec, api_key)
         self.sentence = f"the engine at {self.name} has not been probed yet"
 
-    async def probe(self) -> tuple[bool, str]:
+    async def probe(self) -> Probe:
         """See EngineClient."""
-        is_up, self.sentence = await super().probe()
-        return is_up, self.sentence
+        probe = await super().probe()
+        self.sentence = probe.sentence
+        return probe
 
     def lost(self, error: Exception) -> EngineLostError:
         """See EngineClient."""

@@ -75,6 +75,17 @@ class _Abort(NamedTuple):
     """The client's header of this name."""
 
 
+class Probe(NamedTuple):
+    """The result of a probe."""
+
+    is_up: bool
+    """Whether the engine answers."""
+    sentence: str
+    """The same for users."""
+    models: frozenset[str] | None = None
+    """Names of the models that the engine lists; None: it gave no list."""
+
+
 class Reply:
     """An engine's answer: the first piece of a stream, or the whole of any other, has arrived."""
 
@@ -131,8 +142,6 @@ class EngineClient:
         """From its last answer to a probe."""
         self._is_probed = False
         """Whether `traits` were probed since the engine was last lost."""
-        self.models: frozenset[str] = frozenset()
-        """Names of the models that it serves; empty if unknown."""
         url = parse_url(rest if self._named else spec)
         if "@" in url.netloc:
             raise MetropolisError(
@@ -207,27 +216,28 @@ class EngineClient:
                     self.close_reply(connection, abort)
                 raise
 
-    async def probe(self) -> tuple[bool, str]:
-        """Return whether the engine answers, and a message about it; sets `is_silent`."""
+    async def probe(self) -> Probe:
+        """Probe the engine; sets `traits` and `is_silent`."""
         self.is_silent = False
         try:
             async with asyncio.timeout(PROBE_S):
                 models = (await self._checks.get("v1/models", _Models)).data or []
         except TimeoutError:
             self.is_silent, self._is_probed = True, False
-            return False, f"the engine at {self.name} does not answer within {PROBE_S:g} s"
+            sentence = f"the engine at {self.name} does not answer within {PROBE_S:g} s"
+            return Probe(False, sentence)
         except (UnavailableError, MalformedError) as error:
             self._is_probed = False
-            return False, str(error)
+            return Probe(False, str(error))
         except LLMError as error:  # it requires a key or lacks the page, but it answers
-            return True, f"{error}; requests are sent to it anyway"
-        self.models = frozenset(model.id for model in models)
+            return Probe(True, f"{error}; requests are sent to it anyway")
         if models and not self._is_probed:
             kind, is_named = self._named or kind_of(models), self._named is not None
             self._is_probed = True
             self.traits = await traits_of(self._checks, kind, models[0].id, is_named=is_named)
         traits = f": {self.traits}" if str(self.traits) else ""
-        return True, f"the engine at {self.name} answers{traits}"
+        sentence = f"the engine at {self.name} answers{traits}"
+        return Probe(True, sentence, frozenset(model.id for model in models))
 
     async def preemptions(self) -> float | None:
         """Return the number of requests that it has preempted so far; None if unknown."""

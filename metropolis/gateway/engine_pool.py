@@ -8,7 +8,7 @@ from contextlib import suppress
 from math import inf
 from typing import Protocol
 
-from metropolis.gateway.engine_client import PROBE_S, EngineClient, Reply
+from metropolis.gateway.engine_client import PROBE_S, EngineClient, Probe, Reply
 from metropolis.gateway.errors import EngineLostError
 from metropolis.gateway.models import list_of, routed_by
 from metropolis.gateway.scheduler_driver import SchedulerDriver
@@ -70,7 +70,7 @@ class EnginePool:
         probed = await asyncio.gather(*(engine.probe() for engine in self.engines))
         instances = range(len(self.engines))
         for instance in instances:
-            self._probed(instance, *probed[instance])
+            self._probed(instance, probed[instance])
         loops = [*map(self._watch, instances), *map(self._count_preemptions, instances)]
         self._tasks = [asyncio.ensure_future(loop) for loop in loops]
 
@@ -93,7 +93,7 @@ class EnginePool:
 
     def routed_by(self, model: str | None) -> str | None:
         """See `models.routed_by`."""
-        return routed_by(model, self.engines, self.scheduling.is_up)
+        return routed_by(model, self.scheduling.scheduler.models.of, self.scheduling.is_up)
 
     def serving(self, model: str | None) -> frozenset[int]:
         """Return the engines that serve `model`, a name that `routed_by` returned."""
@@ -131,12 +131,13 @@ class EnginePool:
             "request refers to, does not answer; send the conversation without it"
         )
 
-    def _probed(self, instance: int, is_up: bool, sentence: str) -> None:
+    def _probed(self, instance: int, probe: Probe) -> None:
+        is_up = probe.is_up
         if self.scheduling.is_up[instance] != is_up or not self._tasks:  # the first probe
-            self._log(sentence)
-        if is_up:
+            self._log(probe.sentence)
+        if probe.models is not None:
             self.scheduling.scheduler.models_changed(
-                instance, self.engines[instance].models or None, self.scheduling.clock()
+                instance, probe.models or None, self.scheduling.clock()
             )
         if is_up and self._learns_capacity:
             tokens = self.engines[instance].traits.capacity_tokens
@@ -159,7 +160,7 @@ class EnginePool:
                 async with asyncio.timeout(PROBE_EVERY_S if is_up else PROBE_LOST_S):
                     await self._doubts[instance].wait()
             self._doubts[instance].clear()
-            self._probed(instance, *await self.engines[instance].probe())
+            self._probed(instance, await self.engines[instance].probe())
 
     async def _count_preemptions(self, instance: int) -> None:
         """The status monitor of Kairos (§6): preemptions make its dispatcher suspend an engine."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from metropolis.gateway.engine_client import EngineClient, Reply
+from metropolis.gateway.engine_client import Reply
 from metropolis.types import MetropolisError
 
 SHOWN_MODELS = 8
@@ -33,14 +33,15 @@ class _Named(msgspec.Struct):
 
 
 def routed_by(
-    model: str | None, engines: Sequence[EngineClient], is_up: Sequence[bool]
+    model: str | None, models: Sequence[frozenset[str] | None], is_up: Sequence[bool]
 ) -> str | None:
     """Return the name by which to choose an engine for a request for `model`; None: any engine.
 
-    Raises UnknownModelError, and MetropolisError if no model is given and engines differ; messages
-    do not repeat the name, which may have any length.
+    `models` and `is_up` are by engine; None: it lists no models. Raises UnknownModelError, and
+    MetropolisError if no model is given and engines differ; messages do not repeat the name, which
+    may have any length.
     """
-    listed = {engine.models for engine in engines if engine.models}
+    listed = {names for names in models if names is not None}
     known = frozenset[str]().union(*listed)
     if not known:
         return None
@@ -55,7 +56,7 @@ def routed_by(
     base = model.rpartition(":")[0]
     if base in known:
         return base
-    if any(up and not engine.models for engine, up in zip(engines, is_up, strict=True)):
+    if any(up and names is None for names, up in zip(models, is_up, strict=True)):
         return UNLISTED
     raise UnknownModelError(f"no engine serves the model; they serve {_shown(known)}")
 

@@ -10,7 +10,7 @@ class ServedModels:
     """The models of each instance of a fleet, initially those of its specifications."""
 
     def __init__(self, fleet: Fleet) -> None:
-        self._of = [frozenset(each.models) if each.models else None for each in fleet.instances]
+        self.of = [frozenset(each.models) if each.models else None for each in fleet.instances]
         """By instance; None: it serves requests for any model."""
         self.all = frozenset(range(len(fleet)))
         """All instances."""
@@ -19,7 +19,7 @@ class ServedModels:
 
     def set(self, instance: int, models: frozenset[str] | None) -> None:
         """`instance` serves `models`; None: any."""
-        self._of[instance] = models
+        self.of[instance] = models
         self._serving.clear()
 
     def serving(self, model: str | None) -> frozenset[int]:
@@ -30,11 +30,11 @@ class ServedModels:
         if model not in self._serving:
             serving = frozenset(
                 index
-                for index, names in enumerate(self._of)
+                for index, names in enumerate(self.of)
                 if model is None or names is None or model in names
             )
             if not serving:
-                known = ", ".join(sorted({name for names in self._of for name in names or ()}))
+                known = ", ".join(sorted({name for names in self.of for name in names or ()}))
                 raise MetropolisError(f"no instance serves the model {model!r}; they serve {known}")
             self._serving[model] = self.all if serving == self.all else serving
         return self._serving[model]

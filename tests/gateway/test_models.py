@@ -14,6 +14,7 @@ import pytest
 from metropolis.dispatch.base import Fleet
 from metropolis.dispatch.fixed import LeastLoaded
 from metropolis.gateway.backend import LocalGateway
+from metropolis.gateway.probing import Traits
 from metropolis.gateway.proxy import Gateway
 from metropolis.gateway.routes import GENERATE
 from metropolis.llm.base import RefusedError
@@ -156,6 +157,33 @@ def test_an_engine_may_return_with_another_model(monkeypatch: pytest.MonkeyPatch
             for n in range(3):
                 assert (await post(url, named("tiny", str(n))))[0] == 200
             assert not other.raw
+            assert (await post(url, named("vast")))[0] == 200
+
+    asyncio.run(ask())
+
+
+def test_a_model_is_known_once_the_probe_of_its_engine_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("metropolis.gateway.engine_pool.PROBE_LOST_S", 0.05)
+    probing, is_probed = asyncio.Event(), asyncio.Event()
+
+    async def slow_traits(*_: object, **__: object) -> Traits:
+        probing.set()
+        await is_probed.wait()
+        return Traits()
+
+    async def ask() -> None:
+        async with gateway_before(serving("tiny"), other := serving("tiny")) as (url, gateway):
+            await other.kill()
+            gateway.pool.doubt(1, gateway.engines[1].lost(OSError("it is gone")))
+            other.models = ["vast"]
+            monkeypatch.setattr("metropolis.gateway.engine_client.traits_of", slow_traits)
+            await other.start()
+            await probing.wait()
+            assert (await post(url, named("vast")))[0] == 404
+            is_probed.set()
+            await until(lambda: gateway.scheduling.is_up == [True, True])
             assert (await post(url, named("vast")))[0] == 200
 
     asyncio.run(ask())

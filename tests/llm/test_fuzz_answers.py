@@ -206,7 +206,7 @@ async def check(target: str, seed: int) -> str:
         looking = CHECKS[target](server.url)
         try:
             if isinstance(looking, EngineClient):
-                is_up, sentence = await looking.probe()
+                is_up, sentence, _ = await looking.probe()
                 await looking.preemptions()
                 outcome = "up" if is_up else "down"
             else:
