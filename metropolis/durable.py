@@ -60,8 +60,8 @@ class Format:
 
     def damaged(self, path: Path, number: int, why: str) -> DamagedError:
         """The error for line `number`."""
-        way_back = self.repair.format(intact=number - 1)
-        return DamagedError(f"{path}, line {number}: is damaged ({why}); {way_back}", path)
+        repair = self.repair.format(intact=number - 1)
+        return DamagedError(f"{path}, line {number}: is damaged ({why}); {repair}", path)
 
 
 class Mark(NamedTuple):
@@ -191,17 +191,17 @@ def write_object(path: Path, content: Mapping[str, Any]) -> None:
     write_atomically(path, b"%b%d,%b}\n" % (_OBJECT, crc32(fields), fields))
 
 
-def read_object(path: Path, way_back: str) -> dict[str, Any]:
-    """Read what `write_object` wrote. Raises DamagedError; `way_back` says how to repair damage."""
+def read_object(path: Path, repair: str) -> dict[str, Any]:
+    """Read what `write_object` wrote. Raises DamagedError; `repair` says how to repair damage."""
     with open_regular(path, "r") as file:
         text = file.readall()
     fields = _checked(text, _OBJECT, 0)
     if isinstance(fields, str):
-        raise DamagedError(f"{path}: is damaged ({fields}); {way_back}", path)
+        raise DamagedError(f"{path}: is damaged ({fields}); {repair}", path)
     try:
         content: dict[str, Any] = json.loads(b"{%b}" % fields)
     except (ValueError, RecursionError) as error:
-        raise DamagedError(f"{path}: is damaged ({error}); {way_back}", path) from None
+        raise DamagedError(f"{path}: is damaged ({error}); {repair}", path) from None
     return content
 
 
@@ -267,8 +267,8 @@ def _checked(text: bytes, begins: bytes, checksum: int) -> bytes | str:
         return f"it should begin with {begins.decode()}"
     if not text.endswith(b"}\n"):
         return "it is incomplete"
-    told, _, fields = text[len(begins) : -2].partition(b",")
-    if told != b"%d" % crc32(fields, checksum):
+    stated, _, fields = text[len(begins) : -2].partition(b",")
+    if stated != b"%d" % crc32(fields, checksum):
         return "its checksum does not fit"
     return fields
 
@@ -277,7 +277,7 @@ def _check_header(fields: bytes, path: Path, kind: Format, run: str | None) -> N
     try:
         header = msgspec.json.decode(b"{%b}" % fields)
         found = header["format"], header["version"]
-        of = header["run"]
+        owner = header["run"]
     except (ValueError, KeyError):
         raise kind.damaged(path, 1, f"it is not a {kind.name}") from None
     if found != (kind.name, kind.version):
@@ -285,9 +285,9 @@ def _check_header(fields: bytes, path: Path, kind: Format, run: str | None) -> N
             f"{path}: is a {found[0]} of version {found[1]}; this release reads a {kind.name} of "
             f"version {kind.version}"
         )
-    if run is not None and of != run:
+    if run is not None and owner != run:
         raise MetropolisError(
-            f"{path}: belongs to run {of or 'of another folder'}, and the folder to run {run}; "
+            f"{path}: belongs to run {owner or 'of another folder'}, and the folder to run {run}; "
             "restore the file of this run"
         )
 

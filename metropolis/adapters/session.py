@@ -18,7 +18,7 @@ import numpy as np
 
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.client import Client
-from metropolis.runtime.live.reuse import use
+from metropolis.runtime.live.reuse import mark_used
 from metropolis.runtime.live.setup import reset
 from metropolis.types import Dispatch, MetropolisError, Position
 from metropolis.workers.event_loop import complete
@@ -91,7 +91,7 @@ class Stage:
                 f"the world {world.name!r} has other agents for the seed {seed} than before; "
                 "World.reset should return the same bodies for every seed"
             )
-        use(agents.values())
+        mark_used(agents.values())
         self._seed, self._agents = seed, agents
         self._state = State(world.metric, world.perception_radius, begun)
         self._client = Client(Scripted(world.author))  # needs no close

@@ -17,8 +17,8 @@ from metropolis.llm.client import Client
 from metropolis.store.execution import Execution
 from metropolis.types import AgentId, Dispatch, Step
 from metropolis.workers.event_loop import idles
+from metropolis.workers.invocations import Invocation, Invocations
 from metropolis.workers.threads import DaemonThreads
-from metropolis.workers.turns import Turn, Turns
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import Entity
 from metropolis.world.state import State
@@ -48,7 +48,7 @@ class LocalWorker:
         virtual: bool = False,
         keep_text: bool = False,
         one_by_one: bool = False,
-        turns: Turns | None = None,
+        invocations: Invocations | None = None,
     ) -> None:
         self._world, self._agents = world, agents
         self._reach: Reach = world.reach
@@ -57,9 +57,9 @@ class LocalWorker:
         self._ids = {agent.name: i for i, agent in enumerate(agents)}
         self._threads = DaemonThreads()
         self._free_threads = asyncio.Semaphore(min(len(agents), THREADS_MAX) or 1)
-        self.turns = Turns() if turns is None else turns
+        self.invocations = Invocations() if invocations is None else invocations
         self._tracked_loop: asyncio.AbstractEventLoop | None = None
-        """The event loop whose tasks are mapped to turns and strands."""
+        """The event loop whose tasks are mapped to invocations and strands."""
         self.computing = 0
         """Threads in which agents run without waiting for an LLM; updated on the event loop."""
 
@@ -71,7 +71,7 @@ class LocalWorker:
         loop = asyncio.get_running_loop()
         if loop is not self._tracked_loop:
             follow_tasks(loop)
-            self.turns.follow_tasks(loop)
+            self.invocations.follow_tasks(loop)
             self._tracked_loop = loop
         names = [self._agents[i].name for i in dispatch.agents]
         parts = await self._gather(
@@ -121,15 +121,15 @@ class LocalWorker:
             keep_text=self._keep_text,
         )
 
-    async def _gather(self, turns: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
-        """Return the results of `turns`; if one fails, cancel the others."""
-        if self._one_by_one or len(turns) == 1:
+    async def _gather(self, coroutines: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
+        """Return the results of `coroutines`; if one fails, cancel the others."""
+        if self._one_by_one or len(coroutines) == 1:
             try:
-                return [await turn for turn in turns]
+                return [await one for one in coroutines]
             finally:
-                for turn in turns:
-                    turn.close()
-        tasks = [asyncio.ensure_future(turn) for turn in turns]
+                for one in coroutines:
+                    one.close()
+        tasks = [asyncio.ensure_future(one) for one in coroutines]
         try:
             return await asyncio.gather(*tasks)
         finally:
@@ -152,7 +152,10 @@ class LocalWorker:
             state, self._reach, self._seed, step, actions, partial(self._answer, llms)
         )
         world = self._world
-        with in_strand(log.resolving()), Turn(self.turns, step, names, world.resolve, world):
+        with (
+            in_strand(log.resolving()),
+            Invocation(self.invocations, step, names, world.resolve, world),
+        ):
             resolving = world.resolve(cluster)
             if resolving is not None:
                 await resolving
@@ -162,9 +165,9 @@ class LocalWorker:
         self, name: str, llm: LLM, log: CallLog, step: Step, state: State
     ) -> tuple[Any, Reads]:
         agent, world = self._agents[self._ids[name]], self._world
-        agent.begin(self._seed, step)
+        agent.begin_step(self._seed, step)
         view = View(state, self._reach, self._seed, step, name)
-        with Turn(self.turns, step, (name,), world.observe, world):
+        with Invocation(self.invocations, step, (name,), world.observe, world):
             observation = world.observe(view)
         with in_strand(log.strand()):
             return await self._call(agent.proceed, observation, llm), view.reads
@@ -175,9 +178,9 @@ class LocalWorker:
     async def _call(self, method: Callable[[Any, Any], Any], argument: Any, llm: LLM) -> Any:
         """Return the result of an agent's method, plain or async."""
         agent: Agent = method.__self__  # type: ignore[attr-defined]
-        turn = Turn(self.turns, agent.step, (agent.name,), method, agent, llm)
+        invocation = Invocation(self.invocations, agent.step, (agent.name,), method, agent, llm)
         if _is_async(method.__func__):  # type: ignore[attr-defined]
-            with turn:
+            with invocation:
                 return await method(argument, llm)
         loop = asyncio.get_running_loop()
         blocking = BlockingLLM(llm, loop, on_block=self._stop_computing, on_unblock=self._compute)
@@ -187,9 +190,9 @@ class LocalWorker:
                 strand.catch_up()
             self._compute()
             try:
-                with turn:
+                with invocation:
                     answer, error = await loop.run_in_executor(
-                        self._threads, _in_thread, turn, method, argument, blocking
+                        self._threads, _in_thread, invocation, method, argument, blocking
                     )
                     if error is not None:
                         raise error
@@ -210,13 +213,13 @@ _is_async = cache(inspect.iscoroutinefunction)
 
 
 def _in_thread(
-    turn: Turn, method: Callable[[Any, Any], Any], argument: Any, llm: BlockingLLM
+    invocation: Invocation, method: Callable[[Any, Any], Any], argument: Any, llm: BlockingLLM
 ) -> tuple[Any, BaseException | None]:
     """Return what `method` returns or raises; asyncio cannot pass on every error."""
-    turn.thread = get_ident()
+    invocation.thread = get_ident()
     try:
         return method(argument, llm), None
-    except BaseException as error:  # noqa: BLE001 -- raised in the turn
+    except BaseException as error:  # noqa: BLE001 -- raised in the invocation
         return None, error
 
 

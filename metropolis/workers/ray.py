@@ -108,7 +108,7 @@ class _Actor:
             gc.freeze()
             loop = asyncio.get_running_loop()
             try:
-                with Watchdog(spec.turns, loop, spec.stall_s, self._stalls.put):
+                with Watchdog(spec.invocations, loop, spec.stall_s, self._stalls.put):
                     await worker.run()
             finally:
                 await spec.client.close()

@@ -1,7 +1,7 @@
 """Reports which agent a run waits for, if the run makes no progress and waits for no model.
 
-A thread observes the open turns, so that it works even if a turn blocks the event loop. It then
-reports that turn only, since the others cannot proceed.
+A thread observes the open invocations, so that it works even if one of them blocks the event loop.
+It then reports that one only, since the others cannot proceed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from metropolis.workers.turns import Turn, Turns
+from metropolis.workers.invocations import Invocation, Invocations
 from metropolis.world.user_errors import Line, own_line
 
 STALL_S = 60.0
@@ -28,20 +28,25 @@ def print_message(sentence: str) -> None:
 
 
 class Watchdog:
-    """Observes `turns`, whose tasks run on `loop`, while entered.
+    """Observes `invocations`, whose tasks run on `loop`, while entered.
 
-    Calls `report` with a sentence for each turn that is silent for `stall_s` seconds, and again
-    after twice that time, four times and so on. 0: never.
+    Calls `report` with a sentence for each that is silent for `stall_s` seconds, and again after
+    twice that time, four times and so on. 0: never.
     """
 
     def __init__(
         self,
-        turns: Turns,
+        invocations: Invocations,
         loop: asyncio.AbstractEventLoop,
         stall_s: float = STALL_S,
         report: Callable[[str], object] = print_message,
     ) -> None:
-        self._turns, self._loop, self._stall_s, self._report = turns, loop, stall_s, report
+        self._invocations, self._loop, self._stall_s, self._report = (
+            invocations,
+            loop,
+            stall_s,
+            report,
+        )
         self._look_s = min(LOOK_S, stall_s / 4) if stall_s else LOOK_S
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
@@ -80,53 +85,52 @@ class Watchdog:
 
     def _look(self, now: float) -> None:
         stalled = []
-        for turn, silent_s in self._silent(now):
-            if silent_s < turn.reported_s:  # it has made progress
-                turn.reported_s = 0.0
-            if self._stall_s and silent_s >= max(self._stall_s, 2 * turn.reported_s):
-                stalled.append((silent_s, turn))
+        for invocation, silent_s in self._silent(now):
+            if silent_s < invocation.reported_s:  # it has made progress
+                invocation.reported_s = 0.0
+            if self._stall_s and silent_s >= max(self._stall_s, 2 * invocation.reported_s):
+                stalled.append((silent_s, invocation))
         if stalled:
-            for silent_s, turn in stalled:
-                turn.reported_s = silent_s
-            silent_s, turn = max(stalled, key=lambda found: found[0])
+            for silent_s, invocation in stalled:
+                invocation.reported_s = silent_s
+            silent_s, invocation = max(stalled, key=lambda found: found[0])
             others = f"; {len(stalled) - 1} others, too" if len(stalled) > 1 else ""
-            where = self._at(turn)
-            self._report(f"{turn}{where} has run for {silent_s:.0f} s without a call{others}")
+            where = self._at(invocation)
+            self._report(f"{invocation}{where} has run for {silent_s:.0f} s without a call{others}")
         ending = self._ending_wall_s
         if ending is not None and now - ending >= ENDING_S:
             self._ending_wall_s = None
-            for turn, _ in self._silent(now):
-                self._report(
-                    f"the run ends after {turn}{self._at(turn)}; Ctrl-C again ends it at once"
-                )
+            for invocation, _ in self._silent(now):
+                late = f"{invocation}{self._at(invocation)}"
+                self._report(f"the run ends after {late}; Ctrl-C again ends it at once")
                 break
 
-    def _silent(self, now: float) -> Iterator[tuple[Turn, float]]:
-        """Turns that wait for no model, and the duration of their silence."""
+    def _silent(self, now: float) -> Iterator[tuple[Invocation, float]]:
+        """Invocations that wait for no model, and the duration of their silence."""
         if self._is_blocked(now):
-            turn = self._turns.of(asyncio.current_task(self._loop))
-            if turn is not None:
-                yield turn, now - max(turn.active_wall_s, self._alive_wall_s)
+            invocation = self._invocations.of_task(asyncio.current_task(self._loop))
+            if invocation is not None:
+                yield invocation, now - max(invocation.active_wall_s, self._alive_wall_s)
             return
-        for turn in list(self._turns.open):
-            since = turn.silent_since_wall_s()
+        for invocation in list(self._invocations.open):
+            since = invocation.silent_since_wall_s()
             if since is not None:
-                yield turn, now - max(since, self._awake_wall_s)
+                yield invocation, now - max(since, self._awake_wall_s)
 
     def _is_blocked(self, now: float) -> bool:
         return now - self._alive_wall_s > 3 * self._look_s
 
-    def _at(self, turn: Turn) -> str:
-        thread = turn.thread
+    def _at(self, invocation: Invocation) -> str:
+        thread = invocation.thread
         if thread is None and self._is_blocked(time.monotonic()):
             thread = self._loop_thread
-        lines = list(_awaited(turn) if thread is None else _running(thread))
-        return f" (at {own_line(lines, turn.owner)})" if lines else ""
+        lines = list(_awaited(invocation) if thread is None else _running(thread))
+        return f" (at {own_line(lines, invocation.owner)})" if lines else ""
 
 
-def _awaited(turn: Turn) -> Iterator[Line]:
-    """The stack of the turn's task at its await, the innermost line last."""
-    awaited: Any = None if turn.task is None else turn.task.get_coro()
+def _awaited(invocation: Invocation) -> Iterator[Line]:
+    """The stack of the invocation's task at its await, the innermost line last."""
+    awaited: Any = None if invocation.task is None else invocation.task.get_coro()
     while awaited is not None:
         frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "gi_frame", None)
         if frame is not None:

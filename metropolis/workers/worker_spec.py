@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from metropolis.llm.client import Client
 from metropolis.store.base import Store
 from metropolis.workers.claim_worker import ClaimingWorker
+from metropolis.workers.invocations import Invocations
 from metropolis.workers.leases import retry
 from metropolis.workers.local import LocalWorker
 from metropolis.workers.response_cache import StoredAnswers
-from metropolis.workers.turns import Turns
 from metropolis.world.base import Agent, World
 
 
@@ -31,7 +31,7 @@ class WorkerSpec:
     one_by_one: bool
     keep_text: bool
     lease_s: float
-    turns: Turns
+    invocations: Invocations
     stall_s: float
 
     def worker(self, name: str, store: Store, buyer: str = "") -> ClaimingWorker:
@@ -52,7 +52,7 @@ class WorkerSpec:
             clock=self._now_s,
             keep_text=self.keep_text,
             one_by_one=self.one_by_one,
-            turns=self.turns,
+            invocations=self.invocations,
         )
         return ClaimingWorker(name, store, self.world, self.agents, local, answers, self.lease_s)
 

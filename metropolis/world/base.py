@@ -144,12 +144,12 @@ class Agent(ABC):
             self._drawn_at = self.step
         return self._random
 
-    _has_lived = False
-    """Whether a run has used this agent and so changed it."""
+    _used_in_run = False
+    """Whether a run has used this agent, and so changed it."""
     _seed: int = 0
     _drawn_at: Step = -1
     _random: Random
 
-    def begin(self, seed: int, step: Step) -> None:
+    def begin_step(self, seed: int, step: Step) -> None:
         """Set the seed and the step; the engine calls this before `proceed`."""
         self._seed, self.step, self._drawn_at = seed, step, -1

@@ -16,7 +16,7 @@ from metropolis.world.entities import Entity
 from metropolis.world.transaction import Transaction
 from tests.runtime.walkers import Meadow, Walker, author
 
-LIVED = "the agent 'w00' has lived in a run already"
+USED = "the agent 'w00' was used in a run"
 
 
 def walkers(world: Meadow) -> list[Walker]:
@@ -49,11 +49,11 @@ def test_agents_live_in_one_run() -> None:
     agents, copies = walkers(world), deepcopy(walkers(world))
     simulation, second = Simulation(world, agents), Simulation(world, agents)
     first = simulation.run(12)
-    with pytest.raises(MetropolisError, match=LIVED):
+    with pytest.raises(MetropolisError, match=USED):
         Simulation(world, agents)
-    with pytest.raises(MetropolisError, match=LIVED):  # created before the first run
+    with pytest.raises(MetropolisError, match=USED):  # created before the first run
         second.run(12)
-    with pytest.raises(MetropolisError, match=LIVED):
+    with pytest.raises(MetropolisError, match=USED):
         Simulation(world, deepcopy(agents))
     assert Simulation(world, copies).run(12).history_sha256 == first.history_sha256
 
@@ -70,18 +70,18 @@ def test_agents_that_have_lived_are_refused_everywhere(tmp_path: Path) -> None:
     world = Meadow(4)
     agents, run = walkers(world), tmp_path / "run"
     Simulation(world, agents, out=run).run(12)
-    with pytest.raises(MetropolisError, match=LIVED):
+    with pytest.raises(MetropolisError, match=USED):
         check_world(world, agents)
-    with pytest.raises(MetropolisError, match=LIVED):
+    with pytest.raises(MetropolisError, match=USED):
         check_world(lambda: Scenario(world, agents))
-    with pytest.raises(MetropolisError, match=LIVED):
+    with pytest.raises(MetropolisError, match=USED):
         fork(run, world, agents, at=6, out=tmp_path / "branch")
-    with pytest.raises(MetropolisError, match=LIVED):
+    with pytest.raises(MetropolisError, match=USED):
         Simulation(world, agents, out=run, resume=True)
     town = make_scenario("minimal")
     Simulation(town.world, town.agents).run(2)
     env = SingleAgentWorld(town.world, others=town.agents[1:])
-    with pytest.raises(MetropolisError, match="has lived in a run already"):
+    with pytest.raises(MetropolisError, match="was used in a run"):
         env.reset()
 
 
@@ -90,7 +90,7 @@ def test_agents_restored_by_a_resumed_run_begin_no_other(tmp_path: Path) -> None
     Simulation(world, walkers(world), out=tmp_path / "run").run(12)
     agents = walkers(world)
     Simulation(world, agents, out=tmp_path / "run", resume=True)
-    with pytest.raises(MetropolisError, match=LIVED):
+    with pytest.raises(MetropolisError, match=USED):
         Simulation(world, agents)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from metropolis.runtime.folder import signature
-from metropolis.runtime.folder.signature import flaw, sign
+from metropolis.runtime.folder.signature import distrust_reason, sign
 
 CONTENT = {"world": "mine", "about": {"llm": "http://h", "hours": 0.1, "big": 10**300, "": None}}
 
@@ -26,26 +26,28 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_what_this_user_has_signed(folder: Path) -> None:
     signed = sign("run.json", CONTENT)
-    assert flaw("run.json", json.loads(json.dumps(CONTENT)), signed) is None
+    assert distrust_reason("run.json", json.loads(json.dumps(CONTENT)), signed) is None
     assert [path.name for path in folder.iterdir()] == ["run-key"]
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE((folder / "run-key").stat().st_mode) == 0o600
     assert signed != sign("store.json", CONTENT)
     changed = "has been changed since this user signed it"
-    assert flaw("store.json", CONTENT, signed) == changed
-    assert flaw("run.json", {**CONTENT, "world": "yours"}, signed) == changed
-    assert flaw("run.json", CONTENT, None) == "is not signed"
+    assert distrust_reason("store.json", CONTENT, signed) == changed
+    assert distrust_reason("run.json", {**CONTENT, "world": "yours"}, signed) == changed
+    assert distrust_reason("run.json", CONTENT, None) == "is not signed"
     for wrong in (3, "", "x", "é" * 73, [signed], {}):
-        assert flaw("run.json", CONTENT, wrong) is not None
+        assert distrust_reason("run.json", CONTENT, wrong) is not None
 
 
 def test_a_key_of_somebody_else(folder: Path) -> None:
     signed = sign("run.json", CONTENT)
     (folder / "run-key").unlink()
-    assert "run-key: No such file" in str(flaw("run.json", CONTENT, signed))
+    assert "run-key: No such file" in str(distrust_reason("run.json", CONTENT, signed))
     assert not (folder / "run-key").exists()  # only signing creates one
     sign("run.json", CONTENT)
-    assert flaw("run.json", CONTENT, signed) == ("is signed with another user's or machine's key")
+    assert distrust_reason("run.json", CONTENT, signed) == (
+        "is signed with another user's or machine's key"
+    )
 
 
 @pytest.mark.parametrize(
@@ -61,14 +63,14 @@ def test_a_key_that_is_none(folder: Path, mode: int, key: bytes, why: str) -> No
     (folder / "run-key").write_bytes(key)
     (folder / "run-key").chmod(mode)
     assert sign("run.json", CONTENT) is None
-    assert why in str(flaw("run.json", CONTENT, signed))
+    assert why in str(distrust_reason("run.json", CONTENT, signed))
 
 
 def test_a_key_that_is_a_pipe(folder: Path) -> None:
     folder.mkdir(parents=True)
     os.mkfifo(folder / "run-key", 0o600)
     assert sign("run.json", CONTENT) is None
-    why = str(flaw("run.json", CONTENT, None))
+    why = str(distrust_reason("run.json", CONTENT, None))
     assert "is not signed (this user cannot sign: " in why
     assert "run-key: is not a regular file" in why
 
@@ -77,7 +79,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
     assert sign("run.json", CONTENT) is None
-    assert "Not a directory" in str(flaw("run.json", CONTENT, "x"))
+    assert "Not a directory" in str(distrust_reason("run.json", CONTENT, "x"))
 
 
 def test_a_folder_of_somebody_else(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +97,7 @@ def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", "relative")  # to be ignored by the specification
     monkeypatch.setattr(Path, "home", nowhere)
     assert sign("run.json", CONTENT) is None
-    assert "this user has no home" in str(flaw("run.json", CONTENT, "x"))
+    assert "this user has no home" in str(distrust_reason("run.json", CONTENT, "x"))
 
 
 def test_many_processes_at_once_make_one_key() -> None:

@@ -11,7 +11,7 @@ from metropolis.llm.client import Client
 from metropolis.llm.journal import Key
 from metropolis.runtime.live.simulation import Simulation
 from metropolis.store.memory import MemoryServer
-from metropolis.workers.turns import Turns
+from metropolis.workers.invocations import Invocations
 from metropolis.workers.worker_spec import WorkerSpec
 from tests.runtime.walkers import Meadow, Walker, author, choose
 from tests.store.lines import begin
@@ -53,8 +53,8 @@ def test_a_worker_that_replaces_another_has_the_rest_of_its_share() -> None:
     world = Meadow(2)
     agents = [Walker(name) for name in world.names]
     client = Client(Scripted(author), max_tokens=1000)
-    job = WorkerSpec(world, list(agents), client, 0, 0.0, False, False, 10.0, Turns(), 0.0).shipped(
-        2
-    )
+    job = WorkerSpec(
+        world, list(agents), client, 0, 0.0, False, False, 10.0, Invocations(), 0.0
+    ).shipped(2)
     job.worker("another", store, "crew:1")
     assert job.client.gate.token_budget.left == 500 - 185

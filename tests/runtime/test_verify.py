@@ -229,7 +229,7 @@ def test_agents_that_have_lived_are_refused(tmp_path: Path) -> None:
     world = Meadow(3)
     agents = [Walker(name) for name in world.names]
     Simulation(world, agents, Scripted(author), out=tmp_path / "run").run(4)
-    with pytest.raises(MetropolisError, match="'w00' has lived in a run already"):
+    with pytest.raises(MetropolisError, match="'w00' was used in a run"):
         verify(tmp_path / "run", world, agents)
 
 

@@ -23,7 +23,7 @@ from metropolis.runtime.checks.mutation_check import Watch, global_draws
 from metropolis.runtime.checks.randomized_runs import (
     Trial,
     WatchedWorld,
-    checked_beginning,
+    checked_start,
     difference,
 )
 from metropolis.runtime.live.stored import Start
@@ -135,8 +135,8 @@ class _Check:
         scenario, other = self._make(), self._make()
         before = global_draws()
         try:
-            beginning = checked_beginning(scenario, self._seed, self._options)
-            again = checked_beginning(other, self._seed, self._options)
+            beginning = checked_start(scenario, self._seed, self._options)
+            again = checked_start(other, self._seed, self._options)
         except MetropolisError as error:
             return [Finding("reset", f"seed {self._seed}: {error}")]
         if global_draws() != before:
@@ -154,7 +154,7 @@ class _Check:
         self._found.setdefault(key or what, Finding(kind, f"seed {self._seed}, {what}"))
 
     @property
-    def _spoilt(self) -> bool:
+    def _has_serious_finding(self) -> bool:
         """Whether more runs would only repeat known findings."""
         return any(finding.kind != "space" for finding in self._found.values())
 
@@ -247,7 +247,7 @@ class _Check:
         pauses: Random | None = None,
         orders: Random | None = None,
     ) -> None:
-        if self._spoilt:
+        if self._has_serious_finding:
             return
         trial = Trial(self._make(), beginning, rule, self._seed)
         trial.worker.pauses, trial.worker.orders = pauses, orders
@@ -260,7 +260,7 @@ class _Check:
 
     def _resume(self, beginning: Start, expected: list[StepRecord]) -> None:
         """Stop half-way, save, restore into fresh agents, and continue."""
-        if self._spoilt:
+        if self._has_serious_finding:
             return
         half = self._steps // 2
         trial = Trial(self._make(), beginning, lockstep(), self._seed)

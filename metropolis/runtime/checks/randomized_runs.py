@@ -20,8 +20,8 @@ from metropolis.runtime.folder.comparison import first_difference
 from metropolis.runtime.folder.history import HistoryWriter
 from metropolis.runtime.live.executor import Executor
 from metropolis.runtime.live.recorder import Recorder
-from metropolis.runtime.live.reuse import use
-from metropolis.runtime.live.setup import begin
+from metropolis.runtime.live.reuse import mark_used
+from metropolis.runtime.live.setup import initial_entities
 from metropolis.runtime.live.stored import Start, begin_run
 from metropolis.runtime.live.worker_pool import SharedWorkerPool
 from metropolis.store.base import Nodes
@@ -60,16 +60,16 @@ class TrialWorker(LocalWorker):
         await self._pause()
         return replace(execution, agents=dispatch.agents)
 
-    async def _call(self, method: Callable[[Any, Any], Any], asked: Any, llm: LLM) -> Any:
+    async def _call(self, method: Callable[[Any, Any], Any], argument: Any, llm: LLM) -> Any:
         await self._pause()
         agent: Agent = method.__self__  # type: ignore[attr-defined]
-        self._tell(True, method.__qualname__, agent.name)
-        answer = await super()._call(method, asked, llm)
-        self._tell(False, method.__qualname__, agent.name)
+        self._report(True, method.__qualname__, agent.name)
+        answer = await super()._call(method, argument, llm)
+        self._report(False, method.__qualname__, agent.name)
         await self._pause()
         return answer
 
-    def _tell(self, before: bool, code: str, agent: str) -> None:
+    def _report(self, before: bool, code: str, agent: str) -> None:
         if self.around is not None:
             self.around(before, code, agent)
 
@@ -114,7 +114,7 @@ class Trial:
         self, steps: Step, on_commit: Callable[[Step], None] | None = None
     ) -> Generator[StepRecord, None, None]:
         """Yield the same records, each once the floor has passed its step."""
-        use(self.scenario.agents)
+        mark_used(self.scenario.agents)
         loop = asyncio.new_event_loop()
         self.scenario.world.seal()
         try:
@@ -159,9 +159,9 @@ class Trial:
         worker_pool = SharedWorkerPool(self.worker, self.store)
         executor = Executor(controller_of, self.store, worker_pool, commit, max_velocity=velocity)
         try:
-            complete(loop, executor.begin(first))
+            complete(loop, executor.start(first))
             while executor.floor < steps and executor.failure is None:
-                self.worker.turns.complete(loop, executor.advance())
+                self.worker.invocations.complete(loop, executor.advance())
                 yield from recorder.advance(executor.floor)
                 executor.collect()
             if executor.failure is not None:
@@ -217,7 +217,7 @@ def difference(expected: Sequence[StepRecord], found: Sequence[StepRecord]) -> s
     return None
 
 
-def checked_beginning(scenario: Scenario, seed: int, options: Mapping[str, Any]) -> Start:
+def checked_start(scenario: Scenario, seed: int, options: Mapping[str, Any]) -> Start:
     """Step 0. Raises MetropolisError if it does not match the agents or the metric."""
     names = [agent.name for agent in scenario.agents]
-    return Start(0, begin(scenario.world, names, seed, options))
+    return Start(0, initial_entities(scenario.world, names, seed, options))

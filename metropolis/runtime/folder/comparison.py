@@ -76,7 +76,7 @@ def first_difference(expected: StepRecord, found: StepRecord) -> Difference | No
         return None
     was, is_ = (_sections(line) for line in lines)
     for section in was:
-        path, left, right = _apart(was[section], is_[section], ())
+        path, left, right = _differing_values(was[section], is_[section], ())
         if path:
             inner = "".join(f"[{key!r}]" for key in path[1:])
             what = f"the {section} {path[0]!r}{inner} is {_shown(right)} instead of {_shown(left)}"
@@ -111,15 +111,17 @@ def _same(left: Any, right: Any) -> bool:
     return msgspec.json.encode(left) == msgspec.json.encode(right)
 
 
-def _apart(left: Any, right: Any, path: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any, Any]:
+def _differing_values(
+    left: Any, right: Any, path: tuple[Any, ...]
+) -> tuple[tuple[Any, ...], Any, Any]:
     """The path and values of the first difference between two JSON values; no path: equal."""
     if isinstance(left, dict) and isinstance(right, dict):
         for key in sorted(left.keys() | right.keys()):
             a, b = left.get(key, _ABSENT), right.get(key, _ABSENT)
             if not _same(a, b):
-                return _apart(a, b, (*path, key))
+                return _differing_values(a, b, (*path, key))
     if isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
         for number, (a, b) in enumerate(zip(left, right, strict=True)):
             if not _same(a, b):
-                return _apart(a, b, (*path, number))
+                return _differing_values(a, b, (*path, number))
     return path, left, right

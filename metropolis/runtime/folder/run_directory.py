@@ -36,7 +36,7 @@ from metropolis.runtime.folder.history import (
     record_of,
 )
 from metropolis.runtime.folder.run_trace import RunTrace, StepParts
-from metropolis.runtime.folder.signature import flaw, sign
+from metropolis.runtime.folder.signature import distrust_reason, sign
 from metropolis.trace.parquet import IN_RUN, write_pieces
 from metropolis.trace.schema import Float32
 from metropolis.types import MetropolisError, Step
@@ -282,7 +282,7 @@ class RunDirectory:
         self._seed, self.checkpoints.run = found["seed"], found["run"]
         self.lineage = msgspec.convert(found["lineage"], _FIELDS["lineage"])
         signature = found.pop("signature", None)
-        self.distrust = flaw(self._run.name, found, signature)
+        self.distrust = distrust_reason(self._run.name, found, signature)
         return found
 
     @property

@@ -37,11 +37,11 @@ def sign(kind: str, content: Mapping[str, Any]) -> str | None:
     return _signature(key, kind, content)
 
 
-def flaw(kind: str, content: Mapping[str, Any], signature: object) -> str | None:
+def distrust_reason(kind: str, content: Mapping[str, Any], signature: object) -> str | None:
     """The reason not to trust that this user wrote `content`; None: the signature is valid."""
     if signature is None:
-        hindrance = _hindrance()
-        return "is not signed" + (f" (this user cannot sign: {hindrance})" if hindrance else "")
+        obstacle = _signing_obstacle()
+        return "is not signed" + (f" (this user cannot sign: {obstacle})" if obstacle else "")
     try:
         key = _read_key()
     except _NoKeyError as error:
@@ -67,9 +67,9 @@ def _signature(key: bytes, kind: str, content: Mapping[str, Any]) -> str:
 
 
 def _key_file() -> Path:
-    told = Path(os.environ.get("XDG_CONFIG_HOME", ""))
+    configured = Path(os.environ.get("XDG_CONFIG_HOME", ""))
     try:
-        base = told if told.is_absolute() else Path.home() / ".config"
+        base = configured if configured.is_absolute() else Path.home() / ".config"
     except RuntimeError:
         raise _NoKeyError("this user has no home; XDG_CONFIG_HOME can name a folder") from None
     return base / "metropolis" / "run-key"
@@ -78,7 +78,7 @@ def _key_file() -> Path:
 def _read_key() -> bytes:
     path = _key_file()
     try:
-        with open(path, "rb", opener=_at_once) as file:
+        with open(path, "rb", opener=_open_nonblocking) as file:
             about = os.fstat(file.fileno())
             if not stat.S_ISREG(about.st_mode):
                 raise _NoKeyError(
@@ -96,12 +96,12 @@ def _read_key() -> bytes:
     return key
 
 
-def _at_once(path: str, flags: int) -> int:
+def _open_nonblocking(path: str, flags: int) -> int:
     """Open without blocking on a pipe that has no writer."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
-def _hindrance() -> str | None:
+def _signing_obstacle() -> str | None:
     """The reason why this user cannot sign; None: they can. Creates nothing."""
     try:
         path = _key_file()
@@ -110,10 +110,10 @@ def _hindrance() -> str | None:
             return None
     except _NoKeyError as error:
         return str(error)
-    there = next(folder for folder in path.parents if os.path.lexists(folder))
-    if os.path.isdir(there) and os.access(there, os.W_OK | os.X_OK):
+    existing = next(folder for folder in path.parents if os.path.lexists(folder))
+    if os.path.isdir(existing) and os.access(existing, os.W_OK | os.X_OK):
         return None
-    return f"{path}: {there} is not a folder that can be written"
+    return f"{path}: {existing} is not a folder that can be written"
 
 
 def _make_key() -> bytes:

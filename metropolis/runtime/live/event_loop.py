@@ -10,40 +10,40 @@ from selectors import BaseSelector
 
 from metropolis.types import MetropolisError
 from metropolis.workers.event_loop import cancel_all
-from metropolis.workers.turns import Turns, is_in_turn, noticing_ctrl_c
+from metropolis.workers.invocations import Invocations, recording_ctrl_c, runs_user_code
 from metropolis.workers.watchdog import Watchdog
 
-COLLECTED = 50_000, 20, 100
+GC_THRESHOLDS = 50_000, 20, 100
 """Thresholds of Python's garbage collector: a run creates many objects and few cycles, and
 collection at the default thresholds takes a fifth of its CPU time."""
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """An event loop that agents cannot stop: what stops it between two steps would go unnoticed."""
+    """An event loop that agents cannot stop: between two steps that would go unnoticed."""
 
     def stop(self) -> None:
-        """Raises MetropolisError in the turn of an agent or a world."""
-        if is_in_turn():
+        """Raises MetropolisError in the code of an agent or a world."""
+        if runs_user_code():
             raise MetropolisError("the event loop is stopped; agents should leave it running")
         super().stop()
 
 
 @contextmanager
 def event_loop(
-    selector: BaseSelector | None, turns: Turns, stall_s: float
+    selector: BaseSelector | None, invocations: Invocations, stall_s: float
 ) -> Iterator[tuple[asyncio.AbstractEventLoop, Watchdog]]:
-    """A loop for `turns`, observed by a watchdog; at the end it cancels the remaining tasks.
+    """A loop for `invocations`, observed by a watchdog; at the end it cancels the remaining tasks.
 
     `stall_s` is Watchdog's.
     """
     loop = _Loop(selector)
-    collected = gc.get_threshold()
-    with noticing_ctrl_c(), Watchdog(turns, loop, stall_s) as watchdog:
+    before = gc.get_threshold()
+    with recording_ctrl_c(), Watchdog(invocations, loop, stall_s) as watchdog:
         try:
-            gc.set_threshold(*COLLECTED)
+            gc.set_threshold(*GC_THRESHOLDS)
             yield loop, watchdog
         finally:
-            gc.set_threshold(*collected)
+            gc.set_threshold(*before)
             loop.run_until_complete(cancel_all())
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()

@@ -84,7 +84,7 @@ class Executor:
         self.failure: BaseException | None = None
         """The reason for a premature end of the run."""
 
-    async def begin(self, recorded: Step) -> None:
+    async def start(self, recorded: Step) -> None:
         """Start the workers; await it once. All steps below `recorded` are recorded."""
         self._lease.enter_context(Heartbeat(self._lease_s, self._renew))
         if self._nodes.released != recorded:

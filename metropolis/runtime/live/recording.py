@@ -59,7 +59,7 @@ class Recording:
             self._journal = self.directory.open_journal(self.checkpoint)
             client.use_journal(self._journal)
 
-    def begin(
+    def open(
         self, beginning: Sequence[Position], positions: Sequence[Position], first_step: Step
     ) -> None:
         """Open the records; agents are at `beginning` at step 0, at `positions` at `first_step`."""

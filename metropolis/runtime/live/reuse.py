@@ -16,18 +16,18 @@ from metropolis.world.digest import digest
 def check_unused(agents: Iterable[Agent]) -> None:
     """Raise MetropolisError if one of `agents` has been used in a run."""
     for agent in agents:
-        if agent._has_lived:
+        if agent._used_in_run:
             raise MetropolisError(
-                f"the agent {agent.name!r} has lived in a run already and remembers it; make new "
+                f"the agent {agent.name!r} was used in a run, which has changed it; make new "
                 "agents for another run, or deepcopy these before the first one"
             )
 
 
-def use(agents: Collection[Agent]) -> None:
+def mark_used(agents: Collection[Agent]) -> None:
     """Mark `agents` as used in a run. Raises MetropolisError, see `check_unused`."""
     check_unused(agents)
     for agent in agents:
-        agent._has_lived = True
+        agent._used_in_run = True
 
 
 class ReuseGuard:
@@ -44,16 +44,16 @@ class ReuseGuard:
                 f"an earlier run has changed the world {world.name!r} (its attribute {changed!r}); "
                 "make a new one for another run, and write what changes to entities"
             )
-        self._world, self._agents, self._begun = world, agents, _digests(world)
+        self._world, self._agents, self._before = world, agents, _digests(world)
         self._has_agents = False
 
     def claim_agents(self) -> None:
         """Mark the agents as used by this simulation, which may change them."""
         if not self._has_agents:
-            use(self._agents)
+            mark_used(self._agents)
             self._has_agents = True
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Start the run. Raises MetropolisError if the world was changed meanwhile."""
         self.claim_agents()
         if (changed := self._difference()) is not None:
@@ -69,8 +69,8 @@ class ReuseGuard:
 
     def _difference(self) -> str | None:
         now = _digests(self._world)
-        names = {**self._begun, **now}
-        return next((name for name in names if self._begun.get(name) != now.get(name)), None)
+        names = {**self._before, **now}
+        return next((name for name in names if self._before.get(name) != now.get(name)), None)
 
 
 def _digests(world: World) -> dict[str, int]:

@@ -44,10 +44,10 @@ def client_of(llm: Any, world: World) -> Client:
     return Client(backend)
 
 
-def begin(
+def initial_entities(
     world: World, names: Sequence[str], seed: int, options: Mapping[str, Any]
 ) -> list[Entity]:
-    """Step 0. Raises MetropolisError if it does not match the agents `names` or the metric."""
+    """What `World.reset` returns. Raises MetropolisError unless it fits `names` and the metric."""
     entities = reset(world, seed, options)
     check_entities(world, entities, names)
     return entities

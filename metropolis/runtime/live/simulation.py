@@ -23,11 +23,11 @@ from metropolis.runtime.live.result import INTERRUPTED, Interrupted, RunResult
 from metropolis.runtime.live.reuse import ReuseGuard
 from metropolis.runtime.live.run_clock import RunClock
 from metropolis.runtime.live.setup import (
-    begin,
     bodies,
     check_steps,
     checked_reach,
     client_of,
+    initial_entities,
     rule_of,
 )
 from metropolis.runtime.live.stored import Start, StoredRun, stored_run
@@ -42,10 +42,10 @@ from metropolis.store.base import Inspection, Nodes
 from metropolis.store.memory import MemoryStore
 from metropolis.types import MetropolisError, Step
 from metropolis.workers.event_loop import cancel_all, loop_is_running
+from metropolis.workers.invocations import Invocations
 from metropolis.workers.leases import retry
 from metropolis.workers.local import LocalWorker
 from metropolis.workers.response_cache import StoredAnswers
-from metropolis.workers.turns import Turns
 from metropolis.workers.worker_spec import WorkerSpec
 from metropolis.world.base import Agent, World
 from metropolis.world.checks import check_world_parts
@@ -88,13 +88,13 @@ class Simulation:
             raise MetropolisError("the client was another run's and is closed; make a new one")
         self._causality = rule_of(configuration, checked_reach(world))
         names = [agent.name for agent in self.agents]
-        initial = begin(world, names, configuration.seed, configuration.options or {})
+        initial = initial_entities(world, names, configuration.seed, configuration.options or {})
         self._reuse_guard = ReuseGuard(world, self.agents)
         self._clock = RunClock(self.client.backend)
         self._recording = Recording(world, names, configuration)
         virtual = self._clock.virtual is not None
         self._stored = stored_run(configuration, self._recording.directory, virtual, world)
-        self._turns = Turns()
+        self._invocations = Invocations()
         check_workers(
             configuration.workers,
             store=self._stored.address,
@@ -103,7 +103,7 @@ class Simulation:
         self._recording.keep_answers(self.client)
         if not self._stored.shared:
             self._recording.checkpoint = self._attach_store(self._stored)
-        self._begin(initial)
+        self._restore_or_start(initial)
         self._clock.start()
         self._ran = False
         self._interruption = Interruption()
@@ -138,18 +138,21 @@ class Simulation:
             )
         check_steps(steps, self.first_step)
         self._ran = True
-        self._reuse_guard.begin()
+        self._reuse_guard.start()
         self._recording.describe()
         self._clock.start()
         selector = IdleSelector(self._advance_clock) if self._clock.virtual else None
-        with event_loop(selector, self._turns, self.configuration.stall_s) as (loop, watchdog):
+        with event_loop(selector, self._invocations, self.configuration.stall_s) as (
+            loop,
+            watchdog,
+        ):
             self._interruption.watchdog = watchdog
-            full = False  # whether the disk is full
+            disk_is_full = False
             try:
                 self.world.seal()
                 yield from self._run_steps(loop, steps)
             except UnwritableError:
-                full = True
+                disk_is_full = True
                 raise
             finally:
                 self.world.unseal()
@@ -159,7 +162,7 @@ class Simulation:
                 self._stored.close()
                 loop.run_until_complete(self.client.close())
                 self._recording.recorder.close()
-                if not full:
+                if not disk_is_full:
                     self._recording.write_trace(generated=self._generated)
 
     @property
@@ -202,7 +205,7 @@ class Simulation:
 
     # --- start of a run
 
-    def _begin(self, initial: list[Entity]) -> None:
+    def _restore_or_start(self, initial: list[Entity]) -> None:
         """Start from the world at step 0, or from the checkpoint."""
         names = [agent.name for agent in self.agents]
         known = self._recording.checkpoint
@@ -214,7 +217,7 @@ class Simulation:
             self._reuse_guard.claim_agents()
             for agent in self.agents:
                 restore(agent, known.agents[agent.name])
-        self._recording.begin(bodies(initial, names), bodies(entities, names), self.first_step)
+        self._recording.open(bodies(initial, names), bodies(entities, names), self.first_step)
         self._worker = LocalWorker(
             self.world,
             self.agents,
@@ -224,7 +227,7 @@ class Simulation:
             virtual=self._clock.virtual is not None,
             keep_text=self.configuration.keep_text,
             one_by_one=self.configuration.one_by_one,
-            turns=self._turns,
+            invocations=self._invocations,
         )
 
     # --- start of a run in a store
@@ -250,7 +253,7 @@ class Simulation:
             one_by_one=configuration.one_by_one,
             keep_text=configuration.keep_text,
             lease_s=configuration.lease_s,
-            turns=self._turns,
+            invocations=self._invocations,
             stall_s=configuration.stall_s,
         )
         return make_worker_pool(configuration.workers, configuration.ray_address, spec, stored)
@@ -266,7 +269,7 @@ class Simulation:
                 rule, metric, velocity, nodes.positions, last_step, steps=nodes.steps
             )
 
-        self._stored.begin(
+        self._stored.create(
             self.agents, configuration.seed, self._start, last_step, self._clock.now_s()
         )
         executor = Executor(
@@ -298,12 +301,12 @@ class Simulation:
         # These end the run even if agents catch the errors.
         self.client.on_exhausted = self.client.on_unwritable = executor.end
         try:
-            loop.run_until_complete(executor.begin(recorder.next_step))
+            loop.run_until_complete(executor.start(recorder.next_step))
             if self._interruption.requested:
                 wake()
             while recorder.next_step < steps and executor.failure is None:
                 if executor.floor == recorder.next_step:  # no recordable steps of a killed process
-                    self._turns.complete(loop, executor.advance())
+                    self._invocations.complete(loop, executor.advance())
                 for record in recording.advance(executor.floor):
                     yield record
                     if checkpointer is not None and checkpointer.step == record.step + 1:

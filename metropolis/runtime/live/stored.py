@@ -16,7 +16,7 @@ from metropolis.durable import read_object, write_object
 from metropolis.rules.metrics import Hops
 from metropolis.runtime.folder.checkpoint import Checkpoint
 from metropolis.runtime.folder.run_directory import RunDirectory
-from metropolis.runtime.folder.signature import flaw, sign
+from metropolis.runtime.folder.signature import distrust_reason, sign
 from metropolis.runtime.live.configuration import RunConfiguration
 from metropolis.store.base import RunInfo, Store, StoreError
 from metropolis.store.cells import reach_of
@@ -90,7 +90,7 @@ class StoredRun:
             )
         return Checkpoint(step, entities, events, {}, time.time() - self.began_s, None)
 
-    def begin(
+    def create(
         self, agents: Sequence[Agent], seed: int, start: Start, last_step: Step, now_s: float
     ) -> None:
         """Put the run into the store, unless it is there; all agents are at the step of `start`.
@@ -219,7 +219,7 @@ def read_location(directory: RunDirectory) -> tuple[_Location, str | None]:
     recorded = read_object(file, _RECOVERY)
     try:
         location = msgspec.convert(recorded, _Location)
-        found = flaw(file.name, _signed(directory, location), recorded.get("signature"))
+        found = distrust_reason(file.name, _signed(directory, location), recorded.get("signature"))
     except ValueError as error:
         raise MetropolisError(
             f"{file}: should contain the address of a store and the name of a run there ({error})"

@@ -52,7 +52,7 @@ def edited(
     people = {agent.name: agent for agent in deepcopy(list(agents))}
     for name, agent in people.items():
         restore(agent, checkpoint.agents[name])
-        agent.begin(seed, checkpoint.step)
+        agent.begin_step(seed, checkpoint.step)
     minds = _minds(people.values())
     before = {entity.name: entity for entity in checkpoint.entities}
     events = list(checkpoint.events)
@@ -98,8 +98,8 @@ def _check(
         raise MetropolisError("the edit has replaced an agent; it should change the agent's fields")
     entities, names = list(moment.entities.values()), list(people)
     check_entities(world, entities, names)
-    stood, stands = bodies(checkpoint.entities, names), bodies(entities, names)
-    for name, was, now in zip(names, stood, stands, strict=True):
+    before, after = bodies(checkpoint.entities, names), bodies(entities, names)
+    for name, was, now in zip(names, before, after, strict=True):
         if was != now:
             raise MetropolisError(
                 f"the edit has moved {name!r} from {was} to {now}; only steps move agents: change "

@@ -146,16 +146,16 @@ def _checkpoint(
     try:
         for known, record in rerun.steps(start, at):
             if line_of(known) != line_of(record):
-                raise _OtherwiseError(f"step {record.step} differs from the recorded step")
+                raise _DivergedError(f"step {record.step} differs from the recorded step")
             on_step(record)
     except Exception as error:
-        if rerun.answers.missing is None and not isinstance(error, _OtherwiseError):
+        if rerun.answers.missing is None and not isinstance(error, _DivergedError):
             raise
         raise MetropolisError(_why(rerun, agents, at, error)) from error
-    return rerun.stands(at)
+    return rerun.checkpoint_after(at)
 
 
-class _OtherwiseError(MetropolisError):
+class _DivergedError(MetropolisError):
     """A repeated step differs from the recorded one."""
 
 
@@ -164,7 +164,7 @@ def _why(rerun: Rerun, agents: Sequence[Agent], at: Step, error: Exception) -> s
     origin, answers = rerun.origin, rerun.answers
     kept = ", ".join(map(str, origin.checkpoints.steps())) or "none"
     missing = answers.missing
-    if missing is not None and not answers.asked_otherwise(missing):
+    if missing is not None and not answers.made_other_request(missing):
         return (
             f"{origin.journal}: holds no answer to {agents[missing.agent].name!r} in step "
             f"{missing.step}, {missing.function}, so step {at} cannot be reproduced; step "

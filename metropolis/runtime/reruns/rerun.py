@@ -18,7 +18,7 @@ from metropolis.runtime.folder.checkpoint import Checkpoint
 from metropolis.runtime.folder.history import read_history
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.live.reuse import check_unused
-from metropolis.runtime.live.setup import begin
+from metropolis.runtime.live.setup import initial_entities
 from metropolis.runtime.live.stored import Start
 from metropolis.types import MetropolisError, Step
 from metropolis.world.base import Agent, World
@@ -28,7 +28,7 @@ from metropolis.world.scenario import Scenario
 
 
 class Recorded(Replay):
-    """Answers from the journal of `origin`; remembers the first request without an answer.
+    """Answers from the journal of `origin`; records the first request without an answer.
 
     A call that failed in the run fails again, and does not count as missing.
     """
@@ -60,10 +60,10 @@ class Recorded(Replay):
                 self.missing = self.missing or request
             raise
 
-    def asked_otherwise(self, request: Request) -> bool:
-        """Whether the journal contains another answer of the agent for this step and function."""
-        place = request.agent, request.step, request.function
-        return any((key.agent, key.step, key.function) == place for key in self._answers)
+    def made_other_request(self, request: Request) -> bool:
+        """Whether the run made another request for the same agent, step and function."""
+        origin = request.agent, request.step, request.function
+        return any((key.agent, key.step, key.function) == origin for key in self._answers)
 
 
 class Rerun:
@@ -102,15 +102,16 @@ class Rerun:
             return known
         self.origin.check_beginning()
         names = [agent.name for agent in self._agents]
-        begun = begin(self._world, names, self.seed, self._options)
+        entities = initial_entities(self._world, names, self.seed, self._options)
         return Checkpoint(
-            0, begun, [], {agent.name: save(agent) for agent in self._agents}, 0.0, None
+            0, entities, [], {agent.name: save(agent) for agent in self._agents}, 0.0, None
         )
 
     def steps(self, start: Checkpoint, end: Step) -> Iterator[tuple[StepRecord, StepRecord]]:
         """Yield for each step from `start` to below `end` the recorded and the repeated record."""
         names = [agent.name for agent in self._agents]
-        begin(self._world, names, self.seed, self._options)  # reset may set the world's attributes
+        # reset may set the world's attributes
+        initial_entities(self._world, names, self.seed, self._options)
         agents = deepcopy(list(self._agents))
         for agent in agents:
             restore(agent, start.agents[agent.name])
@@ -126,7 +127,7 @@ class Rerun:
         with closing(self._trial.records(end)) as steps:
             yield from zip(known, steps, strict=True)
 
-    def stands(self, step: Step) -> Checkpoint:
-        """The state at `step`, after the steps that were run last."""
+    def checkpoint_after(self, step: Step) -> Checkpoint:
+        """The state at `step`; the last call of `steps` ended there."""
         minds = {agent.name: save(agent) for agent in self._trial.scenario.agents}
         return Checkpoint(step, *self._trial.store.world(step), minds, 0.0, None)

@@ -164,7 +164,7 @@ def _part(
     missing = rerun.answers.missing
     if missing is not None and (deviation is None or missing.step <= deviation.step):
         agent = agents[missing.agent].name
-        if rerun.answers.asked_otherwise(missing):
+        if rerun.answers.made_other_request(missing):
             what = f"makes another request for {missing.function} than it did"
         else:
             what = f"the journal holds no answer to its call of {missing.function}"

@@ -1,7 +1,7 @@
-"""Turns: running code of agents and worlds, the agent they belong to, and their errors.
+"""Invocations of the code of agents and worlds: the agents each belongs to, and its errors.
 
-Any exception in a turn is an error of its agent, even one that would end the interpreter. The
-watchdog observes which turns are open, and since when they have been silent.
+Any exception in an invocation is an error of its agent, even one that would end the interpreter.
+The watchdog observes which invocations are open, and since when they have been silent.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ class PendingCalls(Protocol):
     """Time at which the last call ended."""
 
 
-class Turn:
+class Invocation:
     """`code` of `owner`, a world or an agent, runs for the agents `names` at `step`."""
 
     __slots__ = (
-        *("step", "names", "code", "owner", "llm", "turns", "task", "thread"),
+        *("step", "names", "code", "owner", "llm", "invocations", "task", "thread"),
         *("outer", "before", "inner", "active_wall_s", "reported_s", "_token"),
     )
 
     def __init__(
         self,
-        turns: Turns,
+        invocations: Invocations,
         step: Step,
         names: Sequence[str],
         code: Callable[..., Any],
@@ -50,16 +50,16 @@ class Turn:
         llm: PendingCalls | None = None,
     ) -> None:
         self.step, self.names, self.code, self.owner, self.llm = step, names, code, owner, llm
-        self.turns = turns
+        self.invocations = invocations
         self.task: asyncio.Task[Any] | None = None
         self.thread: int | None = None
         """Thread identifier, for a plain agent."""
-        self.outer: Turn | None = None
-        """The turn that called this one."""
-        self.before: Turn | None = None
-        """The turn that its task resumes afterwards."""
+        self.outer: Invocation | None = None
+        """The invocation that called this one."""
+        self.before: Invocation | None = None
+        """The invocation that its task resumes afterwards."""
         self.inner = 0
-        """Number of turns it waits for."""
+        """Number of invocations it waits for."""
         self.reported_s = 0.0
         """Seconds of silence at the watchdog's last report; 0: none."""
 
@@ -68,14 +68,14 @@ class Turn:
         others = f" and {len(self.names) - 1} of its cluster" if len(self.names) > 1 else ""
         return f"step {self.step}, agent {self.names[0]!r}{others}, in {name}"
 
-    def __enter__(self) -> Turn:
+    def __enter__(self) -> Invocation:
         self.active_wall_s = time.monotonic()
         self.task = asyncio.current_task()
         self.outer = _current.get()
         if self.outer is not None:
             self.outer.inner += 1
-        self._token: Token[Turn | None] = _current.set(self)
-        self.turns.begin(self)
+        self._token: Token[Invocation | None] = _current.set(self)
+        self.invocations.enter(self)
         return self
 
     def __exit__(
@@ -84,7 +84,7 @@ class Turn:
         error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
-        self.turns.end(self)
+        self.invocations.exit(self)
         if self.outer is not None:
             self.outer.inner -= 1
             self.outer.active_wall_s = time.monotonic()
@@ -95,7 +95,7 @@ class Turn:
             _current.reset(self._token)
 
     def silent_since_wall_s(self) -> float | None:
-        """Time of its start or last answer; None: it waits for an answer, or for another turn."""
+        """Time of its start or last answer; None: it waits for an answer or an inner invocation."""
         if self.inner:
             return None
         if self.llm is None:
@@ -103,7 +103,7 @@ class Turn:
         return None if self.llm.waiting else max(self.active_wall_s, self.llm.active_wall_s)
 
     def sentence(self, error: BaseException) -> str:
-        """A description of `error`, raised in this turn."""
+        """A description of `error`, raised in this invocation."""
         return f"{self}: {describe_error(error, self.owner)}"
 
     def _is_closed(self, error: BaseException) -> bool:
@@ -111,7 +111,7 @@ class Turn:
         return isinstance(error, GeneratorExit) and _current_task() is not self.task
 
     def _raise(self, error: BaseException) -> None:
-        """Note the turn on `error`; wrap errors that would end asyncio or the interpreter."""
+        """Note the invocation on `error`; wrap errors that would end asyncio or the interpreter."""
         if isinstance(error, asyncio.CancelledError):
             if self.task is not None and not self.task.cancelling():
                 raise AgentError(
@@ -130,46 +130,46 @@ class Turn:
             raise found from error
 
 
-class Turns:
-    """The turns of the workers of one process."""
+class Invocations:
+    """The invocations of the workers of one process."""
 
     def __init__(self) -> None:
-        self.open: dict[Turn, None] = {}
-        self._of: dict[asyncio.Task[Any], Turn] = {}
-        """The innermost turn of each task."""
+        self.open: dict[Invocation, None] = {}
+        self._of: dict[asyncio.Task[Any], Invocation] = {}
+        """The innermost invocation of each task."""
 
-    def __reduce__(self) -> tuple[type[Turns], tuple[()]]:
-        return Turns, ()  # another process has separate turns
+    def __reduce__(self) -> tuple[type[Invocations], tuple[()]]:
+        return Invocations, ()  # another process has separate invocations
 
-    def begin(self, turn: Turn) -> None:
-        """Open `turn`: its code runs now."""
-        self.open[turn] = None
-        if turn.task is not None:
-            turn.before = self._of.get(turn.task)
-            self._of[turn.task] = turn
+    def enter(self, invocation: Invocation) -> None:
+        """Open `invocation`: its code runs now."""
+        self.open[invocation] = None
+        if invocation.task is not None:
+            invocation.before = self._of.get(invocation.task)
+            self._of[invocation.task] = invocation
 
-    def end(self, turn: Turn) -> None:
-        """The reverse of `begin`."""
-        self.open.pop(turn, None)
-        if turn.task is not None:
-            if turn.before is None:
-                self._of.pop(turn.task, None)
+    def exit(self, invocation: Invocation) -> None:
+        """The reverse of `enter`."""
+        self.open.pop(invocation, None)
+        if invocation.task is not None:
+            if invocation.before is None:
+                self._of.pop(invocation.task, None)
             else:
-                self._of[turn.task] = turn.before
+                self._of[invocation.task] = invocation.before
 
     def follow_tasks(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Map tasks that turns create to these turns."""
+        """Assign tasks that an invocation creates to it."""
         made = loop.get_task_factory()
         if not isinstance(made, _Factory):
             loop.set_task_factory(_Factory(self, made))
 
-    def belongs(self, task: asyncio.Task[Any], turn: Turn) -> None:
-        """Note that `turn` created `task`."""
-        self._of[task] = turn
+    def assign(self, task: asyncio.Task[Any], invocation: Invocation) -> None:
+        """Note that `invocation` created `task`."""
+        self._of[task] = invocation
         task.add_done_callback(self._forget)
 
-    def of(self, task: asyncio.Task[Any] | None) -> Turn | None:
-        """The turn that `task` is in."""
+    def of_task(self, task: asyncio.Task[Any] | None) -> Invocation | None:
+        """The invocation that `task` is in."""
         return None if task is None else self._of.get(task)
 
     def complete(self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -188,15 +188,15 @@ class Turns:
             ) from error
 
     def _error(self, error: BaseException) -> AgentError:
-        for task, turn in self._of.items():  # its done callbacks have not run yet
+        for task, invocation in self._of.items():  # its done callbacks have not run yet
             if task.done() and not task.cancelled() and task.exception() is error:
-                return AgentError(turn.sentence(error))
+                return AgentError(invocation.sentence(error))
         sentence = describe_error(error, None)
         return AgentError(f"a callback of the event loop: {sentence}{self._under_way()}")
 
     def _under_way(self) -> str:
-        """A list of the open turns, any of which may be the cause."""
-        names = [f"{turn}" for turn in self.open]
+        """A list of the open invocations, any of which may be the cause."""
+        names = [f"{invocation}" for invocation in self.open]
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         return f" (under way: {', '.join(names[:3])}{more})" if names else ""
 
@@ -205,17 +205,17 @@ class Turns:
 
 
 class _Factory:
-    """A task factory that records the turn each task belongs to."""
+    """A task factory that records the invocation each task belongs to."""
 
-    def __init__(self, turns: Turns, before: Any) -> None:
-        self._turns, self._before = turns, before or _task
+    def __init__(self, invocations: Invocations, before: Any) -> None:
+        self._invocations, self._before = invocations, before or _task
 
     def __call__(
         self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any
     ) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = self._before(loop, coroutine, **options)
-        if (turn := _current.get()) is not None:
-            self._turns.belongs(task, turn)
+        if (invocation := _current.get()) is not None:
+            self._invocations.assign(task, invocation)
         return task
 
 
@@ -223,10 +223,10 @@ def _task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> as
     return asyncio.Task(coroutine, loop=loop, **options)
 
 
-_current: ContextVar[Turn | None] = ContextVar("turn", default=None)
+_current: ContextVar[Invocation | None] = ContextVar("invocation", default=None)
 
 
-def is_in_turn() -> bool:
+def runs_user_code() -> bool:
     """Whether code of an agent or a world is running."""
     return _current.get() is not None
 
@@ -258,7 +258,7 @@ def is_ctrl_c() -> bool:
 
 
 @contextmanager
-def noticing_ctrl_c() -> Iterator[None]:
+def recording_ctrl_c() -> Iterator[None]:
     """Distinguish the user's Ctrl-C from agents' exceptions, if Python's own handler is set."""
     handler, here = signal.getsignal(signal.SIGINT), threading.current_thread()
     if handler is not signal.default_int_handler or here is not threading.main_thread():
