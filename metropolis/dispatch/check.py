@@ -7,6 +7,7 @@ from random import Random
 
 from metropolis.dispatch.base import Dispatcher, Fleet, InstanceSpec
 from metropolis.policy.base import RANK_BITS, Policy, QueuedRequest, ServedRequest
+from metropolis.policy.faults import call, due_s_of, read
 from metropolis.types import MetropolisError
 
 PROGRAMS = 60
@@ -21,43 +22,45 @@ def check_policy(make: Callable[[], Policy], seed: int = 0) -> None:
     """Raise BrokenPluginError if the policies that `make` returns violate the interface.
 
     Requests of random chains, with `stages_left` set, are preempted once and then completed or
-    cancelled; all requests are ranked in between and at the end. Raises MetropolisError if `make`
-    is not callable.
+    cancelled; all requests are ranked in between and at the end. Raises PluginError if a method or
+    property fails, and MetropolisError if `make` is not callable.
     """
     _check_callable(make, "policies")
     policy, twin = make(), make()
-    _require(0 < policy.rank_bits <= RANK_BITS, f"rank_bits must be from 1 to {RANK_BITS}")
+    bits = read(policy, "rank_bits")
+    is_width = type(bits) is int and 0 < bits <= RANK_BITS
+    _require(is_width, f"rank_bits must be an int from 1 to {RANK_BITS}")
     waiting: list[QueuedRequest] = []
     for served, is_last in _served_requests(seed):
         waiting.append(served.request)
         for each in (policy, twin):
-            version = each.version
+            version = read(each, "version")
             _live(each, served)
             if is_last:
-                each.program_ended(served.request.program)
+                call(Policy.program_ended, each, served.request.program)
                 if served.request.id % 8 == 0:
-                    each.function_ended(served.request.function)
-            _require(each.version >= version, "version must not fall")
-        version = policy.version
-        ranks = [policy.rank(request) for request in waiting]
+                    call(Policy.function_ended, each, served.request.function)
+            _require(read(each, "version") >= version, "version must not fall")
+        version = read(policy, "version")
+        ranks = [call(Policy.rank, policy, request) for request in waiting]
         _require(all(type(rank) is int for rank in ranks), "a rank must be an int")
-        fits = all(0 <= rank < 1 << policy.rank_bits for rank in ranks)
-        _require(fits, f"a rank must lie between 0 and 2 ** {policy.rank_bits} - 1")
-        again = [policy.rank(request) for request in waiting]
-        same = version == policy.version and ranks == again
+        fits = all(0 <= rank < 1 << bits for rank in ranks)
+        _require(fits, f"a rank must lie between 0 and 2 ** {bits} - 1")
+        again = [call(Policy.rank, policy, request) for request in waiting]
+        same = version == read(policy, "version") and ranks == again
         _require(same, "rank must be a function of the request and the version")
-        theirs = [twin.rank(request) for request in waiting]
+        theirs = [call(Policy.rank, twin, request) for request in waiting]
         _require(ranks == theirs, "two policies with the same events must return the same ranks")
 
 
 def check_dispatcher(make: Callable[[Fleet], Dispatcher], seed: int = 0) -> None:
     """Raise BrokenPluginError if the dispatchers that `make` returns violate the interface.
 
-    Raises MetropolisError if `make` is not callable.
+    Raises PluginError if a method or property fails, and MetropolisError if `make` is not callable.
     """
     _check_callable(make, "dispatchers")
     dispatcher = make(FLEET)
-    _require(dispatcher.fleet == FLEET, "fleet must be the one it was made for")
+    _require(read(dispatcher, "fleet") == FLEET, "fleet must be the one it was made for")
     draw, now_s = Random(f"{seed} dispatch"), 0.0
     placed: list[tuple[QueuedRequest, int, float]] = []
     for served, is_last in _served_requests(seed):
@@ -66,16 +69,16 @@ def check_dispatcher(make: Callable[[Fleet], Dispatcher], seed: int = 0) -> None
         closed = draw.sample(range(len(FLEET)), draw.randrange(len(FLEET)))
         dispatcher.closed = set(closed)
         if closed and draw.random() < 0.1:
-            dispatcher.lost(closed[0])
-        while (instance := dispatcher.place(request, now_s)) is None:
+            call(Dispatcher.lost, dispatcher, closed[0])
+        while (instance := call(Dispatcher.place, dispatcher, request, now_s)) is None:
             _require(bool(placed), "a request must not wait while no instance is busy")
             now_s += draw.expovariate(1.0)
             _answer(dispatcher, placed.pop(draw.randrange(len(placed))), now_s)
         _require(instance in range(len(FLEET)), f"{instance!r} is not an instance")
-        _require(instance not in dispatcher.closed, f"instance {instance} is closed")
+        _require(instance not in read(dispatcher, "closed"), f"instance {instance} is closed")
         placed.append((request, instance, now_s))
         if draw.random() < 0.1:
-            dispatcher.preempted(instance, now_s)
+            call(Dispatcher.preempted, dispatcher, instance, now_s)
         if is_last:
             _end(dispatcher, request.program, placed, now_s)
     while placed:
@@ -94,28 +97,34 @@ def _check_callable(make: object, kind: str) -> None:
 def _live(policy: Policy, served: ServedRequest) -> None:
     """Start a request, preempt it half way and resume it; complete nine in ten, cancel the rest."""
     request, middle_s = served.request, (served.started_s + served.completed_s) / 2
-    policy.arrived(request)
-    policy.started(request, served.started_s)
-    seen, rank = (policy.version, policy.running_version), policy.rank(request)
-    policy.passed(middle_s)
-    told = seen != (policy.version, policy.running_version) or rank == policy.rank(request)
+    call(Policy.arrived, policy, request)
+    call(Policy.started, policy, request, served.started_s)
+    seen, rank = _versions(policy), call(Policy.rank, policy, request)
+    call(Policy.passed, policy, middle_s)
+    told = seen != _versions(policy) or rank == call(Policy.rank, policy, request)
     _require(told, "rank must be a function of the request and the versions while it runs, too")
-    _require(policy.due_s > middle_s, "due_s must be in the future after passed")
-    policy.preempted(request, middle_s)
-    policy.started(request, middle_s)
+    _require(due_s_of(policy) > middle_s, "due_s must be in the future after passed")
+    call(Policy.preempted, policy, request, middle_s)
+    call(Policy.started, policy, request, middle_s)
     if request.id % 10:
-        policy.completed(served)
+        call(Policy.completed, policy, served)
     else:
-        policy.cancelled(request)
+        call(Policy.cancelled, policy, request)
+
+
+def _versions(policy: Policy) -> tuple[int, int]:
+    return read(policy, "version"), read(policy, "running_version")
 
 
 def _answer(dispatcher: Dispatcher, one: tuple[QueuedRequest, int, float], now_s: float) -> None:
     """Complete nine in ten requests; cancel the rest."""
     request, instance, started_s = one
     if request.id % 10:
-        dispatcher.completed(ServedRequest(request, instance, started_s, now_s, 10))
+        call(
+            Dispatcher.completed, dispatcher, ServedRequest(request, instance, started_s, now_s, 10)
+        )
     else:
-        dispatcher.cancelled(request, instance, now_s)
+        call(Dispatcher.cancelled, dispatcher, request, instance, now_s)
 
 
 def _end(
@@ -128,7 +137,7 @@ def _end(
     for one in [one for one in placed if one[0].program == program]:
         placed.remove(one)
         _answer(dispatcher, one, now_s)
-    dispatcher.program_ended(program)
+    call(Dispatcher.program_ended, dispatcher, program)
 
 
 def _served_requests(seed: int) -> Iterator[tuple[ServedRequest, bool]]:

@@ -14,7 +14,7 @@ def placed_by(dispatcher: Dispatcher, request: QueuedRequest, now_s: float) -> i
 
     Raises PluginError if it fails or names an instance that is unknown or closed.
     """
-    placed = call(dispatcher.place, request, now_s)
+    placed = call(Dispatcher.place, dispatcher, request, now_s)
     if placed is None:
         return None
     instances = len(read(dispatcher, "fleet"))

@@ -45,49 +45,49 @@ class Combined(Policy):
     def arrived(self, request: QueuedRequest) -> None:
         """See Policy."""
         for policy in self._policies:
-            call(policy.arrived, request)
+            call(Policy.arrived, policy, request)
         self._follow()
 
     def started(self, request: QueuedRequest, now_s: float) -> None:
         """See Policy."""
         for policy in self._policies:
-            call(policy.started, request, now_s)
+            call(Policy.started, policy, request, now_s)
         self._follow()
 
     def preempted(self, request: QueuedRequest, now_s: float) -> None:
         """See Policy."""
         for policy in self._policies:
-            call(policy.preempted, request, now_s)
+            call(Policy.preempted, policy, request, now_s)
         self._follow()
 
     def passed(self, now_s: float) -> None:
         """See Policy."""
         for policy in self._policies:
-            call(policy.passed, now_s)
+            call(Policy.passed, policy, now_s)
         self._follow()
 
     def cancelled(self, request: QueuedRequest) -> None:
         """See Policy."""
         for policy in self._policies:
-            call(policy.cancelled, request)
+            call(Policy.cancelled, policy, request)
         self._follow()
 
     def completed(self, served: ServedRequest) -> None:
         """See Policy."""
         for policy in self._policies:
-            call(policy.completed, served)
+            call(Policy.completed, policy, served)
         self._follow()
 
     def program_ended(self, program: str) -> None:
         """See Policy."""
         for policy in self._policies:
-            call(policy.program_ended, program)
+            call(Policy.program_ended, policy, program)
         self._follow()
 
     def function_ended(self, function: str) -> None:
         """See Policy."""
         for policy in self._policies:
-            call(policy.function_ended, function)
+            call(Policy.function_ended, policy, function)
         self._follow()
 
     def _follow(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from metropolis.policy.base import RANK_BITS, Policy, QueuedRequest
 from metropolis.types import MetropolisError
@@ -11,6 +11,7 @@ from metropolis.world.user_errors import describe_error
 
 P = ParamSpec("P")
 T = TypeVar("T")
+PluginT = TypeVar("PluginT")
 MAY_REFUSE = ("arrived", "rank")
 """Methods whose MetropolisError is a message for the client."""
 
@@ -29,14 +30,23 @@ class RequestRefusedError(PluginError):
     """The policy refused a request that lacks a field it ranks by (see MAY_REFUSE)."""
 
 
-def call(method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call `method` of a policy or dispatcher; raises PluginError if it fails."""
+def call(
+    method: Callable[Concatenate[PluginT, P], T],
+    plugin: PluginT,
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> T:
+    """Call a method of a policy or dispatcher; raises PluginError if it cannot be read, or fails.
+
+    `method` is the interface's, like `Policy.rank`.
+    """
     try:
-        return method(*args, **kwargs)
+        result: T = getattr(plugin, method.__name__)(*args, **kwargs)
+        return result
     except PluginError:  # from a policy inside `plugin`
         raise
     except (Exception, SystemExit) as error:
-        raise _failed(getattr(method, "__self__", method), method.__name__, error) from error
+        raise _failed(plugin, method.__name__, error) from error
 
 
 def read(plugin: object, name: str) -> Any:
@@ -81,7 +91,7 @@ def rank_bits_of(policy: Policy) -> int:
 
 def rank_of(policy: Policy, request: QueuedRequest) -> int:
     """The policy's rank for `request`; raises PluginError if it fails or is not a rank."""
-    rank, bits = call(policy.rank, request), rank_bits_of(policy)
+    rank, bits = call(Policy.rank, policy, request), rank_bits_of(policy)
     if type(rank) is int and 0 <= rank < 1 << bits:
         return rank
     fault = f"returned the rank {rank!r}; a rank is an int from 0 to below 2 ** {bits}"

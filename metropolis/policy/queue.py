@@ -13,6 +13,11 @@ DISCARDED_MAX = 1000
 _Item = tuple[int, float, int, QueuedRequest]
 
 
+def order_of(policy: Policy, request: QueuedRequest) -> tuple[int, float, int]:
+    """The rank of `request`, and what breaks ties; smaller runs first. Raises PluginError."""
+    return rank_of(policy, request), request.arrived_s, request.id
+
+
 class RequestQueue:
     """A heap that is rebuilt when the policy's `version` changes.
 
@@ -80,4 +85,4 @@ class RequestQueue:
         return self._waiting.get(item[2]) is item
 
     def _item(self, request: QueuedRequest) -> _Item:
-        return rank_of(self._policy, request), request.arrived_s, request.id, request
+        return *order_of(self._policy, request), request

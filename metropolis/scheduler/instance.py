@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Enum, auto
 from math import inf
 
 from metropolis.policy.base import Policy, QueuedRequest
-from metropolis.policy.queue import RequestQueue
+from metropolis.policy.faults import PluginError
+from metropolis.policy.queue import RequestQueue, order_of
 from metropolis.scheduler.base import Limits
 
 
@@ -47,7 +48,7 @@ class Instance:
     """One instance: the requests that wait there and those that run."""
 
     def __init__(self, policy: Policy, limits: Limits) -> None:
-        self.limits = limits
+        self._policy, self.limits = policy, limits
         self.is_up = False
         self.queue = RequestQueue(policy)
         """Requests placed here that have no room yet."""
@@ -79,6 +80,26 @@ class Instance:
             len(self.running) < self.limits.requests
             and self.held_tokens + tracked.tokens <= self.limits.kv_tokens
         )
+
+    def victim_of(
+        self, first: QueuedRequest, on_fault: Callable[[PluginError], None]
+    ) -> Tracked | None:
+        """The running request to preempt for `first`: the last-ranked one, if it ranks behind.
+
+        One that cannot be ranked goes to `on_fault` and keeps its place. Raises PluginError if
+        `first` cannot be ranked.
+        """
+        victim, last = None, order_of(self._policy, first)
+        for tracked in self.running.values():
+            if tracked.can_leave:
+                try:
+                    order = order_of(self._policy, tracked.request)
+                except PluginError as error:
+                    on_fault(error)
+                    continue
+                if order > last:
+                    victim, last = tracked, order
+        return victim
 
     def start(self, tracked: Tracked) -> None:
         """Add `tracked` to the running requests."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Concatenate
 
 from metropolis.dispatch.base import Dispatcher, Fleet, InstanceSpec
 from metropolis.policy.base import Policy
-from metropolis.policy.faults import P, PluginError, call, raise_fault, read
+from metropolis.policy.faults import P, PluginError, PluginT, call, raise_fault, read
 
 
 class Notifier:
@@ -25,21 +26,21 @@ class Notifier:
 
     def program_ended(self, program: str) -> None:
         """`program` will send no more requests."""
-        self._tell(self.policy.program_ended, program)
-        self._tell(self.dispatcher.program_ended, program)
+        self._tell(Policy.program_ended, self.policy, program)
+        self._tell(Dispatcher.program_ended, self.dispatcher, program)
 
     def function_ended(self, function: str) -> None:
         """`function` has been unused for long."""
-        self._tell(self.policy.function_ended, function)
-        self._tell(self.dispatcher.function_ended, function)
+        self._tell(Policy.function_ended, self.policy, function)
+        self._tell(Dispatcher.function_ended, self.dispatcher, function)
 
     def instance_lost(self, instance: int) -> None:
         """`instance` has failed and may have lost its cache."""
-        self._tell(self.dispatcher.lost, instance)
+        self._tell(Dispatcher.lost, self.dispatcher, instance)
 
     def instance_preempted(self, instance: int, now_s: float) -> None:
         """`instance` ran out of memory and preempted a request by itself."""
-        self._tell(self.dispatcher.preempted, instance, now_s)
+        self._tell(Dispatcher.preempted, self.dispatcher, instance, now_s)
 
     def capacity_changed(self, instance: int, kv_tokens: int) -> None:
         """`instance` has a KV cache of `kv_tokens`, which the dispatcher counts on."""
@@ -52,9 +53,15 @@ class Notifier:
             instances[instance] = spec
             self.fleet = self.dispatcher.fleet = Fleet(tuple(instances))
 
-    def _tell(self, method: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+    def _tell(
+        self,
+        method: Callable[Concatenate[PluginT, P], None],
+        plugin: PluginT,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> None:
         """Notify a plug-in; its error goes to `on_fault`."""
         try:
-            call(method, *args, **kwargs)
+            call(method, plugin, *args, **kwargs)
         except PluginError as error:
             self.on_fault(error)

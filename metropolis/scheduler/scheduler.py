@@ -121,12 +121,12 @@ class Scheduler(Notifier):
         if only is not None and not self._instances[only].is_up:
             raise InstanceDownError(only)
         allowed = self.models.serving(request.model) if only is None else frozenset((only,))
-        call(self.policy.arrived, request)
+        call(Policy.arrived, self.policy, request)
         tracked = Tracked(request, allowed, is_pinned=only is not None)
         try:
             self._placement.queue_of(allowed).push(request)
         except PluginError:
-            self._tell(self.policy.cancelled, request)
+            self._tell(Policy.cancelled, self.policy, request)
             raise
         self._requests[request.id] = tracked
         self._waiting += 1
@@ -141,9 +141,9 @@ class Scheduler(Notifier):
     def finished(self, served: ServedRequest) -> None:
         """A running request has been answered."""
         tracked = self._requests.pop(served.request.id)
-        self._tell(self.policy.completed, served)
+        self._tell(Policy.completed, self.policy, served)
         self._remove(tracked)
-        self._tell(self.dispatcher.completed, served)
+        self._tell(Dispatcher.completed, self.dispatcher, served)
 
     def left(self, request_id: int, output_tokens: int, now_s: float) -> None:
         """A running request has left its instance with `output_tokens` so far, unfinished.
@@ -153,7 +153,7 @@ class Scheduler(Notifier):
         tracked = self._requests[request_id]
         is_open = self._instances[tracked.instance].is_up and tracked.instance in tracked.allowed
         is_preempted = tracked.state is State.LEAVING and is_open
-        self._tell(self.policy.preempted, tracked.request, now_s)
+        self._tell(Policy.preempted, self.policy, tracked.request, now_s)
         self._remove(tracked)
         tracked.output_tokens = output_tokens
         self._waiting += 1
@@ -169,7 +169,7 @@ class Scheduler(Notifier):
         if tracked is None:  # it was rejected
             self._rejected = [one for one in self._rejected if one.request.id != request_id]
             return
-        self._tell(self.policy.cancelled, tracked.request)
+        self._tell(Policy.cancelled, self.policy, tracked.request)
         self._drop(tracked, now_s)
 
     # --- events of instances
@@ -231,7 +231,7 @@ class Scheduler(Notifier):
         """The commands due at `now_s`, after the events reported so far."""
         commands: list[Command] = []
         try:
-            call(self.policy.passed, now_s)
+            call(Policy.passed, self.policy, now_s)
             is_settled = False
             while not is_settled:  # a request that is rejected leaves room for others
                 rejected = len(self._rejected)
@@ -308,7 +308,7 @@ class Scheduler(Notifier):
             tracked = self._requests[first.id]
             if not self.preempts or here.has_room(tracked):
                 self._start(tracked, now_s, commands)
-            elif not self._make_room(index, first, commands):
+            elif not self._make_room(tracked, now_s, commands):
                 if all(each.can_leave for each in here.running.values()):
                     here.held_back = seen
                 return True
@@ -325,29 +325,32 @@ class Scheduler(Notifier):
         here.queue.pop()
         here.start(tracked)
         self._waiting -= 1
-        self._tell(self.policy.started, tracked.request, now_s)
+        self._tell(Policy.started, self.policy, tracked.request, now_s)
         commands.append(Place(tracked.request, tracked.instance, rank))
 
-    def _make_room(self, index: int, first: QueuedRequest, commands: list[Command]) -> bool:
-        """Preempt the last-ranked running request if it ranks behind `first`; whether it did."""
-        here = self._instances[index]
-        running = [one for one in here.running.values() if one.can_leave]
-        last = max(running, key=lambda one: self._rank(one.request), default=None)
-        if last is None or self._rank(last.request) <= self._rank(first):
+    def _make_room(self, first: Tracked, now_s: float, commands: list[Command]) -> bool:
+        """Preempt the last-ranked running request if it ranks behind `first`; whether it did.
+
+        Also true when `first` cannot be ranked and is rejected.
+        """
+        here = self._instances[first.instance]
+        try:
+            victim = here.victim_of(first.request, self.on_fault)
+        except PluginError as error:
+            self._reject(first, error, now_s)
+            return True
+        if victim is None:
             return False
-        here.let_go(last)
-        commands.append(Preempt(last.request, index))
+        here.let_go(victim)
+        commands.append(Preempt(victim.request, first.instance))
         return True
 
     # --- bookkeeping
 
-    def _rank(self, request: QueuedRequest) -> tuple[int, float, int]:
-        return rank_of(self.policy, request), request.arrived_s, request.id
-
     def _queue_again(self, tracked: Tracked, now_s: float) -> None:
         """Return a request from its instance to the queue."""
         instance, tracked.state = tracked.instance, State.QUEUED
-        self._tell(self.dispatcher.cancelled, tracked.request, instance, now_s)
+        self._tell(Dispatcher.cancelled, self.dispatcher, tracked.request, instance, now_s)
         if tracked.is_pinned and not self._instances[instance].is_up:
             self._reject(tracked, InstanceDownError(instance), now_s)
             return
@@ -362,7 +365,7 @@ class Scheduler(Notifier):
     def _reject(self, tracked: Tracked, error: MetropolisError, now_s: float) -> None:
         """End a waiting request with `error`."""
         del self._requests[tracked.request.id]
-        self._tell(self.policy.cancelled, tracked.request)
+        self._tell(Policy.cancelled, self.policy, tracked.request)
         self._drop(tracked, now_s)
         self._rejected.append(Reject(tracked.request, error))
 
@@ -374,7 +377,9 @@ class Scheduler(Notifier):
             self._placement.queue_of(tracked.allowed).discard(tracked.request.id)
         else:
             self._remove(tracked)
-            self._tell(self.dispatcher.cancelled, tracked.request, tracked.instance, now_s)
+            self._tell(
+                Dispatcher.cancelled, self.dispatcher, tracked.request, tracked.instance, now_s
+            )
 
     def _remove(self, tracked: Tracked) -> None:
         """Remove a request from its instance."""

@@ -12,6 +12,8 @@ from metropolis.dispatch.base import Dispatcher, Fleet
 from metropolis.dispatch.check import BrokenPluginError, check_dispatcher, check_policy
 from metropolis.dispatch.fixed import LeastLoaded
 from metropolis.policy.base import Policy, QueuedRequest
+from metropolis.policy.faults import PluginError
+from metropolis.policy.fixed import StepFirst
 from metropolis.policy.named import DISPATCHERS, POLICIES, named, names_of
 from metropolis.types import MetropolisError
 
@@ -152,7 +154,7 @@ class Ungrateful(LeastLoaded):
 def test_dispatchers_are_told_of_lost_instances_and_ended_programs(
     dispatcher: type[Dispatcher],
 ) -> None:
-    with pytest.raises(KeyError):
+    with pytest.raises(PluginError, match="KeyError"):
         check_dispatcher(dispatcher)
 
 
@@ -180,3 +182,30 @@ def test_what_makes_no_plugin_is_refused(check: Callable[[Any], None], given: ob
 def test_a_violation_is_an_error_for_users() -> None:
     with pytest.raises(MetropolisError, match="a rank must lie between"):
         check_policy(Negative)
+
+
+NAMES = {
+    "policy": ["version", "running_version", "rank_bits", "due_s", "rank", "arrived", "started",
+               "preempted", "passed", "completed", "cancelled", "program_ended", "function_ended"],
+    "dispatcher": ["fleet", "place", "completed", "cancelled", "program_ended", "lost",
+                   "preempted"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(kind, name) for kind, names in NAMES.items() for name in names]
+)
+def test_a_property_that_fails_is_told_in_one_sentence(kind: str, name: str) -> None:
+    """Also one that stands for a method."""
+
+    def get(_: object) -> object:
+        raise ZeroDivisionError
+
+    def ignore(_: object, value: object) -> None: ...
+
+    base: type[Any] = StepFirst if kind == "policy" else LeastLoaded
+    broken = type("Broken", (base,), {name: property(get, ignore)})
+    check: Callable[[Any], None] = check_policy if kind == "policy" else check_dispatcher
+    sentence = f"^the {kind} Broken failed in {name}: .*:[0-9]+: ZeroDivisionError"
+    with pytest.raises(PluginError, match=sentence):
+        check(broken)

@@ -26,10 +26,11 @@ def scheduler(
     dispatcher: type[Dispatcher] = LeastLoaded,
     instances: int = 1,
     hold_s: float = inf,
+    limit: int = 1,
 ) -> tuple[Scheduler, list[PluginError]]:
     faults: list[PluginError] = []
     fleet = Fleet.uniform(instances, 1000, 10.0)
-    limits = [Limits(1)] * instances
+    limits = [Limits(limit)] * instances
     made = Scheduler(policy, dispatcher(fleet), limits, hold_s=hold_s, on_fault=faults.append)
     for instance in range(instances):
         made.instance_up(instance, 0.0)
@@ -195,3 +196,43 @@ def test_a_preempted_request_does_not_return_to_an_instance_without_its_model() 
     assert made.schedule(2.0) == []
     made.instance_up(1, 3.0)
     assert {one.instance for one in made.schedule(3.0) if isinstance(one, Place)} == {1}
+
+
+class CannotRank(Impatient):
+    """Fails for one request, once it runs."""
+
+    failing = -1
+
+    def rank(self, request: QueuedRequest) -> int:
+        if request.id == self.failing:
+            raise ZeroDivisionError
+        return super().rank(request)
+
+
+def test_a_running_request_that_cannot_be_ranked_stays_and_harms_no_other() -> None:
+    made, faults = scheduler(CannotRank(), limit=2)
+    for number in (5, 6):
+        made.arrived(request(number))
+    made.schedule(0.0)
+    CannotRank.failing = 5
+    try:
+        made.arrived(request(9))
+        commands = made.schedule(1.0)
+    finally:
+        CannotRank.failing = -1
+    assert [one.request.id for one in commands if isinstance(one, Preempt)] == [6]
+    assert ids(commands, Place) == [9]
+    assert [str(one).split(":")[0] for one in faults] == ["the policy CannotRank failed in rank"]
+
+
+def test_a_method_that_becomes_a_failing_property_ends_what_waits() -> None:
+    class Broken(Fcfs):
+        @property
+        def passed(self) -> None:  # type: ignore[override]
+            raise ZeroDivisionError
+
+    made, faults = scheduler(Broken())
+    made.arrived(request(1))
+    (command,) = made.schedule(0.0)
+    assert isinstance(command, Reject)
+    assert [str(one).split(":")[0] for one in faults] == ["the policy Broken failed in passed"]

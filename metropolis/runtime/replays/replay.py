@@ -168,7 +168,7 @@ def plug_ins(policy: str, dispatcher: str | None, fleet: Fleet) -> tuple[Policy,
     probed: Policy = make()
     probe = QueuedRequest(0, "agent-step", "call", 1, 0.0, 0.0)
     try:
-        call(probed.arrived, probe)
+        call(Policy.arrived, probed, probe)
         rank_of(probed, probe)
     except RequestRefusedError as error:
         raise MetropolisError(f"policy {policy!r} is not for replays: {error}") from error
