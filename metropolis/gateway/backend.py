@@ -99,7 +99,9 @@ class LocalGateway:
     async def complete(self, request: Request) -> Completion:
         """Return the whole answer."""
         server = await self._server()
-        return await wire.ask(server, path_of(request), self._compatible.body_of(request), request)
+        return await wire.complete(
+            server, path_of(request), self._compatible.body_of(request), request
+        )
 
     async def stream(self, request: Request) -> AsyncGenerator[str | Completion, None]:
         """Yield the answer's pieces, then the whole answer."""
@@ -207,36 +209,36 @@ class _GatewayServer:
             raise self._refusal(status, headers, body, "the check")
         return decode(body, form, self.called, "the check")
 
-    async def post(self, path: str, body: Any, form: type[T], asked: Request) -> T:
+    async def post(self, path: str, body: Any, form: type[T], request: Request) -> T:
         """See wire.Server."""
-        async with self._answer(path, body, asked) as answer:
-            return decode(answer.whole or b"", form, self.called, asked.where)
+        async with self._answer(path, body, request) as answer:
+            return decode(answer.whole or b"", form, self.called, request.where)
 
     async def events(
-        self, path: str, body: Any, form: type[T], asked: Request
+        self, path: str, body: Any, form: type[T], request: Request
     ) -> AsyncGenerator[T, None]:
         """See wire.Server."""
-        async with self._answer(path, body, asked) as answer:
-            async for event in events_in(answer.pieces, form, self.called, asked.where):
+        async with self._answer(path, body, request) as answer:
+            async for event in events_in(answer.pieces, form, self.called, request.where):
                 yield event
             async for _ in answer.pieces:  # up to the regular end
                 pass
 
     @asynccontextmanager
-    async def _answer(self, path: str, body: Any, asked: Request) -> AsyncIterator[Answer]:
-        resuming, placement = self._gateway.resuming, placement_of(asked)
-        request = from_fields(f"/v1/{path}", self._headers, body, placement, resuming)
+    async def _answer(self, path: str, body: Any, request: Request) -> AsyncIterator[Answer]:
+        resuming, placement = self._gateway.resuming, placement_of(request)
+        sent = from_fields(f"/v1/{path}", self._headers, body, placement, resuming)
         try:
-            async with self._gateway.answer_to(request) as answer:
+            async with self._gateway.answer_to(sent) as answer:
                 if answer.status != 200:
                     headers, whole = answer.headers, answer.whole
-                    raise self._refusal(answer.status, headers, whole, asked.where)
+                    raise self._refusal(answer.status, headers, whole, request.where)
                 yield answer
         except QueueFullError as error:
             raise RateLimitedError(str(error), RETRY_S) from None
 
     def _refusal(
-        self, status: int, headers: Iterable[tuple[str, str]], whole: bytes | None, asked: str
+        self, status: int, headers: Iterable[tuple[str, str]], whole: bytes | None, where: str
     ) -> Exception:
         retry_after = dict(headers).get("retry-after")
-        return refusal(status, reason_in(whole or b""), retry_after, self.called, asked)
+        return refusal(status, reason_in(whole or b""), retry_after, self.called, where)

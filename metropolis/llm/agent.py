@@ -73,7 +73,7 @@ class LLM:
         self.waiting = 0
         """Number of outstanding calls."""
         self.active_wall_s = 0.0
-        """Time at which the last call ended, by `time.monotonic`."""
+        """`time.monotonic` at the end of the latest call."""
 
     @property
     def calls(self) -> list[CallRecord]:
@@ -106,13 +106,13 @@ class LLM:
     ) -> AsyncGenerator[str, None]:
         """The answer to a chat, piece by piece; raises LLMError on failure."""
         request = self._request("stream", chat_of(messages), None, options)
-        strand, index = self._sent(request)
+        strand, index = self._record_sent(request)
         has_begun = is_complete = False
 
         def end(completion: Completion) -> None:  # the reader may leave before the end
             nonlocal is_complete
             is_complete = True
-            self._ended(index, completion)
+            self._record_ended(index, completion)
 
         try:
             async with aclosing(self._client.stream(request, end)) as items:
@@ -125,7 +125,7 @@ class LLM:
                     yield item
         finally:
             if not is_complete:
-                self._ended(index, None)
+                self._record_ended(index, None)
             strand.record_answer(index)
 
     def _request(
@@ -136,7 +136,7 @@ class LLM:
         options: Options,
     ) -> Request:
         for name in options.keys() - Options.__annotations__.keys():
-            raise MetropolisError(f"llm.{method}() has no option {name!r}; {_meant(name)}")
+            raise MetropolisError(f"llm.{method}() has no option {name!r}; {_suggestion(name)}")
         function = options.get("function") or ("complete" if messages is None else "chat")
         max_tokens, temperature = options.get("max_tokens", 256), options.get("temperature", 0.7)
         stop = options.get("stop", ())
@@ -166,13 +166,13 @@ class LLM:
         )
 
     async def _send(self, request: Request) -> Completion:
-        strand, index = self._sent(request)
+        strand, index = self._record_sent(request)
         completion = None
         try:
             with in_strand(None):  # tasks of the backend do not belong to the agent
                 completion = await self._client.call(request)
         finally:
-            self._ended(index, completion)
+            self._record_ended(index, completion)
             strand.record_answer(index)
         return completion
 
@@ -180,14 +180,14 @@ class LLM:
         strand = current_strand()
         return self._strand if strand is None or strand.log is not self._log else strand
 
-    def _sent(self, request: Request) -> tuple[Strand, int]:
+    def _record_sent(self, request: Request) -> tuple[Strand, int]:
         self.waiting += 1
         strand = self._current()
         prompt = request.text if self._keep_text else None
         model = self._client.backend.name
         return strand, strand.sent(self._agent, request.function, model, prompt)
 
-    def _ended(self, index: int, completion: Completion | None) -> None:
+    def _record_ended(self, index: int, completion: Completion | None) -> None:
         self.waiting -= 1
         self.active_wall_s = time.monotonic()
         record = self._log.end(index, completion)
@@ -199,9 +199,9 @@ class BlockingLLM:
     """LLM for synchronous agents, which run in threads: every call blocks the calling thread.
 
     The calls run on `loop`, which must run in another thread. `on_block` is called on that loop
-    when a call starts to wait, `on_unblock` before its thread continues; of concurrent calls, from
-    threads that the agent started, the first calls the one and the last the other. All count as
-    calls of the task that created this object.
+    when a call starts to wait, `on_unblock` before its thread continues; of concurrent calls, which
+    threads started by the agent may make, only the first to start and the last to end call them.
+    All count as calls of the task that created this object.
     """
 
     def __init__(
@@ -248,9 +248,11 @@ class BlockingLLM:
             self._wait(pieces.aclose())
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(self._hooked(coroutine), self._loop).result()
+        return asyncio.run_coroutine_threadsafe(
+            self._await_with_hooks(coroutine), self._loop
+        ).result()
 
-    async def _hooked(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    async def _await_with_hooks(self, coroutine: Coroutine[Any, Any, T]) -> T:
         self._waiting += 1
         if self._strand is not None:
             self._strand.has_computed()
@@ -281,7 +283,7 @@ def chat_of(messages: str | Sequence[Message]) -> tuple[Message, ...]:
     return chat
 
 
-def _meant(name: str) -> str:
+def _suggestion(name: str) -> str:
     """A suggestion for an unknown option."""
     known = sorted(Options.__annotations__)
     close = get_close_matches(name, known, 1)

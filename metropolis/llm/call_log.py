@@ -106,11 +106,11 @@ class CallLog:
         prompt: str | None,
     ) -> int:
         """Record that a call is sent; returns its index."""
-        of = self.calls.setdefault(agent, [])
+        own_calls = self.calls.setdefault(agent, [])
         waited = tuple(sorted(self._ids[parent] for parent in parents))
-        self._ids.append((agent, len(of)))
+        self._ids.append((agent, len(own_calls)))
         self._ancestors.append(ancestors)
-        of.append(CallRecord(function, model, waited, self.clock(), prompt=prompt))
+        own_calls.append(CallRecord(function, model, waited, self.clock(), prompt=prompt))
         return len(self._ids) - 1
 
     def end(self, index: int, completion: Completion | None) -> CallRecord:
@@ -219,10 +219,10 @@ class in_strand:  # noqa: N801 -- a context manager, as those of contextlib
 def follow_tasks(loop: asyncio.AbstractEventLoop) -> None:
     """Give each task created in a strand its own strand; an existing task factory is kept."""
     if loop.get_task_factory() is None:
-        loop.set_task_factory(_begin_task)
+        loop.set_task_factory(_create_task)
 
 
-def _begin_task(
+def _create_task(
     loop: asyncio.AbstractEventLoop, coroutine: Any, /, **options: Any
 ) -> asyncio.Task[Any]:
     creator = _current.get()

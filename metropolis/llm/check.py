@@ -24,6 +24,7 @@ REQUEST = Request(
     program="check",
 )
 AT_ONCE = 8
+"""Number of concurrent requests."""
 
 
 async def check_backend(backend: Backend, *, prompts: bool = True) -> None:
@@ -96,6 +97,6 @@ async def _check_cancelling(backend: Backend, request: Request) -> None:
     )
 
 
-def _require(kept: bool, backend: Backend, otherwise: str) -> None:
-    if not kept:
-        raise MetropolisError(f"{backend}: {otherwise}")
+def _require(holds: bool, backend: Backend, violation: str) -> None:
+    if not holds:
+        raise MetropolisError(f"{backend}: {violation}")

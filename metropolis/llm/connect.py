@@ -40,13 +40,13 @@ def connect(
     author: Author | None = None,
     sends_seed: bool = True,
 ) -> Backend:
-    """The backend that `spec` names; `author` writes for the scripted one. `sends_seed` False
-    omits sampling seeds, which some servers reject.
+    """The backend that `spec` names.
 
-    `scripted`, `replay:PATH`, `sglang:URL`, `vllm:URL`, `openai:URL` (through the `openai`
-    client), or the bare http or https URL of any OpenAI-compatible server, which is probed for
-    SGLang. Raises MetropolisError on anything else, and UnavailableError when a bare URL does not
-    answer.
+    `author` writes the answers of `scripted`. `sends_seed` False omits sampling seeds, which some
+    servers reject. `spec` is `scripted`, `replay:PATH`, `sglang:URL`, `vllm:URL`, `openai:URL`
+    (through the `openai` client), or the bare http or https URL of any OpenAI-compatible server,
+    which is probed for SGLang. Raises MetropolisError on anything else, and UnavailableError when a
+    bare URL does not answer.
     """
     kind, _, rest = spec.partition(":")
     if kind in ("http", "https"):

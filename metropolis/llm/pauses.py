@@ -16,9 +16,9 @@ class Pauses:
         self.waiting = 0
         """Number of calls in a pause."""
 
-    async def wait(self, failed: int, most_s: float) -> None:
-        """Pause after the given number of failures, at most `most_s`."""
-        pause_s = min(most_s, FIRST_S * 2.0 ** min(failed - 1, 30))
+    async def wait(self, failed: int, pause_max_s: float) -> None:
+        """Pause after the given number of failures, at most `pause_max_s`."""
+        pause_s = min(pause_max_s, FIRST_S * 2.0 ** min(failed - 1, 30))
         self.waiting += 1
         try:
             await asyncio.sleep(pause_s * self._jitter.uniform(0.5, 1.0))

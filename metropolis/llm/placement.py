@@ -73,8 +73,8 @@ def name_of(text: str) -> str:
     """`text` if it is a name, else percent-encoded; if too long, cut and ended by its digest."""
     if is_name(text):
         return text
-    written = quote(text, safe="", errors="replace")
-    if 0 < len(written) <= NAME_CHARACTERS_MAX:
-        return written
+    encoded = quote(text, safe="", errors="replace")
+    if 0 < len(encoded) <= NAME_CHARACTERS_MAX:
+        return encoded
     digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:DIGEST_CHARACTERS]
-    return f"{written[: NAME_CHARACTERS_MAX - DIGEST_CHARACTERS - 1]}~{digest}"
+    return f"{encoded[: NAME_CHARACTERS_MAX - DIGEST_CHARACTERS - 1]}~{digest}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 
 from metropolis.llm.base import Request
 
@@ -19,14 +20,13 @@ def approximate_tokens(text: str) -> int:
     return sum([-(-len(word) // CHARACTERS_PER_TOKEN) for word in text.split()]) + spaces_at_the_end
 
 
-def first_tokens(text: str, count: int) -> str:
-    """The longest prefix of `text` with at most `count` approximate tokens."""
-    if approximate_tokens(text) <= count:
-        return text
-    for number, piece in enumerate(_PIECE.finditer(text)):
-        if number == count:
-            return text[: piece.start()]
-    return text
+def truncated(text: str, tokens_max: int) -> tuple[str, int]:
+    """The longest prefix of `text` with at most `tokens_max` approximate tokens; their number."""
+    tokens = approximate_tokens(text)
+    if tokens <= tokens_max:
+        return text, tokens
+    first_beyond = next(islice(_PIECE.finditer(text), tokens_max, None))
+    return text[: first_beyond.start()], tokens_max
 
 
 def expected_tokens(request: Request) -> int:

@@ -14,7 +14,7 @@ from metropolis.llm import Completion, Journal, MalformedError, RefusedError, Re
 from metropolis.llm.backends.replay import Replay
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.journal import key_of
-from metropolis.llm.tokens import approximate_tokens, first_tokens, prompt_tokens_max
+from metropolis.llm.tokens import approximate_tokens, prompt_tokens_max, truncated
 from metropolis.types import MetropolisError
 from tests.llm.fakes import request
 from tests.llm.virtual_loop import run_virtually
@@ -33,9 +33,10 @@ PLAN = {
 
 @given(text=st.text(), count=st.integers(0, 20))
 def test_tokens_are_cut_as_they_are_counted(text: str, count: int) -> None:
-    cut = first_tokens(text, count)
+    cut, tokens = truncated(text, count)
     assert text.startswith(cut)
-    assert approximate_tokens(cut) == min(count, approximate_tokens(text))
+    assert tokens == approximate_tokens(cut) == min(count, approximate_tokens(text))
+    assert (cut == text) == (approximate_tokens(text) <= count)
 
 
 @given(text=st.text(st.sampled_from("ab \n\x1c\u3000é")) | st.text())

@@ -39,9 +39,11 @@ class Compatible:
         if address.path in ("", "/"):
             address = address._replace(path="/v1")
         self.name = model or ""
-        self._wanted = model
+        self._model = model
         self._vllm, self._sends_seed = vllm, sends_seed
-        self._limit = "max_completion_tokens" if address.hostname == OPENAI_HOST else "max_tokens"
+        self._length_field = (
+            "max_completion_tokens" if address.hostname == OPENAI_HOST else "max_tokens"
+        )
         self._url = address.geturl()
         self._server: wire.ConnectedServer = JSONServer(
             "the server", self._url, os.environ.get("OPENAI_API_KEY"), limits
@@ -53,11 +55,11 @@ class Compatible:
     async def check(self) -> None:
         """Request the server's models."""
         models = await wire.models_of(self._server, "models")
-        self.name = wire.choose_model(str(self), self._wanted, models)
+        self.name = wire.choose_model(str(self), self._model, models)
 
     async def complete(self, request: Request) -> Completion:
         """The whole answer."""
-        return await wire.ask(self._server, path_of(request), self.body_of(request), request)
+        return await wire.complete(self._server, path_of(request), self.body_of(request), request)
 
     def stream(self, request: Request) -> AsyncGenerator[str | Completion, None]:
         """The pieces of the answer, then the whole."""
@@ -71,7 +73,7 @@ class Compatible:
         """The body for `completions` (a prompt) or `chat/completions` (a chat)."""
         body: dict[str, Any] = {
             "model": self.name,
-            self._limit if request.messages else "max_tokens": request.max_tokens,
+            self._length_field if request.messages else "max_tokens": request.max_tokens,
             "temperature": request.temperature,
         }
         if self._sends_seed:
@@ -85,14 +87,14 @@ class Compatible:
         if self._vllm:
             return body | _vllm_additions(request)
         if request.regex is not None:
-            raise self._beyond("a regex", request)
+            raise self._unsupported("a regex", request)
         if request.json_schema is not None:
             if request.messages is None:
-                raise self._beyond("a JSON schema without a chat", request)
+                raise self._unsupported("a JSON schema without a chat", request)
             body["response_format"] = wire.response_format(request.json_schema)
         return body
 
-    def _beyond(self, what: str, request: Request) -> RefusedError:
+    def _unsupported(self, what: str, request: Request) -> RefusedError:
         return RefusedError(
             f"{self} cannot follow {what}, which {request.where} requires; use sglang:URL, or "
             "vllm:URL if it is vLLM"

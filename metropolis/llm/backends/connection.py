@@ -24,7 +24,7 @@ import httptools
 Address = tuple[str, int] | tuple[str, int, int, int]
 """A socket address, IPv4 or IPv6."""
 OK = 200
-AHEAD_BYTES = 64 << 10
+BUFFER_BYTES = 64 << 10
 """Approximate size of the buffer of a streamed answer; reading pauses beyond it."""
 
 
@@ -67,9 +67,11 @@ class Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._lost: Exception | None = None
-        self._status = self._head_bytes = self._loose_bytes = 0
-        """`_loose_bytes`: received since the last piece of the body."""
-        self._headed = self._framed = self._complete = self._keep = self._in_pieces = False
+        self._status = self._head_bytes = self._overhead_bytes = 0
+        """`_overhead_bytes`: received since the last piece of the body."""
+        self._has_headers = self._has_length = False
+        self._is_complete = self._keeps_alive = self._is_streamed = False
+        """`_is_streamed`: whether `chunks` takes the body in pieces."""
         self._body = bytearray()
         self.exchanges = 0
         """Number of exchanges started on this connection."""
@@ -82,12 +84,13 @@ class Connection(asyncio.Protocol):
     @property
     def reusable(self) -> bool:
         """Whether another exchange may start."""
-        return self._complete and self._keep and self._lost is None and not self._has_unread()
+        can_continue = self._is_complete and self._keeps_alive and self._lost is None
+        return can_continue and not self._has_unread()
 
     @property
     def is_complete(self) -> bool:
         """Whether the whole answer has arrived."""
-        return self._complete
+        return self._is_complete
 
     @property
     def socket(self) -> socket.socket:
@@ -116,29 +119,29 @@ class Connection(asyncio.Protocol):
 
     async def status(self) -> int:
         """The answer's status, once its headers have arrived in `headers`."""
-        while not self._headed:
-            await self._change()
+        while not self._has_headers:
+            await self._next_data()
         return self._status
 
     async def content(self) -> bytes:
         """The whole answer."""
-        while not self._complete:
-            await self._change()
+        while not self._is_complete:
+            await self._next_data()
         return bytes(self._body)
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The pieces of the answer as they arrive; reading pauses while they are not taken."""
         assert self._transport is not None
-        self._in_pieces = True
+        self._is_streamed = True
         while True:
             if self._body:
                 piece, self._body = bytes(self._body), bytearray()
                 yield piece
-            elif self._complete:
+            elif self._is_complete:
                 return
             else:
                 self._transport.resume_reading()
-                await self._change()
+                await self._next_data()
 
     def close(self) -> None:
         """Close the connection; an unfinished answer is aborted."""
@@ -153,28 +156,28 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
-        if self._complete or not self.exchanges:
-            self._refuse_unasked()
+        if self._is_complete or not self.exchanges:
+            self._refuse_unsolicited()
             return
-        self._loose_bytes += len(data)
+        self._overhead_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             self._break_off(BrokenAnswerError(f"not HTTP: {error}"))
-        self._check_head(self._loose_bytes)
+        self._check_head(self._overhead_bytes)
         assert self._transport is not None
-        if self._in_pieces and not self._complete and len(self._body) > AHEAD_BYTES:
+        if self._is_streamed and not self._is_complete and len(self._body) > BUFFER_BYTES:
             self._transport.pause_reading()
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
-        ends_with_connection = self._headed and not self._framed
+        ends_with_connection = self._has_headers and not self._has_length
         if exc is None and ends_with_connection and self._lost is None:
-            self._complete = True
+            self._is_complete = True
         if self._lost is None:
             closed = ConnectionError("the connection was closed")
-            self._lost = BrokenAnswerError("it broke off") if self._headed else exc or closed
+            self._lost = BrokenAnswerError("it broke off") if self._has_headers else exc or closed
         self._cancel_deadline()
         self._wake()
 
@@ -182,62 +185,63 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """Start of an answer: of the exchange, after an interim one, or an unsolicited one."""
-        if self._complete:
-            self._refuse_unasked()
+        if self._is_complete:
+            self._refuse_unsolicited()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Receive a header, or a trailer after the body."""
-        if self._headed:
+        if self._has_headers:
             return
         self._head_bytes += len(name) + len(value)
         name = name.lower()
         self.headers[name] = value.decode("latin-1")
         self.fields.append((name, self.headers[name]))
-        self._framed |= name in (b"content-length", b"transfer-encoding")
+        self._has_length |= name in (b"content-length", b"transfer-encoding")
 
     def on_headers_complete(self) -> None:
         """End of the headers of the answer, or of an interim answer."""
-        if self._headed:
+        if self._has_headers:
             return
         self._status = self._parser.get_status_code()
         self._check_head(self._head_bytes)
         if self._status < OK:
-            self.headers, self.fields, self._framed = {}, [], False
+            self.headers, self.fields, self._has_length = {}, [], False
         else:
-            self._headed = True
+            self._has_headers = True
 
     def on_body(self, chunk: bytes) -> None:
         """Receive a piece of the body."""
-        if not self._headed or self._complete or self._lost is not None:
+        if not self._has_headers or self._is_complete or self._lost is not None:
             return
-        self._loose_bytes = 0
+        self._overhead_bytes = 0
         self._body += chunk
-        if len(self._body) > self._limits.body_bytes and not self._in_pieces:
+        if len(self._body) > self._limits.body_bytes and not self._is_streamed:
             self._break_off(AnswerLimitError(f"is longer than {self._limits.body_bytes:,} bytes"))
 
     def on_message_complete(self) -> None:
         """The answer is complete."""
-        if self._headed and not self._complete and self._lost is None:
-            self._keep = self._parser.should_keep_alive()
-            self._complete = True
+        if self._has_headers and not self._is_complete and self._lost is None:
+            self._keeps_alive = self._parser.should_keep_alive()
+            self._is_complete = True
             self._cancel_deadline()
 
     def _reset(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
         self.headers, self.fields = {}, []
         self._body = bytearray()
-        self._head_bytes = self._loose_bytes = 0
-        self._headed = self._framed = self._complete = self._keep = self._in_pieces = False
+        self._head_bytes = self._overhead_bytes = 0
+        self._has_headers = self._has_length = False
+        self._is_complete = self._keeps_alive = self._is_streamed = False
 
-    def _check_head(self, came_bytes: int) -> None:
-        if came_bytes > self._limits.head_bytes:
-            what = "sizes or trailers" if self._headed else "headers"
+    def _check_head(self, received_bytes: int) -> None:
+        if received_bytes > self._limits.head_bytes:
+            what = "sizes or trailers" if self._has_headers else "headers"
             sentence = f"has {what} of more than {self._limits.head_bytes:,} bytes"
             self._break_off(AnswerLimitError(sentence))
 
-    def _refuse_unasked(self) -> None:
+    def _refuse_unsolicited(self) -> None:
         """Close: unsolicited data could be taken for the answer to the next request."""
-        self._keep = False
+        self._keeps_alive = False
         assert self._transport is not None
         self._transport.abort()
 
@@ -260,13 +264,13 @@ class Connection(asyncio.Protocol):
         poll.register(self.socket.fileno(), select.POLLIN)
         return bool(poll.poll(0))
 
-    async def _change(self) -> None:
+    async def _next_data(self) -> None:
         """Wait for data; raises the error that ended the connection."""
         if self._lost is not None:
             raise self._lost
         self._waiter = asyncio.get_running_loop().create_future()
         await self._waiter
-        if self._lost is not None and not self._complete:
+        if self._lost is not None and not self._is_complete:
             raise self._lost
 
     def _wake(self) -> None:
@@ -284,7 +288,7 @@ async def connect(
     return connection
 
 
-async def connect_again(
+async def connect_to(
     address: Address, tls: ssl.SSLContext | None, name: str, limits: AnswerLimits = LIMITS
 ) -> Connection:
     """A connection to `address`, whose certificate must be for `name`; raises OSError.

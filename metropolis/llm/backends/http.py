@@ -45,6 +45,7 @@ CHECK_S = 10.0
 ABORT_S = 5.0
 """Time limit of an abort; a server that does not answer completes the request in vain."""
 SHOWN_CHARACTERS = 200
+"""Maximum length of a server's reason in a message."""
 SHOWN_BYTES = 4096
 """The part of a server's error body that is read for the message."""
 NO_JSON = (msgspec.DecodeError, ValueError, RecursionError)
@@ -87,7 +88,7 @@ class JSONServer:
         """The raw answer to a GET; within CHECK_S seconds."""
         request = f"GET {self._path(path)} HTTP/1.1\r\n{self._fields}\r\n".encode()
         try:
-            async with asyncio.timeout(CHECK_S), self._sent(request, "the check") as connection:
+            async with asyncio.timeout(CHECK_S), self._exchange(request, "the check") as connection:
                 content = await self._read(connection, "the check")
                 self.is_gateway = GATEWAY.lower().encode() in connection.headers
                 return content
@@ -96,45 +97,49 @@ class JSONServer:
                 f"{self.called} did not answer within {CHECK_S:g} s; is the address right?"
             ) from None
 
-    async def post(self, path: str, body: Any, form: type[T], asked: Request) -> T:
+    async def post(self, path: str, body: Any, form: type[T], request: Request) -> T:
         """The answer to a POST of `body`, decoded as `form`."""
-        async with self._sent(self._asking(path, body, asked), asked.where) as connection:
-            content = await self._read(connection, asked.where)
-        return decode(content, form, self.called, asked.where)
+        async with self._exchange(
+            self._request_bytes(path, body, request), request.where
+        ) as connection:
+            content = await self._read(connection, request.where)
+        return decode(content, form, self.called, request.where)
 
     async def send(
-        self, path: str, body: Any, asked: str, authorization: str | None = None
+        self, path: str, body: Any, where: str, authorization: str | None = None
     ) -> None:
         """POST `body` and discard the answer. `authorization` is for servers without a key."""
         headers = {} if authorization is None else {"Authorization": authorization}
-        async with self._sent(self._post(path, body, headers), asked) as connection:
-            await self._read(connection, asked)
+        async with self._exchange(self._post(path, body, headers), where) as connection:
+            await self._read(connection, where)
 
     async def events(
-        self, path: str, body: Any, form: type[T], asked: Request
+        self, path: str, body: Any, form: type[T], request: Request
     ) -> AsyncGenerator[T, None]:
         """The server-sent events that answer a POST of `body`, up to `[DONE]`."""
-        async with self._sent(self._asking(path, body, asked), asked.where) as connection:
+        async with self._exchange(
+            self._request_bytes(path, body, request), request.where
+        ) as connection:
             if await connection.status() != 200:
-                await self._read(connection, asked.where)
+                await self._read(connection, request.where)
             pieces = connection.chunks()
-            async for event in events_in(pieces, form, self.called, asked.where, self._limits):
+            async for event in events_in(pieces, form, self.called, request.where, self._limits):
                 yield event
 
     async def close(self) -> None:
         """Close all connections."""
         self._connections.close()
 
-    async def _read(self, connection: Connection, asked: str) -> bytes:
+    async def _read(self, connection: Connection, where: str) -> bytes:
         status = await connection.status()
         content = await connection.content()
         if status == 200:
             return content
         retry_after = connection.headers.get(b"retry-after")
-        raise refusal(status, reason_in(content), retry_after, self.called, asked)
+        raise refusal(status, reason_in(content), retry_after, self.called, where)
 
     @asynccontextmanager
-    async def _sent(self, request: bytes, asked: str) -> AsyncGenerator[Connection, None]:
+    async def _exchange(self, request: bytes, where: str) -> AsyncGenerator[Connection, None]:
         """A connection on which `request` has been sent; kept afterwards if it is reusable."""
         connection = None
         try:
@@ -142,14 +147,14 @@ class JSONServer:
             connection.send(request)
             yield connection
         except AnswerLimitError as error:
-            raise MalformedError(f"{self.called} gave an answer to {asked} that {error}") from None
+            raise MalformedError(f"{self.called} gave an answer to {where} that {error}") from None
         except BrokenAnswerError as error:
             raise MalformedError(
-                f"{self.called} broke off its answer to {asked}: {error}"
+                f"{self.called} broke off its answer to {where}: {error}"
             ) from None
         except OSError as error:
             kind = UnreachableError if connection is None else UnavailableError
-            raise kind(f"{self.called} cannot be reached for {asked}: {_reason(error)}") from None
+            raise kind(f"{self.called} cannot be reached for {where}: {_reason(error)}") from None
         finally:
             if connection is not None:
                 self._connections.put_back(connection)
@@ -157,8 +162,8 @@ class JSONServer:
     def _path(self, path: str) -> str:
         return f"{self.url.path.rstrip('/')}/{path}"
 
-    def _asking(self, path: str, body: Any, asked: Request) -> bytes:
-        return self._post(path, body, headers_of(asked) if self.is_gateway else {})
+    def _request_bytes(self, path: str, body: Any, request: Request) -> bytes:
+        return self._post(path, body, headers_of(request) if self.is_gateway else {})
 
     def _post(self, path: str, body: Any, headers: Mapping[str, str]) -> bytes:
         if path not in self._heads:
@@ -168,23 +173,23 @@ class JSONServer:
             ).encode()
         content = msgspec.json.encode(body)
         lines = "".join(f"\r\n{name}: {value}" for name, value in headers.items())
-        written = lines.encode("utf-8", "surrogateescape")
-        return b"%b%d%b\r\n\r\n%b" % (self._heads[path], len(content), written, content)
+        fields = lines.encode("utf-8", "surrogateescape")
+        return b"%b%d%b\r\n\r\n%b" % (self._heads[path], len(content), fields, content)
 
 
-def decode(content: bytes | bytearray, form: type[T], called: str, asked: str) -> T:
+def decode(content: bytes | bytearray, form: type[T], called: str, where: str) -> T:
     """`content` of the server `called`, decoded as `form`; raises MalformedError on failure."""
     try:
         return msgspec.json.decode(content, type=form)
     except NO_JSON as error:
-        raise MalformedError(f"{called} gave a malformed answer to {asked}: {error}") from None
+        raise MalformedError(f"{called} gave a malformed answer to {where}: {error}") from None
 
 
 async def events_in(
     chunks: AsyncIterator[bytes],
     form: type[T],
     called: str,
-    asked: str,
+    where: str,
     limits: AnswerLimits = LIMITS,
 ) -> AsyncGenerator[T, None]:
     """The server-sent events in `chunks`, up to `[DONE]`; raises MalformedError without it."""
@@ -194,11 +199,11 @@ async def events_in(
             if event.data == LAST:
                 return
             if event.data:
-                yield decode(event.data, form, called, asked)
+                yield decode(event.data, form, called, where)
         if parser.held_bytes > limits.event_bytes:
-            most = f"{limits.event_bytes:,} bytes"
-            raise MalformedError(f"{called} gave {asked} an event that is longer than {most}")
-    raise MalformedError(f"{called} broke off its answer to {asked}")
+            limit = f"{limits.event_bytes:,} bytes"
+            raise MalformedError(f"{called} gave {where} an event that is longer than {limit}")
+    raise MalformedError(f"{called} broke off its answer to {where}")
 
 
 def _reason(error: OSError) -> str:
@@ -213,11 +218,11 @@ def parse_url(url: str) -> SplitResult:
     """The parsed address; raises MetropolisError on an invalid one."""
     try:
         parsed = urlsplit(url)
-        good = parsed.scheme in ("http", "https") and parsed.hostname and parsed.port != 0
-        good = good and url.isprintable() and " " not in url
+        is_valid = parsed.scheme in ("http", "https") and parsed.hostname and parsed.port != 0
+        is_valid = is_valid and url.isprintable() and " " not in url
     except ValueError:
-        good = False
-    if not good:
+        is_valid = False
+    if not is_valid:
         raise MetropolisError(
             f"{shown(url)!r} is not the address of a server; write it like http://127.0.0.1:30000"
         )
@@ -229,9 +234,9 @@ def bare_url(url: SplitResult) -> str:
     return f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path.rstrip('/')}"
 
 
-def refusal(status: int, reason: str, retry_after: str | None, called: str, asked: str) -> LLMError:
+def refusal(status: int, reason: str, retry_after: str | None, called: str, where: str) -> LLMError:
     """The error for an HTTP status other than 200."""
-    sentence = f"{called} answered {asked} with HTTP {status}: {reason}"
+    sentence = f"{called} answered {where} with HTTP {status}: {reason}"
     if status == 429:
         return RateLimitedError(sentence, seconds_of(retry_after))
     if status >= 500 or status == 408:

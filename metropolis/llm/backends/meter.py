@@ -34,50 +34,58 @@ class Meter:
         self.called = called
         self._is_reported = False
 
-    def counts(self, usage: Any, text: str, hidden: int, asked: Request) -> tuple[int, int]:
+    def counts(self, usage: Any, text: str, hidden: int, request: Request) -> tuple[int, int]:
         """Tokens of the prompt and of the answer; `hidden` characters of it are not in `text`.
 
         `usage` is the decoded JSON object with `prompt_tokens` and `completion_tokens`, or anything
         received in its place.
         """
         usage = usage if isinstance(usage, dict) else {}
-        schema = b"" if asked.json_schema is None else msgspec.json.encode(asked.json_schema)
-        prompt_max = prompt_tokens_max(asked) + len(schema) + HIDDEN_PROMPT_TOKENS
+        schema = b"" if request.json_schema is None else msgspec.json.encode(request.json_schema)
+        prompt_max = prompt_tokens_max(request) + len(schema) + HIDDEN_PROMPT_TOKENS
         shown_bytes = len(text.encode(errors="replace")) + hidden
         return (
-            self._count(usage, "prompt_tokens", asked.text, 0, prompt_max, asked),
+            self._count(usage, "prompt_tokens", request.text, 0, prompt_max, request),
             self._count(
                 usage,
                 "completion_tokens",
                 text,
                 hidden,
-                max(asked.max_tokens, shown_bytes) + SPECIAL_TOKENS,
-                asked,
+                max(request.max_tokens, shown_bytes) + SPECIAL_TOKENS,
+                request,
             ),
         )
 
-    def check_length(self, text_bytes: int, asked: Request) -> None:
-        """Raise MalformedError if `text_bytes` is too long for any answer to `asked`."""
-        if text_bytes > TEXT_BYTES + TOKEN_CHARACTERS_MAX * asked.max_tokens:
+    def check_length(self, text_bytes: int, request: Request) -> None:
+        """Raise MalformedError if `text_bytes` is too long for any answer to `request`."""
+        if text_bytes > TEXT_BYTES + TOKEN_CHARACTERS_MAX * request.max_tokens:
             raise MalformedError(
-                f"{self.called} gave {asked.where} an answer of {text_bytes:,} bytes or more; "
-                f"{asked.max_tokens:,} tokens have fewer"
+                f"{self.called} gave {request.where} an answer of {text_bytes:,} bytes or more; "
+                f"{request.max_tokens:,} tokens have fewer"
             )
 
     def _count(
-        self, usage: dict[str, Any], name: str, text: str, hidden: int, most: int, asked: Request
+        self,
+        usage: dict[str, Any],
+        name: str,
+        text: str,
+        hidden: int,
+        count_max: int,
+        request: Request,
     ) -> int:
-        told = usage.get(name)
-        if isinstance(told, float) and told.is_integer():
-            told = int(told)
-        least = len(text) / TOKEN_CHARACTERS_MAX
-        if type(told) is int and least <= told <= most:
-            return told
+        reported = usage.get(name)
+        if isinstance(reported, float) and reported.is_integer():
+            reported = int(reported)
+        count_min = len(text) / TOKEN_CHARACTERS_MAX
+        if type(reported) is int and count_min <= reported <= count_max:
+            return reported
         if not self._is_reported:
             self._is_reported = True
-            what = f"{name} is {repr(told)[:SHOWN_DIGITS]}" if told is not None else f"no {name}"
+            shown = repr(reported)[:SHOWN_DIGITS]
+            what = f"no {name}" if reported is None else f"{name} is {shown}"
             sys.stderr.write(
-                f"metropolis: {self.called} gave an impossible usage for {asked.where}: {what} for "
-                f"{len(text):,} characters; tokens of such answers are estimated from the text\n"
+                f"metropolis: {self.called} gave an impossible usage for {request.where}: {what} "
+                f"for {len(text):,} characters; tokens of such answers are estimated from the "
+                "text\n"
             )
         return approximate_tokens(text) + -(-hidden // 4)

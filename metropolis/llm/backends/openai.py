@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 class OpenAIClient(Compatible):
-    """Compatible, with requests sent by `openai.AsyncOpenAI`; the Client does the retries.
+    """Compatible, with requests sent by `openai.AsyncOpenAI`, without its retries.
 
     Raises MetropolisError when the `openai` package is missing.
     """
@@ -87,7 +87,7 @@ class _Server:
         """See wire.Server; always lists the models."""
         listing = self._client.models.with_streaming_response.list()
         try:
-            async with asyncio.timeout(CHECK_S), self._sent(listing, "the check") as answer:
+            async with asyncio.timeout(CHECK_S), self._exchange(listing, "the check") as answer:
                 content = await self._content(answer)
                 self._is_gateway = GATEWAY in answer.headers
         except TimeoutError:
@@ -96,36 +96,36 @@ class _Server:
             ) from None
         return decode(content, form, self.called, "the check")
 
-    async def post(self, path: str, body: Any, form: type[T], asked: Request) -> T:
+    async def post(self, path: str, body: Any, form: type[T], request: Request) -> T:
         """See wire.Server."""
-        async with self._sent(self._creating(path, body, asked), asked.where) as answer:
+        async with self._exchange(self._create(path, body, request), request.where) as answer:
             content = await self._content(answer)
-        return decode(content, form, self.called, asked.where)
+        return decode(content, form, self.called, request.where)
 
     async def events(
-        self, path: str, body: Any, form: type[T], asked: Request
+        self, path: str, body: Any, form: type[T], request: Request
     ) -> AsyncGenerator[T, None]:
         """See wire.Server."""
-        async with self._sent(self._creating(path, body, asked), asked.where) as answer:
+        async with self._exchange(self._create(path, body, request), request.where) as answer:
             pieces = answer.iter_bytes()
-            async for event in events_in(pieces, form, self.called, asked.where, self._limits):
+            async for event in events_in(pieces, form, self.called, request.where, self._limits):
                 yield event
 
     async def close(self) -> None:
         """Close all connections."""
         await self._client.close()
 
-    def _creating(
-        self, path: str, body: Any, asked: Request
+    def _create(
+        self, path: str, body: Any, request: Request
     ) -> AbstractAsyncContextManager[AsyncAPIResponse[Any]]:
         headers: Any = {}
         if self._is_gateway:
-            headers = {name: quote(value) for name, value in headers_of(asked).items()}
+            headers = {name: quote(value) for name, value in headers_of(request).items()}
         client = self._client
         route: Any = client.completions if path == "completions" else client.chat.completions
-        creating: AbstractAsyncContextManager[AsyncAPIResponse[Any]]
-        creating = route.with_streaming_response.create(**body, extra_headers=headers)
-        return creating
+        response: AbstractAsyncContextManager[AsyncAPIResponse[Any]]
+        response = route.with_streaming_response.create(**body, extra_headers=headers)
+        return response
 
     async def _content(self, answer: AsyncAPIResponse[Any]) -> bytes:
         content = bytearray()
@@ -135,8 +135,8 @@ class _Server:
         return bytes(content)
 
     @asynccontextmanager
-    async def _sent(
-        self, sending: AbstractAsyncContextManager[AsyncAPIResponse[Any]], asked: str
+    async def _exchange(
+        self, sending: AbstractAsyncContextManager[AsyncAPIResponse[Any]], where: str
     ) -> AsyncGenerator[AsyncAPIResponse[Any], None]:
         """The answer, once its headers have arrived; raises LLMError on every failure."""
         import httpx2
@@ -146,9 +146,9 @@ class _Server:
             async with sending as answer:
                 yield answer
         except AnswerLimitError as error:
-            raise MalformedError(f"{self.called} gave an answer to {asked} that {error}") from None
+            raise MalformedError(f"{self.called} gave an answer to {where} that {error}") from None
         except openai.APIStatusError as error:
-            raise self._refusal(error, asked) from None
+            raise self._refusal(error, where) from None
         except (openai.APIConnectionError, httpx2.ConnectError) as error:
             cause = error.__cause__ or error
             kind = (
@@ -157,17 +157,17 @@ class _Server:
                 else UnavailableError
             )
             reason = printable(str(cause), SHOWN_CHARACTERS)
-            raise kind(f"{self.called} cannot be reached for {asked}: {reason}") from None
+            raise kind(f"{self.called} cannot be reached for {where}: {reason}") from None
         except (openai.OpenAIError, httpx2.HTTPError, httpx2.StreamError) as error:
             reason = printable(str(error), SHOWN_CHARACTERS)
             raise MalformedError(
-                f"{self.called} broke off its answer to {asked}: {reason}"
+                f"{self.called} broke off its answer to {where}: {reason}"
             ) from None
 
-    def _refusal(self, error: Any, asked: str) -> LLMError:
+    def _refusal(self, error: Any, where: str) -> LLMError:
         reason = reason_in(error.response.content).replace(self._client.api_key, "…")
         retry_after = error.response.headers.get("retry-after")
-        return refusal(error.response.status_code, reason, retry_after, self.called, asked)
+        return refusal(error.response.status_code, reason, retry_after, self.called, where)
 
 
 def _open(url: str, limits: AnswerLimits) -> AsyncOpenAI:
@@ -210,10 +210,10 @@ def _limiting(limits: AnswerLimits) -> Callable[[Response], Awaitable[None]]:
             self._stream = stream
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
-            came = 0
+            received_bytes = 0
             async for piece in self._stream:
-                came += len(piece)
-                _check(came, limits)
+                received_bytes += len(piece)
+                _check(received_bytes, limits)
                 yield piece
 
         async def aclose(self) -> None:
@@ -228,6 +228,6 @@ def _limiting(limits: AnswerLimits) -> Callable[[Response], Awaitable[None]]:
     return limit
 
 
-def _check(came_bytes: int, limits: AnswerLimits) -> None:
-    if came_bytes > limits.body_bytes:
+def _check(received_bytes: int, limits: AnswerLimits) -> None:
+    if received_bytes > limits.body_bytes:
         raise AnswerLimitError(f"is longer than {limits.body_bytes:,} bytes")

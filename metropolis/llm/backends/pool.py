@@ -13,7 +13,7 @@ from metropolis.llm.backends.connection import (
     AnswerLimits,
     Connection,
     connect,
-    connect_again,
+    connect_to,
 )
 
 CONNECT_S = 10.0
@@ -27,18 +27,18 @@ class Connections:
         self._host = url.hostname or ""
         self._port = url.port or (443 if url.scheme == "https" else 80)
         self._is_tls = url.scheme == "https"
-        self._begin()
+        self._reset()
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out connections and TLS state, which belong to this process."""
-        return {name: value for name, value in vars(self).items() if name not in OWN}
+        return {name: value for name, value in vars(self).items() if name not in PROCESS_LOCAL}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Start without connections in another process."""
         vars(self).update(state)
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._tls: ssl.SSLContext | None = ssl.create_default_context() if self._is_tls else None
         self._idle: list[Connection] = []
         self._address: Address | None = None
@@ -55,9 +55,7 @@ class Connections:
                 if self._address is None:
                     connection = await connect(self._host, self._port, self._tls, self.limits)
                 else:
-                    connection = await connect_again(
-                        self._address, self._tls, self._host, self.limits
-                    )
+                    connection = await connect_to(self._address, self._tls, self._host, self.limits)
         except TimeoutError:
             raise ConnectionError(f"no connection within {CONNECT_S:g} s") from None
         except OSError:
@@ -79,4 +77,5 @@ class Connections:
             self._idle.pop().close()
 
 
-OWN = ("_tls", "_idle", "_address")
+PROCESS_LOCAL = ("_tls", "_idle", "_address")
+"""Attributes that are not pickled."""

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from metropolis.llm.base import Completion, RefusedError, Request
-from metropolis.llm.tokens import approximate_tokens, first_tokens
+from metropolis.llm.tokens import approximate_tokens, truncated
 
 Author = Callable[[Request, random.Random], str]
 """Writes an answer with a random generator that is seeded by the request's seed."""
@@ -26,7 +26,7 @@ def plain_author(request: Request, draw: random.Random) -> str:
     if request.json_schema is not None:
         return msgspec.json.encode(_value(request.json_schema, request, draw)).decode()
     if request.regex is not None:
-        raise _beyond(request, "a regex")
+        raise _unsupported(request, "a regex")
     return " ".join(_sentence(draw) for _ in range(draw.randint(1, 3)))
 
 
@@ -51,13 +51,9 @@ class Scripted:
         text = self.author(request, random.Random(request.seed))
         for stop in request.stop:
             text = text.split(stop, 1)[0]
-        kept = first_tokens(text, request.max_tokens)
-        return Completion(
-            kept,
-            approximate_tokens(request.text),
-            approximate_tokens(kept),
-            "stop" if kept == text else "length",
-        )
+        answer, tokens = truncated(text, request.max_tokens)
+        finish_reason = "stop" if answer == text else "length"
+        return Completion(answer, approximate_tokens(request.text), tokens, finish_reason)
 
     async def stream(self, request: Request) -> AsyncGenerator[str | Completion, None]:
         """The answer word by word."""
@@ -94,10 +90,10 @@ def _value(schema: Mapping[str, Any], request: Request, draw: random.Random) -> 
         case "string":
             return _sentence(draw)
         case other:
-            raise _beyond(request, f"a JSON schema of type {other!r}")
+            raise _unsupported(request, f"a JSON schema of type {other!r}")
 
 
-def _beyond(request: Request, what: str) -> RefusedError:
+def _unsupported(request: Request, what: str) -> RefusedError:
     return RefusedError(
         f"the scripted author cannot follow {what}, which {request.where} requires; "
         "give Scripted your own author"

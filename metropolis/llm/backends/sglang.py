@@ -60,7 +60,7 @@ class SGLang:
         limits: AnswerLimits = LIMITS,
     ) -> None:
         self.name = model or "default"
-        self._wanted, self._sends_seed = model, sends_seed
+        self._model, self._sends_seed = model, sends_seed
         self._server = JSONServer(
             "SGLang",
             url.rstrip("/").removesuffix("/v1"),
@@ -85,14 +85,14 @@ class SGLang:
     async def check(self) -> None:
         """Request the server's models."""
         models = await wire.models_of(self._server, "v1/models")
-        self.name = wire.choose_model(str(self), self._wanted, models)
+        self.name = wire.choose_model(str(self), self._model, models)
 
     async def complete(self, request: Request) -> Completion:
         """The whole answer; cancelling aborts the request on the server."""
         body = self.body_of(request)
         with self._aborting(body["rid"]):
             if request.messages is not None:
-                return await wire.ask(self._server, CHAT, body, request)
+                return await wire.complete(self._server, CHAT, body, request)
             return self._completion(
                 await self._server.post("generate", body, _Generated, request), request
             )

@@ -37,11 +37,11 @@ class Server(Protocol):
     async def get(self, path: str, form: type[T]) -> T:
         """The answer to a GET."""
 
-    async def post(self, path: str, body: Any, form: type[T], asked: Request) -> T:
+    async def post(self, path: str, body: Any, form: type[T], request: Request) -> T:
         """The answer to a POST of `body`."""
 
     def events(
-        self, path: str, body: Any, form: type[T], asked: Request
+        self, path: str, body: Any, form: type[T], request: Request
     ) -> AsyncGenerator[T, None]:
         """The server-sent events that answer a POST of `body`."""
 
@@ -92,52 +92,56 @@ async def models_of(server: Server, path: str) -> list[str]:
 
 def choose_model(called: str, wanted: str | None, models: list[str]) -> str:
     """The `wanted` model, or the server's only one; raises RefusedError otherwise."""
-    some = ", ".join(name[:NAME_CHARACTERS] for name in sorted(models)[:8]) or "no model"
+    listed = ", ".join(name[:NAME_CHARACTERS] for name in sorted(models)[:8]) or "no model"
     if len(models) > 8:
-        some += f" and {len(models) - 8} more"
+        listed += f" and {len(models) - 8} more"
     if wanted is not None and wanted not in models:
-        raise RefusedError(f"{called} has no model {wanted!r}; it serves {some}")
+        raise RefusedError(f"{called} has no model {wanted!r}; it serves {listed}")
     if wanted is None and len(models) != 1:
-        raise RefusedError(f"{called} serves {some}; choose one with --model")
+        raise RefusedError(f"{called} serves {listed}; choose one with --model")
     return wanted or models[0]
 
 
-async def ask(server: Server, path: str, body: Mapping[str, Any], asked: Request) -> Completion:
+async def complete(
+    server: Server, path: str, body: Mapping[str, Any], request: Request
+) -> Completion:
     """The whole answer to `body`."""
-    answer = await server.post(path, body, _Answer, asked)
+    answer = await server.post(path, body, _Answer, request)
     if not answer.choices:
-        raise MalformedError(f"{server.called} gave a malformed answer to {asked.where}: no choice")
+        raise MalformedError(
+            f"{server.called} gave a malformed answer to {request.where}: no choice"
+        )
     choice = answer.choices[0]
-    text = (choice.text if asked.messages is None else choice.message.content) or ""
+    text = (choice.text if request.messages is None else choice.message.content) or ""
     hidden = choice.message.hidden
-    return completion_of(server.meter, text, hidden, answer.usage, choice.finish_reason, asked)
+    return completion_of(server.meter, text, hidden, answer.usage, choice.finish_reason, request)
 
 
 async def stream(
-    server: Server, path: str, body: Mapping[str, Any], asked: Request
+    server: Server, path: str, body: Mapping[str, Any], request: Request
 ) -> AsyncGenerator[str | Completion, None]:
     """The pieces of the answer to `body`, then the whole."""
     streamed = {**body, "stream": True, "stream_options": {"include_usage": True}}
     pieces: list[str] = []
     finish = usage = None
     hidden = text_bytes = 0
-    async with aclosing(server.events(path, streamed, _Answer, asked)) as events:
+    async with aclosing(server.events(path, streamed, _Answer, request)) as events:
         async for event in events:
             usage = event.usage or usage
             for choice in event.choices[:1]:
                 finish = choice.finish_reason or finish
                 hidden += choice.delta.hidden
-                piece = choice.text if asked.messages is None else choice.delta.content
+                piece = choice.text if request.messages is None else choice.delta.content
                 if piece:
                     text_bytes += len(piece.encode(errors="replace"))
-                    server.meter.check_length(text_bytes, asked)
+                    server.meter.check_length(text_bytes, request)
                     pieces.append(piece)
                     yield piece
-    yield completion_of(server.meter, "".join(pieces), hidden, usage, finish, asked)
+    yield completion_of(server.meter, "".join(pieces), hidden, usage, finish, request)
 
 
 def completion_of(
-    meter: Meter, text: str, hidden: int, usage: Any, finish: str | None, asked: Request
+    meter: Meter, text: str, hidden: int, usage: Any, finish: str | None, request: Request
 ) -> Completion:
     """The completion; raises LLMError unless the finish reason is `stop` or `length`.
 
@@ -145,14 +149,14 @@ def completion_of(
     """
     called = meter.called
     if finish is None:
-        raise MalformedError(f"{called} broke off its answer to {asked.where}")
+        raise MalformedError(f"{called} broke off its answer to {request.where}")
     if finish == "abort":
-        raise UnavailableError(f"{called} aborted its answer to {asked.where}")
+        raise UnavailableError(f"{called} aborted its answer to {request.where}")
     if finish not in ("stop", "length"):
         reason = repr(finish[:NAME_CHARACTERS])
-        raise RefusedError(f"{called} ended its answer to {asked.where} with {reason}")
-    meter.check_length(len(text.encode(errors="replace")), asked)
-    return Completion(text, *meter.counts(usage, text, hidden, asked), finish)
+        raise RefusedError(f"{called} ended its answer to {request.where} with {reason}")
+    meter.check_length(len(text.encode(errors="replace")), request)
+    return Completion(text, *meter.counts(usage, text, hidden, request), finish)
 
 
 def response_format(schema: Mapping[str, Any]) -> dict[str, Any]:
