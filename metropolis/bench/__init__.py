@@ -1,4 +1,4 @@
-"""Benchmarks, and helpers that start their processes."""
+"""Benchmarks, and functions that start their processes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from metropolis.sim.fleet import SimulatedFleet
 from metropolis.types import MetropolisError
 
 
-def installed(code: str) -> list[str]:
+def python_command(code: str) -> list[str]:
     """Return the command that runs `code` on installed packages, not on this folder's files."""
     return [sys.executable, "-P", "-c", code]
 
 
-METROPOLIS = installed("from metropolis.cli import main; main()")
+METROPOLIS = python_command("from metropolis.cli import main; main()")
 """The command line interface as a command."""
 
 
@@ -80,15 +80,15 @@ def server(start: list[str]) -> Iterator[str]:
 
     Raises MetropolisError with the last line of its errors if it ends before that.
     """
-    with TemporaryFile("w+") as said:
-        process = subprocess.Popen(start, stdout=subprocess.PIPE, stderr=said, text=True)
+    with TemporaryFile("w+") as errors:
+        process = subprocess.Popen(start, stdout=subprocess.PIPE, stderr=errors, text=True)
         try:
             assert process.stdout is not None
             url = re.search(r"http://[\w.:]+", process.stdout.readline())
             if url is None:
                 status = process.wait()
-                said.seek(0)
-                last = said.read().strip().rpartition("\n")[2].removeprefix("metropolis: ")
+                errors.seek(0)
+                last = errors.read().strip().rpartition("\n")[2].removeprefix("metropolis: ")
                 raise MetropolisError(last or f"a server ended with status {status} at its start")
             yield url[0]
         finally:

@@ -23,7 +23,7 @@ from metropolis.sim.profiles import load_entry
 from metropolis.types import MetropolisError
 
 COLUMNS = ("queued_s", "input_tokens", "output_tokens", "first_token_s", "last_token_s")
-MOST_TOKENS = 2**31 - 1
+TOKENS_MAX = 2**31 - 1
 
 Float64 = npt.NDArray[np.float64]
 
@@ -138,7 +138,7 @@ def _parse_row(path: Path, number: int, cells: dict[str, str]) -> tuple[float, .
             value = float(cells[field])
         except ValueError:
             raise fail(field, "a number of tokens") from None
-        if not (least <= value <= MOST_TOKENS and value.is_integer()):
+        if not (least <= value <= TOKENS_MAX and value.is_integer()):
             raise fail(field, f"a whole number of tokens, at least {least}")
         return int(value)
 
@@ -214,17 +214,17 @@ def command(
     last_token_s, the times in seconds since the first request was queued.
     """
     entry = load_entry(profile)
-    used = entry.profile
-    used.kv_capacity_tokens = kv_tokens or used.kv_capacity_tokens
-    used.chunk_tokens = chunk_tokens or used.chunk_tokens
-    used.max_sequences = max_sequences or used.max_sequences
+    engine = entry.profile
+    engine.kv_capacity_tokens = kv_tokens or engine.kv_capacity_tokens
+    engine.chunk_tokens = chunk_tokens or engine.chunk_tokens
+    engine.max_sequences = max_sequences or engine.max_sequences
     run = read_run(run_path)
-    comparisons, preemptions = compare(run, used)
+    comparisons, preemptions = compare(run, engine)
     result: dict[str, Any] = {
         "run": str(run_path),
         "profile": entry.name,
         "estimate": entry.estimate,
-        "kv_capacity_tokens": used.kv_capacity_tokens,
+        "kv_capacity_tokens": engine.kv_capacity_tokens,
         "requests": len(run.row),
         "requests_without_output": run.without_output,
         "preemptions": preemptions,
@@ -239,7 +239,7 @@ def command(
     kind = "an estimate" if entry.estimate else "measured"
     table = Table(
         title=f"{len(run.row)} requests on {entry.name} ({kind}; "
-        f"{used.kv_capacity_tokens:,} KV tokens, {preemptions} preemptions simulated)",
+        f"{engine.kv_capacity_tokens:,} KV tokens, {preemptions} preemptions simulated)",
         caption=f"{run.without_output} requests without output left out"
         if run.without_output
         else None,

@@ -21,14 +21,14 @@ from urllib.parse import urlsplit
 import click
 import numpy as np
 
-from metropolis.bench import METROPOLIS, Number, installed, server
+from metropolis.bench import METROPOLIS, Number, python_command, server
 from metropolis.bench.gateway import cpu_s_of, request_of
 from metropolis.bench.stub_server import MODEL, latency_s, stub_server
 from metropolis.llm.backends.compatible import Compatible
 from metropolis.progress import progress_bar
 
 SEED = 1
-BAR = 2.0
+TARGET = 2.0
 """Target for every ratio."""
 CLIENTS = 100
 QUESTIONS_EACH = 20
@@ -90,12 +90,12 @@ class Measured:
     """Cores used under attack."""
 
 
-async def asked(gateway: str, clients: int, questions_each: int) -> Run:
-    """Send all requests to the gateway."""
+async def run_honest_clients(gateway: str, clients: int, questions_each: int) -> Run:
+    """Send the requests of all honest clients to the gateway."""
     backend = Compatible(gateway, MODEL)
     pairs: list[tuple[float, float]] = []
 
-    async def ask(client: int) -> None:
+    async def send_all(client: int) -> None:
         await asyncio.sleep(client / clients * MEAN_S)
         for number in range(questions_each):
             request = request_of(client, number)
@@ -106,7 +106,7 @@ async def asked(gateway: str, clients: int, questions_each: int) -> Run:
             pairs.append((time.perf_counter() - began, drawn_s))
 
     began = time.perf_counter()
-    await asyncio.gather(*map(ask, range(clients)))
+    await asyncio.gather(*map(send_all, range(clients)))
     whole_s = time.perf_counter() - began
     await backend.close()
     latencies_s, drawn_s = np.array(pairs).T
@@ -125,12 +125,12 @@ async def attack(gateway: str, slow_senders: int, flood_per_s: float) -> None:
     stopped, connected = asyncio.Event(), asyncio.Semaphore(0)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
 
-    async def send_slowly(begin: str) -> None:
+    async def send_slowly(start: str) -> None:
         while True:
             with suppress(OSError):
                 _, writer = await asyncio.open_connection(host, port)
                 connected.release()
-                writer.write(begin.encode())
+                writer.write(start.encode())
                 while not writer.transport.is_closing():
                     await asyncio.sleep(BYTE_S)
                     writer.write(b"a")
@@ -176,7 +176,7 @@ def attackers(gateway: str, slow_senders: int, flood_per_s: float) -> Iterator[C
         "import asyncio; from metropolis.bench.gateway_attack import attack; "
         f"asyncio.run(attack({gateway!r}, {slow_senders}, {flood_per_s}))"
     )
-    process = subprocess.Popen(installed(code), stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(python_command(code), stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
 
     def stop() -> float:
@@ -207,11 +207,11 @@ def measure(
         server([*METROPOLIS, "gateway", "--engine", engine, "--port", "0"]) as gateway,
     ):
         for _ in range(repetitions):
-            undisturbed = asyncio.run(asked(gateway, clients, questions_each))
+            undisturbed = asyncio.run(run_honest_clients(gateway, clients, questions_each))
             progress(1)
             with attackers(gateway, slow_senders, flood_per_s) as stop:
                 cpu_s, began = cpu_s_of(gateway), time.perf_counter()
-                attacked = asyncio.run(asked(gateway, clients, questions_each))
+                attacked = asyncio.run(run_honest_clients(gateway, clients, questions_each))
                 cores.append((cpu_s_of(gateway) - cpu_s) / (time.perf_counter() - began))
                 rates.append(stop())
             pairs.append((undisturbed, attacked))
@@ -256,6 +256,6 @@ def command(repetitions: int, flood_per_s: float, as_json: bool) -> None:
     click.echo(
         f"{SLOW_SENDERS:,} slow senders and {measured.flood_per_s:.0f} bad requests/s: "
         f"p50 {measured.p50_ratio:.2f}x, p99 {measured.p99_ratio:.2f}x, "
-        f"throughput {measured.throughput_ratio:.2f}x less (bar {BAR:g}); "
+        f"throughput {measured.throughput_ratio:.2f}x less (target {TARGET:g}); "
         f"the gateway used {measured.gateway_cpu:.2f} cores"
     )

@@ -100,9 +100,9 @@ def measure(
         replace(program, name=f"{BEFORE}{program.name}")
         for program in workload(application, history, HISTORY_LOAD * busy_per_s, seed + 1)
     ]
-    begins_s = before[-1].arrival_s if before else 0.0
+    start_s = before[-1].arrival_s if before else 0.0
     arriving = [
-        replace(program, arrival_s=begins_s + program.arrival_s)
+        replace(program, arrival_s=start_s + program.arrival_s)
         for program in workload(application, programs, per_s, seed)
     ]
     measured, placed = [], fleet.placed()
@@ -111,11 +111,11 @@ def measure(
         dispatcher = named(DISPATCHERS, dispatcher_name)(placed)
         serving = Serving(before + arriving, fleet.profiles, policy, dispatcher, PoolOptions())
         served = serving.run()
-        measured.append(_summed(application, load, per_s, system, served, policy))
+        measured.append(_summarize(application, load, per_s, system, served, policy))
     return measured
 
 
-def _summed(
+def _summarize(
     application: str, load: float, per_s: float, system: str, served: Served, policy: Policy
 ) -> Measured:
     programs = [one for one in served.programs if not one.program.name.startswith(BEFORE)]
@@ -136,7 +136,7 @@ def _summed(
     )
 
 
-def lower_by(
+def reduction_by_kairos(
     measured: Sequence[Measured], than: str, which: str = "average"
 ) -> dict[tuple[str, float], float]:
     """Return (application, load) -> reduction of latency by Kairos, in per cent."""
@@ -222,7 +222,7 @@ def _print(measured: Sequence[Measured], console: Console) -> None:
     ):
         bands = PAPER["each" if application in APPLICATIONS else application][baseline]
         for which, (low, high) in bands.items():
-            lower = lower_by(measured, baseline, which)
+            lower = reduction_by_kairos(measured, baseline, which)
             ours = [percent for (name, _), percent in lower.items() if name == application]
             console.print(
                 f"{application}: Kairos' {which} is {min(ours):.1f} to {max(ours):.1f} % lower "

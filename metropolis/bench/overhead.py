@@ -56,7 +56,7 @@ LOADS = (
 
 @dataclass(frozen=True)
 class Peer:
-    """Figures of another framework with a similar stub, measured on another day, similar machine.
+    """Figures of another framework with a similar stub, from another day and a similar machine.
 
     One LLM call per agent per step, medians of 3, measured before this project began; CPU ms per
     agent-step as a range. Ideals of those draws: 11.2 and 1.6 s without a barrier.
@@ -123,7 +123,7 @@ class Sentry(Agent):
     name: str
 
     async def proceed(self, observation: Any, llm: Any) -> int:  # noqa: ARG002
-        """Stay."""
+        """Call the model, and stay."""
         await llm.chat(question_of(self.name, self.step), function="act", max_tokens=16)
         return 0
 
@@ -167,12 +167,12 @@ def run_bare(load: Load, url: str) -> None:
             async with session.post(f"{url}/v1/chat/completions", json=body) as response:
                 json.loads(await response.read())["choices"][0]["message"]["content"]
 
-    async def everybody() -> None:
+    async def run_all() -> None:
         connector = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(connector=connector) as session:
             await asyncio.gather(*[one(session, f"agent {i}") for i in range(load.agents)])
 
-    asyncio.run(everybody())
+    asyncio.run(run_all())
 
 
 def run_engine(load: Load, backend: Backend) -> None:

@@ -30,14 +30,14 @@ from metropolis.policy.named import DISPATCHERS, POLICIES, named, names_of
 from metropolis.policy.queue import RequestQueue
 from metropolis.progress import progress_bar
 
-IN_A_ROW = ("step+kairos", "step+atlas")
+COMBINED_POLICIES = ("step+kairos", "step+atlas")
 PAPER_MS = {POLICIES: 3.6, DISPATCHERS: 4.1}
 PAPER_UPDATE_S = {10: 0.1, 5000: 4.3}
 UPDATED_FUNCTIONS = (10, 50, 100, 500, 1000, 5000)
-WHAT = {POLICIES: "policy", DISPATCHERS: "dispatcher"}
+KIND_NAMES = {POLICIES: "policy", DISPATCHERS: "dispatcher"}
 KINDS, STAGES = 12, 4
 """Kinds and stages of programs; each stage of each kind is a function."""
-AT_WORK = 128
+RUNNING = 128
 """Requests running on the dispatcher's instances."""
 FLEET = Fleet.uniform(8, capacity_tokens=100_000, tokens_per_s=20.0)
 
@@ -63,7 +63,7 @@ class Update:
     peak_mb: float
 
 
-class _Watch:
+class _CpuTimer:
     """Measures CPU time within `running`, per request; wall time would include other processes."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class _Watch:
         yield
         self.cpu_s[-1] += time.thread_time() - began_s
 
-    def summed(self, kind: str, name: str) -> Overhead:
+    def overhead(self, kind: str, name: str) -> Overhead:
         took_us = 1e6 * np.array(self.cpu_s)
         p99_us = float(np.percentile(took_us, 99))
         return Overhead(kind, name, float(took_us.mean()), p99_us, float(took_us.max()))
@@ -85,7 +85,7 @@ def _requests(seed: int) -> Iterator[QueuedRequest]:
     """Yield requests of programs of STAGES calls, endlessly, one second apart."""
     draw, number = Random(seed), 0
     for program in count():
-        began_s, kind = float(number), draw.randrange(KINDS)
+        arrived_s, kind = float(number), draw.randrange(KINDS)
         for stage in range(STAGES):
             request = QueuedRequest(
                 number,
@@ -93,7 +93,7 @@ def _requests(seed: int) -> Iterator[QueuedRequest]:
                 f"function {kind} {stage}",
                 draw.randint(100, 2000) + 300 * stage,
                 float(number),
-                began_s,
+                arrived_s,
                 f"function {kind} {stage - 1}" if stage else None,
                 step=draw.randrange(1000),
                 stages_left=STAGES - stage,
@@ -103,7 +103,7 @@ def _requests(seed: int) -> Iterator[QueuedRequest]:
             yield request
 
 
-def _answered(request: QueuedRequest, instance: int, now_s: float, draw: Random) -> ServedRequest:
+def _served(request: QueuedRequest, instance: int, now_s: float, draw: Random) -> ServedRequest:
     took_s = draw.lognormvariate(1.0, 0.5) + len(request.function) / 2
     return ServedRequest(request, instance, max(0.0, now_s - took_s), now_s, draw.randint(10, 500))
 
@@ -111,53 +111,53 @@ def _answered(request: QueuedRequest, instance: int, now_s: float, draw: Random)
 def policy_overhead(name: str, queued: int, requests: int, seed: int) -> Overhead:
     """Measure queueing a request, choosing the next one, and learning from its answer."""
     policy: Policy = named(POLICIES, name)()
-    queue, coming, draw, watch = RequestQueue(policy), _requests(seed), Random(seed), _Watch()
+    queue, arriving, draw, timer = RequestQueue(policy), _requests(seed), Random(seed), _CpuTimer()
     left: Counter[str] = Counter()
-    for number, request in enumerate(islice(coming, queued + requests)):
+    for number, request in enumerate(islice(arriving, queued + requests)):
         left[request.program] += 1
         if number < queued:
             policy.arrived(request)
             queue.push(request)
             continue
-        watch.cpu_s.append(0.0)
-        with watch.running():
+        timer.cpu_s.append(0.0)
+        with timer.running():
             policy.arrived(request)
             queue.push(request)
             policy.passed(request.arrived_s)
             first = queue.pop()
             policy.started(first, request.arrived_s)
         left[first.program] -= 1
-        served = _answered(first, 0, request.arrived_s, draw)
-        with watch.running():
+        served = _served(first, 0, request.arrived_s, draw)
+        with timer.running():
             policy.completed(served)
             if not left[first.program]:
                 policy.program_ended(first.program)
-    return watch.summed(POLICIES, name)
+    return timer.overhead(POLICIES, name)
 
 
 def dispatcher_overhead(name: str, requests: int, seed: int) -> Overhead:
     """Measure placing a request on busy instances, retries included, and handling its answer."""
     dispatcher: Dispatcher = named(DISPATCHERS, name)(FLEET)
-    draw, watch = Random(seed), _Watch()
+    draw, timer = Random(seed), _CpuTimer()
     placed: deque[tuple[QueuedRequest, int]] = deque()
 
     def answer(now_s: float) -> None:
-        served = _answered(*placed.popleft(), now_s, draw)
-        with watch.running():
+        served = _served(*placed.popleft(), now_s, draw)
+        with timer.running():
             dispatcher.completed(served)
 
     def place(request: QueuedRequest) -> int | None:
-        with watch.running():
+        with timer.running():
             return dispatcher.place(request, request.arrived_s)
 
     for request in islice(_requests(seed), requests):
-        watch.cpu_s.append(0.0)
-        if len(placed) == AT_WORK:
+        timer.cpu_s.append(0.0)
+        if len(placed) == RUNNING:
             answer(request.arrived_s)
         while (instance := place(request)) is None:
             answer(request.arrived_s)
         placed.append((request, instance))
-    return watch.summed(DISPATCHERS, name)
+    return timer.overhead(DISPATCHERS, name)
 
 
 def update(functions: int, seed: int) -> Update:
@@ -182,7 +182,7 @@ def update(functions: int, seed: int) -> Update:
 @click.option("--json", "as_json", is_flag=True, help="Print an object.")
 def command(queued: int, requests: int, seed: int, as_json: bool) -> None:
     """Measure the cost of ordering and placing a request while others wait."""
-    policies, dispatchers = [*names_of(POLICIES), *IN_A_ROW], names_of(DISPATCHERS)
+    policies, dispatchers = [*names_of(POLICIES), *COMBINED_POLICIES], names_of(DISPATCHERS)
     overheads, updates = [], []
     total = len(policies) + len(dispatchers) + len(UPDATED_FUNCTIONS)
     with progress_bar(total, "measurements") as (advance, describe):
@@ -218,7 +218,7 @@ def _print(
         table.add_column(name, justify="left" if name in ("", "name") else "right", no_wrap=True)
     for one in overheads:
         times = (one.mean_us, one.p99_us, one.max_us, 100 * PAPER_MS[one.kind])
-        table.add_row(WHAT[one.kind], one.name, *(f"{time_us:,.1f}" for time_us in times))
+        table.add_row(KIND_NAMES[one.kind], one.name, *(f"{time_us:,.1f}" for time_us in times))
     console.print(table)
     table = Table(box=box.SIMPLE_HEAD, title="Update of Kairos' order; CPU time")
     for name in ("functions", "seconds", "peak MB", "paper's seconds"):

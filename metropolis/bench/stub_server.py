@@ -74,10 +74,10 @@ async def _serve(mean_s: float, seed: int, port: int, log_file: Path | None) -> 
         raise MetropolisError(
             f"cannot listen on port {port} of 127.0.0.1 ({error.strerror}); choose another --port"
         ) from error
-    note = None if log_file is None else os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    log = None if log_file is None else os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     click.echo(f"http://127.0.0.1:{listening.getsockname()[1]}")
     server = await asyncio.get_running_loop().create_server(
-        lambda: _Connection(mean_s, seed) if note is None else _Logged(mean_s, seed, note),
+        lambda: _Connection(mean_s, seed) if log is None else _Logged(mean_s, seed, log),
         sock=listening,
         backlog=4096,
     )
@@ -93,7 +93,7 @@ class _Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Keep the functions of the transport."""
         assert isinstance(transport, asyncio.Transport)
         self._write, self._close = transport.write, transport.close
 
@@ -112,7 +112,7 @@ class _Connection(asyncio.Protocol):
             is_chat = self._received.startswith(CHATS)
             is_listing = self._received.startswith(LISTING)
             body, self._received = self._received[head + 4 : end], self._received[end:]
-            chat = _asked(body) if is_chat else None
+            chat = _parse_chat(body) if is_chat else None
             if chat is not None:
                 self._answer(chat)
             else:
@@ -139,20 +139,20 @@ class _Logged(_Connection):
         if not isinstance(key, int):
             self._write(NO_SEED)
             return
-        self._note(ASKED, key)
+        self._log(ASKED, key)
         wait_s = latency_s(self._seed, f"{key}", self._mean_s)
         self._loop.call_later(wait_s, self._reply, key, chat)
 
     def _reply(self, key: int, chat: dict[str, Any]) -> None:
         text = " ".join(Random(f"{self._seed} {key}").choices(WORDS, k=3))
         self._write(_streamed(text, chat) if chat.get("stream") else _whole(text))
-        self._note(ANSWERED, key)
+        self._log(ANSWERED, key)
 
-    def _note(self, what: str, key: int) -> None:
+    def _log(self, what: str, key: int) -> None:
         os.write(self._file, f"{what} {time.monotonic():.6f} {key}\n".encode())
 
 
-def _asked(body: bytes) -> dict[str, Any] | None:
+def _parse_chat(body: bytes) -> dict[str, Any] | None:
     """Parse `body` as a chat request; return None if it is not one."""
     try:
         chat: dict[str, Any] = json.loads(body)
@@ -171,9 +171,9 @@ def _whole(text: str) -> bytes:
 
 def _streamed(text: str, chat: dict[str, Any]) -> bytes:
     """Return the answer as events: the text, its end and, if requested, its usage."""
-    said = {"index": 0, "delta": {"role": "assistant", "content": text}, "finish_reason": None}
+    choice = {"index": 0, "delta": {"role": "assistant", "content": text}, "finish_reason": None}
     chunks: list[dict[str, Any]] = [
-        {"choices": [said]},
+        {"choices": [choice]},
         {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
     ]
     options = chat.get("stream_options")
@@ -184,7 +184,7 @@ def _streamed(text: str, chat: dict[str, Any]) -> bytes:
     return _response("200 OK", content, "text/event-stream")
 
 
-def _refused(message: str) -> bytes:
+def _refusal(message: str) -> bytes:
     error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
     return _response("400 Bad Request", json.dumps({"error": error}))
 
@@ -205,8 +205,8 @@ MODELS = _response(
 )
 TEXT = "I stay where I am."
 ANSWER = _whole(TEXT)
-NO_CHAT = _refused("use GET /v1/models, or POST /v1/chat/completions with messages as JSON")
-NO_LENGTH = _refused("a request needs a Content-Length: chunked bodies are not supported")
-NO_SEED = _refused("a server with --log needs a whole number as seed in every request")
+NO_CHAT = _refusal("use GET /v1/models, or POST /v1/chat/completions with messages as JSON")
+NO_LENGTH = _refusal("a request needs a Content-Length: chunked bodies are not supported")
+NO_SEED = _refusal("a server with --log needs a whole number as seed in every request")
 ASKED, ANSWERED = "asked", "answered"
 WORDS = ("north", "south", "sun", "rain", "wind", "snow", "hail", "fog", "stay", "go")

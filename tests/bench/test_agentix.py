@@ -21,7 +21,7 @@ from metropolis.bench.agentix.measure import (
     Throughput,
     throughput_at,
 )
-from metropolis.bench.agentix.tables import most_times, times
+from metropolis.bench.agentix.tables import max_ratio, ratios_of
 
 POINT = Measured("ShareGPT", "FCFS", "least_used", 1, 1.0, 10.0, {95: 1.0, 99: 1.0}, 0, 1.0)
 
@@ -37,22 +37,27 @@ def test_throughput_of_an_exponential_curve_is_where_it_crosses(limit_ms: float,
     if limit_ms < 2.0 ** (k * rates[0]):
         assert found == Throughput(0.0)
     elif limit_ms > 2.0 ** (k * rates[-1]):
-        assert found == Throughput(rates[-1], beyond=True)
+        assert found == Throughput(rates[-1], is_lower_bound=True)
     else:
         assert 2.0 ** (k * found.per_s) == pytest.approx(limit_ms)
 
 
 def test_times_say_what_is_a_bound_and_what_is_not_known() -> None:
-    ours = [Throughput(3.0), Throughput(4.0, beyond=True), Throughput(4.0), Throughput(4.0)]
-    theirs = [Throughput(2.0), Throughput(2.0), Throughput(4.0, beyond=True), Throughput(0.0)]
-    assert times(ours, theirs) == "1.5 and >2.0 and - and -"
+    ours = [Throughput(3.0), Throughput(4.0, is_lower_bound=True), Throughput(4.0), Throughput(4.0)]
+    theirs = [
+        Throughput(2.0),
+        Throughput(2.0),
+        Throughput(4.0, is_lower_bound=True),
+        Throughput(0.0),
+    ]
+    assert ratios_of(ours, theirs) == "1.5 and >2.0 and - and -"
 
 
 def test_the_most_is_sought_at_every_latency_that_both_were_measured_at() -> None:
     ours, theirs = curve((1, 10), (2, 20), (8, 40)), curve((1, 10), (2, 30), (3, 60), (4, 80))
-    assert most_times(ours, theirs) == f"{8 / throughput_at(theirs, 40.0).per_s:.1f}"
-    assert most_times(ours, curve((1, 50), (2, 60))) == ">8.0"
-    assert most_times(ours, curve((1, 20), (2, 10))) == "-"  # noise: less load took longer
+    assert max_ratio(ours, theirs) == f"{8 / throughput_at(theirs, 40.0).per_s:.1f}"
+    assert max_ratio(ours, curve((1, 50), (2, 60))) == ">8.0"
+    assert max_ratio(ours, curve((1, 20), (2, 10))) == "-"  # noise: less load took longer
 
 
 def test_an_instance_is_busy_at_its_busy_rate() -> None:

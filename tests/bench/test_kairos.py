@@ -29,7 +29,7 @@ def test_every_system_is_measured_and_lower_by_is_what_it_says() -> None:
         row["tails_ms"] = {int(tail): ms for tail, ms in row["tails_ms"].items()}
     measured = [kairos.Measured(**row) for row in rows]
     ms = {(m.application, m.load, m.system): m.tails_ms[90] for m in measured}
-    for (name, load), percent in kairos.lower_by(measured, "Parrot", "P90").items():
+    for (name, load), percent in kairos.reduction_by_kairos(measured, "Parrot", "P90").items():
         theirs, ours = ms[name, load, "Parrot"], ms[name, load, "Kairos"]
         assert theirs * (1 - percent / 100) == pytest.approx(ours)
 

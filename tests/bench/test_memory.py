@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from metropolis.bench import installed, memory
+from metropolis.bench import memory, python_command
 from metropolis.bench.memory import Measured, measure
 from metropolis.types import MetropolisError
 
@@ -72,7 +72,7 @@ def test_the_table_and_the_object_tell_of_the_same_processes(
 @pytest.fixture
 def standing_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Return a function that sets the program to run instead of metropolis."""
-    return lambda code: monkeypatch.setattr(memory, "METROPOLIS", installed(code))
+    return lambda code: monkeypatch.setattr(memory, "METROPOLIS", python_command(code))
 
 
 def test_the_peak_is_that_of_the_process_and_not_of_the_one_that_starts_it(

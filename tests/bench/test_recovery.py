@@ -14,10 +14,10 @@ from click.testing import CliRunner
 
 from metropolis.bench import recovery
 from metropolis.bench.recovery import world
-from metropolis.bench.recovery.nodes import Nodes, Place, ray_environment
+from metropolis.bench.recovery.nodes import Location, Nodes, ray_environment
 from metropolis.bench.recovery.plan import VICTIMS, draw_kills
-from metropolis.bench.recovery.purchases import LAG_S, Purchases, Struck, purchases_of
-from metropolis.bench.recovery.victim import Ended
+from metropolis.bench.recovery.purchases import LAG_S, ExecutedKill, Purchases, purchases_of
+from metropolis.bench.recovery.victim import Outcome
 from metropolis.runtime.checks.check_world import check_world
 from metropolis.types import MetropolisError
 
@@ -48,13 +48,13 @@ def test_only_what_a_kill_has_found_in_flight_may_be_bought_twice(
     log = tmp_path / "log"
     lines = ["asked 10 7", "asked 10.2 8", "answered 10.3 8", "answered 11 7"]
     log.write_text("\n".join([*lines, "asked 20 7", "answered 21 7"]))
-    found = purchases_of(log, [Struck("worker", began_s, [], ended_s)])
+    found = purchases_of(log, [ExecutedKill("worker", began_s, [], ended_s)])
     in_flight = int(began_s == 10.5)
     assert found == Purchases(bought=3, unique=2, in_flight=in_flight, beyond=beyond)
 
 
 def test_a_node_that_does_not_start_tells_its_last_words(tmp_path: Path) -> None:
-    failing = Place(("/bin/sh", "-c", "echo one; echo two; exit 1"))
+    failing = Location(("/bin/sh", "-c", "echo one; echo two; exit 1"))
     with pytest.raises(MetropolisError, match=r"did not start: two \(full log: .*head\.log\)$"):
         Nodes(tmp_path, ray_environment(), failing)
 
@@ -79,8 +79,8 @@ def test_the_command_tells_of_every_flaw(
 ) -> None:
     bought = Purchases(bought=12, unique=10, in_flight=4, beyond=0)
     runs = [
-        Ended(True, ["worker", "store"], 1, 0, 2.0, bought, []),
-        Ended(False, ["node"], 2, 0, 3.0, bought, flaws),
+        Outcome(True, ["worker", "store"], 1, 0, 2.0, bought, []),
+        Outcome(False, ["node"], 2, 0, 3.0, bought, flaws),
     ]
     monkeypatch.setattr(recovery, "campaign", lambda *asked: runs)
     monkeypatch.setattr(recovery.tempfile, "mkdtemp", lambda **where: mkdtemp(dir=tmp_path))

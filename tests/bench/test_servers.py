@@ -14,7 +14,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from metropolis import bench
-from metropolis.bench import METROPOLIS, installed, server
+from metropolis.bench import METROPOLIS, python_command, server
 from metropolis.types import MetropolisError
 
 SERVING = """
@@ -26,7 +26,7 @@ answering.serve_forever()
 
 
 def test_the_url_is_read_and_the_process_ended() -> None:
-    with server(installed(SERVING)) as url, urllib.request.urlopen(url) as page:
+    with server(python_command(SERVING)) as url, urllib.request.urlopen(url) as page:
         assert page.status == 200
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(url)
@@ -42,7 +42,7 @@ def test_the_url_is_read_and_the_process_ended() -> None:
     ],
 )
 def test_what_it_said_last_is_told(code: str, sentence: str) -> None:
-    with pytest.raises(MetropolisError, match=sentence), server(installed(code)):
+    with pytest.raises(MetropolisError, match=sentence), server(python_command(code)):
         pass
 
 

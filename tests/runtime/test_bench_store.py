@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from metropolis.bench import store
 from metropolis.bench.store import trips
 from metropolis.bench.store.processes import cpu_s
-from metropolis.bench.store.ways import Load, counted_steps, in_a_store, in_asyncio, stretch
+from metropolis.bench.store.ways import Load, counted_steps, in_a_store, in_asyncio, measure_steps
 from metropolis.store.embedded import EmbeddedServer
 
 
@@ -25,7 +25,7 @@ def test_every_step_is_run(shared: EmbeddedServer, together: bool) -> None:
 def test_the_first_steps_are_not_measured() -> None:
     load = Load(2, 10)
     assert counted_steps(load) == 8
-    found = stretch(load, in_asyncio(load))
+    found = measure_steps(load, in_asyncio(load))
     assert found.wall_s > 0
 
 

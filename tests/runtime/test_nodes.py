@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from metropolis.bench.recovery.nodes import Nodes, Place, ray_environment
+from metropolis.bench.recovery.nodes import Location, Nodes, ray_environment
 from metropolis.store import seals
 from metropolis.store.embedded import EmbeddedServer
 from tests.runtime import killable
@@ -132,8 +132,8 @@ def test_a_run_finishes_without_the_node_that_was_cut_off(
         nodes = Nodes(
             ray,
             environment,
-            Place(here.inside, here.address),
-            Place(there.inside, there.address),
+            Location(here.inside, here.address),
+            Location(there.inside, there.address),
         )
         ended.callback(nodes.close)
         process = subprocess.Popen(

@@ -16,7 +16,7 @@ from threading import Thread
 import pytest
 import ray
 
-from metropolis.bench.recovery.processes import below, raylet_below
+from metropolis.bench.recovery.processes import descendants, raylet_of
 from metropolis.types import MetropolisError
 from metropolis.workers import ray_cluster
 
@@ -55,11 +55,11 @@ def test_what_a_run_begins_listens_on_loopback_only(tmp_path: Path) -> None:
         while not history.exists() or history.read_bytes().count(b"\n") < 2:  # a header, a step
             assert run.poll() is None
             time.sleep(0.05)
-        processes = below(run.pid)
+        processes = descendants(run.pid)
         places = listening({run.pid, *processes})
         assert {"raylet", "gcs_server"} <= {*places.values()}, places
         assert {place.partition(":")[0] for place in places} <= LOOPBACK, places
-        raylet = raylet_below(run.pid)
+        raylet = raylet_of(run.pid)
         assert raylet is not None
         variables = environment_of(raylet)
         token = variables["RAY_AUTH_TOKEN"]

@@ -98,14 +98,14 @@ def command(programs: int, profile: str, sequences: int, seed: int, as_json: boo
             )
             advance(1)
     if as_json:
-        told = {"profile": profile, "sequences": sequences, "seed": seed, "programs": programs}
+        settings = {"profile": profile, "sequences": sequences, "seed": seed, "programs": programs}
         simulated = {part: [asdict(one) for one in rows] for part, rows in found.items()}
         paper = {
             "throughput_times": PAPER_TIMES,
             "balancer_times": PAPER_BALANCER_TIMES,
             "batch_shorter_by": PAPER_SHORTER_BY,
         }
-        click.echo(json.dumps(told | {"simulated": simulated, "paper": paper}, indent=2))
+        click.echo(json.dumps(settings | {"simulated": simulated, "paper": paper}, indent=2))
         return
     show(found, Console())
     click.echo(

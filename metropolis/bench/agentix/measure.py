@@ -104,7 +104,7 @@ class Bench:
             named(DISPATCHERS, system.dispatcher)(fleet.placed()),
             system.pool,
         ).run()
-        return _summed(name, system, instances, per_s, served, arriving[0].arrival_s)
+        return _summarize(name, system, instances, per_s, served, arriving[0].arrival_s)
 
     def busy_per_s(self, name: str, system: System) -> float:
         """Return the programs per second that keep the full batch of one instance busy.
@@ -126,8 +126,8 @@ class Bench:
         return 1000 * len(sample) / busy_ms
 
 
-def _summed(
-    name: str, system: System, instances: int, per_s: float, served: Served, begun_sim_s: float
+def _summarize(
+    name: str, system: System, instances: int, per_s: float, served: Served, start_sim_s: float
 ) -> Measured:
     latencies_ms = np.array([1000 * one.latency_s_per_token for one in served.programs])
     return Measured(
@@ -139,16 +139,16 @@ def _summed(
         float(latencies_ms.mean()),
         {tail: float(np.percentile(latencies_ms, tail)) for tail in TAILS},
         served.preemptions,
-        max(one.ended_sim_s for one in served.programs) - begun_sim_s,
+        max(one.ended_sim_s for one in served.programs) - start_sim_s,
     )
 
 
 @dataclass(frozen=True)
 class Throughput:
-    """Programs per second; a lower bound if `beyond` the measured rates."""
+    """Programs per second; `is_lower_bound`: the true one is beyond the measured rates."""
 
     per_s: float
-    beyond: bool = False
+    is_lower_bound: bool = False
 
 
 def throughput_at(curve: Sequence[Measured], latency_ms: float) -> Throughput:
@@ -165,4 +165,4 @@ def throughput_at(curve: Sequence[Measured], latency_ms: float) -> Throughput:
             more_per_s = above.programs_per_s - below.programs_per_s
             return Throughput(below.programs_per_s + part * more_per_s)
     last = ordered[-1]
-    return Throughput(last.programs_per_s, beyond=last.average_ms < latency_ms)
+    return Throughput(last.programs_per_s, is_lower_bound=last.average_ms < latency_ms)

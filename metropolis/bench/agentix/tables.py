@@ -58,27 +58,27 @@ def throughputs(
     }
 
 
-def times(ours: Sequence[Throughput], others: Sequence[Throughput]) -> str:
+def ratios_of(ours: Sequence[Throughput], others: Sequence[Throughput]) -> str:
     """Format the ratio of `ours` to `others` at each slowdown; - where the other is unknown."""
     return " and ".join(
-        f"{'>' * our.beyond}{our.per_s / other.per_s:.1f}"
-        if other.per_s and not other.beyond
+        f"{'>' * our.is_lower_bound}{our.per_s / other.per_s:.1f}"
+        if other.per_s and not other.is_lower_bound
         else "-"
         for our, other in zip(ours, others, strict=True)
     )
 
 
-def most_times(ours: Sequence[Measured], others: Sequence[Measured]) -> str:
+def max_ratio(ours: Sequence[Measured], others: Sequence[Measured]) -> str:
     """Format the maximum ratio of our throughput to theirs at equal, measured latencies."""
     ratios = []
     for latency_ms in sorted({one.average_ms for one in (*ours, *others)}):
         our, other = throughput_at(ours, latency_ms), throughput_at(others, latency_ms)
-        if other.per_s and not other.beyond:
-            ratios.append((our.per_s / other.per_s, our.beyond))
+        if other.per_s and not other.is_lower_bound:
+            ratios.append((our.per_s / other.per_s, our.is_lower_bound))
     if not ratios:
         return "-"
-    ratio, beyond = max(ratios)
-    return f"{'>' * beyond}{ratio:.1f}"
+    ratio, is_lower_bound = max(ratios)
+    return f"{'>' * is_lower_bound}{ratio:.1f}"
 
 
 def latency_table(workload: str, measured: Sequence[Measured]) -> Table:
@@ -122,11 +122,11 @@ def _systems(measured: Sequence[Measured]) -> Iterator[str]:
         ratios = []
         for our in (AGENTIX, BY_PROGRAM):
             ours = name, our.name, our.dispatcher, 1
-            most = most_times(curves[ours], curve)
-            ratios.append(f"{our.name} {times(found[ours], found[theirs])}, up to {most}")
+            most = max_ratio(curves[ours], curve)
+            ratios.append(f"{our.name} {ratios_of(found[ours], found[theirs])}, up to {most}")
         paper = PAPER_TIMES[name].get(other)
-        told = f" (paper: up to {paper:g})" if paper else ""
-        yield f"{name}: {'; '.join(ratios)} x {other}{told}"
+        suffix = f" (paper: up to {paper:g})" if paper else ""
+        yield f"{name}: {'; '.join(ratios)} x {other}{suffix}"
 
 
 def _balancers(measured: Sequence[Measured]) -> Iterator[str]:
@@ -136,14 +136,14 @@ def _balancers(measured: Sequence[Measured]) -> Iterator[str]:
         if balancer != AGENTIX.dispatcher:
             ours = found[name, system, AGENTIX.dispatcher, instances]
             paper = "level" if balancer == "prefix" else f"up to {PAPER_BALANCER_TIMES}"
-            yield f"{name}: agentix {times(ours, theirs)} x {balancer} (paper: {paper})"
+            yield f"{name}: agentix {ratios_of(ours, theirs)} x {balancer} (paper: {paper})"
 
 
 def _replicas(measured: Sequence[Measured]) -> Iterator[str]:
     found = throughputs(measured, MULTI_SLOWDOWNS)
     one = next(rates for (*_, instances), rates in found.items() if instances == 1)
     for (name, _, _, instances), rates in found.items():
-        yield f"{name}: {instances} replicas {times(rates, one)} x one (paper: linear)"
+        yield f"{name}: {instances} replicas {ratios_of(rates, one)} x one (paper: linear)"
 
 
 def _batches(measured: Sequence[Measured]) -> Iterator[str]:

@@ -22,23 +22,26 @@ import click
 
 from metropolis.bench import need
 from metropolis.bench.recovery.plan import VICTIMS, draw_kills
-from metropolis.bench.recovery.setup import Stage, summary_file
-from metropolis.bench.recovery.victim import MEAN_S, Ended, Run
+from metropolis.bench.recovery.setup import Environment, summary_file
+from metropolis.bench.recovery.victim import MEAN_S, Outcome, Run
 from metropolis.bench.stub_server import stub_server
 from metropolis.progress import progress_bar
 
 
-def campaign(folder: Path, kills: int, seed: int) -> list[Ended]:
+def campaign(folder: Path, kills: int, seed: int) -> list[Outcome]:
     """Execute runs until all kills are used. `folder` must be empty and have a short path."""
-    left, runs = draw_kills(kills, seed), list[Ended]()
-    with progress_bar(kills, "kills") as (advance, describe), Stage(folder, seed) as stage:
+    left, runs = draw_kills(kills, seed), list[Outcome]()
+    with (
+        progress_bar(kills, "kills") as (advance, describe),
+        Environment(folder, seed) as environment,
+    ):
         out = folder / "whole"
         with stub_server(MEAN_S, seed, folder / "whole.log") as url:
-            stage.begin(out, url, "--mode", "lockstep").wait()
-        whole = json.loads(summary_file(out).read_text())
+            environment.start(out, url, "--mode", "lockstep").wait()
+        reference = json.loads(summary_file(out).read_text())
         while left:
             describe(f"run {len(runs) + 1}")
-            runs.append(Run(stage, len(runs)).carry_out(left, whole, advance))
+            runs.append(Run(environment, len(runs)).run(left, reference, advance))
             if runs[-1].flaws and not runs[-1].kills:  # no progress: avoid an endless loop
                 break
     return runs
@@ -69,7 +72,7 @@ def command(kills: int, seed: int, as_json: bool) -> int:
     return 0 if right else 1
 
 
-def _summary(runs: Sequence[Ended], seed: int) -> dict[str, object]:
+def _summary(runs: Sequence[Outcome], seed: int) -> dict[str, object]:
     return {
         "seed": seed,
         "kills": sum(len(run.kills) for run in runs),
@@ -84,13 +87,13 @@ def _summary(runs: Sequence[Ended], seed: int) -> dict[str, object]:
     }
 
 
-def _by_victim(runs: Sequence[Ended]) -> dict[str, dict[str, int]]:
+def _by_victim(runs: Sequence[Outcome]) -> dict[str, dict[str, int]]:
     kills = Counter(kill for run in runs for kill in run.kills)
     survived = Counter(kill for run in runs if not run.flaws for kill in run.kills)
     return {victim: {"kills": kills[victim], "survived": survived[victim]} for victim in VICTIMS}
 
 
-def _print(runs: Sequence[Ended], seed: int) -> None:
+def _print(runs: Sequence[Outcome], seed: int) -> None:
     click.echo(f"{'victim':<12}{'kills':>8}{'survived':>10}")
     for victim, of in _by_victim(runs).items():
         click.echo(f"{victim:<12}{of['kills']:>8}{of['survived']:>10}")

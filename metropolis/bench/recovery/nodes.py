@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
 
-from metropolis.bench import installed
-from metropolis.bench.recovery.processes import actors_below, alive, below, raylet_below
+from metropolis.bench import python_command
+from metropolis.bench.recovery.processes import actors_of, alive, descendants, raylet_of
 from metropolis.types import MetropolisError
 
 WATCH = """
@@ -40,7 +40,7 @@ def ray_environment() -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """Where a node runs: `inside` is a command prefix, for example of a network namespace."""
 
     inside: tuple[str, ...] = ()
@@ -53,17 +53,21 @@ class Place:
         return [] if self.address is None else [f"--node-ip-address={self.address}"]
 
 
-HERE = Place()
+HERE = Location()
 
 
 class Nodes:
     """A head node, and a second node that may be killed."""
 
     def __init__(
-        self, folder: Path, environment: dict[str, str], head: Place = HERE, second: Place = HERE
+        self,
+        folder: Path,
+        environment: dict[str, str],
+        head: Location = HERE,
+        second: Location = HERE,
     ) -> None:
         """Start both nodes with Ray's files in `folder`, whose path must be short."""
-        self._place = second
+        self._location = second
         self._folder, self._environment = folder, {**os.environ, **environment}
         with socket.create_server(("", 0)) as free:
             port = free.getsockname()[1]
@@ -81,22 +85,22 @@ class Nodes:
 
     def actors(self) -> list[int]:
         """Return the processes of our workers on both nodes."""
-        return sorted([*actors_below(self._head.pid), *self.actors_on_second()])
+        return sorted([*actors_of(self._head.pid), *self.actors_on_second()])
 
     def actors_on_second(self) -> list[int]:
         """Return the processes of our workers on the second node."""
-        return actors_below(self._second.pid)
+        return actors_of(self._second.pid)
 
     def kill_second(self, away_s: float) -> list[int]:
         """Kill the second node with `kill -9`; return the worker processes that end with it.
 
         After `away_s` another node replaces it; the next call waits for that node.
         """
-        self._settle()
+        self._join_replacement()
         if self._second.poll() is not None:
             raise MetropolisError("Ray's second node failed to restart")
-        pids = actors_below(self._second.pid)
-        raylet = raylet_below(self._second.pid)
+        pids = actors_of(self._second.pid)
+        raylet = raylet_of(self._second.pid)
         assert raylet is not None
         os.kill(raylet, signal.SIGKILL)
         self._replacing = Thread(target=self._replace, args=[away_s])
@@ -108,31 +112,33 @@ class Nodes:
         _end(self._second)
         for left in reversed(range(STARTS)):
             try:
-                self._second, _ = self._start("second", self._place, f"--address={self.address}")
+                self._second, _ = self._start("second", self._location, f"--address={self.address}")
                 return
             except MetropolisError:  # Ray gives up early on a busy machine
                 if not left:
                     raise
 
-    def _settle(self) -> None:
+    def _join_replacement(self) -> None:
         if self._replacing is not None:
             self._replacing.join()
 
     def close(self) -> None:
         """End both nodes."""
-        self._settle()
+        self._join_replacement()
         _end(self._second)
         _end(self._head)
 
-    def _start(self, name: str, place: Place, *options: str) -> tuple[subprocess.Popen[bytes], str]:
+    def _start(
+        self, name: str, location: Location, *options: str
+    ) -> tuple[subprocess.Popen[bytes], str]:
         """Start a node; return its process and its log once it is up."""
         log = self._folder / f"{name}.log"
-        watch = ["/bin/sh", "-c", WATCH, "ray-node", *place.inside]
-        command = [*installed("from ray.scripts.scripts import main; main()"), "start"]
+        watch = ["/bin/sh", "-c", WATCH, "ray-node", *location.inside]
+        command = [*python_command("from ray.scripts.scripts import main; main()"), "start"]
         always = ("--block", "--num-cpus=1", f"--object-store-memory={STORE_BYTES}")
         with log.open("wb") as file:
             process = subprocess.Popen(
-                [*watch, *command, *always, "--disable-usage-stats", *place.options, *options],
+                [*watch, *command, *always, "--disable-usage-stats", *location.options, *options],
                 stdin=subprocess.PIPE,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -140,18 +146,18 @@ class Nodes:
                 start_new_session=True,
             )
         deadline_s = time.monotonic() + START_S
-        while "runtime started" not in (said := log.read_text(errors="replace")):
+        while "runtime started" not in (text := log.read_text(errors="replace")):
             if process.poll() is not None or time.monotonic() > deadline_s:
                 _end(process)
                 last = log.read_text(errors="replace").strip().rpartition("\n")[2]
                 raise MetropolisError(f"a Ray node did not start: {last} (full log: {log})")
             time.sleep(0.05)
-        return process, said
+        return process, text
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End a node and its descendants; kill those that are left after STOP_S."""
-    pids = [*below(process.pid)]
+    pids = [*descendants(process.pid)]
     try:
         process.communicate(timeout=STOP_S)  # closes the pipe
     except subprocess.TimeoutExpired:

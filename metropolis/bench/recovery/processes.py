@@ -9,7 +9,7 @@ ACTOR = b"ray::_Actor"
 RAYLET = b"/raylet/raylet\0"
 
 
-def below(pid: int) -> dict[int, bytes]:
+def descendants(pid: int) -> dict[int, bytes]:
     """Return the command lines of all descendants of `pid`, by process id."""
     children: dict[int, list[int]] = defaultdict(list)
     for entry in Path("/proc").iterdir():
@@ -24,14 +24,14 @@ def below(pid: int) -> dict[int, bytes]:
     return found
 
 
-def actors_below(pid: int) -> list[int]:
+def actors_of(pid: int) -> list[int]:
     """Return the descendants that run our workers."""
-    return sorted(p for p, command in below(pid).items() if command.startswith(ACTOR))
+    return sorted(p for p, command in descendants(pid).items() if command.startswith(ACTOR))
 
 
-def raylet_below(pid: int) -> int | None:
+def raylet_of(pid: int) -> int | None:
     """Return the process of the Ray node, or None if it is not running."""
-    return next((p for p, command in below(pid).items() if RAYLET in command), None)
+    return next((p for p, command in descendants(pid).items() if RAYLET in command), None)
 
 
 def alive(pid: int) -> bool:

@@ -15,7 +15,7 @@ LAG_S = 0.25
 
 
 @dataclass
-class Struck:
+class ExecutedKill:
     """An executed kill, in monotonic seconds: calls in flight then may be lost."""
 
     victim: str
@@ -23,7 +23,7 @@ class Struck:
     pids: list[int]
     """Processes of the workers that end with it."""
     ended_s: float = inf
-    """When all of them had ended and the store was back."""
+    """When all of them had ended and the store had restarted."""
 
 
 @dataclass(frozen=True)
@@ -52,17 +52,17 @@ def calls_of(log: Iterable[str]) -> dict[int, list[tuple[float, float]]]:
     return calls
 
 
-def purchases_of(log: Path, kills: Sequence[Struck]) -> Purchases:
+def purchases_of(log: Path, kills: Sequence[ExecutedKill]) -> Purchases:
     """Count the purchases in `log`. Raises OSError if there is no log."""
     calls = calls_of(log.read_text().splitlines())
-    everything = [times for bought in calls.values() for times in bought]
+    all_times = [times for bought in calls.values() for times in bought]
     return Purchases(
-        bought=len(everything),
+        bought=len(all_times),
         unique=len(calls),
         in_flight=sum(
             asked_s <= kill.began_s < answered_s
             for kill in kills
-            for asked_s, answered_s in everything
+            for asked_s, answered_s in all_times
         ),
         beyond=sum(
             not any(_in_flight(times, kill) for kill in kills)
@@ -72,7 +72,7 @@ def purchases_of(log: Path, kills: Sequence[Struck]) -> Purchases:
     )
 
 
-def _in_flight(times: tuple[float, float], kill: Struck) -> bool:
+def _in_flight(times: tuple[float, float], kill: ExecutedKill) -> bool:
     """Return whether the kill may have lost the answer before it was stored."""
     asked_s, answered_s = times
     return asked_s - LAG_S <= kill.ended_s and kill.began_s <= answered_s + LAG_S

@@ -13,7 +13,7 @@ from metropolis.bench.recovery.nodes import Nodes, ray_environment
 LEASE_S = 2.0
 
 
-class Stage:
+class Environment:
     """A store that writes with every commit, and two Ray nodes; leaving `with` ends them."""
 
     def __init__(self, folder: Path, seed: int) -> None:
@@ -23,7 +23,7 @@ class Stage:
 
         token = ray_environment()
         configuration = {"XDG_CONFIG_HOME": str(folder / "configuration")}  # signing key
-        self._environment = {**os.environ, **token, **configuration}
+        self._variables = {**os.environ, **token, **configuration}
         (folder / "ray").mkdir()
         self.server = EmbeddedServer(folder / "store")
         try:
@@ -32,23 +32,23 @@ class Stage:
             self.server.close()
             raise
 
-    def __enter__(self) -> Stage:
+    def __enter__(self) -> Environment:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.nodes.close()
         self.server.close()
 
-    def begin(self, out: Path, llm: str, *options: str) -> subprocess.Popen[bytes]:
+    def start(self, out: Path, llm: str, *options: str) -> subprocess.Popen[bytes]:
         """Start a new run in `out`; return its process."""
         about = [world.__file__, "--llm", f"vllm:{llm}", "--out", str(out)]
         return self._start(out, *about, "--seed", str(self.seed), *options)
 
-    def begin_stored(self, out: Path, llm: str, on_cluster: bool) -> subprocess.Popen[bytes]:
+    def start_stored(self, out: Path, llm: str, on_cluster: bool) -> subprocess.Popen[bytes]:
         """Start a run in the store with two workers on Ray."""
         where = ["--ray-address", self.nodes.address] if on_cluster else []
         store = ["--store", self.server.url, "--lease", f"{LEASE_S:g}", "--workers", "ray:2"]
-        return self.begin(out, llm, *store, *where)
+        return self.start(out, llm, *store, *where)
 
     def resume(self, out: Path) -> subprocess.Popen[bytes]:
         """Resume the run in `out`; return its process."""
@@ -61,7 +61,7 @@ class Stage:
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=errors,
-                env=self._environment,
+                env=self._variables,
                 start_new_session=True,
             )
 

@@ -17,9 +17,9 @@ from typing import Any
 
 from metropolis.bench.recovery.damage import IN_PLACE, damage
 from metropolis.bench.recovery.plan import Kill, on_cluster
-from metropolis.bench.recovery.processes import actors_below, alive, below, raylet_below
-from metropolis.bench.recovery.purchases import Purchases, Struck, purchases_of
-from metropolis.bench.recovery.setup import Stage, errors_file, summary_file
+from metropolis.bench.recovery.processes import actors_of, alive, descendants, raylet_of
+from metropolis.bench.recovery.purchases import ExecutedKill, Purchases, purchases_of
+from metropolis.bench.recovery.setup import Environment, errors_file, summary_file
 from metropolis.bench.stub_server import stub_server
 from metropolis.runtime.folder.history import read_history
 from metropolis.workers.leases import retry
@@ -29,16 +29,16 @@ MEAN_S = 0.04
 PATIENCE_S = 120.0
 """Time within which a run must end after the last kill."""
 POLL_S = 0.01
-DYING_S = 30.0
+WORKER_EXIT_S = 30.0
 """How long workers may outlive their run: on a busy machine a worker lived for more than 10 s after
 its node was killed. Its claims have expired by then, so it can commit nothing.
 """
-AGAIN_S = 0.1
+VICTIM_POLL_S = 0.1
 """Interval between searches for a victim that is not running."""
 
 
 @dataclass(frozen=True)
-class Ended:
+class Outcome:
     """The result of a run under kills."""
 
     on_cluster: bool
@@ -57,56 +57,56 @@ class Ended:
 class Run:
     """One run of a campaign, from start to end."""
 
-    stage: Stage
+    environment: Environment
     number: int
     started: int = 0
     refused: int = 0
-    struck: list[Struck] = field(default_factory=list)
+    executed: list[ExecutedKill] = field(default_factory=list)
     flaws: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.out = self.stage.folder / f"run-{self.number}"
-        self.on_cluster = on_cluster(self.stage.seed, self.number)
+        self.out = self.environment.folder / f"run-{self.number}"
+        self.on_cluster = on_cluster(self.environment.seed, self.number)
         self._child: subprocess.Popen[bytes] | None = None
         self._damaged: tuple[Path, bytes, bytes] | None = None
         """A file, and its contents before and after damage."""
 
-    def carry_out(
-        self, left: list[Kill], whole: Mapping[str, Any], progress: Callable[[int], None]
-    ) -> Ended:
+    def run(
+        self, left: list[Kill], reference: Mapping[str, Any], progress: Callable[[int], None]
+    ) -> Outcome:
         """Apply the kills of `left` until the run ends, and remove them from `left`."""
         began_s, log = time.monotonic(), self.out.with_suffix(".log")
-        with stub_server(MEAN_S, self.stage.seed, log) as url:
+        with stub_server(MEAN_S, self.environment.seed, log) as url:
             self._url = url
             try:
-                self._until_its_end(left, progress)
+                self._run_to_end(left, progress)
             finally:
                 self._end()
         wall_s = time.monotonic() - began_s
-        purchases = purchases_of(log, self.struck)
+        purchases = purchases_of(log, self.executed)
         if not self.flaws:
-            self._compare(whole, purchases)
-        kills = [struck.victim for struck in self.struck]
+            self._compare(reference, purchases)
+        kills = [kill.victim for kill in self.executed]
         starts = self.started, self.refused
-        return Ended(self.on_cluster, kills, *starts, wall_s, purchases, self.flaws)
+        return Outcome(self.on_cluster, kills, *starts, wall_s, purchases, self.flaws)
 
     # --- main loop
 
-    def _until_its_end(self, left: list[Kill], progress: Callable[[int], None]) -> None:
+    def _run_to_end(self, left: list[Kill], progress: Callable[[int], None]) -> None:
         self._start()
         quiet_since_s = time.monotonic()
         while not self.flaws:
-            there = not left or self._is_there(left[0])
+            exists = not left or self._victim_exists(left[0])
             pause_s = left[0].pause_s if left else PATIENCE_S
-            status = self._wait(pause_s if there else AGAIN_S)
+            status = self._wait(pause_s if exists else VICTIM_POLL_S)
             if status == 0:
                 return
             if status is not None:
-                self._stopped(status)
+                self._handle_exit(status)
                 self._start()
             elif time.monotonic() - quiet_since_s > PATIENCE_S:
                 self.flaws.append(f"the run did not end {PATIENCE_S:g} s after the last kill")
-            elif left and there and self._strike(left[0]):
+            elif left and exists and self._execute(left[0]):
                 left.pop(0)
                 quiet_since_s = time.monotonic()
                 progress(1)
@@ -116,66 +116,68 @@ class Run:
         self.started += 1
         self._may_stop = False
         if (self.out / "run.json").exists():
-            self._child = self.stage.resume(self.out)
+            self._child = self.environment.resume(self.out)
         else:  # first start, or killed before run.json existed
             shutil.rmtree(self.out, ignore_errors=True)
-            self._child = self.stage.begin_stored(self.out, self._url, self.on_cluster)
+            self._child = self.environment.start_stored(self.out, self._url, self.on_cluster)
 
     def _wait(self, pause_s: float) -> int | None:
         """Return the run's exit status, or None if it still runs after `pause_s`."""
         deadline_s = time.monotonic() + pause_s
         assert self._child is not None
         while (status := self._child.poll()) is None and time.monotonic() < deadline_s:
-            self._bury()
+            self._record_deaths()
             time.sleep(POLL_S)
         return status
 
-    def _bury(self) -> None:
+    def _record_deaths(self) -> None:
         """Record when all workers hit by a kill have ended."""
-        for struck in self.struck:
-            if struck.ended_s == inf and not any(map(alive, struck.pids)):
-                struck.ended_s = time.monotonic()
+        for kill in self.executed:
+            if kill.ended_s == inf and not any(map(alive, kill.pids)):
+                kill.ended_s = time.monotonic()
 
-    def _stopped(self, status: int) -> None:
+    def _handle_exit(self, status: int) -> None:
         """Handle an exit of the run. It may exit if its own Ray was killed, or if the store was
         killed before the run was taken.
         """
-        said = errors_file(self.out).read_text(errors="replace").strip().splitlines()
-        if status == 2 and f"{self.out}" in (said or [""])[-1] and self._requeue():
+        errors = errors_file(self.out).read_text(errors="replace").strip().splitlines()
+        if status == 2 and f"{self.out}" in (errors or [""])[-1] and self._restore_file():
             self.refused += 1
         elif not self._may_stop:
-            self.flaws.append(f"the run stopped with status {status}: {said[-1] if said else ''}")
+            self.flaws.append(
+                f"the run stopped with status {status}: {errors[-1] if errors else ''}"
+            )
 
     def _end(self) -> None:
         """Kill all remaining processes of the run."""
         assert self._child is not None
-        left = [] if self._child.poll() is not None else [*below(self._child.pid)]
+        left = [] if self._child.poll() is not None else [*descendants(self._child.pid)]
         self._child.kill()
         self._child.wait()
-        deadline_s = time.monotonic() + DYING_S
-        while any(s.ended_s == inf for s in self.struck) and time.monotonic() < deadline_s:
-            self._bury()
+        deadline_s = time.monotonic() + WORKER_EXIT_S
+        while any(s.ended_s == inf for s in self.executed) and time.monotonic() < deadline_s:
+            self._record_deaths()
             time.sleep(POLL_S)
-        for struck in self.struck:
-            if struck.ended_s == inf:
-                alone = [pid for pid in struck.pids if alive(pid)]
-                self.flaws.append(f"the kill of a {struck.victim} left workers: {alone}")
-                left += alone
+        for kill in self.executed:
+            if kill.ended_s == inf:
+                survivors = [pid for pid in kill.pids if alive(pid)]
+                self.flaws.append(f"the kill of a {kill.victim} left workers: {survivors}")
+                left += survivors
         for pid in filter(alive, left):
             os.kill(pid, signal.SIGKILL)
 
     # --- kills
 
-    def _is_there(self, kill: Kill) -> bool:
+    def _victim_exists(self, kill: Kill) -> bool:
         """Return whether the victim exists; the pause before the kill starts then."""
         assert self._child is not None
         if kill.victim == "worker":
             return bool(self._actors())
         if kill.victim == "file":
-            return self._is_driven()
-        return kill.victim != "node" or self.on_cluster or raylet_below(self._child.pid) is not None
+            return self._is_held()
+        return kill.victim != "node" or self.on_cluster or raylet_of(self._child.pid) is not None
 
-    def _strike(self, kill: Kill) -> bool:
+    def _execute(self, kill: Kill) -> bool:
         """Execute the kill; return whether the victim still existed."""
         assert self._child is not None
         began_s = time.monotonic()
@@ -198,20 +200,20 @@ class Run:
                 self._damage(kill)
                 self._start()
             case "store":
-                self._may_stop = self._may_stop or not self._is_driven()
-                os.kill(self.stage.server.pid, signal.SIGKILL)
+                self._may_stop = self._may_stop or not self._is_held()
+                os.kill(self.environment.server.pid, signal.SIGKILL)
                 time.sleep(kill.away_s)
-                self.stage.server.restart()
+                self.environment.server.restart()
             case "node" if self.on_cluster:
-                pids = self.stage.nodes.kill_second(kill.away_s)
+                pids = self.environment.nodes.kill_second(kill.away_s)
             case "node":
-                raylet = raylet_below(self._child.pid)
+                raylet = raylet_of(self._child.pid)
                 if raylet is None:
                     return False
                 pids, self._may_stop = self._actors(), True
                 os.kill(raylet, signal.SIGKILL)
-        self.struck.append(Struck(kill.victim, began_s, pids))
-        self._bury()
+        self.executed.append(ExecutedKill(kill.victim, began_s, pids))
+        self._record_deaths()
         return True
 
     def _damage(self, kill: Kill) -> None:
@@ -224,7 +226,7 @@ class Run:
         damage(path, Random(f"damage {kill.which}"), self.out, IN_PLACE)
         self._damaged = path, content, path.read_bytes()
 
-    def _requeue(self) -> bool:
+    def _restore_file(self) -> bool:
         """Restore a damaged file that the run has not repaired; return whether there was one."""
         if self._damaged is None:
             return False
@@ -235,13 +237,13 @@ class Run:
         path.write_bytes(content)
         return True
 
-    def _is_driven(self) -> bool:
+    def _is_held(self) -> bool:
         """Return whether the current process holds the run."""
         assert self._child is not None
         if not (self.out / "store.json").exists():
             return False
         name = json.loads((self.out / "store.json").read_text())["run"]
-        server = self.stage.server
+        server = self.environment.server
         if name not in retry(server.runs):
             return False
         holder = retry(server.store(name).inspect).holder
@@ -249,40 +251,40 @@ class Run:
 
     def _actors(self) -> list[int]:
         if self.on_cluster:
-            return self.stage.nodes.actors()
+            return self.environment.nodes.actors()
         assert self._child is not None
-        return actors_below(self._child.pid)
+        return actors_of(self._child.pid)
 
     # --- result
 
-    def _compare(self, whole: Mapping[str, Any], purchases: Purchases) -> None:
-        """Record differences from the summary `whole` of the uninterrupted run."""
+    def _compare(self, reference: Mapping[str, Any], purchases: Purchases) -> None:
+        """Record differences from the summary `reference` of the uninterrupted run."""
         try:
             found = json.loads(summary_file(self.out).read_text())
         except ValueError as error:
             self.flaws.append(f"{summary_file(self.out)}: is not one JSON summary ({error})")
             return
         self.flaws += [
-            f"{name} is {found[name]}, but {whole[name]} without kills"
+            f"{name} is {found[name]}, but {reference[name]} without kills"
             for name in ("history_sha256", "steps", "calls")
-            if found[name] != whole[name]
+            if found[name] != reference[name]
         ]
         lines = read_history(self.out / "history.jsonl")
-        if [json.loads(line.content)["step"] for line in lines] != list(range(whole["steps"])):
+        if [json.loads(line.content)["step"] for line in lines] != list(range(reference["steps"])):
             self.flaws.append("history.jsonl does not hold every step exactly once")
         name = json.loads((self.out / "store.json").read_text())["run"]
-        about = retry(self.stage.server.store(name).inspect)
+        about = retry(self.environment.server.store(name).inspect)
         committed = about.counts["agent_steps"]
-        if committed != whole["agents"] * whole["steps"]:
+        if committed != reference["agents"] * reference["steps"]:
             self.flaws.append(
                 f"{committed} agent-steps were committed instead of "
-                f"{whole['agents'] * whole['steps']}"
+                f"{reference['agents'] * reference['steps']}"
             )
-        if purchases.unique != whole["calls"]:
-            self.flaws.append(f"{purchases.unique} requests were made, not {whole['calls']}")
+        if purchases.unique != reference["calls"]:
+            self.flaws.append(f"{purchases.unique} requests were made, not {reference['calls']}")
         if purchases.beyond:
             self.flaws.append(
                 f"{purchases.beyond} answers were bought twice but were not in flight at a kill"
             )
         time.sleep(about.lease_left_s)  # 0 unless the store was down at the end
-        retry(self.stage.server.remove, name)
+        retry(self.environment.server.remove, name)

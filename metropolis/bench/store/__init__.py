@@ -21,7 +21,15 @@ import click
 
 from metropolis.bench import need
 from metropolis.bench.overhead import SEED, Posts
-from metropolis.bench.store.ways import Load, Stretch, Way, counted_steps, servers, stretch, ways
+from metropolis.bench.store.ways import (
+    Duration,
+    Load,
+    Way,
+    counted_steps,
+    measure_steps,
+    servers,
+    ways,
+)
 from metropolis.progress import progress_bar
 from metropolis.store.base import RunInfo, StoreError
 from metropolis.store.execution import Execution
@@ -72,13 +80,13 @@ class Trips:
     commit_p99_us: float
 
 
-def measured(every: Mapping[str, Way], load: Load, repetitions: int) -> dict[str, list[Stretch]]:
+def measured(every: Mapping[str, Way], load: Load, repetitions: int) -> dict[str, list[Duration]]:
     """Run all ways in turn, `repetitions` times."""
-    found: dict[str, list[Stretch]] = {name: [] for name in every}
+    found: dict[str, list[Duration]] = {name: [] for name in every}
     for _ in range(repetitions):
         for name, way in every.items():
             gc.collect()  # do not charge this run for the garbage of the previous one
-            found[name].append(stretch(load, way(load)))
+            found[name].append(measure_steps(load, way(load)))
     return found
 
 

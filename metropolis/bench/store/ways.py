@@ -32,7 +32,7 @@ WARM_SHARE = 0.2
 """Share of the steps before measurement starts: processes start, connections open."""
 
 
-class Stand(Scripted):
+class DelayedModel(Scripted):
     """A model whose answers take `latency_s` each."""
 
     def __init__(self, latency_s: float) -> None:
@@ -71,7 +71,7 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class Duration:
     """Time of a run after the warm-up."""
 
     wall_s: float
@@ -79,11 +79,11 @@ class Stretch:
     """CPU time of all its processes."""
 
 
-Ticks = Iterator[object]
+Steps = Iterator[object]
 """Yields one item per step, once all agents have passed it."""
 
 
-def stretch(load: Load, steps: Ticks) -> Stretch:
+def measure_steps(load: Load, steps: Steps) -> Duration:
     """Measure a run without its first steps."""
     warm = max(1, int(load.steps * WARM_SHARE))
     wall_s = used_s = 0.0
@@ -92,28 +92,28 @@ def stretch(load: Load, steps: Ticks) -> Stretch:
             wall_s, used_s = time.perf_counter(), cpu_s()
         if number == load.steps:
             wall_s, used_s = time.perf_counter() - wall_s, cpu_s() - used_s
-    return Stretch(wall_s, used_s)
+    return Duration(wall_s, used_s)
 
 
 def counted_steps(load: Load) -> int:
-    """Return the number of steps that `stretch` measures."""
+    """Return the number of steps that `measure_steps` measures."""
     return load.steps - max(1, int(load.steps * WARM_SHARE))
 
 
 # --- the ways
 
 
-def in_a_store(load: Load, store: str, workers: int | str) -> Ticks:
+def in_a_store(load: Load, store: str, workers: int | str) -> Steps:
     """Run the engine in a store."""
     world = (Crowd if load.together else Posts)(load.agents)
     agents = [Sentry(name) for name in world.posts]
     simulation = Simulation(
-        world, agents, Stand(load.latency_s), seed=SEED, store=store, workers=workers
+        world, agents, DelayedModel(load.latency_s), seed=SEED, store=store, workers=workers
     )
     yield from simulation.steps(load.steps)
 
 
-def in_asyncio(load: Load) -> Ticks:
+def in_asyncio(load: Load) -> Steps:
     """Run a lock-step loop."""
 
     async def one(name: str, step: int) -> str:
@@ -125,30 +125,30 @@ def in_asyncio(load: Load) -> Ticks:
     loop = asyncio.new_event_loop()
     names = [f"agent {i}" for i in range(load.agents)]
 
-    async def everybody(step: int) -> list[str]:
+    async def run_step(step: int) -> list[str]:
         return await asyncio.gather(*(one(name, step) for name in names))
 
     for step in range(load.steps):
-        yield loop.run_until_complete(everybody(step))
+        yield loop.run_until_complete(run_step(step))
     loop.close()
 
 
-def in_processes(load: Load) -> Ticks:
+def in_processes(load: Load) -> Steps:
     """Run a process pool with a barrier after every step."""
-    many = WORKERS if not load.latency_s else load.agents  # so that waiting overlaps
-    with multiprocessing.get_context("spawn").Pool(many) as pool:
+    processes = WORKERS if not load.latency_s else load.agents  # so that waiting overlaps
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
         for step in range(load.steps):
-            asked = [(f"agent {i}", step, load.latency_s) for i in range(load.agents)]
-            yield pool.starmap(_asked, asked)
+            calls = [(f"agent {i}", step, load.latency_s) for i in range(load.agents)]
+            yield pool.starmap(_call, calls)
 
 
-def _asked(name: str, step: int, latency_s: float) -> str:
+def _call(name: str, step: int, latency_s: float) -> str:
     if latency_s:
         time.sleep(latency_s)
     return f"{question_of(name, step)} Nothing."
 
 
-Way = Callable[[Load], Ticks]
+Way = Callable[[Load], Steps]
 
 
 @contextmanager
