@@ -31,7 +31,7 @@ def curve(*points: tuple[float, float]) -> list[Measured]:
 
 
 @given(st.floats(1.0, 100.0), st.floats(0.1, 5.0))
-def test_throughput_of_an_exponential_curve_is_where_it_crosses(limit_ms: float, k: float) -> None:
+def test_throughput_is_interpolated_on_an_exponential_curve(limit_ms: float, k: float) -> None:
     rates = [0.5 * number for number in range(1, 21)]
     found = throughput_at(curve(*((rate, 2.0 ** (k * rate)) for rate in rates)), limit_ms)
     if limit_ms < 2.0 ** (k * rates[0]):
@@ -42,7 +42,7 @@ def test_throughput_of_an_exponential_curve_is_where_it_crosses(limit_ms: float,
         assert 2.0 ** (k * found.per_s) == pytest.approx(limit_ms)
 
 
-def test_times_say_what_is_a_bound_and_what_is_not_known() -> None:
+def test_ratios_mark_bounds_and_unknown_values() -> None:
     ours = [Throughput(3.0), Throughput(4.0, is_lower_bound=True), Throughput(4.0), Throughput(4.0)]
     theirs = [
         Throughput(2.0),
@@ -53,7 +53,7 @@ def test_times_say_what_is_a_bound_and_what_is_not_known() -> None:
     assert ratios_of(ours, theirs) == "1.5 and >2.0 and - and -"
 
 
-def test_the_most_is_sought_at_every_latency_that_both_were_measured_at() -> None:
+def test_the_maximum_covers_every_latency_measured_for_both() -> None:
     ours, theirs = curve((1, 10), (2, 20), (8, 40)), curve((1, 10), (2, 30), (3, 60), (4, 80))
     assert max_ratio(ours, theirs) == f"{8 / throughput_at(theirs, 40.0).per_s:.1f}"
     assert max_ratio(ours, curve((1, 50), (2, 60))) == ">8.0"

@@ -19,7 +19,7 @@ def _fewer_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kairos, "LOADS", (0.5, 2.0))
 
 
-def test_every_system_is_measured_and_lower_by_is_what_it_says() -> None:
+def test_every_system_is_measured_and_reductions_are_right() -> None:
     result = CliRunner().invoke(kairos.command, [*SMALL, "--json"], catch_exceptions=False)
     rows = json.loads(result.output)["simulated"]
     seen = [(row["application"], row["load"], row["system"]) for row in rows]
@@ -34,7 +34,7 @@ def test_every_system_is_measured_and_lower_by_is_what_it_says() -> None:
         assert theirs * (1 - percent / 100) == pytest.approx(ours)
 
 
-def test_the_papers_bands_stand_beside_ours() -> None:
+def test_the_papers_ranges_are_printed_beside_ours() -> None:
     result = CliRunner().invoke(kairos.command, SMALL, catch_exceptions=False)
     for told in ("QA: Kairos' average is", "Kairos' P99 is", "(paper: 45.1 to 72.8 %)", "83.5%"):
         assert told in " ".join(result.output.split())

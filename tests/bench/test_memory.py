@@ -30,7 +30,7 @@ def lines(file: Path) -> int:
     return len(file.read_bytes().splitlines()) - 1
 
 
-def test_the_table_and_the_object_tell_of_the_same_processes(
+def test_the_table_and_the_object_report_the_same_processes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     runs: list[Measured] = []
@@ -75,7 +75,7 @@ def standing_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return lambda code: monkeypatch.setattr(memory, "METROPOLIS", python_command(code))
 
 
-def test_the_peak_is_that_of_the_process_and_not_of_the_one_that_starts_it(
+def test_the_peak_is_that_of_the_process_and_not_of_its_parent(
     standing_in: Callable[[str], None], tmp_path: Path
 ) -> None:
     mine = b"1" * 500_000_000
@@ -92,7 +92,7 @@ def test_the_peak_is_that_of_the_process_and_not_of_the_one_that_starts_it(
 @pytest.mark.parametrize(
     ("code", "status"), [("raise SystemExit(3)", 3), ("import os; os.kill(os.getpid(), 9)", -9)]
 )
-def test_a_run_that_fails_is_no_measurement(
+def test_a_failed_run_is_not_measured(
     standing_in: Callable[[str], None], tmp_path: Path, code: str, status: int
 ) -> None:
     standing_in(code)

@@ -42,7 +42,7 @@ def test_its_world_keeps_causality() -> None:
         (5.0, 6.0, 1),  # kill over before the call
     ],
 )
-def test_only_what_a_kill_has_found_in_flight_may_be_bought_twice(
+def test_only_calls_in_flight_at_a_kill_may_be_bought_twice(
     tmp_path: Path, began_s: float, ended_s: float, beyond: int
 ) -> None:
     log = tmp_path / "log"
@@ -53,7 +53,7 @@ def test_only_what_a_kill_has_found_in_flight_may_be_bought_twice(
     assert found == Purchases(bought=3, unique=2, in_flight=in_flight, beyond=beyond)
 
 
-def test_a_node_that_does_not_start_tells_its_last_words(tmp_path: Path) -> None:
+def test_a_node_that_does_not_start_reports_its_last_line(tmp_path: Path) -> None:
     failing = Location(("/bin/sh", "-c", "echo one; echo two; exit 1"))
     with pytest.raises(MetropolisError, match=r"did not start: two \(full log: .*head\.log\)$"):
         Nodes(tmp_path, ray_environment(), failing)
@@ -61,7 +61,7 @@ def test_a_node_that_does_not_start_tells_its_last_words(tmp_path: Path) -> None
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("seed", [1, 2])
-def test_nobody_can_tell_that_there_were_kills(seed: int) -> None:
+def test_runs_with_kills_equal_the_uninterrupted_run(seed: int) -> None:
     found = CliRunner().invoke(
         recovery.command, ["--kills", "15", "--seed", f"{seed}", "--json"], standalone_mode=False
     )
@@ -74,7 +74,7 @@ def test_nobody_can_tell_that_there_were_kills(seed: int) -> None:
 
 
 @pytest.mark.parametrize("flaws", [[], ["history_sha256 is a, but b without kills"]])
-def test_the_command_tells_of_every_flaw(
+def test_the_command_reports_every_flaw(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flaws: list[str]
 ) -> None:
     bought = Purchases(bought=12, unique=10, in_flight=4, beyond=0)

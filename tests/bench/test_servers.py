@@ -41,7 +41,7 @@ def test_the_url_is_read_and_the_process_ended() -> None:
         ("print('no address', flush=True)", "^a server ended with status 0 at its start$"),
     ],
 )
-def test_what_it_said_last_is_told(code: str, sentence: str) -> None:
+def test_the_last_line_of_its_errors_is_reported(code: str, sentence: str) -> None:
     with pytest.raises(MetropolisError, match=sentence), server(python_command(code)):
         pass
 
@@ -82,7 +82,7 @@ def test_help_needs_no_extra(tmp_path: Path) -> None:
         ("store", "ray", "ray"),
     ],
 )
-def test_a_missing_package_is_told_in_a_sentence(
+def test_a_missing_package_gets_a_sentence(
     tmp_path: Path, benchmark: str, package: str, extra: str
 ) -> None:
     asked = without(tmp_path, [package], benchmark)

@@ -61,7 +61,7 @@ def test_the_tables_name_every_policy_and_dispatcher() -> None:
         ("--dispatcher", "nope", "'nope' is not among the dispatchers"),
     ],
 )
-def test_a_wrong_option_is_told_before_any_work(
+def test_a_wrong_option_is_reported_before_any_work(
     monkeypatch: pytest.MonkeyPatch, option: str, name: str, sentence: str
 ) -> None:
     monkeypatch.delattr(serving.Bench, "replayed")

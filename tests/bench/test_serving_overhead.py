@@ -18,7 +18,7 @@ def test_every_plug_in_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.exit_code == 0, result.output
     found = json.loads(result.output)
     measured = [(row["kind"], row["name"]) for row in found["overheads"]]
-    policies = [*names_of(POLICIES), *serving_overhead.IN_A_ROW]
+    policies = [*names_of(POLICIES), *serving_overhead.COMBINED_POLICIES]
     assert measured == [(POLICIES, name) for name in policies] + [
         (DISPATCHERS, name) for name in names_of(DISPATCHERS)
     ]

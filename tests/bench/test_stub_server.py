@@ -99,7 +99,7 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(["messages", "stream", "stream_options", "seed"]), JSON))
-def test_whatever_is_asked_is_answered(url: str, body: dict[str, Any]) -> None:
+def test_any_body_is_answered_or_refused(url: str, body: dict[str, Any]) -> None:
     connection = HTTPConnection(url.removeprefix("http://"), timeout=10)
     connection.request("POST", CHATS, json.dumps(body))
     assert connection.getresponse().status in (200, 400)
@@ -107,7 +107,7 @@ def test_whatever_is_asked_is_answered(url: str, body: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("counted", [False, True])
-def test_a_stream_is_one(url: str, counted: bool) -> None:
+def test_a_chat_streams_its_text_and_usage(url: str, counted: bool) -> None:
     options = {"stream_options": {"include_usage": True}} if counted else {}
     with openai.OpenAI(base_url=f"{url}/v1", api_key="-", max_retries=0) as client:
         chunks = list(client.chat.completions.create(**CHAT, stream=True, **options))
@@ -117,7 +117,7 @@ def test_a_stream_is_one(url: str, counted: bool) -> None:
     assert [chunk.usage.total_tokens for chunk in chunks if chunk.usage] == [18] * counted
 
 
-def test_with_a_log_requests_want_a_seed(tmp_path: Path) -> None:
+def test_with_a_log_requests_need_a_seed(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with stub_server(0.0, 0, log) as url:
         assert_refused(asked(url, CHATS, json.dumps(CHAT)))

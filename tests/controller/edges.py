@@ -1,4 +1,4 @@
-"""Whether what a controller tells of who waits for whom is so."""
+"""Checks of `Controller.blocked_by`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from metropolis.controller.reference import ReferenceController
 def check_edges(
     controllers: Sequence[Controller], running: Collection[int], finished: Collection[int]
 ) -> None:
-    """Exactly those who wait show somebody, and whoever goes on from there comes to a runner.
+    """Exactly the waiting agents show a blocker, and following the entries ends at a running agent.
 
-    Where the first is the reference it tells, moreover, whether they wait for them in truth.
+    If the first controller is the reference, it also confirms that these agents block them.
     """
     for controller in controllers:
         edges = controller.blocked_by().tolist()

@@ -1,4 +1,4 @@
-"""Whether a controller's lookahead holds: who was told that it is clear goes on alone, at once."""
+"""Checks of `Controller.clear_until`: a clear agent continues alone, at once."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from metropolis.types import AgentId, Commit, Dispatch, Step
 
 
 class Lookahead:
-    """What one controller has told, held against what it commands."""
+    """Compares the lookahead of one controller with its commands."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
         self._clear_until: dict[AgentId, Step] = {}
         self.told = 0
-        """How many steps agents were promised."""
+        """Number of steps for which agents were clear."""
 
     def check(self, commits: Sequence[Commit], commands: Sequence[Dispatch]) -> None:
-        """The controller has just answered `commits` with `commands`."""
+        """Check `commands`, which the controller returned for `commits`."""
         stepped = {agent for commit in commits for agent in commit.agents}
         for agent, until in list(self._clear_until.items()):
             together = [one for one in commands if agent in one.agents]

@@ -27,7 +27,7 @@ def test_bench_prints_a_table() -> None:
     assert "3.50" in result.output
 
 
-def test_bench_refuses_what_is_no_size() -> None:
+def test_bench_refuses_invalid_sizes() -> None:
     result = CliRunner().invoke(command, ["--agents", "25,many"])
     assert result.exit_code == 2
     assert "is not a list of positive numbers" in result.output

@@ -1,4 +1,4 @@
-"""Agents exactly at the edge of a radius, wherever the cells of the native index happen to end."""
+"""Agents exactly at the edge of a radius, wherever the cells of the native index end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_a_caravan_that_leaves_the_first_bounding_box_stays_together(
 ) -> None:
     rule = conservative(4, 1)
     apart = int(rule.couple_radius)
-    # Three in a row, of whom only neighbours are coupled; a stranger spans the box of the cells.
+    # Three in a row, of which only neighbours are coupled; a fourth spans the box of the cells.
     at: list[Position] = [(apart, 16), (2 * apart, 18), (0, 18), (breadth, 48)]
     at = [(toward * -x, y) for x, y in at]
     start = (rule, CHEBYSHEV, 1, at, STEPS)

@@ -71,7 +71,7 @@ def check_law(seed: int) -> None:
 
 
 def by_dependency(seed: int) -> tuple[History, History]:
-    """Histories of lockstep and of a run ordered only by who reads what whom wrote."""
+    """Histories of lockstep and of a run ordered only by true dependencies (reads of writes)."""
     world = random_world(seed, meets=False)
     state = Versioned(world.starts)
     agents = range(len(world.starts))
@@ -138,8 +138,8 @@ def test_campaign(part: int) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(seed=SEEDS)
-def test_a_controller_goes_on_from_steps_and_positions(seed: int) -> None:
-    """Left at any moment and made anew, it runs what was running, and what follows is the same."""
+def test_a_controller_continues_from_steps_and_positions(seed: int) -> None:
+    """A controller rebuilt at any moment runs the same clusters, and commands the same later."""
     world, random = random_world(seed), Random(seed)
     rule = random.choice([conservative, versioned])(world.perception_radius, world.max_velocity)
     start = (rule, world.metric, world.max_velocity)

@@ -1,4 +1,4 @@
-"""Native against reference on larger, stranger populations than the worlds of test_equality."""
+"""Native against reference on larger, more unusual populations than those of test_equality."""
 
 import math
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def drive(
     *,
     check_moves: bool = True,
 ) -> int:
-    """Runs both controllers side by side; returns the largest number of clusters in flight."""
+    """Run both controllers side by side; return the largest number of clusters in flight."""
     start = (rule, metric, velocity, starts, steps)
     reference = ReferenceController(*start, check_moves=check_moves)
     native = NativeController.of_rule(*start, check_moves=check_moves)
@@ -99,7 +99,7 @@ def test_real_positions_on_an_unbounded_plane(seed: int) -> None:
 @settings(max_examples=15, deadline=None)
 @given(SEEDS)
 def test_long_skewed_runs(seed: int) -> None:
-    """Laggards hold everybody back across many levels of the pyramid of minimum steps."""
+    """Lagging agents block all others across many levels of the pyramid of minimum steps."""
     random = Random(seed)
     side = random.choice([20, 100, 400])
     starts = [(random.randrange(side), random.randrange(side)) for _ in range(30)]
@@ -170,7 +170,7 @@ def test_a_crowd_is_one_cluster_and_a_desert_is_many() -> None:
 
 
 @pytest.mark.parametrize("make", [ReferenceController, NativeController.of_rule])
-def test_who_waits_with_a_companion_shows_it(make) -> None:
+def test_an_agent_that_waits_with_a_companion_shows_it(make) -> None:
     """Agents 0 and 1 are coupled at step 1, and agent 2 blocks 1 only."""
     controller = make(conservative(4, 1), CHEBYSHEV, 1, [(0, 0), (5, 0), (11, 0)], 9)
     assert controller.start() == [Dispatch(0, (0, 1)), Dispatch(0, (2,))]
@@ -204,7 +204,7 @@ def test_commits_of_one_call_in_any_order() -> None:
 
 
 def test_mined_dependencies_synchronise_before_and_after() -> None:
-    """Agents 0 and 1 meet at step 1; agent 2 meets nobody."""
+    """Agents 0 and 1 meet at step 1; agent 2 meets no agent."""
     partners = [[], [], [], [1], [0], [], [], [], []]
     offsets = np.cumsum([0, *map(len, partners)])
     controller = NativeController(mined_controller(3, 3, offsets, [1, 0]), 3)

@@ -87,7 +87,7 @@ def test_commands_of_commits_before_a_refused_one_come_later(make) -> None:
 
 @BOTH
 @pytest.mark.parametrize("rule", [conservative(4, 1), lockstep()])
-def test_lockstep_and_rules_check_moves_alike(make, rule: Rule) -> None:
+def test_lockstep_and_rules_check_moves_equally(make, rule: Rule) -> None:
     controller = make(rule, CHEBYSHEV, 1, [(0, 0)], 2)
     controller.start()
     with pytest.raises(MetropolisError, match=r"moved from \(0, 0\) to \(3, 0\) at step 0"):

@@ -1,4 +1,4 @@
-"""Random small worlds in which any slip of causality changes history, and ways to run them.
+"""Random small worlds in which any violation of causality changes history, and ways to run them.
 
 State lies on tiles. An agent reads every tile and every agent it perceives, hashes what it read
 with (seed, agent, step), and lets the hash decide where it goes and what it writes.
@@ -32,7 +32,7 @@ from tests.controller.lookahead import Lookahead
 
 Tile = tuple[int, int]
 History = dict[tuple[int, int], tuple[int, Position]]
-"""(step, agent) -> what it intended, from all it read, and where it went."""
+"""(step, agent) -> its intention, computed from all that it read, and its new position."""
 
 
 def mix(*values: int) -> int:
@@ -46,13 +46,13 @@ class World:
     perception_radius: int
     max_velocity: int
     joint_radius: float
-    """How far agents of one step take each other's intentions into account; negative: never."""
+    """Distance within which agents of one step consider each other's intentions; negative: none."""
     starts: list[Position]
     steps: int
     candidates: Callable[[Tile, int], list[Tile]]
     """Tiles that may lie within a distance of a tile."""
     meets: bool = True
-    """Whether agents see each other and contend for tiles, or only find each other's marks."""
+    """Whether agents see each other and contend for tiles, or only read each other's marks."""
 
     def __post_init__(self) -> None:
         self.perceived = lru_cache(maxsize=None)(self._perceived)
@@ -97,7 +97,7 @@ def _walled(kind: str, random: Random, side: int, max_velocity: int) -> Geodesic
     horizon = random.choice([max_velocity, 5, 96])
     if kind == "geodesic":
         return Geodesic(walls, horizon)
-    across = random.choice([1, 3, 5])  # rooms of this edge, of a few arenas in all
+    across = random.choice([1, 3, 5])  # the side of a room; rooms share a few arenas
     rooms = [[random.randrange(3) for _ in range(side + 2)] for _ in range(side + 2)]
     arenas = np.array(
         [[rooms[y // across][x // across] for x in range(side)] for y in range(side + 2)]
@@ -139,7 +139,7 @@ def random_world(seed: int, *, meets: bool = True) -> World:
 
 
 class State(Protocol):
-    """What a world keeps: tiles and positions, as they stand when a step begins."""
+    """The state of a world at the beginning of a step: tiles and positions."""
 
     def read(self, tile: Tile, step: int) -> int: ...
     def position(self, agent: int, step: int) -> Position: ...
@@ -148,7 +148,7 @@ class State(Protocol):
 
 
 class Plain:
-    """Only the newest value of everything."""
+    """Keeps only the newest values."""
 
     def __init__(self, starts: Sequence[Position]) -> None:
         self._tiles: dict[Tile, int] = {}
@@ -168,7 +168,7 @@ class Plain:
 
 
 class Versioned:
-    """Every value with the step that wrote it; of writers of one step the smallest value wins."""
+    """Keeps every value with the step that wrote it; of the writers of a step the smallest wins."""
 
     def __init__(self, starts: Sequence[Position]) -> None:
         self._tiles: dict[Tile, dict[int, int]] = {}
@@ -204,7 +204,7 @@ class Outcome:
 
 
 def proceed(world: World, state: State, step: int, cluster: Sequence[int]) -> Outcome:
-    """What the agents of one cluster do at `step`, decided jointly."""
+    """The joint decision of one cluster at `step`."""
     at = {a: state.position(a, step) for a in cluster}
     digests = {a: _digest(world, state, step, a, at[a]) for a in cluster}
     intents = {}
@@ -216,7 +216,7 @@ def proceed(world: World, state: State, step: int, cluster: Sequence[int]) -> Ou
         ]
         intents[a] = mix(digests[a], sum(partners))
     outcome = Outcome(step, intents, dict(at))
-    targets: dict[Tile, int] = {}  # of contenders for a tile the smallest intent gets it
+    targets: dict[Tile, int] = {}  # the contender with the smallest intent gets the tile
     for a in sorted(cluster, key=lambda a: intents[a], reverse=True):
         reachable = world.reachable(at[a])
         targets[reachable[intents[a] % len(reachable)]] = a  # the last wins
@@ -245,14 +245,14 @@ def _digest(world: World, state: State, step: int, agent: int, at: Position) -> 
 def execute(
     world: World, controllers: Sequence[Controller], state: State, random: Random
 ) -> History:
-    """Runs the world in a random order of completion; all controllers must command the same.
+    """Runs the world in a random order of completion; all controllers must return equal commands.
 
     A cluster reads when it is dispatched or just before it commits, and writes when it commits.
     Some agents go on as far as the last controller's lookahead says, and commit afterwards.
     """
     history: History = {}
     running: list[tuple[Dispatch, Outcome | None]] = []
-    # What agents have written of steps that they have not committed yet.
+    # Writes of steps that are not committed yet.
     gone_on: dict[int, list[Outcome]] = {}
     lookahead = Lookahead(controllers[-1])
 

@@ -1,4 +1,4 @@
-"""What the fuzzer does with `metropolis._core`: one function for each part of it."""
+"""The fuzzer's cases for `metropolis._core`: one function per part."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROFILE_FIELDS = {
 
 
 def metric(draw: Draw) -> Any:
-    """A metric of places from (0, 0) to (7, 7), or (0, 0) to (7, 0) for a graph."""
+    """A metric with positions from (0, 0) to (7, 7), or (0, 0) to (7, 0) for a graph."""
     kind = draw.random.randrange(4)
     height, width = draw.random.randint(8, 12), draw.random.randint(8, 12)
     if kind == 0:
@@ -134,7 +134,7 @@ def use_controller(draw: Draw) -> None:
 
 
 def use_bench(draw: Draw) -> None:
-    """A sound one takes a second: once among the many that must be refused."""
+    """A valid call takes a second: one among many that must be refused."""
     if draw.random.random() < 0.02:
         draw.do("bench_controller", 4.0, 5.0, draw.do("plane_metric", "chebyshev"), 10, 100_000, 1)
         return
@@ -302,7 +302,7 @@ def use_replay(draw: Draw) -> None:
     )
 
     def spoil() -> None:
-        """Change a column that the replay has been given."""
+        """Change a column that was passed to the replay."""
         if draw.hostile():
             column = draw.random.choice(list(given.values()))
             if isinstance(column, np.ndarray) and column.size and column.flags.writeable:
@@ -334,7 +334,7 @@ def use_replay(draw: Draw) -> None:
 
 
 def use_anything(draw: Draw) -> None:
-    """Any public name with anything at all; objects that no constructor has made."""
+    """Any public name with any arguments; objects created without a constructor."""
     name = draw.random.choice(public_names(draw.core))
     target: Any = draw.core
     for part in name.split("."):

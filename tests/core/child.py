@@ -1,6 +1,6 @@
 """Runs cases FIRST to FIRST + COUNT against an extension: python -m tests.core.child ...
 
-The number of the case under way is kept in the file PROGRESS, for whoever finds this process dead.
+The file PROGRESS contains the number of the current case, in case this process dies.
 Prints a JSON object: findings as [case, text], and the public names that have answered.
 """
 
@@ -20,7 +20,7 @@ import numpy as np
 from .cases import CASES, public_names
 from .draw import Draw, FindingError, RefusedError
 
-CASE_SECONDS_MAX = 120  # of a machine that others use too; none takes two
+CASE_SECONDS_MAX = 120  # on a busy machine; no case takes two
 MEMORY_BYTES_MAX = 4 << 30
 VAST_ROWS = (2**45, 2**12)
 """AddressSanitizer ends the process where `new` would raise MemoryError."""
@@ -34,7 +34,7 @@ def main(extension: str, first: int, count: int, progress: str, sanitized: bool)
     spec.loader.exec_module(core)
     warnings.simplefilter("ignore")
     np.seterr(all="ignore")
-    if not sanitized:  # whose shadow memory is larger
+    if not sanitized:  # the shadow memory of AddressSanitizer is larger
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     done: set[str] = set()
     findings: list[tuple[int, str]] = []

@@ -1,4 +1,4 @@
-"""Draws arguments, good and hostile ones, and carries out what is done with them."""
+"""Draws arguments, valid and hostile ones, and calls the core with them."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ JUNK: list[Any] = [
     *([[1, 2], [3]], [None], np.zeros((2, 0, 3)), np.array([1 + 2j]), memoryview(b"abc")),
 ]
 NATIVE_WORDS = ("vector::", "_M_", "basic_string", "std::", "bad_", "deque", "map::")
-"""What messages of the standard library begin with; ours are sentences."""
+"""Beginnings of messages of the standard library; ours are sentences."""
 
 
 class FindingError(Exception):
-    """An answer that users should not get."""
+    """A message that users should not get."""
 
 
 class RefusedError(Exception):
-    """The core has refused something: the case may go on without it."""
+    """The core has refused a call: the case may continue without it."""
 
 
 class Draw:
-    """Arguments of one case, and what was called."""
+    """Arguments of one case, and the names called."""
 
     def __init__(self, core: ModuleType, seed: int, done: set[str], vast_rows: int = 2**45) -> None:
         self.vast_rows = vast_rows
         self.core, self.random, self.done = core, random.Random(seed), done
         self.numpy = np.random.default_rng(seed)
         self.vast = False
-        """Whether it has drawn an array that no memory holds."""
+        """Whether an array larger than memory was drawn."""
         self.hostility = self.random.choice([0, 0.02, 0.1, 0.3, 0.7])
 
     def hostile(self) -> bool:
@@ -68,7 +68,7 @@ class Draw:
         return self.random.choice(JUNK)
 
     def values(self, dtype: type, count: int, low: float, high: float) -> Any:
-        """(count,) or what is no such column."""
+        """A column (count,), or an invalid one."""
         if issubclass(dtype, np.integer):
             good = self.numpy.integers(int(low), int(high) + 1, count).astype(dtype)
         else:
@@ -76,7 +76,7 @@ class Draw:
         return self.damaged(good)
 
     def damaged(self, good: np.ndarray) -> Any:
-        """The array, or one that is wrong in one way or two."""
+        """The array, or one with one or two faults."""
         array: Any = good.copy()
         while self.hostile():
             damage = self.random.choice(DAMAGES)
@@ -131,7 +131,7 @@ class Draw:
             raise FindingError(f"{name} says {text!r}") from error
 
     def attempt(self, actions: Sequence[Callable[[], Any]], count: int) -> None:
-        """Carry out `count` of the actions, drawn at random; what is refused changes nothing."""
+        """Perform `count` of the actions, drawn at random; a refused one changes nothing."""
         for _ in range(count):
             try:
                 self.random.choice(actions)()
@@ -152,7 +152,7 @@ def _spoil_values(draw: Draw, array: np.ndarray) -> np.ndarray:
 
 
 def _vast(draw: Draw, array: np.ndarray) -> np.ndarray:
-    """One row over and over: a size that no memory has, but that costs nothing."""
+    """One row, broadcast: larger than memory, but without cost."""
     draw.vast = True
     return np.broadcast_to(array[:1], (draw.vast_rows, *array.shape[1:]))
 

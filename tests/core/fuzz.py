@@ -1,4 +1,4 @@
-"""Runs hostile cases in processes of their own, so that a crash is a finding with its seed."""
+"""Runs hostile cases in separate processes, so that a crash is a finding with its seed."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ PROCESS_SECONDS_MAX = 3600
 
 @dataclass
 class Fuzzed:
-    """What became of a range of cases."""
+    """The outcome of a range of cases."""
 
     findings: list[str] = field(default_factory=list)
     missing: set[str] = field(default_factory=set)
-    """Public names that have never given an answer."""
+    """Public names of which no call has succeeded."""
 
 
 def fuzz(extension: Path, first: int, count: int, preload: str | None = None) -> Fuzzed:
-    """Runs the cases; a process that dies is replaced by one that goes on behind its case.
+    """Run the cases; a process that dies is replaced by one that continues after its case.
 
     `preload`: the libraries that an extension with AddressSanitizer needs before all others.
     """

@@ -20,7 +20,7 @@ CAMPAIGN_CASES = int(os.environ.get("METROPOLIS_FUZZ_INPUTS", "30000"))
 
 
 def test_hostile_arguments_get_a_sentence() -> None:
-    """Every public name is called, and has answered at least once: a new one needs a case."""
+    """Every public name is called, at least once successfully: a new one needs a case."""
     fuzzed = fuzz(EXTENSION, 0, 1500)
     assert not fuzzed.findings
     assert not fuzzed.missing
@@ -33,7 +33,7 @@ def test_campaign(part: int) -> None:
     assert not fuzz(EXTENSION, 1_000_000 * (part + 1), each).findings
 
 
-def test_a_new_name_is_missed() -> None:
+def test_new_names_of_a_module_are_found() -> None:
     class Core:
         """A module with a name that no case uses."""
 
@@ -88,15 +88,15 @@ def test_columns_of_a_replay(changes: dict[str, object], sentence: str) -> None:
         replay(**changes)
 
 
-def test_a_replay_that_is_sound_runs() -> None:
-    """And a column that is changed behind its back is not looked at again."""
+def test_a_sound_replay_runs() -> None:
+    """A replay does not read again a column that the caller changes."""
     offsets = np.array([0, 1, 2])
     running = replay(call_offsets=offsets)
     offsets[1] = 2**40
     assert running.run(100)
 
 
-def test_requests_of_somebody_else_are_told() -> None:
+def test_requests_of_another_caller_are_reported() -> None:
     pool = _core.InstancePool(_core.Profile(w_ms=1.0, kv_capacity_tokens=64))
     running = replay(instances=pool)
     pool.submit(99, _core.Request(1, 1), 0.0)

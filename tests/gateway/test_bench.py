@@ -6,7 +6,7 @@ from metropolis.bench import gateway_attack
 from metropolis.bench.gateway import Load, measure
 
 
-def test_every_question_is_asked_both_ways() -> None:
+def test_every_request_is_sent_both_ways() -> None:
     runs: list[int] = []
     measured = measure(Load(clients=4, questions_each=3, mean_s=0.05), 2, runs.append)
     assert runs == [1, 1]

@@ -1,4 +1,4 @@
-"""Requests and a backend for tests: what it answers, and how long it takes, is a function."""
+"""Requests, and a backend for tests whose answers and latencies are functions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def request(**changes: Any) -> Request:
 
 
 class Fake:
-    """Answers by `answer`, after `latency_s` of the loop's time; remembers what came when."""
+    """Answers by `answer`, after `latency_s` of the loop's time; records the requests and times."""
 
     name = "fake"
 

@@ -1,4 +1,4 @@
-"""A stub server, or a proxy before a real one, that answers some requests with faults.
+"""A stub server, or a proxy of a real one, that answers some requests with faults.
 
 It speaks what SGLang and OpenAI-compatible servers speak, as far as the backends use it. Every
 good answer says what was asked, so that a mixed-up answer shows.
@@ -146,7 +146,7 @@ class FaultyServer:
 
 
 def _events(whole: dict[str, Any]) -> list[dict[str, Any]]:
-    """What a server sends piece by piece in the place of `whole`."""
+    """The pieces that a server sends instead of `whole`."""
     if "meta_info" in whole:
         words = whole["text"].split(" ")
         meta = whole["meta_info"]

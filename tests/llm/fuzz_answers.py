@@ -1,4 +1,4 @@
-"""Hostile answers of servers, drawn by seed: what is sent, and whether it still means the text."""
+"""Hostile answers of servers, drawn by seed: the bytes, and whether they still mean the text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from tests.llm.raw_server import Script
 
 WRONG = "WRONG"
-"""Stands in every answer that nobody asked for."""
+"""Part of every unsolicited answer."""
 PAUSE_S = 0.02
 HANG_S = 30.0
 ENDLESS_BYTES = 4 << 20
@@ -21,7 +21,7 @@ VALUES: tuple[Any, ...] = (
     "", "7", "x" * 300, "\ud800", "\x00\x1b[2J", [], {}, [[]], {"a": {"b": []}}, DEEP, DIGITS,
 )  # fmt: skip
 COUNTS: tuple[Any, ...] = (None, True, -1, 0, 1, 10**6, 10**12, 10**30, 0.5, 3.0, "7", "x", [], {})
-"""Which are JSON, so that the text still has to come."""
+"""These are valid JSON, so the text must still be returned."""
 STATUSES = (
     "200 OK", "200", "204 No Content", "206 Part", "301 Moved", "304 Not Modified", "400 Bad",
     "401 No", "404 Not Found", "408 Slow", "429 Too Many", "500 Oh", "503 Busy", "101 Switching",
@@ -49,15 +49,15 @@ INTERIM = (
 
 @dataclass
 class Answer:
-    """`exact`: it has to be understood as `text`; otherwise it may be an error, too."""
+    """`exact`: it must be understood as `text`; otherwise an error is allowed, too."""
 
     text: str
     script: list[bytes | float | None] = field(default_factory=list)
     exact: bool = True
     sound: bool = True
-    """As HTTP: where the answer ends can be told."""
+    """Whether the end of the answer can be detected as HTTP."""
     kinds: list[str] = field(default_factory=list)
-    """What was done to it."""
+    """The changes made to it."""
 
     def play(self) -> Script:
         for item in self.script:
@@ -73,7 +73,7 @@ def _endless(item: bytes) -> Iterator[bytes]:
 
 
 def draw_answer(seed: int, route: str, *, stream: bool, marker: str) -> Answer:
-    """What comes in answer to a call of `route`: generate, chat or completions."""
+    """The answer to a call of `route`: generate, chat or completions."""
     draw = Random(f"{seed} {route} {stream}")
     drawn = Answer(f"{marker} {draw.choice(TEXTS)}")
     bodies = events_of(drawn.text, route) if stream else [whole_of(drawn.text, route)]
@@ -87,7 +87,7 @@ def draw_answer(seed: int, route: str, *, stream: bool, marker: str) -> Answer:
 
 
 def draw_page(seed: int, path: str) -> Answer:
-    """What comes in answer to a GET: models, server info or metrics."""
+    """The answer to a GET: models, server info or metrics."""
     draw = Random(f"{seed} {path}")
     drawn = Answer("tiny")
     if path.endswith("metrics"):
@@ -138,7 +138,7 @@ def _written(body: Any) -> bytes:
 
 
 def _mutate_json(draw: Random, drawn: Answer, bodies: list[Any]) -> None:
-    """In place: a count of the usage, or anything else."""
+    """Change, in place, a count of the usage or anything else."""
     body = draw.choice(bodies)
     usage = body.get("usage", body.get("meta_info")) if isinstance(body, dict) else None
     if isinstance(usage, dict) and draw.random() < 0.6:
@@ -191,7 +191,7 @@ def _mutate_events(draw: Random, drawn: Answer, events: list[bytes]) -> list[byt
 
 
 def _frame(draw: Random, drawn: Answer, pieces: list[bytes], stream: bool) -> None:
-    """HTTP around the body, and how it is delivered."""
+    """The HTTP around the body, and its delivery."""
     status, headers, body = "200 OK", [], b"".join(pieces)
     if stream:
         headers.append("Content-Type: text/event-stream")

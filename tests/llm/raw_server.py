@@ -1,4 +1,4 @@
-"""A server that sends exactly the bytes it is told to, whatever they are."""
+"""A server that sends exactly the given bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def answer(body: bytes, *headers: str, status: str = "200 OK") -> bytes:
 
 
 class RawServer:
-    """Answers the n-th POST with `script_of(n)`, and GETs, which ask for models, with `models`."""
+    """Answers the n-th POST with `script_of(n)`, and GETs (of the models) with `models`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What an agent asks with: seeds, occurrences, parents, records."""
+"""The requests of an agent: seeds, occurrences, parents, records."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def clock() -> float:
     return asyncio.get_running_loop().time()
 
 
-def test_texts_are_kept_when_asked_for() -> None:
+def test_texts_are_kept_on_request() -> None:
     llm = bound(Fake(), keep_text=True)
     run_virtually(llm.complete("a"))
     assert (llm.calls[0].prompt, llm.calls[0].completion) == ("a", "to a")
@@ -158,9 +158,7 @@ def test_a_plain_agent_waits_in_its_thread() -> None:
         ("stream", "x", r"llm\.stream\(\) has no option 'x'; its options are function, json_"),
     ],
 )
-def test_an_option_that_does_not_exist_is_named_as_it_was_called(
-    method: str, option: str, sentence: str
-) -> None:
+def test_an_unknown_option_is_named(method: str, option: str, sentence: str) -> None:
     async def ask() -> None:
         llm = LLM(Client(Fake()), agent=0, step=0, seed=1)
         asked = getattr(llm, method)("a", **{option: 1})

@@ -1,4 +1,4 @@
-"""What servers may send, and how much and how long: limits, deadlines, answers nobody asked for."""
+"""Limits of answers in bytes and time, and unsolicited answers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def chunk(data: bytes) -> bytes:
 
 
 def repeated(head: bytes, piece: bytes, pause_s: float | None = None) -> Iterator[bytes | float]:
-    """Without an end, as far as a test can tell."""
+    """Endless for the purposes of a test."""
     yield head
     for _ in range(ENDLESS // len(piece)):
         yield piece
@@ -98,17 +98,17 @@ ENDLESS_SCRIPTS: dict[str, tuple[Callable[[], Script], str]] = {
 
 @pytest.mark.parametrize("script", ENDLESS_SCRIPTS)
 @pytest.mark.parametrize("backend", OURS)
-def test_an_answer_without_end_is_broken_off(backend: str, script: str) -> None:
+def test_an_endless_answer_is_aborted(backend: str, script: str) -> None:
     sends, sentence = ENDLESS_SCRIPTS[script]
     error, server = failure(BACKENDS[backend], sends)
     assert isinstance(error, MalformedError)
     assert sentence in str(error) or "not HTTP" in str(error)
     assert "plan of agent 3 at step 14" in str(error)
-    assert server.sent_bytes < 20_000_000  # what the sockets hold included
+    assert server.sent_bytes < 20_000_000  # including the sockets' buffers
 
 
 @pytest.mark.parametrize("script", ["JSON", "until closed", "error"])
-def test_nor_does_the_openai_client_read_it(script: str) -> None:
+def test_the_openai_client_does_not_read_it_either(script: str) -> None:
     error, server = failure(BACKENDS["openai"], ENDLESS_SCRIPTS[script][0])
     assert "longer than 600,000" in str(error)
     assert server.sent_bytes < 20_000_000
@@ -116,9 +116,7 @@ def test_nor_does_the_openai_client_read_it(script: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("piece", [b"data: [1", b"a\n", b"data: \n", b":\n\n", b"data:\n\n"])
-def test_an_event_without_end_is_broken_off_and_so_is_a_stream_by_its_time(
-    backend: str, piece: bytes
-) -> None:
+def test_endless_events_and_streams_are_aborted(backend: str, piece: bytes) -> None:
     script = lambda: repeated(EVENTS, chunk(piece * 99))  # noqa: E731
     error, _ = failure(BACKENDS[backend], script, stream=True, timeout_s=1.0)
     assert isinstance(error, TimedOutError if piece.endswith(b"\n\n") else MalformedError)
@@ -131,7 +129,7 @@ def test_a_slow_drip_ends_in_time(backend: str, stream: bool, head: bytes) -> No
     piece = chunk(b" ") if head.endswith(b"\n") else b"a"
     script = lambda: repeated(head, piece if head else b"\r\n", 0.01)  # noqa: E731
     error, _ = failure(BACKENDS[backend], script, stream=stream, timeout_s=0.3)
-    is_refused = backend == "openai" and not head  # which takes an empty line for no HTTP
+    is_refused = backend == "openai" and not head  # it does not accept an empty line as HTTP
     assert is_refused or "gave no answer within 0.3 s" in str(error)
 
 
@@ -150,7 +148,7 @@ def test_interim_answers_are_skipped(backend: str) -> None:
 
 @pytest.mark.parametrize("pause_s", [None, 0.02])
 @pytest.mark.parametrize("backend", OURS)
-def test_a_second_answer_reaches_nobody(backend: str, pause_s: float | None) -> None:
+def test_a_second_answer_reaches_no_call(backend: str, pause_s: float | None) -> None:
     def script(number: int) -> Script:
         if number:
             return [answer(chat_answer("right"))]
@@ -170,7 +168,7 @@ def test_a_second_answer_reaches_nobody(backend: str, pause_s: float | None) -> 
     asyncio.run(run())
 
 
-def test_a_second_answer_that_still_lies_in_the_socket_reaches_nobody() -> None:
+def test_a_second_answer_in_the_socket_reaches_no_call() -> None:
     async def run() -> None:
         async with RawServer(lambda n: [answer(chat_answer(f"{n}"))]) as server:
             backend = Compatible(server.url, "tiny")
@@ -215,12 +213,10 @@ def test_a_probe_of_a_bare_url_ends_in_time_and_bytes(monkeypatch: pytest.Monkey
         ("21 Oct", None), ("Wed, 21 Oct 2015 07", None), (",", None), ("\x00", None),
     ],
 )  # fmt: skip
-def test_every_retry_after_means_something_or_nothing(
-    header: str | None, seconds: float | None
-) -> None:
+def test_every_retry_after_is_parsed_or_ignored(header: str | None, seconds: float | None) -> None:
     assert seconds_of(header) == seconds
 
 
-def test_what_a_server_says_is_one_printable_line() -> None:
+def test_a_servers_reason_is_one_printable_line() -> None:
     assert reason_in(b'{"error": {"message": "no\\u001b[2J\\nkey"}}') == "no?[2J key"
     assert reason_in(b"[" * 100_000) == "[" * 200

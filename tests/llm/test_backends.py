@@ -1,4 +1,4 @@
-"""What goes over the wire: documented fields only, priorities, streams, aborts, addresses."""
+"""The requests sent: documented fields only, priorities, streams, aborts, addresses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.gateway.engines import StubEngine, until
 from tests.llm.fakes import request
 from tests.llm.faults import FaultyServer
 
-# What we may send, from the servers' own documentation.
+# The fields that the servers document.
 # docs.sglang.ai, "Sampling Parameters": the /generate endpoint and its sampling_params
 # (SGLang 0.5.23: GenerateReqInput in srt/managers/io_struct.py, srt/sampling/sampling_params.py).
 SGLANG_GENERATE = {
@@ -71,7 +71,7 @@ CHAT = ({"role": "system", "content": "You are Ada."}, {"role": "user", "content
 
 
 def everything(regex: bool) -> list[Request]:
-    """Requests that between them use every field."""
+    """Requests that together use every field."""
     plain: list[dict[str, object]] = [{}, {"stop": ("\n", "END")}]
     formats: list[dict[str, object]] = [{"json_schema": SCHEMA}, {"regex": "yes|no"}]
     chats = [{"messages": CHAT, **option} for option in plain + formats[: 1 + regex]]
@@ -103,7 +103,7 @@ def test_only_documented_fields_are_sent(kind: str) -> None:
         assert fields <= DOCUMENTED[kind][path]
 
 
-def test_a_chat_body_says_all_the_request_says() -> None:
+def test_a_chat_body_contains_the_whole_request() -> None:
     (_, body), *_ = send("sglang", [request(messages=CHAT, stop=("\n",), json_schema=SCHEMA)])
     rid = body.pop("rid")
     assert str(rid).startswith("metropolis-")
@@ -116,7 +116,7 @@ def test_a_chat_body_says_all_the_request_says() -> None:
     }  # fmt: skip
 
 
-def test_a_prompt_body_says_all_the_request_says() -> None:
+def test_a_prompt_body_contains_the_whole_request() -> None:
     (_, body), *_ = send("sglang", [request(prompt="hello", regex="a|b", stop=("\n",))])
     body.pop("rid")
     assert body == {
@@ -162,7 +162,7 @@ def test_priorities_keep_the_order_of_steps_in_few_values() -> None:
     assert len({body["rid"] for body in bodies}) == 320
 
 
-def test_openai_itself_gets_the_limit_it_wants_and_no_priority() -> None:
+def test_openai_gets_max_completion_tokens_and_no_priority() -> None:
     openai = Compatible("https://api.openai.com/v1", "some-model")
     body = openai.body_of(request(messages=CHAT))
     assert body["max_completion_tokens"] == 20
@@ -188,7 +188,7 @@ def test_a_chat_streams_to_the_agent(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sglang", "compatible", "openai"])
-def test_a_backend_goes_on_in_another_process(kind: str) -> None:
+def test_a_pickled_backend_works_in_another_process(kind: str) -> None:
     async def ask() -> list[str]:
         async with FaultyServer() as server:
             mine = connect(f"{kind}:{server.url}", "tiny")
@@ -203,7 +203,7 @@ def test_a_backend_goes_on_in_another_process(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sglang", "vllm", "openai"])
-def test_a_backend_with_tls_goes_on_in_another_process(kind: str) -> None:
+def test_a_pickled_backend_with_tls_works_in_another_process(kind: str) -> None:
     backend = connect(f"{kind}:https://127.0.0.1:9/v1", "tiny")
     other = pickle.loads(pickle.dumps(backend))
     assert str(other) == str(backend)
@@ -230,7 +230,7 @@ def test_an_abort_in_sglang_hits_no_other_call() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_sglang_is_told_when_nobody_waits_any_more(stream: bool) -> None:
+def test_sglang_gets_an_abort_when_a_call_is_cancelled(stream: bool) -> None:
     async def ask() -> None:
         async with FaultyServer(lambda number: "hang") as server:
             backend = SGLang(server.url)
@@ -245,7 +245,7 @@ def test_sglang_is_told_when_nobody_waits_any_more(stream: bool) -> None:
     asyncio.run(ask())
 
 
-def test_sglang_that_listens_to_no_abort_holds_up_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unanswered_abort_does_not_delay_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("metropolis.llm.backends.sglang.ABORT_S", 0.05)
 
     async def ask() -> None:
@@ -295,7 +295,7 @@ def test_one_of_several_models_has_to_be_chosen() -> None:
 
 
 @pytest.mark.parametrize(("owned_by", "expected"), [("sglang", SGLang), ("vllm", Compatible)])
-def test_a_bare_address_is_asked_what_it_is(owned_by: str, expected: type[Backend]) -> None:
+def test_a_bare_address_is_probed(owned_by: str, expected: type[Backend]) -> None:
     async def probe() -> None:
         async with FaultyServer(owned_by=owned_by) as server:
             for url in (server.url, f"{server.url}/v1"):
@@ -332,7 +332,7 @@ def test_other_specs_are_refused(spec: str, sentence: str) -> None:
         connect(spec)
 
 
-def test_a_bare_address_that_is_dead_is_said_at_once() -> None:
+def test_a_dead_bare_address_is_reported_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
     with pytest.raises(UnavailableError, match=f"{url} cannot be reached .*refused; is"):
@@ -345,7 +345,7 @@ def test_a_missing_openai_client_is_named(monkeypatch: pytest.MonkeyPatch) -> No
         connect("openai:http://127.0.0.1:1")
 
 
-def test_a_server_that_speaks_no_http_is_told_of() -> None:
+def test_a_server_that_speaks_no_http_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def greet() -> None:

@@ -1,4 +1,4 @@
-"""The conformance check: every backend of ours passes, every broken promise is found."""
+"""The conformance check: all of our backends pass, every violation is found."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_the_scripted_author_passes() -> None:
 
 
 @pytest.mark.parametrize("kind", ["sglang", "compatible", "vllm", "openai"])
-def test_backends_before_servers_pass(kind: str) -> None:
+def test_backends_of_servers_pass(kind: str) -> None:
     async def check() -> None:
         async with FaultyServer() as server:
             backend = connect(f"{kind}:{server.url}")
@@ -32,7 +32,7 @@ def test_backends_before_servers_pass(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sglang", "compatible", "openai"])
-def test_backends_before_a_real_server_pass(kind: str, sglang_url: str) -> None:
+def test_backends_of_a_real_server_pass(kind: str, sglang_url: str) -> None:
     async def check() -> None:
         backend = connect(f"{kind}:{sglang_url}")
         await check_backend(backend)
@@ -104,6 +104,6 @@ class Swallowing(Scripted):
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Scripted) else "",
 )
-def test_a_broken_promise_is_found(backend: Backend, sentence: str) -> None:
+def test_a_violation_is_found(backend: Backend, sentence: str) -> None:
     with pytest.raises(MetropolisError, match=f"the scripted author: .*{sentence}"):
         asyncio.run(check_backend(backend))

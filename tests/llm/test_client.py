@@ -32,7 +32,7 @@ from tests.llm.virtual_loop import run_virtually
 
 calls = st.lists(
     st.tuples(st.integers(0, 5), st.integers(1, 30), st.integers(0, 90)), min_size=1, max_size=25
-)  # step, output tokens, when it is asked
+)  # step, output tokens, time of the call
 
 
 async def ask_all(client: Client, requests: list[tuple[Request, float]]) -> list[object]:
@@ -80,7 +80,7 @@ def test_no_minute_holds_more_requests_than_allowed(
     for begin in times:
         assert sum(begin <= when < begin + 60 - 1e-6 for when in times) <= limit
     if len(calls) <= limit:
-        assert max(times) <= 90  # nobody waited
+        assert max(times) <= 90  # no call waited
 
 
 @given(calls=calls, limit=st.integers(40, 120))
@@ -100,7 +100,7 @@ def test_no_minute_holds_more_tokens_than_allowed(
         assert sum(n for when, n in sent if begin <= when < begin + 60 - 1e-6) <= limit
 
 
-def test_tokens_that_were_not_used_are_given_back() -> None:
+def test_unused_tokens_are_returned() -> None:
     fake = Fake(lambda r: Completion("", 4, 1, "stop"))
     client = Client(fake, tokens_per_minute=100)
 
@@ -127,7 +127,7 @@ def test_the_token_budget_is_never_exceeded(calls: list[tuple[int, int, int]], b
         nonlocal spent
         used = Completion("", len(r.text), r.max_tokens, "length")
         spent += used.prompt_tokens + used.output_tokens
-        return MalformedError("lost") if r.step == 5 else used  # paid for all the same
+        return MalformedError("lost") if r.step == 5 else used  # charged nevertheless
 
     fake = Fake(answer)
     client = Client(fake, max_tokens=budget, retries=1)
@@ -158,7 +158,7 @@ def test_the_cost_budget_is_never_exceeded(
     assert all(isinstance(answer, Completion | BudgetExhausted) for answer in answers)
 
 
-def test_a_call_waits_for_reservations_that_may_come_back() -> None:
+def test_a_call_waits_for_reservations_that_may_be_returned() -> None:
     fake = Fake(lambda r: Completion("", 3, 2, "stop"))
     need = prompt_tokens_max(request()) + request().max_tokens
     client = Client(fake, max_tokens=need + 10)
@@ -167,7 +167,7 @@ def test_a_call_waits_for_reservations_that_may_come_back() -> None:
     assert fake.in_flight_max == 1
 
 
-def test_the_end_of_a_budget_is_said_in_a_sentence() -> None:
+def test_an_exhausted_budget_gets_a_sentence() -> None:
     with pytest.raises(BudgetExhausted) as raised:
         run_virtually(Client(Fake(), max_tokens=30).call(request()))
     assert str(raised.value) == (
@@ -179,7 +179,7 @@ def test_the_end_of_a_budget_is_said_in_a_sentence() -> None:
 @pytest.mark.parametrize(
     "error", [UnavailableError("x"), RateLimitedError("x"), MalformedError("x")], ids=repr
 )
-def test_what_may_pass_is_tried_again_with_growing_pauses(error: LLMError) -> None:
+def test_temporary_failures_are_retried_with_growing_pauses(error: LLMError) -> None:
     fake = Fake(lambda r: error, latency_s=lambda r: 0.0)
     client = Client(fake, retries=3)
     with pytest.raises(type(error), match=r"x \(4 attempts\)"):
@@ -192,14 +192,14 @@ def test_what_may_pass_is_tried_again_with_growing_pauses(error: LLMError) -> No
     assert (usage.calls, usage.retries, usage.failures) == (0, 3, 1)
 
 
-def test_what_cannot_pass_is_not_tried_again() -> None:
+def test_lasting_failures_are_not_retried() -> None:
     fake = Fake(lambda r: RefusedError("no such model"))
     with pytest.raises(RefusedError, match="no such model"):
         run_virtually(Client(fake).call(request()))
     assert len(fake.sent) == 1
 
 
-def test_retry_after_holds_everybody() -> None:
+def test_retry_after_holds_all_calls() -> None:
     answers = iter([RateLimitedError("slow down", 20.0)])
     fake = Fake(lambda r: next(answers, Completion("", 1, 1, "stop")))
     requests = [(request(), 0.0), (request(), 5.0), (request(), 30.0)]
@@ -216,7 +216,7 @@ def test_a_retry_after_beyond_the_time_out_is_not_waited_for() -> None:
     assert [when for when, _ in fake.sent] == [0, 5]
 
 
-def test_a_hang_ends_by_time_out() -> None:
+def test_a_hanging_call_times_out() -> None:
     fake = Fake(latency_s=lambda r: 1e9)
 
     async def ask() -> float:
@@ -232,7 +232,7 @@ def test_a_hang_ends_by_time_out() -> None:
     assert fake.in_flight == 0
 
 
-def test_a_cancelled_call_gives_its_turn_back() -> None:
+def test_a_cancelled_call_releases_its_turn() -> None:
     fake = Fake(latency_s=lambda r: 100.0)
     client = Client(fake, concurrency=1)
 
@@ -248,7 +248,7 @@ def test_a_cancelled_call_gives_its_turn_back() -> None:
     assert client.gate.in_flight == 0
 
 
-def test_answers_paid_for_are_not_asked_again(tmp_path: Path) -> None:
+def test_answers_paid_for_are_not_bought_again(tmp_path: Path) -> None:
     fake = Fake()
     first = Journal(tmp_path / "journal")
     asked = run_virtually(Client(fake, journal=first).call(request()))
@@ -317,7 +317,7 @@ def test_usage_is_kept_by_function() -> None:
         ({"max_cost": 1.0}, "max_cost needs prices"),
     ],
 )
-def test_senseless_settings_are_refused(options: dict[str, object], sentence: str) -> None:
+def test_invalid_settings_are_refused(options: dict[str, object], sentence: str) -> None:
     with pytest.raises(MetropolisError, match=sentence):
         Client(Fake(), **options)  # type: ignore[arg-type]
 
@@ -332,7 +332,7 @@ def away_until(back_s: float) -> Fake:
 
 
 @pytest.mark.parametrize("away_s", [1.0, 60.0, 290.0])
-def test_a_server_that_is_away_is_waited_for(
+def test_an_unreachable_server_is_waited_for(
     away_s: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
     client = Client(away_until(away_s), retries=0)
@@ -349,7 +349,7 @@ def test_a_server_that_is_away_is_waited_for(
         assert "answers again" in said[1]
 
 
-def test_patience_has_an_end() -> None:
+def test_patience_is_limited() -> None:
     async def ask() -> float:
         with pytest.raises(UnreachableError, match="nobody there"):
             await Client(away_until(1e9), retries=1, patience_s=30).call(request())

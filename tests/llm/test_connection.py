@@ -1,4 +1,4 @@
-"""One connection of a client, and what its end means."""
+"""One connection of a client, and the effect of its end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from metropolis.llm.backends.pool import Connections
 
 
 @pytest.mark.parametrize("ours", [False, True])
-def test_an_answer_that_ends_with_its_connection_is_whole_unless_we_end_it(ours: bool) -> None:
+def test_an_answer_ended_by_its_connection_is_complete_unless_we_closed_it(ours: bool) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nbegun")

@@ -1,4 +1,4 @@
-"""The example of docs/llm.md runs as it stands there."""
+"""The example of docs/llm.md runs unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers that fail: nothing is lost, every call is answered once or ends in a clear error."""
+"""Failing servers: no call is lost, each is answered once or ends in a clear error."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_every_fault_has_its_error(
 
 
 @pytest.mark.parametrize("backend", [SGLang, Compatible])
-def test_an_answer_that_breaks_off_is_malformed(backend: Connect) -> None:
+def test_a_truncated_answer_is_malformed(backend: Connect) -> None:
     async def ask() -> None:
         async with FaultyServer(lambda number: "cut") as server:
             client = Client(backend(server.url), retries=0)
@@ -134,7 +134,7 @@ def test_an_answer_that_breaks_off_is_malformed(backend: Connect) -> None:
     asyncio.run(ask())
 
 
-def test_a_stream_that_is_no_stream_is_malformed() -> None:
+def test_an_answer_that_is_no_stream_is_malformed() -> None:
     async def ask(fault: str) -> None:
         async with FaultyServer(lambda number: fault) as server:
             client = Client(SGLang(server.url), retries=1)
@@ -147,7 +147,7 @@ def test_a_stream_that_is_no_stream_is_malformed() -> None:
         asyncio.run(ask(fault))
 
 
-def test_a_dead_address_is_found_out_at_once(connect: Connect) -> None:
+def test_a_dead_address_is_reported_at_once(connect: Connect) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
 
@@ -165,7 +165,7 @@ def test_a_dead_address_is_found_out_at_once(connect: Connect) -> None:
     asyncio.run(check())
 
 
-def test_the_key_is_never_said(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_is_never_shown(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     monkeypatch.setenv("SGLANG_API_KEY", "sk-secret")
 

@@ -1,4 +1,4 @@
-"""Hostile answers, before the client's backends and before the gateway's side of engines.
+"""Hostile answers to the client's backends and to the gateway's engine clients.
 
 Every call ends in time, in the answer that was meant or in one sentence. METROPOLIS_FUZZ_INPUTS
 sets how many answers the campaign sends; a failure names the seed of its answer.
@@ -46,7 +46,7 @@ LIMITS = AnswerLimits(head_bytes=8192, body_bytes=200_000, event_bytes=30_000, t
 LANES = 16
 TIMEOUT_S = 0.3
 DEADLINE_S = 30.0
-"""Of a call on a busy machine; its time-out is TIMEOUT_S."""
+"""Maximum duration of a call on a busy machine; its time-out is TIMEOUT_S."""
 MEMORY_BYTES = 200 << 20
 FEW, MANY = 100, int(os.environ.get("METROPOLIS_FUZZ_INPUTS", "25000"))
 MARKER = re.compile(r"\[m[0-9]+\]")
@@ -68,7 +68,7 @@ TARGETS: dict[str, Callable[[str], Backend]] = {
 
 
 class Fuzz:
-    """`count` answers before one kind of backend."""
+    """`count` answers to one kind of backend."""
 
     def __init__(self, target: str, seeds: Iterator[int]) -> None:
         self.target, self._seeds = target, seeds
@@ -102,7 +102,7 @@ class Fuzz:
         return drawn.play()
 
     async def _lane(self) -> None:
-        """One call after the other, so that connections are used again at once."""
+        """Make the calls one after the other, so that connections are reused at once."""
         backend = TARGETS[self.target](self.server.url)
         for seed in self._seeds:
             marker = f"[m{seed}]"
@@ -151,7 +151,7 @@ class Fuzz:
         assert len(sentence) < 2000, self._shown(marker)
         drawn = self.drawn.get(marker)
         if drawn is not None and drawn.exact:
-            busy = TimedOutError, UnreachableError  # this machine is
+            busy = TimedOutError, UnreachableError  # on a busy machine
             assert isinstance(error, busy), f"{error!r} {self._shown(marker)}"
             return "late"
         return type(error).__name__
@@ -197,7 +197,7 @@ CHECKS: dict[str, Callable[[str], Backend | EngineClient]] = {
 
 
 async def check(target: str, seed: int) -> str:
-    """One look at a server whose every page is hostile."""
+    """One check of a server whose pages are all hostile."""
     server = RawServer(
         lambda n: [answer(b"{}")],
         lambda: draw_page(seed, server.gets[-1].split()[1].decode()).play(),
@@ -239,7 +239,7 @@ def short_checks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("short_checks")
 @pytest.mark.parametrize("target", CHECKS)
-def test_so_does_every_page_that_a_check_looks_at(target: str) -> None:
+def test_every_page_of_a_check_is_parsed_or_refused_with_one_sentence(target: str) -> None:
     outcomes = asyncio.run(check_many(target, iter(range(FEW // 2))))
     assert outcomes["up"] > FEW // 20
 
@@ -247,18 +247,18 @@ def test_so_does_every_page_that_a_check_looks_at(target: str) -> None:
 @pytest.mark.campaign
 @pytest.mark.usefixtures("short_checks")
 @pytest.mark.parametrize("target", CHECKS)
-def test_so_do_many_pages(target: str) -> None:
+def test_hostile_pages_campaign(target: str) -> None:
     seeds = iter(range(1_000_000, 1_000_000 + MANY // 4 // len(CHECKS)))
     print(f"pages, {target}: {dict(asyncio.run(check_many(target, seeds)))}")  # noqa: T201
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_every_answer_means_something_or_is_one_sentence(target: str) -> None:
+def test_every_answer_is_parsed_or_refused_with_one_sentence(target: str) -> None:
     fuzz(target, 0, FEW)
 
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("target", TARGETS)
-def test_so_do_many(target: str) -> None:
+def test_hostile_answers_campaign(target: str) -> None:
     outcomes = fuzz(target, 1_000_000, MANY // len(TARGETS))
     print(f"{target}: {dict(outcomes)}")  # noqa: T201

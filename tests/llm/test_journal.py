@@ -1,4 +1,4 @@
-"""The journal: nothing paid for is lost, wherever the process is killed."""
+"""The journal: no answer that was paid for is lost, wherever the process is killed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def fill(path: Path, answers: dict[Key, Completion]) -> None:
 
 
 @given(answers=st.dictionaries(keys, completions, max_size=8))
-def test_what_was_put_is_there_again(
+def test_stored_answers_are_found_again(
     answers: dict[Key, Completion], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("journal") / "answers.jsonl"
@@ -98,7 +98,7 @@ for number in range(1_000_000):
 """
 
 
-def test_a_killed_run_has_kept_every_answer_it_gave(tmp_path: Path) -> None:
+def test_a_killed_run_keeps_every_returned_answer(tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
     command = [sys.executable, "-c", WRITER, str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

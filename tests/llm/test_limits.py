@@ -1,4 +1,4 @@
-"""Turns under everything at once: limits, budgets, failures, holds, cancelled calls."""
+"""Turns under all influences at once: limits, budgets, failures, holds, cancelled calls."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ limits = st.fixed_dictionaries(
 
 
 @given(seed=st.integers(0, 10_000), limits=limits, calls=st.integers(1, 40))
-def test_every_call_ends_and_every_turn_comes_back(
+def test_every_call_ends_and_releases_its_turn(
     seed: int, limits: dict[str, int | None], calls: int
 ) -> None:
-    """The virtual loop fails when a call waits for something that never comes."""
+    """The virtual loop fails when a call waits forever."""
     draw = random.Random(seed)
 
     def answer(_: object) -> Completion | Exception:

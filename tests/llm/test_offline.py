@@ -1,4 +1,4 @@
-"""The backends that need no server: scripted and replay; and the requests they are given."""
+"""The backends without a server, scripted and replay, and their requests."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_author_is_a_function_of_the_seed(seed: int, limit: int) -> None:
     assert answer.finish_reason == ("stop" if answer.text == whole else "length")
 
 
-def test_stop_cuts_where_it_first_occurs() -> None:
+def test_stop_truncates_at_its_first_occurrence() -> None:
     backend = Scripted(lambda r, draw: "one, two. three")
     assert run_virtually(backend.complete(request(stop=(".", ",")))).text == "one"
 
@@ -77,7 +77,7 @@ def test_a_script_can_be_streamed() -> None:
     assert "".join(str(piece) for piece in pieces) == completion.text == " one two\n three "
 
 
-def test_a_world_brings_its_own_author() -> None:
+def test_a_world_has_its_own_author() -> None:
     def author(asked: Request, draw: random.Random) -> str:
         return f"{asked.function} {draw.randint(0, 9)}"
 
@@ -96,22 +96,22 @@ def test_the_author_follows_a_json_schema(seed: int) -> None:
 
 
 @pytest.mark.parametrize("beyond", [{"regex": "a|b"}, {"json_schema": {"type": "odd"}}])
-def test_what_the_author_cannot_follow_is_refused(beyond: dict[str, object]) -> None:
+def test_constraints_that_the_author_cannot_follow_are_refused(beyond: dict[str, object]) -> None:
     with pytest.raises(RefusedError, match="which plan of agent 3 at step 14 requires"):
         run_virtually(Scripted().complete(request(**beyond)))
 
 
-def test_an_answer_that_is_not_json_says_so() -> None:
+def test_an_answer_that_is_not_json_is_reported() -> None:
     with pytest.raises(MalformedError, match=r"not JSON: .*'Sure!'"):
         Completion("Sure!", 1, 1, "stop").json()
     with pytest.raises(MalformedError, match="truncated at max_tokens"):
         Completion('{"a"', 1, 1, "length").json()
-    for text in ('{"a": NaN}', r'{"a": "\ud83d"}'):  # neither can be written down again
+    for text in ('{"a": NaN}', r'{"a": "\ud83d"}'):  # neither can be encoded again
         with pytest.raises(MalformedError, match="is not JSON"):
             Completion(text, 1, 1, "stop").json()
 
 
-def test_a_former_run_is_replayed(tmp_path: Path) -> None:
+def test_an_earlier_run_is_replayed(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     journal = Journal(path)
     answer = Completion("walk", 3, 1, "stop")
@@ -125,7 +125,7 @@ def test_a_former_run_is_replayed(tmp_path: Path) -> None:
         Replay(tmp_path / "nowhere")
 
 
-def test_the_digest_is_what_the_model_sees() -> None:
+def test_the_digest_covers_the_model_input() -> None:
     chat = ({"role": "user", "content": "What now?"},)
     same = request(agent=9, step=9, function="x", seed=9, priority=9, occurrence=9, program="x")
     assert same.digest == request().digest
@@ -154,6 +154,6 @@ def test_the_digest_is_what_the_model_sees() -> None:
         ({"stop": ("",)}, "stop contains an empty string"),
     ],
 )
-def test_a_senseless_request_is_refused(changes: dict[str, object], sentence: str) -> None:
+def test_an_invalid_request_is_refused(changes: dict[str, object], sentence: str) -> None:
     with pytest.raises(MetropolisError, match=f"plan of agent 3 at step 14: .*{sentence}"):
         request(**changes)

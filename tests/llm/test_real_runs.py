@@ -1,4 +1,4 @@
-"""Whole runs before a real SGLang that keeps failing: nothing is lost or paid for twice."""
+"""Whole runs with a real SGLang that keeps failing: no answer is lost or paid for twice."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STOPS_MAX = 100
 
 @contextmanager
 def in_thread(server: FaultyServer) -> Iterator[FaultyServer]:
-    """The server on a loop of its own, since a run has its own as well."""
+    """The server on a separate event loop, because a run has its own."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -40,7 +40,7 @@ def in_thread(server: FaultyServer) -> Iterator[FaultyServer]:
 
 
 @pytest.mark.parametrize(("world", "agents", "steps"), [("social", 12, 6), ("smallville", 2, 10)])
-def test_a_run_through_faults_is_resumed_to_the_history_its_answers_tell(
+def test_a_run_with_faults_resumes_to_the_history_of_its_answers(
     world: str, agents: int, steps: int, sglang_url: str, tmp_path: Path
 ) -> None:
     draw = random.Random(11)

@@ -1,4 +1,4 @@
-"""The SGLang backend before a real SGLang, which serves a tiny random model one call at a time."""
+"""The SGLang backend with a real SGLang, which serves a tiny random model one call at a time."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_greedy_answers_are_equal(using: Callable[[Ask], Any], kind: dict[str, A
     assert len({answer.text for answer in using(ask)}) == 1
 
 
-def test_what_cannot_be_answered_is_refused(
+def test_unsupported_requests_are_refused(
     using: Callable[[Ask], Any], sglang_url: str, kind: dict[str, Any]
 ) -> None:
     asked = request(max_tokens=50_000, **kind)
@@ -130,7 +130,7 @@ def test_what_cannot_be_answered_is_refused(
 def metric(url: str, name: str) -> float:
     with urllib.request.urlopen(f"{url}/metrics", timeout=30) as response:
         lines = response.read().decode().splitlines()
-    # SGLang counts what runs and waits once with the rank of its process and once without.
+    # SGLang counts running and waiting requests once with the rank of its process and once without.
     values = [float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name}{{")]
     return max(values, default=0.0)
 
@@ -146,7 +146,7 @@ def test_a_cancelled_call_frees_the_server(
         await asyncio.sleep(0.5)
         assert not long.done()
         long.cancel()
-        await backend.complete(request(regex="[a-z]{5}", **kind))  # gets the only place there is
+        await backend.complete(request(regex="[a-z]{5}", **kind))  # takes the only slot
 
     using(ask)
     assert metric(sglang_url, "sglang:num_aborted_requests_total") == before + 1
@@ -164,7 +164,7 @@ def test_the_lowest_step_goes_first(
             order.append(-1 if speculative else step)
 
         first = backend.stream(request(priority=0, max_tokens=600, temperature=0.0, **kind))
-        await anext(first)  # it has the only place there is
+        await anext(first)  # it has the only slot
         waiting = asyncio.gather(one(0, speculative=True), *map(one, steps))
         async for _ in first:
             assert not order
@@ -175,7 +175,7 @@ def test_the_lowest_step_goes_first(
 
 
 @pytest.mark.parametrize("spec", ["compatible", "openai"])
-def test_its_openai_route_is_what_other_backends_speak(
+def test_its_openai_route_serves_the_other_backends(
     spec: str, sglang_url: str, kind: dict[str, Any]
 ) -> None:
     asked = request(temperature=0.0, **kind)
@@ -194,7 +194,7 @@ def test_its_openai_route_is_what_other_backends_speak(
     assert "".join(map(str, pieces)) == expected.text
 
 
-def test_agents_ask_at_once_through_faults(sglang_url: str) -> None:
+def test_concurrent_calls_survive_faults(sglang_url: str) -> None:
     faults = ["error", None, "rate limited", None, "reset", "malformed", None, "cut", None] + [
         None
     ] * 60
@@ -221,7 +221,7 @@ def test_agents_ask_at_once_through_faults(sglang_url: str) -> None:
     assert all(life == lives[0] for life in lives)
 
 
-def test_a_request_the_server_will_never_take_is_an_error_for_the_agent(sglang_url: str) -> None:
+def test_a_refused_request_is_an_error_for_the_agent(sglang_url: str) -> None:
     async def ask() -> None:
         client = Client(SGLang(sglang_url))
         llm = LLM(client, agent=1, step=2, seed=3)

@@ -1,4 +1,4 @@
-"""What a client gives to those that work in its place, and what it takes over from them."""
+"""The shares that a client gives to worker processes, and the purchases it adds from them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def limited(**limits: float) -> Client:
     st.floats(0, 1000),
     st.integers(0, 1200),
 )
-def test_shares_together_exceed_nothing(
+def test_shares_together_stay_within_the_limits(
     workers: int, calls: int, tokens: int, cost: float, spent: int
 ) -> None:
     whole = limited(
@@ -48,7 +48,7 @@ def test_shares_together_exceed_nothing(
     assert share.cost_budget.limit * workers <= max(0.0, cost - spent) * (1 + 1e-9)
 
 
-def test_without_limits_there_are_none_to_share() -> None:
+def test_without_limits_nothing_is_shared() -> None:
     share = Client(Scripted()).for_worker(3).gate
     assert (share.requests, share.tokens) == (None, None)
     assert math.isinf(share.token_budget.left)
@@ -61,7 +61,7 @@ def test_a_limit_of_less_than_one_each_is_refused(limit: str) -> None:
         limited(**{limit: 3}).for_worker(4)
 
 
-def test_what_the_journal_knows_is_not_spent_twice() -> None:
+def test_answers_in_the_journal_are_not_charged_twice() -> None:
     client = limited(max_tokens=100, max_cost=100)
     client.gate.token_budget.spent = 30
     client.gate.cost_budget.spent = 40
@@ -69,7 +69,7 @@ def test_what_the_journal_knows_is_not_spent_twice() -> None:
     assert (client.gate.token_budget.left, client.gate.cost_budget.left) == (65, 60)
 
 
-def test_what_others_have_bought_is_accounted_for() -> None:
+def test_purchases_of_other_processes_are_accounted_for() -> None:
     client = limited()
     for buyer in "ab":
         client.add_usage(Purchases(buyer, "plan", 2, 10, 3))

@@ -1,4 +1,4 @@
-"""What servers claim to have used, and what is spent on servers that do not keep to max_tokens."""
+"""The usage that servers report, and the spending on servers that ignore max_tokens."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ESTIMATES = (2, 6)
         ({}, ESTIMATES), (None, ESTIMATES), ([], ESTIMATES), ("many", ESTIMATES), (7, ESTIMATES),
     ],
 )  # fmt: skip
-def test_a_usage_that_cannot_be_is_replaced_and_told_once(
+def test_an_impossible_usage_is_replaced_and_reported_once(
     usage: Any, counted: tuple[int, int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     meter, asked = Meter("the server"), request(prompt="What now?", max_tokens=20)
@@ -53,7 +53,7 @@ def test_a_usage_that_cannot_be_is_replaced_and_told_once(
     )
 
 
-def test_thoughts_count_though_they_do_not_show() -> None:
+def test_reasoning_counts_although_it_is_not_in_the_text() -> None:
     meter, asked = Meter("the server"), request(max_tokens=20)
     usage = {"prompt_tokens": 5, "completion_tokens": 500}
     assert meter.counts(usage, "", 2000, asked) == (5, 500)
@@ -95,8 +95,8 @@ def test_a_server_that_ignores_max_tokens_exceeds_a_budget_by_one_answer_at_most
     assert told.count("it does not keep to max_tokens") == 1
 
 
-def test_what_was_bought_for_steps_that_did_not_commit_is_in_the_summary(tmp_path: Path) -> None:
-    """The budget ends within step 0, or soon after it: answers of open steps are spent money."""
+def test_purchases_for_uncommitted_steps_are_in_the_summary(tmp_path: Path) -> None:
+    """The budget ends within or soon after step 0: answers of uncommitted steps are charged."""
     text = "The miller has lost 2 geese " * 100
     body = chat_answer(text, prompt_tokens=20, completion_tokens=700)
 

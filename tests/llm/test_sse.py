@@ -1,4 +1,4 @@
-"""Server-sent events, in whatever pieces they arrive."""
+"""Server-sent events that arrive in pieces of any size."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_events_do_not_depend_on_the_pieces(
 
 
 @pytest.mark.parametrize("end", [b"\n\n", b"\n\r\n"])
-def test_an_empty_line_may_be_cut(end: bytes) -> None:
+def test_an_empty_line_may_be_split(end: bytes) -> None:
     for cut in range(len(end)):
         parser = EventParser()
         assert parser.feed(b"data: [DONE]" + end[:cut]) == []

@@ -18,7 +18,7 @@ from metropolis.llm.backends.compatible import Compatible
 from metropolis.llm.client import Client
 
 
-def test_latencies_are_drawn_by_what_is_asked() -> None:
+def test_latencies_are_drawn_by_the_prompt() -> None:
     drawn = [latency_s(1, f"question {i}", 0.1) for i in range(4000)]
     assert mean(drawn) == pytest.approx(0.1, rel=0.05)
     assert min(drawn) > 0

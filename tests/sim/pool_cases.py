@@ -1,4 +1,4 @@
-"""Random pools and what is done to them, and how they are run."""
+"""Random pools and actions, and functions that run them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COMPLETION = tuple(Completion.__slots__)
 
 @dataclass(frozen=True)
 class Case:
-    """A profile too small for its workload, so that everything happens."""
+    """A profile too small for its workload, so that all cases occur."""
 
     profile: Profile
     instances: int
@@ -92,7 +92,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 @dataclass(frozen=True)
 class Seen:
-    """What can be seen of a pool between two calls."""
+    """The observable state of a pool between two calls."""
 
     progress: tuple[dict[int, int], ...]
     status: tuple[tuple[int, ...], ...]
@@ -117,7 +117,7 @@ def run(
     aborts: Sequence[tuple[float, int, bool]] = (),
     looks: list[Seen] | None = None,
 ) -> tuple[list[Event], Pool]:
-    """Submits everything and runs to the end.
+    """Submit all requests and run to the end.
 
     Advances to each of `cuts` and aborts requests by their index on the way; those that are kept
     come again at the next cut. `looks` gets what was to be seen after each abort and cut.

@@ -1,4 +1,4 @@
-"""Aborted requests: C++ against the specification, and what an abort must and must not do."""
+"""Aborted requests: C++ against the specification, and the effects of an abort."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_every_request_leaves_once_and_the_memory_is_free(
         )  # fmt: skip
 
 
-def test_what_runs_keeps_its_tokens_and_leaves_at_the_end_of_the_iteration() -> None:
+def test_an_aborted_running_request_leaves_with_its_tokens_at_the_end_of_the_iteration() -> None:
     pool = InstancePool(Profile(w_ms=10, kv_capacity_tokens=1024))
     pool.submit(7, Request(8, 100), 0.0)
     assert pool.advance(0.034) == []
@@ -69,7 +69,7 @@ def test_what_runs_keeps_its_tokens_and_leaves_at_the_end_of_the_iteration() -> 
     assert left.last_token_sim_s == pytest.approx(0.04)
 
 
-def test_what_waits_leaves_at_once_without_a_token_and_lets_others_in() -> None:
+def test_an_aborted_waiting_request_leaves_at_once_and_admits_others() -> None:
     pool = InstancePool(Profile(w_ms=10, kv_capacity_tokens=64))
     pool.submit(0, Request(16, 17), 0.0)
     pool.submit(1, Request(60, 1), 0.001)  # does not fit
@@ -93,7 +93,7 @@ def test_the_last_token_comes_before_the_abort() -> None:
 
 
 @pytest.mark.parametrize("kind", [InstancePool, ReferencePool])
-def test_a_request_that_is_not_there_is_refused(kind: type[InstancePool | ReferencePool]) -> None:
+def test_an_unknown_request_is_refused(kind: type[InstancePool | ReferencePool]) -> None:
     pool = kind(Profile(w_ms=10, kv_capacity_tokens=1024))
     pool.submit(0, Request(8, 3), 0.0)
     with pytest.raises(ValueError, match="request 1 cannot be aborted"):
@@ -115,7 +115,7 @@ def test_time_does_not_go_back() -> None:
 
 @given(st.integers(1, 200), st.lists(st.integers(1, 30), max_size=12))
 def test_abort_and_resubmit_yields_every_token(output: int, quanta: list[int]) -> None:
-    """Preemption on an unmodified engine: prompt plus the tokens so far come again."""
+    """Preemption on an unmodified engine: the prompt with the tokens so far is submitted again."""
     pool = InstancePool(Profile(w_ms=10, kv_capacity_tokens=1024))
     tokens: Counter[int] = Counter()
     now, left = 0.0, output
@@ -136,7 +136,7 @@ def test_abort_and_resubmit_yields_every_token(output: int, quanta: list[int]) -
 
 @pytest.mark.parametrize("kind", [InstancePool, ReferencePool])
 @pytest.mark.parametrize(("host_gb", "ends_ms", "kept"), [(1.0, 107, 3), (1e-3, 111, 0)])
-def test_who_is_kept_by_the_host_goes_on_with_its_blocks(
+def test_a_request_kept_by_the_host_resumes_with_its_blocks(
     kind: type[InstancePool | ReferencePool], host_gb: float, ends_ms: float, kept: int
 ) -> None:
     profile = Profile(

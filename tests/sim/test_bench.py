@@ -43,7 +43,7 @@ def run_fidelity(path: Path, *options: str) -> dict[str, dict[str, float]]:
     return metrics
 
 
-def test_a_real_run_is_met() -> None:
+def test_a_real_run_is_reproduced() -> None:
     path = SERVING / "rtx4090_llama31_8b_vllm.csv.gz"
     if not path.exists():
         pytest.skip(f"no real run at {path}")
@@ -57,7 +57,7 @@ def test_a_real_run_is_met() -> None:
 
 @pytest.fixture
 def simulated_run(tmp_path: Path) -> Path:
-    """A file written from a simulation, so that the simulation meets it exactly."""
+    """A file written from a simulation, which the simulation therefore reproduces exactly."""
     rng = np.random.default_rng(1)
     columns = (np.sort(rng.uniform(0, 20, 40)), rng.integers(1, 900, 40), rng.integers(1, 300, 40))
     times = simulate(load_profile(PROFILE), *columns)
@@ -68,7 +68,7 @@ def simulated_run(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_simulated_run_is_met_exactly(simulated_run: Path) -> None:
+def test_a_simulated_run_is_reproduced_exactly(simulated_run: Path) -> None:
     packed = simulated_run.with_name("run.csv.gz")
     packed.write_bytes(gzip.compress(simulated_run.read_bytes()))
     for path in (simulated_run, packed):

@@ -1,4 +1,4 @@
-"""Fleets of different simulated instances: their list, and what each of them does."""
+"""Fleets of different simulated instances: their specification, and the speed of each."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_list_of_specifications_is_a_fleet() -> None:
     assert f"{SimulatedFleet.listed([f'{L4}:4'])}" == f"{SimulatedFleet.uniform(L4, 4)}"
 
 
-def test_a_file_may_be_counted(tmp_path: Path) -> None:
+def test_a_profile_file_may_have_a_count(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text((FOLDER / "mixtral-8x7b.toml").read_text())
     (one, other) = SimulatedFleet.listed([f"{path}/a100-tp2:2"]).instances

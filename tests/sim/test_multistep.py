@@ -1,4 +1,4 @@
-"""Preemption by swap and multi-step scheduling, by hand."""
+"""Preemption by swap and multi-step scheduling, computed by hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.sim.pool_cases import Case, cases, run
 
 
 def profile(host_gb: float = 1.0) -> Profile:
-    """A millisecond for each computed token, and one for each block copied."""
+    """One millisecond per computed token and per copied block."""
     return Profile(
         g_ms=1.0, kv_capacity_tokens=16, block_tokens=4,
         kv_bytes_per_token=250_000, pcie_gb_per_s=1.0, host_gb=host_gb,
@@ -25,11 +25,11 @@ def ends_ms(pool: InstancePool) -> dict[int, float]:
     return {c.id: pytest.approx(1000 * c.last_token_sim_s) for c in pool.advance(inf)}
 
 
-def test_a_swapped_sequence_decodes_on_where_it_was() -> None:
+def test_a_swapped_sequence_resumes_decoding() -> None:
     pool = InstancePool(profile(), preemption="swap")
     pool.submit(0, Request(8, 9), 0.0)
     pool.submit(1, Request(8, 2), 0.0)
-    pool.advance(0.017)  # both prompts fill the memory; the first decode costs the second its place
+    pool.advance(0.017)  # both prompts fill the memory; the first decode preempts the second
     status = pool.status()
     assert (status.preemptions, status.kv_host_blocks, status.swapped_blocks) == (1, 2, 2)
     # 16 prefill, 8 decodes and 2 blocks out; then 2 blocks in and one decode: recompute takes 9
@@ -37,7 +37,7 @@ def test_a_swapped_sequence_decodes_on_where_it_was() -> None:
     assert (pool.status().kv_host_blocks, pool.status().swapped_blocks) == (0, 4)
 
 
-def test_what_the_host_has_no_room_for_is_computed_again() -> None:
+def test_sequences_that_do_not_fit_the_host_are_recomputed() -> None:
     one_block = 1e-3
     pool = InstancePool(profile(one_block), preemption="swap")
     pool.submit(0, Request(8, 9), 0.0)
@@ -46,14 +46,14 @@ def test_what_the_host_has_no_room_for_is_computed_again() -> None:
     assert pool.status().swapped_blocks == 0
 
 
-def test_decisions_come_every_so_many_iterations() -> None:
+def test_decisions_come_every_n_iterations() -> None:
     engine = Profile(w_ms=10.0, kv_capacity_tokens=1024)
     pool = InstancePool(engine, decision_iterations=4)
     pool.submit(0, Request(8, 4), 0.0)  # a prefill, and three tokens of four iterations
     pool.submit(1, Request(8, 30), 0.0)
     pool.submit(2, Request(8, 1), 0.021)  # waits for the decision at 50 ms
     assert pool.advance(0.049) == []
-    assert pool.progress() == {0: 4, 1: 4}  # the last token of 0 is there, and is not told yet
+    assert pool.progress() == {0: 4, 1: 4}  # the last token of 0 exists, but is not reported yet
     (ended,) = pool.advance(0.05)
     assert (ended.id, ended.output_tokens) == (0, 4)
     (joined,) = pool.advance(0.061)
@@ -65,8 +65,8 @@ def test_decisions_come_every_so_many_iterations() -> None:
 
 @given(cases())
 @settings(max_examples=100, deadline=None)
-def test_one_iteration_a_decision_and_no_preemption_change_nothing(case: Case) -> None:
-    """Without preemptions the way of preempting does not matter."""
+def test_with_one_iteration_per_decision_and_no_preemption_nothing_changes(case: Case) -> None:
+    """Without preemptions, the kind of preemption has no effect."""
     with_swap, pool = run(case, InstancePool)
     if not pool.preemptions() and case.options.decision_iterations == 1:
         plain = InstancePool(case.profile, case.instances, case.options.prefix_reuse)
@@ -78,7 +78,7 @@ def test_one_iteration_a_decision_and_no_preemption_change_nothing(case: Case) -
 
 
 @pytest.mark.parametrize("kind", [InstancePool, ReferencePool])
-def test_aborting_what_is_swapped_out_frees_the_host(
+def test_aborting_a_swapped_request_frees_host_memory(
     kind: type[InstancePool | ReferencePool],
 ) -> None:
     pool = kind(profile(), preemption="swap")

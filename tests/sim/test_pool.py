@@ -1,4 +1,4 @@
-"""The C++ pool against the specification, and laws of its own."""
+"""The C++ pool against the specification, and its invariants."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def test_slices_of_time_change_nothing(case: Case, cuts: list[float]) -> None:
 
 @given(cases())
 @settings(max_examples=200, deadline=None)
-def test_going_from_event_to_event(case: Case) -> None:
-    """Time only grows, nothing completes before the announced event, and it always ends."""
+def test_advancing_from_event_to_event(case: Case) -> None:
+    """Time never decreases, no request completes before the announced event, and the run ends."""
     pool = case.pool(InstancePool)
     for id, (now, request) in zip(case.ids, case.requests, strict=True):
         pool.submit(id, request, now)
@@ -110,7 +110,7 @@ def test_a_lone_request_takes_its_isolated_time(case: Case) -> None:
 
 
 @given(cases(), st.integers(1, 200), st.integers(1, 100))
-def test_an_iteration_takes_what_the_pool_takes_for_it(
+def test_the_duration_of_an_iteration_equals_the_pools(
     case: Case, prompt: int, output: int
 ) -> None:
     """A lone request is its prefill, of one chunk, and an iteration for each further token."""

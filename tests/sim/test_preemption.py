@@ -1,4 +1,4 @@
-"""Policies that preempt: who ranks first runs, nothing is lost, service is what engines gave."""
+"""Policies that preempt: the first ranks run, no token is lost, service is measured correctly."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def profile(kv_capacity_tokens: int = 4096) -> Profile:
 
 
 class Watched(Atlas):
-    """Keeps who waits and who runs."""
+    """Records the waiting and the running requests."""
 
     def __init__(self) -> None:
         super().__init__((0.2, 0.4), beta=4.0)
@@ -83,7 +83,7 @@ def drive(
         while coming and coming[-1][0].arrived_s <= now_s:
             engines.send(*coming.pop())
         engines.dispatch(now_s)
-        # more run while somebody is leaving; fewer where memory is short
+        # more run while a request is leaving; fewer when memory is short
         if len(policy.running) == SLOTS and policy.waiting and engine.kv_capacity_tokens > 1000:
             first = min(policy.waiting.values(), key=policy.rank)
             last = max(policy.running.values(), key=policy.rank)
@@ -92,7 +92,7 @@ def drive(
 
 
 @given(st.integers(0, 1 << 30), st.sampled_from([256, 4096]), st.sampled_from(PREEMPTIONS))
-def test_who_ranks_first_runs_and_everybody_is_answered_in_full(
+def test_the_first_rank_runs_and_all_requests_complete(
     seed: int, tokens: int, preemption: Preemption
 ) -> None:
     draw, arrivals, now_s = Random(seed), [], 0.0
@@ -111,12 +111,12 @@ def test_who_ranks_first_runs_and_everybody_is_answered_in_full(
         alone = Request(asked.prompt_tokens, output_tokens)
         assert served.output_tokens == output_tokens
         assert served.started_s >= asked.arrived_s
-        # a prefill that goes on yields a token as well, without what a decode costs beyond w
+        # a resumed prefill yields a token, too, without the cost of a decode beyond w
         assert served.latency_s >= 0.99 * InstancePool.isolated_sim_s(engine, alone)
 
 
 @pytest.mark.parametrize(("preemption", "again_s"), [("recompute", 0.005), ("swap", 0.001)])
-def test_a_long_answer_makes_place_and_goes_on_where_it_was(
+def test_a_preempted_long_answer_lets_a_short_one_pass_and_resumes(
     preemption: Preemption, again_s: float
 ) -> None:
     engine = profile()
@@ -129,14 +129,14 @@ def test_a_long_answer_makes_place_and_goes_on_where_it_was(
     assert policy.preempted_count == engines.preemptions >= 1
     ended_s = {served.request.id: served.completed_s for served in answered}
     assert ended_s[short.id] < 0.7
-    # what was put back computes its tokens again, but none is generated twice
+    # a requeued request computes its tokens again, but none is generated twice
     alone_s = InstancePool.isolated_sim_s(engine, Request(10, 100))
     assert max(ended_s.values()) == pytest.approx(alone_s + 0.1, rel=0.2)
 
 
 @pytest.mark.parametrize("name", agentix.WORKLOADS)
-def test_what_a_program_has_said_is_not_computed_again(name: str) -> None:
-    """One program alone: what it takes is its answers, and what its prompts add to those before."""
+def test_a_programs_conversation_is_not_recomputed(name: str) -> None:
+    """The time of a lone program: its answers, and what its prompts add to the earlier ones."""
     (program,) = agentix.workload(name, 1, 1.0, seed=3)
     engine = Profile(w_ms=1.0, g_ms=1.0, kv_capacity_tokens=1 << 20, block_tokens=1)
     ended_s = {}
@@ -147,7 +147,7 @@ def test_what_a_program_has_said_is_not_computed_again(name: str) -> None:
     texts: dict[int | None, int] = {}
     for call in program.calls:
         texts |= dict(call.prefix)
-    # parallel calls that come at once compute what is new to all of them once each
+    # parallel calls that arrive together each compute the tokens that are new to all of them
     bound_s = sum(texts.values()) * (5 if name == "LATS" else 1) / 1000
     answers_s = sum(call.output_tokens for call in program.calls) / 1000
     assert ended_s[True] < bound_s + answers_s < ended_s[False]

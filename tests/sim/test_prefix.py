@@ -1,4 +1,4 @@
-"""The prefix cache: who finds what, and what is dropped first."""
+"""The prefix cache: hits and evictions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from metropolis._core import Completion, InstancePool, Profile, Request
 
 PROFILE = Profile(g_ms=1.0, kv_capacity_tokens=64, block_tokens=4)
-"""A millisecond for each computed token, and nothing else."""
+"""One millisecond per computed token, and no other cost."""
 
 SEGMENTS = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 12)), max_size=4)
 
@@ -21,14 +21,14 @@ def ended(pool: InstancePool) -> Completion:
 
 
 def hits(pool: InstancePool, request: Request, now: float = 0.0) -> int:
-    """How much of a prompt that comes alone is found."""
+    """The prefix hit tokens of a prompt that arrives alone."""
     before = pool.status().prefix_hit_tokens
     pool.submit(0, request, now)
     ended(pool)
     return pool.status().prefix_hit_tokens - before
 
 
-def test_calls_of_a_program_find_what_came_before_them_and_their_answers() -> None:
+def test_calls_of_a_program_hit_its_earlier_prompts_and_answers() -> None:
     pool = InstancePool(PROFILE, prefix_reuse=True)
     system, mine, theirs = (0, 10), 1, 2
     assert hits(pool, Request(14, 6, 0, [system, (mine, 10)]), 0.0) == 0
@@ -36,12 +36,12 @@ def test_calls_of_a_program_find_what_came_before_them_and_their_answers() -> No
     assert hits(pool, Request(30, 2, 0, [system, (mine, 22)]), 1.0) == 16
     # another program shares two whole blocks of the ten tokens
     assert hits(pool, Request(30, 2, 0, [system, (theirs, 20)]), 2.0) == 8
-    # an answer that nobody is told of is not kept
+    # an answer without a known text is not kept
     assert hits(pool, Request(12, 8, 0, [(3, 12)]), 3.0) == 0
     assert hits(pool, Request(24, 1, 0, [(3, 24)]), 4.0) == 12
 
 
-def test_what_is_aborted_and_comes_again_computes_one_block_at_most() -> None:
+def test_a_resubmitted_request_recomputes_at_most_one_block() -> None:
     pool = InstancePool(PROFILE, prefix_reuse=True)
     text = [(5, 60)]
     pool.submit(0, Request(20, 40, 0, text), 0.0)
@@ -57,7 +57,7 @@ def test_what_is_aborted_and_comes_again_computes_one_block_at_most() -> None:
     assert round(1000 * (again.last_token_sim_s - 1.0), 6) == (31 - 28) + (40 - 11 - 1)
 
 
-def test_leaves_go_before_what_they_grew_from_and_the_oldest_first() -> None:
+def test_leaves_are_evicted_before_their_parents_and_the_oldest_first() -> None:
     pool = InstancePool(PROFILE, prefix_reuse=True)  # 16 blocks
     for n, text in enumerate((1, 2, 3)):
         hits(pool, Request(20, 1, 0, [(0, 8), (text, 12)]), float(n))
@@ -68,7 +68,7 @@ def test_leaves_go_before_what_they_grew_from_and_the_oldest_first() -> None:
     assert hits(pool, Request(20, 1, 0, [(0, 8), (1, 12)]), 5.0) == 12
 
 
-def test_without_reuse_nothing_is_kept() -> None:
+def test_without_prefix_reuse_nothing_is_cached() -> None:
     pool = InstancePool(PROFILE)
     request = Request(20, 4, 0, [(1, 24)])
     assert [hits(pool, request, now) for now in (0.0, 1.0)] == [0, 0]
@@ -76,10 +76,10 @@ def test_without_reuse_nothing_is_kept() -> None:
 
 
 @given(st.lists(st.tuples(SEGMENTS, st.integers(1, 8), st.integers(1, 8)), max_size=12))
-def test_with_room_for_all_a_prompt_finds_its_longest_common_prefix(
+def test_with_enough_memory_a_prompt_hits_its_longest_common_prefix(
     calls: list[tuple[list[tuple[int, int]], int, int]],
 ) -> None:
-    """One after the other, whole blocks of what was computed: all tokens but the last."""
+    """Requests run one after the other; hits are the whole blocks of all tokens but the last."""
     pool = InstancePool(Profile(g_ms=1.0, kv_capacity_tokens=10_000, block_tokens=4), 1, True)
     computed: list[list[tuple[int, int]]] = []
     for n, (segments, more, output) in enumerate(calls):

@@ -1,4 +1,4 @@
-"""Profiles: those that ship, and a user's own."""
+"""Profiles of the package and of users."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ kv_capacity_tokens = 1000
 """
 
 
-def test_the_profiles_that_ship() -> None:
+def test_the_packages_profiles() -> None:
     assert {
         "llama-3-8b/l4",
         "llama-3-8b/a100",
@@ -55,7 +55,7 @@ def test_an_unknown_name_gets_the_nearest() -> None:
         load_profile("llama-3-8b/rtx4090")
 
 
-def test_a_file_of_ones_own(tmp_path: Path) -> None:
+def test_a_users_profile_file(tmp_path: Path) -> None:
     (tmp_path / "one.toml").write_text(OWN)
     profile = load_profile(tmp_path / "one.toml")
     assert (profile.w_ms, profile.kv_capacity_tokens, profile.block_tokens) == (5.0, 1000, 16)

@@ -1,4 +1,4 @@
-"""Programs in virtual time: nothing is lost, parents come first, instances take what they take."""
+"""Programs in virtual time: no call is lost, parents run first, times are those of instances."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_every_call_is_answered_once_and_after_its_parents(policy: str, dispatch
 
 
 class _Restless(Plas):
-    """Has instances look anew at every turn whether there is room."""
+    """Makes the scheduler check again at every turn whether requests fit."""
 
     @property
     def running_version(self) -> int:  # type: ignore[override]
@@ -73,7 +73,7 @@ class _Restless(Plas):
 
 @given(st.integers(0, 10_000), st.floats(1.0, 20.0), st.booleans())
 @settings(max_examples=15, deadline=None)
-def test_who_was_held_back_stays_so_until_it_matters(
+def test_skipping_held_back_requests_changes_nothing(
     seed: int, per_s: float, prefix_reuse: bool
 ) -> None:
     programs, engine = chats(MIXED, 20, per_s, seed), load_profile("llama-3-8b/a100")
@@ -87,7 +87,7 @@ def test_who_was_held_back_stays_so_until_it_matters(
 
 
 @given(st.lists(st.tuples(st.floats(0, 3), st.integers(1, 900), st.integers(1, 300)), min_size=1))
-def test_single_calls_on_one_instance_take_what_the_instance_takes(
+def test_programs_of_one_call_take_as_long_as_simulate(
     calls: list[tuple[float, int, int]],
 ) -> None:
     programs = [
@@ -116,7 +116,7 @@ def test_arrivals_keep_the_rate_and_come_in_bursts() -> None:
     assert gaps.std() > 1.3 * gaps.mean()  # Poisson's would be equal
 
 
-def test_what_is_no_program_is_refused() -> None:
+def test_an_invalid_program_is_refused() -> None:
     with pytest.raises(MetropolisError, match="call 0: a parent must be an earlier call"):
         Program("p", 0.0, (PlannedCall("f", 1, 1, (0,)),))
     with pytest.raises(MetropolisError, match="has no tokens"):
