@@ -60,7 +60,7 @@ def fleet_of(instance: Sequence[str], profile: str, instances: int) -> Simulated
     for name in ("instances", "profile"):
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"--instance lists the whole fleet; omit --{name}")
-    return SimulatedFleet.listed(instance)
+    return SimulatedFleet.parse(instance)
 
 
 def need(extra: str, *modules: str) -> None:

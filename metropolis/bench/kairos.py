@@ -105,10 +105,10 @@ def measure(
         replace(program, arrival_s=start_s + program.arrival_s)
         for program in workload(application, programs, per_s, seed)
     ]
-    measured, placed = [], fleet.placed()
+    measured, view = [], fleet.dispatcher_view()
     for system, (policy_name, dispatcher_name) in SYSTEMS.items():
         policy: Policy = named(POLICIES, policy_name)()
-        dispatcher = named(DISPATCHERS, dispatcher_name)(placed)
+        dispatcher = named(DISPATCHERS, dispatcher_name)(view)
         serving = Serving(before + arriving, fleet.profiles, policy, dispatcher, PoolOptions())
         served = serving.run()
         measured.append(_summarize(application, load, per_s, system, served, policy))
@@ -180,7 +180,9 @@ def command(
     measured: list[Measured] = []
     with progress_bar(len(applications) * len(LOADS), "loads") as (advance, describe):
         for application in applications:
-            busy_per_s = busy_rate_per_s(workload(application, 500, 1.0, seed), fleet.placed())
+            busy_per_s = busy_rate_per_s(
+                workload(application, 500, 1.0, seed), fleet.dispatcher_view()
+            )
             for load in LOADS:
                 describe(f"{application}, load {load:g}")
                 measured += measure(application, load, busy_per_s, programs, history, fleet, seed)

@@ -169,7 +169,7 @@ def command(
     fleets = [fleet_of(instance, profile, count) for count in instances]
     setting = make_setting(whole, fleets[0], metric, radius, velocity, prefix_reuse)
     for fleet, policy in product(fleets, policies):  # fail fast on wrong names
-        plug_ins(policy, dispatcher, fleet.placed())
+        plug_ins(policy, dispatcher, fleet.dispatcher_view())
     if modes is None:
         modes = [mode for mode in MODES if mode != EQUAL_ONLY or len(fleets[0].kinds) == 1]
     replayed = replace(

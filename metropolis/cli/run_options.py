@@ -114,7 +114,7 @@ class RunOptions:
     def fleet(self) -> SimulatedFleet:
         """The simulated instances. Raises MetropolisError if a profile does not exist."""
         if self.instance:
-            return SimulatedFleet.listed(self.instance)
+            return SimulatedFleet.parse(self.instance)
         return SimulatedFleet.uniform(self.profile, self.instances)
 
     @property
@@ -169,7 +169,9 @@ class RunOptions:
         fleet = self.fleet
         if self.policy is None and self.dispatcher is None:
             return VirtualInstances(backend, fleet)
-        policy, dispatcher = plug_ins(self.policy or "step", self.dispatcher, fleet.placed())
+        policy, dispatcher = plug_ins(
+            self.policy or "step", self.dispatcher, fleet.dispatcher_view()
+        )
         return VirtualInstances(backend, fleet, policy=policy, dispatcher=dispatcher)
 
     def configuration(

@@ -152,13 +152,13 @@ class ReferenceController:
             a for a, step in enumerate(self._step) if step < self._target and a not in self._running
         }
         while unseen:
-            edge = [unseen.pop()]
-            cluster = list(edge)
-            while edge:
-                a = edge.pop()
+            frontier = [unseen.pop()]
+            cluster = list(frontier)
+            while frontier:
+                a = frontier.pop()
                 joined = [b for b in unseen if self.coupled(a, b)]
                 unseen.difference_update(joined)
-                edge += joined
+                frontier += joined
                 cluster += joined
             yield tuple(sorted(cluster))
 
@@ -182,36 +182,38 @@ class ReferenceController:
         cluster = self._running[commit.agents[0]]
         if commit.agents != cluster:
             raise MetropolisError(
-                f"agent {commit.agents[0]} was dispatched in the cluster {named(cluster)} and "
-                f"committed in {named(commit.agents)}; commit exactly what was dispatched"
+                f"agent {commit.agents[0]} was dispatched in the cluster {format_agents(cluster)} "
+                f"and committed in {format_agents(commit.agents)}; commit exactly what was "
+                "dispatched"
             )
         for agent, position in zip(commit.agents, commit.positions, strict=True):
-            check_place(self._metric, agent, position)
+            check_position(self._metric, agent, position)
             if self._metric.within(self._at[agent], position, 0, self._max_velocity):
                 continue
             if self._check_moves:
                 raise MetropolisError(
-                    f"agent {agent} moved from {placed(self._at[agent])} to {placed(position)} "
+                    f"agent {agent} moved from {format_position(self._at[agent])} "
+                    f"to {format_position(position)} "
                     f"at step {self._step[agent]}, further than the velocity {self._max_velocity:g}"
                 )
             self._jump_step = max(*self._step, self._step[agent] + 1)
 
 
-def named(agents: Sequence[AgentId]) -> str:
+def format_agents(agents: Sequence[AgentId]) -> str:
     """`1, 2, 5`."""
     return ", ".join(map(str, agents))
 
 
-def placed(position: Position) -> str:
+def format_position(position: Position) -> str:
     """`(3, 4.5)`."""
     return f"({position[0]:g}, {position[1]:g})"
 
 
-def check_place(metric: Metric, agent: AgentId, position: Position) -> None:
+def check_position(metric: Metric, agent: AgentId, position: Position) -> None:
     """Raise MetropolisError when no agent can stand at `position`."""
     flaw = metric.flaw(position)
     if flaw is not None:
-        raise MetropolisError(f"agent {agent} cannot stand at {placed(position)}: {flaw}")
+        raise MetropolisError(f"agent {agent} cannot stand at {format_position(position)}: {flaw}")
 
 
 def check_shape(commit: Commit) -> None:
@@ -232,4 +234,4 @@ def check_start(
     if target_step < 0:
         raise MetropolisError(f"the target step is {target_step}; it must be >= 0")
     for agent, position in enumerate(positions):
-        check_place(metric, agent, position)
+        check_position(metric, agent, position)

@@ -110,7 +110,7 @@ class Journal:
         path: the file, created if missing.
         run: the run that the answers belong to; None: any run.
         since: the first step whose answers are loaded; earlier ones stay in the file.
-        reaches: a position that the file has had.
+        reaches: a mark that the file must contain.
 
     Raises MetropolisError on a file that is damaged, of another format or run, or in use. Lines
     survive a crash of the process at once, and a power cut after `flush`.

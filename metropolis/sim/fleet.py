@@ -29,8 +29,8 @@ class SimulatedFleet:
         return cls((load_entry(profile),) * count)
 
     @classmethod
-    def listed(cls, specs: Sequence[str]) -> SimulatedFleet:
-        """The instances of a list of PROFILE or PROFILE:COUNT.
+    def parse(cls, specs: Sequence[str]) -> SimulatedFleet:
+        """The fleet of a list of PROFILE or PROFILE:COUNT.
 
         Raises MetropolisError on an unknown profile and on a wrong count.
         """
@@ -53,12 +53,12 @@ class SimulatedFleet:
     def __str__(self) -> str:
         counts = Counter(each.name for each in self.instances)
         gpus = sum(each.tensor_parallel for each in self.instances)
-        listed = " + ".join(f"{count} x {name}" for name, count in counts.items())
-        return listed if gpus == len(self) else f"{listed} ({gpus} GPUs)"
+        text = " + ".join(f"{count} x {name}" for name, count in counts.items())
+        return text if gpus == len(self) else f"{text} ({gpus} GPUs)"
 
     @property
     def profile_names(self) -> str:
-        """The name of the profile; the names, separated by commas, if there are several."""
+        """The names of the profiles, separated by commas."""
         return ",".join(each.name for each in self.kinds)
 
     @property
@@ -75,14 +75,14 @@ class SimulatedFleet:
         """The first `count` instances; a shorter list is repeated."""
         return SimulatedFleet(tuple(islice(cycle(self.instances), count)))
 
-    def placed(self) -> Fleet:
+    def dispatcher_view(self) -> Fleet:
         """The fleet as a dispatcher sees it."""
         specs = {each.name: _spec(each) for each in self.kinds}
         return Fleet(tuple(specs[each.name] for each in self.instances))
 
 
 def _spec(entry: ProfileEntry) -> InstanceSpec:
-    """Its decode speed is that of a batch of half the maximum sequences."""
+    """The specification for dispatchers; the decode speed is that of a half-full batch."""
     profile, tokens = entry.profile, entry.profile.kv_capacity_tokens
     iteration_s = InstancePool.iteration_sim_s(profile, profile.max_sequences // 2, tokens)
     return InstanceSpec(tokens, 1 / iteration_s, (entry.model,))

@@ -56,7 +56,7 @@ class VirtualInstances:
         if policy is None and dispatcher is None and len(self._profiles) == 1:
             self._instances = _ByStep(self._profiles[0], len(fleet))
         else:
-            dispatcher = dispatcher or LeastLoaded(fleet.placed())
+            dispatcher = dispatcher or LeastLoaded(fleet.dispatcher_view())
             self._instances = _ByPolicy(fleet, policy or StepFirst(), dispatcher)
         self._arrived: list[_Call] = []
         """Calls that arrived at this instant and are not submitted yet."""

@@ -54,7 +54,7 @@ class Case:
     @property
     def fleet(self) -> SimulatedFleet:
         """The instances."""
-        return SimulatedFleet.listed(self.profiles).of_size(self.instances)
+        return SimulatedFleet.parse(self.profiles).of_size(self.instances)
 
     def run(self, mode: str) -> RunResult:
         """Run live in virtual time."""
@@ -78,7 +78,7 @@ class Case:
         fleet = self.fleet
         if self.policy is None:
             return VirtualInstances(backend(), fleet)
-        policy, dispatcher = plug_ins(self.policy, self.dispatcher, fleet.placed())
+        policy, dispatcher = plug_ins(self.policy, self.dispatcher, fleet.dispatcher_view())
         return VirtualInstances(backend(), fleet, policy=policy, dispatcher=dispatcher)
 
     def replayed_sim_s(self, trace: Trace, mode: str) -> float:

@@ -58,7 +58,7 @@ SERVED = (("step", None), ("fcfs", None), ("atlas", None), ("step+kairos", "kair
 
 FLEETS = (
     *(SimulatedFleet.uniform("llama-3-8b/l4", count) for count in (1, 2, 3)),
-    SimulatedFleet.listed(["llama-3-8b/l4", "llama-3-8b/h100:2", "llama-3-70b/a100-tp4"]),
+    SimulatedFleet.parse(["llama-3-8b/l4", "llama-3-8b/h100:2", "llama-3-70b/a100-tp4"]),
 )
 
 
@@ -137,7 +137,7 @@ def test_the_core_gives_the_commands_of_the_scheduler(
 def test_faster_instances_beside_slow_ones_help() -> None:
     trace = small_trace(7, agents=6, steps=12, edge=8, radius=2)
     slow, mixed = (
-        replay(trace, "versioned", replace(setting_for(trace), fleet=SimulatedFleet.listed(names)))
+        replay(trace, "versioned", replace(setting_for(trace), fleet=SimulatedFleet.parse(names)))
         for names in (["llama-3-8b/l4:2"], ["llama-3-8b/l4", "llama-3-8b/h100"])
     )
     assert (slow.fleet, slow.profile) == ("2 x llama-3-8b/l4", "llama-3-8b/l4")

@@ -19,18 +19,18 @@ L4, LARGE = "llama-3-8b/l4", "llama-3-70b/a100-tp4"
 
 
 def test_a_list_of_specifications_is_a_fleet() -> None:
-    fleet = SimulatedFleet.listed([f"{L4}:2", LARGE, L4])
+    fleet = SimulatedFleet.parse([f"{L4}:2", LARGE, L4])
     assert [each.name for each in fleet.instances] == [L4, L4, LARGE, L4]
     models = [(each.model, each.tensor_parallel) for each in fleet.kinds]
     assert models == [("llama-3-8b", 1), ("llama-3-70b", 4)]
     assert f"{fleet}" == f"3 x {L4} + 1 x {LARGE} (7 GPUs)"
-    assert f"{SimulatedFleet.listed([f'{L4}:4'])}" == f"{SimulatedFleet.uniform(L4, 4)}"
+    assert f"{SimulatedFleet.parse([f'{L4}:4'])}" == f"{SimulatedFleet.uniform(L4, 4)}"
 
 
 def test_a_profile_file_may_have_a_count(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text((FOLDER / "mixtral-8x7b.toml").read_text())
-    (one, other) = SimulatedFleet.listed([f"{path}/a100-tp2:2"]).instances
+    (one, other) = SimulatedFleet.parse([f"{path}/a100-tp2:2"]).instances
     assert one is other
     assert (one.model, one.tensor_parallel) == ("mine", 2)
 
@@ -47,11 +47,11 @@ def test_a_profile_file_may_have_a_count(tmp_path: Path) -> None:
 )
 def test_a_wrong_specification_is_one_sentence(spec: str, sentence: str) -> None:
     with pytest.raises(MetropolisError, match=sentence):
-        SimulatedFleet.listed([spec])
+        SimulatedFleet.parse([spec])
 
 
 def test_a_dispatcher_sees_the_values_of_each_instance() -> None:
-    small, large = SimulatedFleet.listed([L4, LARGE]).placed().instances
+    small, large = SimulatedFleet.parse([L4, LARGE]).dispatcher_view().instances
     assert (small.models, large.models) == (("llama-3-8b",), ("llama-3-70b",))
     assert small.capacity_tokens == load_entry(L4).profile.kv_capacity_tokens
     assert large.capacity_tokens == load_entry(LARGE).profile.kv_capacity_tokens
@@ -59,9 +59,9 @@ def test_a_dispatcher_sees_the_values_of_each_instance() -> None:
 
 
 def test_each_instance_has_the_speed_of_its_profile() -> None:
-    fleet = SimulatedFleet.listed([L4, "llama-3-8b/h100"])
+    fleet = SimulatedFleet.parse([L4, "llama-3-8b/h100"])
     programs = [Program(f"{n}", 0.0, (PlannedCall("chat", 100, 50),)) for n in range(8)]
-    dispatcher = LeastLoaded(fleet.placed())
+    dispatcher = LeastLoaded(fleet.dispatcher_view())
     served = Serving(programs, fleet.profiles, Fcfs(), dispatcher, PoolOptions()).run()
     slow, fast = ([e.latency_s for e in served.requests if e.instance == i] for i in (0, 1))
     assert len(slow) == len(fast) == 4

@@ -101,7 +101,7 @@ class Bench:
             arriving,
             fleet.profiles,
             named(POLICIES, policy + system.options)(),
-            named(DISPATCHERS, system.dispatcher)(fleet.placed()),
+            named(DISPATCHERS, system.dispatcher)(fleet.dispatcher_view()),
             system.pool,
         ).run()
         return _summarize(name, system, instances, per_s, served, arriving[0].arrival_s)

@@ -77,7 +77,7 @@ def command(
     fleet = fleet_of(instance, profile, instances)
     measuring = Bench(fleet, prefix_reuse, seed)
     for policy, dispatcher in of_replays:
-        plug_ins(policy, dispatcher, fleet.placed())  # fail fast on wrong names
+        plug_ins(policy, dispatcher, fleet.dispatcher_view())  # fail fast on wrong names
     places = [
         SMALLVILLE,
         Place("LargeVille", agents, len(fleet)),

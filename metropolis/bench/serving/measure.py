@@ -101,7 +101,9 @@ class Bench:
 
     def arriving(self, mix: str, programs: int, load: float) -> list[Program]:
         """Generate programs at `load` times the rate that fills all KV memory."""
-        per_s = load * busy_rate_per_s(MIXES[mix](500, 1.0, self.seed), self.fleet.placed())
+        per_s = load * busy_rate_per_s(
+            MIXES[mix](500, 1.0, self.seed), self.fleet.dispatcher_view()
+        )
         return MIXES[mix](programs, per_s, self.seed)
 
     def mixed(
@@ -112,7 +114,7 @@ class Bench:
             arriving,
             self.fleet.profiles,
             named(POLICIES, policy)(),
-            named(DISPATCHERS, dispatcher)(self.fleet.placed()),
+            named(DISPATCHERS, dispatcher)(self.fleet.dispatcher_view()),
             PoolOptions(self.prefix_reuse),
         ).run()
         latencies_ms = np.array([1000 * one.latency_s_per_token for one in served.programs])

@@ -125,7 +125,7 @@ def replay(
     is_native = is_uniform and setting.dispatcher is None and setting.policy in _NATIVE
     served = None
     if not is_native:
-        served = plug_ins(setting.policy, setting.dispatcher, setting.fleet.placed())
+        served = plug_ins(setting.policy, setting.dispatcher, setting.fleet.dispatcher_view())
     _check_calls_fit(trace, setting)
     started_wall_s = time.perf_counter()
     if chosen.name == "critical_path":
