@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from metropolis.adapters.session import Stage, Told, bodies_of, scenario_of, text_map
+from metropolis.adapters.session import ControlledAgent, Episode, bodies_of, scenario_of, text_map
 from metropolis.runtime.live.setup import reset
 from metropolis.types import MetropolisError
 from metropolis.world.base import World
@@ -56,7 +56,7 @@ class ParallelWorld(ParallelEnv[str, Any, Any]):
         self.agents: list[str] = []
         self.observation_spaces: dict[str, gymnasium.Space[Any]] = {}
         self.action_spaces: dict[str, gymnasium.Space[Any]] = {}
-        self._stage: Stage | None = None
+        self._episode: Episode | None = None
         self._draw = np.random.default_rng()
 
     def reset(
@@ -67,8 +67,8 @@ class ParallelWorld(ParallelEnv[str, Any, Any]):
             self._draw = np.random.default_rng(seed)
         chosen = int(self._draw.integers(2**31)) if seed is None else seed
         self.close()
-        told = {name: Told(name) for name in self.possible_agents}
-        self._stage = Stage(self.world, told, chosen, options or {})
+        controlled = {name: ControlledAgent(name) for name in self.possible_agents}
+        self._episode = Episode(self.world, controlled, chosen, options or {})
         self.agents = list(self.possible_agents)
         return self._observe(), {name: {} for name in self.agents}
 
@@ -76,17 +76,17 @@ class ParallelWorld(ParallelEnv[str, Any, Any]):
         self, actions: dict[str, Any]
     ) -> tuple[Observations, dict[str, float], dict[str, bool], dict[str, bool], Infos]:
         """Run a step of all agents. Raises MetropolisError on a missing or invalid action."""
-        stage = self._begun()
+        episode = self._running_episode()
         if missing := [name for name in self.agents if name not in actions]:
-            raise MetropolisError(f"step {stage.step}: there is no action for {missing[0]!r}")
-        stage.act({name: actions[name] for name in self.agents})
-        acted, over = self.agents, stage.step >= self.max_cycles
+            raise MetropolisError(f"step {episode.step}: there is no action for {missing[0]!r}")
+        episode.act({name: actions[name] for name in self.agents})
+        acted, over = self.agents, episode.step >= self.max_cycles
         observations = self._observe()
         if over:
             self.agents = []
         return (
             observations,
-            {name: stage.reward(name) for name in acted},
+            {name: episode.reward(name) for name in acted},
             dict.fromkeys(acted, False),
             dict.fromkeys(acted, over),
             {name: {} for name in acted},
@@ -104,21 +104,21 @@ class ParallelWorld(ParallelEnv[str, Any, Any]):
         """Return the agents' positions as text, in the mode `ansi`."""
         if self.render_mode is None:
             return None
-        return text_map(self.world, self._begun().entities())
+        return text_map(self.world, self._running_episode().entities())
 
     def close(self) -> None:
         """Free the resources of the episode."""
-        if self._stage is not None:
-            self._stage.close()
-            self._stage = None
+        if self._episode is not None:
+            self._episode.close()
+            self._episode = None
 
     def _observe(self) -> Observations:
-        return {name: self._begun().observe(name) for name in self.agents}
+        return {name: self._running_episode().observe(name) for name in self.agents}
 
-    def _begun(self) -> Stage:
-        if self._stage is None:
+    def _running_episode(self) -> Episode:
+        if self._episode is None:
             raise MetropolisError(f"the world {self.world.name!r} is not reset; call reset first")
-        return self._stage
+        return self._episode
 
 
 def _own(

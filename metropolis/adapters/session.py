@@ -33,7 +33,7 @@ Policy = Callable[[str, Any], Any]
 """(agent, observation) -> action."""
 
 
-class Told(Agent):
+class ControlledAgent(Agent):
     """An agent controlled from outside."""
 
     def __init__(self, name: str) -> None:
@@ -48,7 +48,7 @@ class Told(Agent):
         return None
 
 
-class Following(Told):
+class PolicyAgent(ControlledAgent):
     """An agent controlled by `policy`."""
 
     def __init__(self, name: str, policy: Policy) -> None:
@@ -60,7 +60,7 @@ class Following(Told):
         return self.policy(self.name, observation)
 
 
-class Wandering(Told):
+class RandomAgent(ControlledAgent):
     """An agent that acts at random: it samples the action space."""
 
     def __init__(self, name: str, space: gymnasium.Space[Any]) -> None:
@@ -73,7 +73,7 @@ class Wandering(Told):
         return self.space.sample()
 
 
-class Stage:
+class Episode:
     """One episode of a world, with its agents in the order of the bodies."""
 
     def __init__(
@@ -84,8 +84,8 @@ class Stage:
         options: Mapping[str, Any],
     ) -> None:
         self.world, self.step = world, 0
-        begun = reset(world, seed, options)
-        self.names = bodies_of(begun)
+        entities = reset(world, seed, options)
+        self.names = bodies_of(entities)
         if set(self.names) != set(agents):
             raise MetropolisError(
                 f"the world {world.name!r} has other agents for the seed {seed} than before; "
@@ -93,17 +93,17 @@ class Stage:
             )
         mark_used(agents.values())
         self._seed, self._agents = seed, agents
-        self._state = State(world.metric, world.perception_radius, begun)
+        self._state = State(world.metric, world.perception_radius, entities)
         self._client = Client(Scripted(world.author))  # needs no close
-        cast = [agents[name] for name in self.names]
-        self._worker = LocalWorker(world, cast, self._client, seed)
+        ordered = [agents[name] for name in self.names]
+        self._worker = LocalWorker(world, ordered, self._client, seed)
         self._loop = asyncio.new_event_loop()
         self.close = finalize(self, _free, self._worker, self._loop)
         """Free the threads and the event loop; also called on garbage collection."""
 
     def observe(self, name: str) -> Any:
         """Return the observation of `name`, as a copy that the caller may change."""
-        return fresh(self.world.observe(self._view(name)))
+        return copy_containers(self.world.observe(self._view(name)))
 
     def reward(self, name: str) -> float:
         """Return the reward of `name` for its last step."""
@@ -118,12 +118,12 @@ class Stage:
                     f"step {self.step}, agent {name!r}: the action {action!r:.200} is not in the "
                     f"action space {self.world.action_space}"
                 )
-            assert isinstance(agent, Told)
+            assert isinstance(agent, ControlledAgent)
             agent.action = action
         self.world.seal()
         try:
-            everybody = Dispatch(self.step, tuple(range(len(self.names))))
-            execution = complete(self._loop, self._worker.run(everybody, self._state))
+            all_agents = Dispatch(self.step, tuple(range(len(self.names))))
+            execution = complete(self._loop, self._worker.run(all_agents, self._state))
         finally:
             self.world.unseal()
         self.step += 1
@@ -166,12 +166,12 @@ def bodies_of(entities: Sequence[Entity]) -> list[str]:
     return [entity.name for entity in entities if entity.kind == AGENT]
 
 
-def fresh(value: Any) -> Any:
+def copy_containers(value: Any) -> Any:
     """`value` with all its containers copied."""
     if isinstance(value, Mapping):
-        return {key: fresh(item) for key, item in value.items()}
+        return {key: copy_containers(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return type(value)(fresh(item) for item in value)
+        return type(value)(copy_containers(item) for item in value)
     return value.copy() if isinstance(value, np.ndarray) else value
 
 

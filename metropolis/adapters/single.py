@@ -9,11 +9,11 @@ from typing import Any
 import gymnasium
 
 from metropolis.adapters.session import (
-    Following,
+    ControlledAgent,
+    Episode,
     Policy,
-    Stage,
-    Told,
-    Wandering,
+    PolicyAgent,
+    RandomAgent,
     bodies_of,
     scenario_of,
     text_map,
@@ -62,7 +62,7 @@ class SingleAgentWorld(gymnasium.Env[Any, Any]):
             )
         self.agent = names[0] if agent is None else agent
         self._names = names
-        self._stage: Stage | None = None
+        self._episode: Episode | None = None
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -71,38 +71,38 @@ class SingleAgentWorld(gymnasium.Env[Any, Any]):
         super().reset(seed=seed)
         chosen = int(self.np_random.integers(2**31)) if seed is None else seed
         self.close()
-        cast = {**self._company(), self.agent: Told(self.agent)}
-        self._stage = Stage(self.world, cast, chosen, options or {})
-        return self._stage.observe(self.agent), {}
+        agents = {**self._other_agents(), self.agent: ControlledAgent(self.agent)}
+        self._episode = Episode(self.world, agents, chosen, options or {})
+        return self._episode.observe(self.agent), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Run a step of all agents. Raises MetropolisError for an invalid action."""
-        stage = self._begun()
-        stage.act({self.agent: action})
-        observation, reward = stage.observe(self.agent), stage.reward(self.agent)
-        return observation, reward, False, stage.step >= self.max_cycles, {}
+        episode = self._running_episode()
+        episode.act({self.agent: action})
+        observation, reward = episode.observe(self.agent), episode.reward(self.agent)
+        return observation, reward, False, episode.step >= self.max_cycles, {}
 
     def render(self) -> Any:
         """Return the agents' positions as text, in the mode `ansi`."""
         if self.render_mode is None:
             return None
-        return text_map(self.world, self._begun().entities())
+        return text_map(self.world, self._running_episode().entities())
 
     def close(self) -> None:
         """Free the resources of the episode."""
-        if self._stage is not None:
-            self._stage.close()
-            self._stage = None
+        if self._episode is not None:
+            self._episode.close()
+            self._episode = None
 
-    def _company(self) -> dict[str, Agent]:
+    def _other_agents(self) -> dict[str, Agent]:
         """The other agents, in their initial state."""
         others = self._others
         if others is None:
             own = {agent.name: agent for agent in self._make().agents}
             space = self.world.action_space
-            return {name: own.get(name) or Wandering(name, space) for name in self._names}
+            return {name: own.get(name) or RandomAgent(name, space) for name in self._names}
         if callable(others):
-            return {name: Following(name, others) for name in self._names}
+            return {name: PolicyAgent(name, others) for name in self._names}
         if odd := ({agent.name for agent in others} | {self.agent}) ^ set(self._names):
             raise MetropolisError(
                 f"the others do not match the world's bodies at {min(odd)!r}; there should be an "
@@ -110,7 +110,7 @@ class SingleAgentWorld(gymnasium.Env[Any, Any]):
             )
         return {agent.name: deepcopy(agent) for agent in others}
 
-    def _begun(self) -> Stage:
-        if self._stage is None:
+    def _running_episode(self) -> Episode:
+        if self._episode is None:
             raise MetropolisError(f"the world {self.world.name!r} is not reset; call reset first")
-        return self._stage
+        return self._episode

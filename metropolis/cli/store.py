@@ -35,13 +35,13 @@ def command() -> None:
 @STORE
 @JSON
 def ls_command(address: str | None, as_json: bool) -> None:
-    """List the runs: their progress, memory and holders."""
+    """List the runs: their progress, memory, and the holders of their leases."""
     with _opened(address) as server:
         about = {run: server.store(run).inspect() for run in server.runs()}
     if as_json:
         click.echo(msgspec.json.encode(about))
         return
-    table = Table("run", "world", "agents", "floor", "of", "memory MB", "held by", box=box.SIMPLE)
+    table = Table("run", "world", "agents", "floor", "of", "memory MB", "holder", box=box.SIMPLE)
     for run, of in about.items():
         table.add_row(
             printable(run),
@@ -50,7 +50,7 @@ def ls_command(address: str | None, as_json: bool) -> None:
             f"{of.floor:,}",
             f"{of.info.last_step:,}",
             f"{of.memory_bytes / 1e6:.1f}",
-            printable(of.holder or "nobody") if of.lease_left_s > 0 else "nobody",
+            printable(of.holder or "–") if of.lease_left_s > 0 else "–",
         )
     Console(markup=False, emoji=False).print(table)
 
@@ -77,7 +77,7 @@ def rm_command(run: str, address: str | None) -> None:
     """Remove RUN. Refused while a process holds it."""
     with _opened(address, run) as server:
         server.remove(run)
-    click.echo(f"{run} is removed")
+    click.echo(f"removed {run}")
 
 
 @contextmanager
@@ -99,16 +99,19 @@ def _opened(address: str | None, run: str | None = None) -> Iterator[Server]:
 def _described(about: Inspection) -> Iterable[tuple[str, str]]:
     info = about.info
     yield "world", f"{info.world}, seed {info.seed}, {len(info.agents):,} agents, {info.metric}"
-    yield "floor", f"{about.floor:,} of {info.last_step:,}; kept from {about.released:,} on"
+    yield (
+        "floor",
+        f"{about.floor:,} of {info.last_step:,}; collected below {about.released:,}",
+    )
     agents_at = sorted(Counter(about.steps).items())
     yield "steps", _listed(f"{count:,} at {step:,}" for step, count in agents_at)
     yield "blocked", _listed(_edges(about))
     yield "ready", _listed(_clusters(info.agents, about.ready))
     yield "claimed", _listed(_clusters(info.agents, about.claimed))
-    yield "to be read", f"{about.acknowledgements:,} acknowledgements"
+    yield "commits", f"{about.acknowledgements:,} not collected"
     yield "memory", f"{about.memory_bytes:,} bytes"
-    held = f"for {about.lease_left_s:.1f} s" if about.lease_left_s > 0 else "no more"
-    yield "held", "never" if about.holder is None else f"by {about.holder}, {held}"
+    lease = f"lease valid for {about.lease_left_s:.1f} s" if about.lease_left_s else "lease expired"
+    yield "holder", "none" if about.holder is None else f"{about.holder}, {lease}"
     yield "counts", _listed(f"{name} {count:,}" for name, count in sorted(about.counts.items()))
     for warning in about.warnings:
         yield "warning", warning
@@ -128,9 +131,9 @@ def _clusters(names: Sequence[str], queued: Iterable[Queued]) -> Iterable[str]:
     for cluster in queued:
         members = " + ".join(names[agent] for agent in cluster.agents[:LISTED_MAX])
         more = len(cluster.agents) - LISTED_MAX
-        whole = members if more <= 0 else f"{members} + {more:,} more"
+        shown_members = members if more <= 0 else f"{members} + {more:,} more"
         by = "" if cluster.worker is None else f" by {cluster.worker} for {cluster.left_s:.1f} s"
-        yield f"step {cluster.step:,}: {whole}{by}"
+        yield f"step {cluster.step:,}: {shown_members}{by}"
 
 
 def _listed(items: Iterable[str]) -> str:

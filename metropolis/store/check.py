@@ -41,7 +41,7 @@ def check_store(server: Server) -> None:
         name = f"check-{uuid.uuid4().hex}"
         run = CheckedRun(server.store(name), 0)
         run.refuses(StoreError, "knows a run that has not begun", run.store.info)
-        refuses(server, StoreError, "removes a run that is not there", server.remove, name)
+        refuses(server, StoreError, "removes a run that does not exist", server.remove, name)
         _begin(run, info)
         run.fence = run.store.take_lease("the check", LEASE_S)
         check(run)
@@ -64,7 +64,7 @@ def _begin(run: CheckedRun, info: RunInfo) -> None:
 
 def _check_fencing(run: CheckedRun) -> None:
     store = run.store
-    run.refuses(StoreError, "gives a lease away twice", lambda: store.take_lease("other", 1))
+    run.refuses(StoreError, "grants a lease twice", lambda: store.take_lease("other", 1))
     store.renew_lease(run.fence, 0)
     taken = store.take_lease("other", LEASE_S)
     run.require(taken > run.fence, f"gives the fence {taken} after {run.fence}")
@@ -77,7 +77,7 @@ def _check_fencing(run: CheckedRun) -> None:
         lambda: store.retract(run.fence, 0, 0),
     ):
         run.refuses(FencedOutError, "obeys a controller that has lost its lease", act)
-    run.require(store.claim("first", 1) is None, "hands out what a fenced controller dispatched")
+    run.require(store.claim("first", 1) is None, "hands out clusters of a stale controller")
     store.release_lease(taken)
     run.refuses(
         FencedOutError, "obeys a lease that was given back", lambda: store.renew_lease(taken, 1)
@@ -164,10 +164,10 @@ def _check_slice(run: CheckedRun) -> None:
     run.dispatch((2, (0,)), (1, (1,)), (0, (2, 3)))
     three = {claim.agents: claim.slice for claim in (run.claim(), run.claim(), run.claim())}
     seen = {since: entity for since, entity in three[0,].versions if entity.name == "ann"}
-    run.require(seen == {2: Entity("ann", (0, 1), AGENT, {"at": 2})}, "shows a body as it is not")
+    run.require(seen == {2: Entity("ann", (0, 1), AGENT, {"at": 2})}, "shows a wrong body")
     names = {entity.name for _, entity in three[0,].versions}
-    run.require("well" in names, "does not show what lies within the radius")
-    run.require("letter/ann/0" not in names, "shows what is gone")
+    run.require("well" in names, "does not show what is within the radius")
+    run.require("letter/ann/0" not in names, "shows a removed entity")
     run.require(
         [(event.source, event["verse"]) for event in three[0,].events] == [("ann", 0), ("ann", 1)],
         "does not show the events of the step before, in their order",
@@ -189,7 +189,7 @@ def _check_commits(run: CheckedRun) -> None:
     run.store.give_back(lost)
     run.require(not run.commit(lost), "accepts the commit of a claim that others have now")
     run.require(run.commit(held), "refuses a commit that is due")
-    run.require(run.commit(held), "denies a repeated commit")
+    run.require(run.commit(held), "refuses a repeated commit")
     run.require(not run.commit(lost), "accepts a second commit of a step")
     run.dispatch((1, (0,)))
     late = run.claim("first", 0)
@@ -212,12 +212,12 @@ def _check_lookahead(run: CheckedRun) -> None:
     run.store.dispatch(run.fence, [Dispatch(0, (0,)), Dispatch(0, (2, 3))], {}, 0, ahead)
     run.store.dispatch(run.fence, [], {}, 0, {0: Lookahead(2, (0, 0), 10.0)})
     claim, other = run.claim(), run.claim()
-    run.require((claim.until, other.until) == (3, 0), "does not tell how far an agent may go")
+    run.require((claim.until, other.until) == (3, 0), "does not return the end of a lookahead")
     seen = {entity.name for _, entity in claim.slice.versions}
-    run.require({"bob", "cem"} <= seen, "does not show what lies where an agent may come")
+    run.require({"bob", "cem"} <= seen, "does not show what is within reach of a lookahead")
     following = claim.following(run.execution_of(claim))
     run.require(run.commit(claim, lease_s=LEASE_S), "refuses a commit that continues")
-    run.require(run.commit(claim, lease_s=LEASE_S), "denies a repeated commit that continues")
+    run.require(run.commit(claim, lease_s=LEASE_S), "refuses a repeated commit that continues")
     run.require(run.store.claim("other", LEASE_S) is None, "hands out a step of a lookahead")
     run.require(run.store.extend(following, LEASE_S), "does not extend a following claim")
     run.store.give_back(following)
@@ -259,7 +259,7 @@ def _check_acknowledgements(run: CheckedRun) -> None:
         and [event["verse"] for event in third.execution.events] == [0, 1],
         "forgets what was written",
     )
-    run.require(store.acknowledgements(first.id, 0, 1) == [second], "does not go on after an id")
+    run.require(store.acknowledgements(first.id, 0, 1) == [second], "does not continue after an id")
     run.require(store.nodes().last_id == third.id, "does not know its last acknowledgement")
     run.require(store.acknowledgements(third.id, 0.01) == [], "acknowledges twice")
     store.collect(run.fence, 1)

@@ -144,7 +144,7 @@ def test_it_tells_the_history_of_a_run() -> None:
     outside.reset(seed=3)
     for record in run.history:
         outside.step(dict(record.actions))
-    places = {entity.name: entity for entity in outside._begun().entities()}
+    places = {entity.name: entity for entity in outside._running_episode().entities()}
     assert places == dict(run.history[-1].writes)
 
 
@@ -161,7 +161,7 @@ def test_one_agent_from_outside_is_one_of_the_run() -> None:
         made.reset(seed=3)
         for record in run.history:
             made.step(record.actions["Villager 5"])
-        places = {entity.name: entity for entity in made._begun().entities()}
+        places = {entity.name: entity for entity in made._running_episode().entities()}
         assert places == dict(run.history[-1].writes)
     made.close()
 
@@ -175,13 +175,13 @@ def test_others_may_follow_a_policy_or_be_agents() -> None:
     made.reset(seed=2)
     observation, reward, *_ = made.step(1)
     assert (list(observation["place"]), reward) == ([3, 0], 3)
-    assert [e.position for e in made._begun().entities()] == [(3, 0), (5, 0)]
+    assert [e.position for e in made._running_episode().entities()] == [(3, 0), (5, 0)]
 
     bob = Frog("bob")
     made = SingleAgentWorld(Pond(), others=[bob])
     made.reset(seed=3)
     made.step(0)
-    ann, _ = made._begun().entities()
+    ann, _ = made._running_episode().entities()
     assert ann["answer"] == "bob after 1 hops"
     assert bob.hops == 0, "the agent given is copied"
 

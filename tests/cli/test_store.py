@@ -46,8 +46,8 @@ def test_ls_inspect_and_rm(
             "blocked     a0 at 1 by a1 at 0; a4 at 0 with a3",
             "ready       step 0: a2",
             "claimed     step 0: a1 by worker 7 for",
-            "to be read  1 acknowledgements",
-            "held        by me, for ",
+            "commits     1 not collected",
+            "holder      me, lease valid for ",
             "warning     the server keeps no append-only file",
         ):
             assert line in said
@@ -57,7 +57,7 @@ def test_ls_inspect_and_rm(
         assert list(json.loads(said)) == ["tuesday"]
         assert run(monkeypatch, capsys, "rm", "tuesday")[0] == 2
         store.release_lease(fence)
-        assert run(monkeypatch, capsys, "rm", "tuesday") == (0, "tuesday is removed\n")
+        assert run(monkeypatch, capsys, "rm", "tuesday") == (0, "removed tuesday\n")
         status, said = run(monkeypatch, capsys, "inspect", "tuesday")
         assert status == 2
         assert "there is no run 'tuesday'" in said

@@ -60,7 +60,7 @@ class AsksNobody(MemoryStore):
     ("broken", "sentence"),
     [
         (CommitsTwice, "accepts the commit of a claim that others have now"),
-        (StopsShort, "does not tell how far an agent may go"),
+        (StopsShort, "does not return the end of a lookahead"),
         (NeverForgets, "keeps acknowledgements it should drop"),
         (ObeysAnybody, "obeys a controller that has lost its lease"),
         (ForgetsMinds, "forgets a mind that is claimed"),
@@ -89,7 +89,7 @@ class KeepsAll(MemoryServer):
 
 @pytest.mark.parametrize(
     ("broken", "sentence"),
-    [(ForgetsToList, "does not list a run"), (KeepsAll, "removes a run that is not there")],
+    [(ForgetsToList, "does not list a run"), (KeepsAll, "removes a run that does not exist")],
 )
 def test_a_fault_of_the_server_names_its_class(broken: type[MemoryServer], sentence: str) -> None:
     with pytest.raises(MetropolisError, match=f"{broken.__name__} {sentence}"):
