@@ -287,7 +287,7 @@ class Store(ABC):
         `answers` were bought by `buyer` for this step and are not stored yet: they are counted,
         and kept if the run is retractable.
         If the lookahead now reaches further than `claim` knows, such a worker gets the claim of
-        that step, which differs in its slice and its `until` only.
+        that step, which differs in its snapshot and its `until` only.
         Returns False if another worker has committed or claimed the cluster, or it was removed from
         the queue. Repeated after a lost reply: True, until a member is claimed again.
         An expired claim is valid until another worker claims the cluster.
@@ -295,9 +295,9 @@ class Store(ABC):
 
     # --- event loop
 
-    def link(self) -> Link:
+    def async_store(self) -> AsyncStore:
         """The same store, for coroutines."""
-        return Link(self)
+        return AsyncStore(self)
 
     # --- readers
 
@@ -319,7 +319,7 @@ class Acknowledged(msgspec.Struct, frozen=True, gc=False):
     """Whether the commit dispatched its agent's next step."""
 
 
-class Link:
+class AsyncStore:
     """The frequent calls of workers and controllers, for coroutines of one event loop.
 
     See Store. These run in threads; a store with native async access overrides them.
@@ -368,7 +368,7 @@ class Link:
         await asyncio.to_thread(self._store.dispatch, fence, clusters, edges, floor, ahead)
 
     def interrupt(self) -> None:
-        """End waits of this link now and later, if they can be ended; from any thread."""
+        """End waits of this object now and later, if they can be ended; from any thread."""
 
     async def close(self) -> None:
         """Close the connections; the next call reopens them."""

@@ -162,7 +162,7 @@ def _check_minds(run: CheckedRun) -> None:
 def _check_slice(run: CheckedRun) -> None:
     run.step(1, 0, 0)
     run.dispatch((2, (0,)), (1, (1,)), (0, (2, 3)))
-    three = {claim.agents: claim.slice for claim in (run.claim(), run.claim(), run.claim())}
+    three = {claim.agents: claim.snapshot for claim in (run.claim(), run.claim(), run.claim())}
     seen = {since: entity for since, entity in three[0,].versions if entity.name == "ann"}
     run.require(seen == {2: Entity("ann", (0, 1), AGENT, {"at": 2})}, "shows a wrong body")
     names = {entity.name for _, entity in three[0,].versions}
@@ -213,7 +213,7 @@ def _check_lookahead(run: CheckedRun) -> None:
     run.store.dispatch(run.fence, [], {}, 0, {0: Lookahead(2, (0, 0), 10.0)})
     claim, other = run.claim(), run.claim()
     run.require((claim.until, other.until) == (3, 0), "does not return the end of a lookahead")
-    seen = {entity.name for _, entity in claim.slice.versions}
+    seen = {entity.name for _, entity in claim.snapshot.versions}
     run.require({"bob", "cem"} <= seen, "does not show what is within reach of a lookahead")
     following = claim.following(run.execution_of(claim))
     run.require(run.commit(claim, lease_s=LEASE_S), "refuses a commit that continues")
@@ -223,7 +223,7 @@ def _check_lookahead(run: CheckedRun) -> None:
     run.store.give_back(following)
     again = run.claim()
     run.require((again.step, again.until) == (1, 3), "loses what a worker gave back")
-    same = _shown(again.slice) == _shown(following.slice)
+    same = _shown(again.snapshot) == _shown(following.snapshot)
     run.require(same, "does not show the effects of agents that are ahead, by step")
     run.require(set(again.minds) == {0}, "does not send a mind that a worker may have changed")
     run.require(not run.commit(following), "accepts the commit of what was given back")
@@ -231,8 +231,8 @@ def _check_lookahead(run: CheckedRun) -> None:
     last = run.claim("other")
     run.require((last.step, last.agents) == (2, (0,)), "does not dispatch what lookahead allows")
     run.require(last.until == 0, "returns more than its lookahead")
-    seen_before = again.slice.after(run.execution_of(again)).versions
-    same = all(version in seen_before for version in last.slice.versions)
+    seen_before = again.snapshot.after(run.execution_of(again)).versions
+    same = all(version in seen_before for version in last.snapshot.versions)
     run.require(same, "does not show the effects of agents that are ahead, by step")
     run.require(run.commit(last), "refuses a commit that is due")
     run.require(run.store.claim("first", LEASE_S) is None, "dispatches more than lookahead allows")

@@ -67,11 +67,11 @@ def _check_slices(run: CheckedRun) -> None:
     again = run.claim()
     run.require(set(again.minds) == {0, 1}, "does not send a mind that was restored")
     seen = [
-        sorted((since, entity.name, entity.position) for since, entity in one.slice.versions)
+        sorted((since, entity.name, entity.position) for since, entity in one.snapshot.versions)
         for one in (claim, again)
     ]
     run.require(seen[0] == seen[1], "shows a step that is run again another world")
-    events = [[event.source for event in one.slice.events] for one in (claim, again)]
+    events = [[event.source for event in one.snapshot.events] for one in (claim, again)]
     run.require(events[0] == events[1], "shows a step that is run again other events")
 
 

@@ -100,14 +100,14 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     worker: str
     step: Step
     agents: tuple[AgentId, ...]
-    slice: StateSnapshot
+    snapshot: StateSnapshot
     minds: Mapping[AgentId, Parts]
     """Minds of members whose last step this worker did not commit, in the parts of
     metropolis.world.parts."""
     answers: PaidAnswers
     """Earlier answers of language models to the members in this step."""
     until: Step = 0
-    """The step up to which a single agent can continue without a new claim, using `slice`."""
+    """The step up to which a single agent can continue without a new claim, using `snapshot`."""
 
     @property
     def continues(self) -> bool:
@@ -121,7 +121,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
             self,
             id=cluster_id(Dispatch(step, self.agents)),
             step=step,
-            slice=self.slice.after(execution),
+            snapshot=self.snapshot.after(execution),
             minds={},
             answers=NO_ANSWERS,
         )

@@ -75,7 +75,9 @@ def encode_commit(cells: Cells, info: RunInfo, claim: Claim, execution: Executio
     check_execution(claim, execution)
     check_minds(execution.minds, claim.agents)
     bodies = {
-        entity.name: entity.position for _, entity in claim.slice.versions if entity.kind == AGENT
+        entity.name: entity.position
+        for _, entity in claim.snapshot.versions
+        if entity.kind == AGENT
     }
     bodies |= {name: entity.position for name, entity in execution.writes.items() if entity}
     positions = {agent: bodies[info.agents[agent]] for agent in claim.agents}

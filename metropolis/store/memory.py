@@ -12,11 +12,12 @@ from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
 from metropolis.llm.usage import Purchases
 from metropolis.rules.metrics import CHEBYSHEV, Hops, Metric
+from metropolis.store.async_memory_store import AsyncMemoryStore
 from metropolis.store.base import (
     Acknowledged,
+    AsyncStore,
     FencedOutError,
     Inspection,
-    Link,
     Nodes,
     RunInfo,
     Server,
@@ -32,7 +33,6 @@ from metropolis.store.encoding import (
     purchases_of,
 )
 from metropolis.store.execution import NO_ANSWERS, Execution, PaidAnswers
-from metropolis.store.memory_link import MemoryLink
 from metropolis.store.retraction import retract
 from metropolis.store.run_state import RunState
 from metropolis.types import AgentId, Dispatch, Step
@@ -347,9 +347,9 @@ class MemoryStore(Store):
 
     # --- event loop
 
-    def link(self) -> Link:
+    def async_store(self) -> AsyncStore:
         """See Store."""
-        return MemoryLink(self, self.watch, self.unwatch)
+        return AsyncMemoryStore(self, self.watch, self.unwatch)
 
     def watch(
         self, what: str, wake: Callable[[], None], find: Callable[[], list[T]] = list

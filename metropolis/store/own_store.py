@@ -7,7 +7,7 @@ from functools import wraps
 from inspect import iscoroutinefunction
 from typing import Any, TypeVar
 
-from metropolis.store.base import Link, Server, Store, StoreError
+from metropolis.store.base import AsyncStore, Server, Store, StoreError
 from metropolis.types import MetropolisError
 from metropolis.world.user_code import file_of, load_function
 from metropolis.world.user_errors import describe_error
@@ -18,7 +18,7 @@ T = TypeVar("T")
 def open_own_server(reference: str) -> Server:
     """Make the server. Raises MetropolisError if the class does not exist or is no Server.
 
-    An exception in a method of the server, its stores or their links becomes a StoreError.
+    An exception in a method of the server, its stores or their AsyncStores becomes a StoreError.
     """
     about = "is a metropolis.store.base.Server and is made without arguments"
     server = load_function(reference, about, kind="class")()
@@ -65,7 +65,7 @@ def _converting_errors(owner: Any, name: str) -> Callable[..., Any]:
             raise
         except Exception as error:
             raise failed(error) from error
-        for interface in (Store, Link):
+        for interface in (Store, AsyncStore):
             if isinstance(found, interface):
                 return _with_store_errors(found, interface)
         return found

@@ -58,11 +58,12 @@ from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
 from metropolis.llm.usage import Purchases
 from metropolis.store import commands
+from metropolis.store.async_redis_store import AsyncRedisStore, CommandStore
 from metropolis.store.base import (
     Acknowledged,
+    AsyncStore,
     FencedOutError,
     Inspection,
-    Link,
     Nodes,
     RunInfo,
     StoreError,
@@ -86,7 +87,6 @@ from metropolis.store.encoding import (
 )
 from metropolis.store.execution import NO_ANSWERS, Execution, PaidAnswers
 from metropolis.store.reading import inspection_of
-from metropolis.store.redis_link import CommandStore, RedisLink
 from metropolis.store.scripts import call
 from metropolis.types import AgentId, Dispatch, Step
 from metropolis.world.entities import Entity, Event
@@ -325,9 +325,9 @@ class RedisStore(CommandStore):
         info, cells = self._run()
         return encode_commit(cells, info, claim, execution)
 
-    def link(self) -> Link:
+    def async_store(self) -> AsyncStore:
         """See Store."""
-        return RedisLink(self)
+        return AsyncRedisStore(self)
 
     # --- readers
 

@@ -70,7 +70,7 @@ class ClaimingWorker:
         self.name = name
         self._store, self._world, self._agents = store, world, agents
         self._local, self._answers, self._lease_s = local, answers, lease_s
-        self._link, self._claims_max = answers.link, claims_max
+        self._async_store, self._claims_max = answers.async_store, claims_max
         self._minds = Minds(agents)
         self._open: dict[_OpenClaim, asyncio.Task[None]] = {}
         self._capacity = asyncio.Event()
@@ -109,7 +109,9 @@ class ClaimingWorker:
     ) -> list[Claim]:
         most = min(most, self._claims_max - len(self._open)) or 1
         request = asyncio.ensure_future(
-            retry_async(self._link.claims, self.name, self._lease_s, wait_s, most=most, own=own)
+            retry_async(
+                self._async_store.claims, self.name, self._lease_s, wait_s, most=most, own=own
+            )
         )
         try:
             claims = await asyncio.shield(request)
@@ -171,7 +173,7 @@ class ClaimingWorker:
     async def _step(self, open_claim: _OpenClaim) -> bool:
         """Run one step; return whether to continue while its commit is in flight."""
         claim = open_claim.claim
-        state = claim.slice.state(self._world.metric, self._world.perception_radius)
+        state = claim.snapshot.state(self._world.metric, self._world.perception_radius)
         cluster = Dispatch(claim.step, claim.agents)
         execution = await self._local.run(cluster, state, claim.number)
         claim = await self._previous_commit(open_claim)
@@ -197,7 +199,7 @@ class ClaimingWorker:
             open_claim.lost = True
             raise asyncio.CancelledError
         if isinstance(found, Claim):
-            return replace(open_claim.claim, slice=found.slice, until=found.until)
+            return replace(open_claim.claim, snapshot=found.snapshot, until=found.until)
         return open_claim.claim
 
     async def _end(self, open_claim: _OpenClaim) -> None:

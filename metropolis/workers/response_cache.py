@@ -32,7 +32,7 @@ class StoredAnswers:
     """
 
     def __init__(self, store: Store, journal: Answers | None = None, buyer: str = "") -> None:
-        self.link, self._journal, self._buyer = store.link(), journal, buyer
+        self.async_store, self._journal, self._buyer = store.async_store(), journal, buyer
         self._known: dict[AgentId, dict[Key, Completion]] = defaultdict(dict)
         self._claims: Counter[AgentId] = Counter()
         self._unsent: dict[AgentId, dict[Key, Completion]] = {}
@@ -99,21 +99,21 @@ class StoredAnswers:
     ) -> Claim | bool:
         """Raises StoreError when an answer cannot be kept."""
         arguments = claim, execution, unsent, self._buyer, lease_s
-        committed = await retry_async(self.link.commit, *arguments)
+        committed = await retry_async(self.async_store.commit, *arguments)
         if not committed:
             for key, completion in unsent.items():  # they are paid for in any case
-                await retry_async(self.link.keep_answer, key, completion, self._buyer)
+                await retry_async(self.async_store.keep_answer, key, completion, self._buyer)
         for task in before:
             await task
         return committed
 
     async def end(self) -> None:
-        """Let pending answers arrive, if the store responds; then close the link."""
+        """Let pending answers arrive, if the store responds; then close the connections."""
         if self._in_flight:
             await asyncio.wait(self._in_flight.values(), timeout=END_S)
         for task in self._in_flight.values():
             task.cancel()
-        await self.link.close()
+        await self.async_store.close()
 
     def _is_sending(self, agent: AgentId) -> bool:
         return agent in self._in_flight and not self._in_flight[agent].done()
@@ -140,7 +140,7 @@ class StoredAnswers:
         if before is not None:
             await before
         for key, completion in unsent.items():
-            await retry_async(self.link.keep_answer, key, completion, self._buyer)
+            await retry_async(self.async_store.keep_answer, key, completion, self._buyer)
 
     def flush(self) -> None:
         """Flush the journal, so that it survives a power cut."""

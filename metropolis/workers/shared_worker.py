@@ -50,7 +50,7 @@ class SharedWorker:
             group.create_task(self._work(claim))
 
     async def _work(self, claim: Claim) -> None:
-        state = claim.slice.shared_state
+        state = claim.snapshot.shared_state
         assert state is not None
         try:
             cluster = Dispatch(claim.step, claim.agents)

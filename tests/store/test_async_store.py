@@ -36,29 +36,29 @@ def test_a_link_does_what_its_store_does(run: tuple[Store, int]) -> None:
     store, fence = run
 
     async def steps() -> None:
-        link = store.link()
+        async_store = store.async_store()
         last = "0"
         for step in range(3):
             clusters = [Dispatch(step, (agent,)) for agent in range(8)]
-            await link.dispatch(fence, clusters, {0: 1}, step)
-            claims = await link.claims("test", LEASE_S, 1.0, most=8, own=True)
+            await async_store.dispatch(fence, clusters, {0: 1}, step)
+            claims = await async_store.claims("test", LEASE_S, 1.0, most=8, own=True)
             assert [claim.agents for claim in claims] == [(agent,) for agent in range(8)]
             keys = [Key(agent, step, "plan", "digest", 0) for agent in range(8)]
-            await asyncio.gather(*(link.keep_answer(key, ANSWER, "me") for key in keys))
+            await asyncio.gather(*(async_store.keep_answer(key, ANSWER, "me") for key in keys))
             committed = await asyncio.gather(
-                *(link.commit(claim, execution_of(claim)) for claim in claims)
+                *(async_store.commit(claim, execution_of(claim)) for claim in claims)
             )
             assert committed == [True] * 8
-            found = await link.acknowledgements(last, 1.0)
+            found = await async_store.acknowledgements(last, 1.0)
             assert [one.execution.agents for one in found] == [claim.agents for claim in claims]
             last = found[-1].id
-        assert await link.claims("test", LEASE_S, 0.01, most=8, own=True) == []
-        assert await link.acknowledgements(last, 0.01) == []
+        assert await async_store.claims("test", LEASE_S, 0.01, most=8, own=True) == []
+        assert await async_store.acknowledgements(last, 0.01) == []
         with pytest.raises(StoreError, match="knows of no acknowledgement"):
-            await link.acknowledgements(f"9{last}", 0.0)
+            await async_store.acknowledgements(f"9{last}", 0.0)
         with pytest.raises(FencedOutError):
-            await link.dispatch(fence - 1, [], {}, 0)
-        await link.close()
+            await async_store.dispatch(fence - 1, [], {}, 0)
+        await async_store.close()
 
     asyncio.run(steps())
     about = store.inspect()
@@ -72,10 +72,10 @@ def test_a_link_in_memory_that_one_worker_closes_ends_the_waits_of_others() -> N
     begin(store, 1)
 
     async def steps() -> None:
-        link = store.link()
-        waiting = asyncio.ensure_future(link.claims("test", LEASE_S, 0.01, most=1, own=True))
+        async_store = store.async_store()
+        waiting = asyncio.ensure_future(async_store.claims("test", LEASE_S, 0.01, most=1, own=True))
         await asyncio.sleep(0)
-        await link.close()
+        await async_store.close()
         assert await asyncio.wait_for(waiting, 10) == []
 
     asyncio.run(steps())
@@ -94,15 +94,15 @@ def test_who_waits_is_told(
     fence = begin(store, 1)
 
     async def told(step: int) -> None:
-        link = store.link()
-        waiting = asyncio.ensure_future(link.claims("test", LEASE_S, 60.0, most=8, own=True))
+        async_store = store.async_store()
+        waiting = asyncio.ensure_future(async_store.claims("test", LEASE_S, 60.0, most=8, own=True))
         await asyncio.sleep(0.05)
         assert not waiting.done()
-        await link.dispatch(fence, [Dispatch(step, (0,))], {}, step)
+        await async_store.dispatch(fence, [Dispatch(step, (0,))], {}, step)
         async with asyncio.timeout(30):
             (claim,) = await waiting
-        assert await link.commit(claim, execution_of(claim))
-        await link.close()
+        assert await async_store.commit(claim, execution_of(claim))
+        await async_store.close()
 
     for step in range(3):
         asyncio.run(told(step))
@@ -138,20 +138,22 @@ def test_a_server_that_ends_and_comes_back(tmp_path: Path) -> None:
         fence = begin(store, 2)
 
         async def steps() -> None:
-            link = store.link()
+            async_store = store.async_store()
             dispatch(store, fence, 0, 0)
-            (claim,) = await link.claims("test", LEASE_S, 1.0, most=1, own=True)
-            waiting = asyncio.ensure_future(link.claims("test", LEASE_S, 30.0, most=1, own=True))
+            (claim,) = await async_store.claims("test", LEASE_S, 1.0, most=1, own=True)
+            waiting = asyncio.ensure_future(
+                async_store.claims("test", LEASE_S, 30.0, most=1, own=True)
+            )
             await asyncio.sleep(0.05)
             await asyncio.to_thread(server.restart)
             with pytest.raises(StoreUnavailableError):
                 await waiting
             try:
-                committed = await link.commit(claim, execution_of(claim))
+                committed = await async_store.commit(claim, execution_of(claim))
             except StoreUnavailableError:  # only now is the connection found broken
-                committed = await link.commit(claim, execution_of(claim))
+                committed = await async_store.commit(claim, execution_of(claim))
             assert committed
-            await link.close()
+            await async_store.close()
 
         asyncio.run(steps())
 
@@ -171,9 +173,9 @@ def test_a_server_that_is_silent_is_given_up(
     async def ask() -> None:
         path = str(tmp_path / "socket")
         async with await asyncio.start_unix_server(silent, path):
-            link = RedisStore(None, f"unix://{path}", "run").link()
+            async_store = RedisStore(None, f"unix://{path}", "run").async_store()
             with pytest.raises(StoreUnavailableError):
-                await link.dispatch(1, [], {}, 0)
-            await link.close()
+                await async_store.dispatch(1, [], {}, 0)
+            await async_store.close()
 
     asyncio.run(ask())

@@ -153,7 +153,7 @@ class Interleavings(RuleBasedStateMachine):
         assert claim.until == (until if until > claim.step + 1 else 0)
         known = {key.digest for key in claim.answers}
         assert known == set().union(*(self.model.answers[agent] for agent in claim.agents))
-        seen = {entity.name: entity for _, entity in claim.slice.versions}
+        seen = {entity.name: entity for _, entity in claim.snapshot.versions}
         for agent in claim.agents:
             assert seen[NAMES[agent]].get("at", 0) == claim.step
         if claim.continues:

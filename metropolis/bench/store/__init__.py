@@ -123,25 +123,25 @@ async def trips(server: EmbeddedServer, name: str, agents: int) -> Trips:
     info = RunInfo("posts", SEED, tuple(world.posts), 0, 1 << 20, "chebyshev", 1.0)
     store.begin(info, bodies, dict.fromkeys(range(agents)))
     fence = store.take_lease("bench", 600.0)
-    link = store.link()
+    async_store = store.async_store()
     claim_us, commit_us = [], []
     for step in range(max(2, TRIPS // agents)):
-        await link.dispatch(fence, [Dispatch(step, (i,)) for i in range(agents)], {}, step)
+        await async_store.dispatch(fence, [Dispatch(step, (i,)) for i in range(agents)], {}, step)
         for _ in range(agents):
             began_s = time.perf_counter()
-            (claim,) = await link.claims("bench", 600.0, 0.0, most=1, own=False)
+            (claim,) = await async_store.claims("bench", 600.0, 0.0, most=1, own=False)
             claimed_s = time.perf_counter()
             (agent,) = claim.agents
             writes = {world.posts[agent]: bodies[agent]}
             minds = {agent: {"[]": json.dumps(f"{step:200}").encode()}}
             execution = Execution(step, claim.agents, {}, writes, [], {}, minds)
-            if not await link.commit(claim, execution):
+            if not await async_store.commit(claim, execution):
                 raise StoreError(f"the store refused step {step} of agent {agent}")
             claim_us.append((claimed_s - began_s) * 1e6)
             commit_us.append((time.perf_counter() - claimed_s) * 1e6)
         store.collect(fence, step)
     store.release_lease(fence)
-    await link.close()
+    await async_store.close()
     server.remove(run)
     late = [quantiles(taken[agents:], n=100) for taken in (claim_us, commit_us)]
     return Trips(agents, name, late[0][49], late[0][98], late[1][49], late[1][98])

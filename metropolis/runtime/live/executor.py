@@ -61,7 +61,7 @@ class Executor:
             on_commit,
         )
         self._store, self._names, self._lease_s = store, store.info().agents, lease_s
-        self._link = store.link()
+        self._async_store = store.async_store()
         self._fence = _acquire_lease(store, lease_s)
         self._nodes = retry(store.nodes)
         self._controller = controller_of(self._nodes)
@@ -116,7 +116,7 @@ class Executor:
         ):
             try:
                 await self._commit(
-                    await retry_async(self._link.acknowledgements, self._last_id, WAIT_S)
+                    await retry_async(self._async_store.acknowledgements, self._last_id, WAIT_S)
                 )
             except MetropolisError as failure:
                 self.end(failure)
@@ -152,7 +152,7 @@ class Executor:
     def end(self, reason: BaseException) -> None:
         """End the run for `reason`, unless it has ended; call it on the event loop."""
         self.failure = self.failure or reason
-        self._link.interrupt()
+        self._async_store.interrupt()
 
     async def stop(self) -> None:
         """Make workers give back their claims, and let others take the run."""
@@ -160,7 +160,7 @@ class Executor:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._link.close()
+        await self._async_store.close()
         self._worker_pool.close()
         self._lease.close()
         with suppress(StoreError):  # the lease expires anyway
@@ -222,7 +222,9 @@ class Executor:
         edges, floor = self._changed_edges(), self._controller.floor
         if clusters or ahead or edges or floor != self._reported_floor:
             self._reported_floor = floor
-            await retry_async(self._link.dispatch, self._fence, clusters, edges, floor, ahead)
+            await retry_async(
+                self._async_store.dispatch, self._fence, clusters, edges, floor, ahead
+            )
 
     def _lookahead(self, ready: Iterable[Dispatch]) -> dict[AgentId, Lookahead]:
         """Lookahead of single agents that exceeds the known one, or must be renewed now."""

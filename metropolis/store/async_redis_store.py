@@ -12,7 +12,7 @@ import redis
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
 from metropolis.store import commands
-from metropolis.store.base import Acknowledged, Link, Store
+from metropolis.store.base import Acknowledged, AsyncStore, Store
 from metropolis.store.claim import NO_LOOKAHEAD, Claim, Lookahead
 from metropolis.store.encoding import EncodedCommit
 from metropolis.store.execution import NO_ANSWERS, Execution, PaidAnswers
@@ -47,8 +47,8 @@ class CommandStore(Store):
         """Encode lookahead as the scripts expect it."""
 
 
-class RedisLink(Link):
-    """See Link."""
+class AsyncRedisStore(AsyncStore):
+    """See AsyncStore."""
 
     def __init__(self, store: CommandStore) -> None:
         super().__init__(store)
@@ -100,7 +100,7 @@ class RedisLink(Link):
         await self._do(commands.dispatch(fence, clusters, edges, floor, reaches))
 
     async def close(self) -> None:
-        """See Link."""
+        """See AsyncStore."""
         await self._commands.close()
         await self._blocking_commands.close()
 

@@ -1,4 +1,4 @@
-"""A slice shows a cluster's members exactly what the state of the whole world would show them."""
+"""A snapshot shows a cluster's members exactly what the whole world's state would show them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Walk:
         self.store.dispatch(self.fence, [Dispatch(at, tuple(cluster))], {}, min(steps))
         claim = self.store.claim("walk", 60)
         assert claim is not None
-        self.compare(claim.slice, [NAMES[agent] for agent in cluster])
+        self.compare(claim.snapshot, [NAMES[agent] for agent in cluster])
         self.commit(claim)
         if self.random.random() < 0.3:
             floor = min(self.store.nodes().steps)
@@ -145,5 +145,5 @@ def test_a_slice_is_no_more_than_the_surroundings(server: Server) -> None:
     store.dispatch(store.take_lease("me", 0), [Dispatch(0, (0,))], {}, 0)
     claim = store.claim("me", 60)
     assert claim is not None
-    assert 26 <= len(claim.slice.versions) <= 1 + 12 * 12
+    assert 26 <= len(claim.snapshot.versions) <= 1 + 12 * 12
     server.remove(run)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Key
-from metropolis.store.base import Acknowledged, Link, Store
+from metropolis.store.base import Acknowledged, AsyncStore, Store
 from metropolis.store.claim import NO_LOOKAHEAD, Claim, Lookahead
 from metropolis.store.execution import NO_ANSWERS, Execution, PaidAnswers
 from metropolis.types import AgentId, Dispatch, Step
@@ -23,8 +23,8 @@ CHECK_S = 0.25
 """Waits check at this interval whether their time is over and whether leases have expired."""
 
 
-class MemoryLink(Link):
-    """See Link."""
+class AsyncMemoryStore(AsyncStore):
+    """See AsyncStore."""
 
     def __init__(self, store: Store, watch: Watch, unwatch: Unwatch) -> None:
         super().__init__(store)
@@ -72,14 +72,14 @@ class MemoryLink(Link):
         self._store.dispatch(fence, clusters, edges, floor, ahead)
 
     def interrupt(self) -> None:
-        """See Link."""
+        """See AsyncStore."""
         self._interrupted = True
         for future, loop in list(self._waits.items()):
             _wake(loop, future)
 
     async def close(self) -> None:
-        """See Link."""
-        if self._timer is not None and not self._waits:  # other workers may use this link
+        """See AsyncStore."""
+        if self._timer is not None and not self._waits:  # other workers may use this object
             self._timer.cancel()
             self._timer = None
 
