@@ -1,0 +1,198 @@
+"""The protocol of speculation: events in, commands out.
+
+A step is executed in two halves. To *proceed* is one agent's half: observation and mind to action;
+it calls models and takes long. To *resolve* is one cluster's half: actions to writes and events; it
+is short. Both record every *read*: a question to the world with its answer. Answers, minds and
+values are only compared, never interpreted: digests suffice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
+
+from metropolis.types import AgentId, Position, Step
+
+Digest = Hashable
+"""Equal for equal values."""
+ExecutionId = int
+
+
+class Value(NamedTuple):
+    """The value of an entity: where it is, and the rest."""
+
+    position: Position
+    digest: Digest
+
+
+class Emitted(NamedTuple):
+    """An event, perceived in the step after its own."""
+
+    source: str
+    position: Position
+    digest: Digest
+
+
+class Question(NamedTuple):
+    """A read of the world as of the beginning of a step.
+
+    `entity`: the value of the entity `name`; None: there is none. `entities`: the (name, value) of
+    those perceived within `radius` of `centre`, by name. `events`: those of the step before that
+    are perceived there, by source, then by order of emission.
+    """
+
+    kind: Literal["entity", "entities", "events"]
+    name: str = ""
+    centre: Position = (0.0, 0.0)
+    radius: float = 0.0
+
+
+Answer = Value | None | tuple[tuple[str, Value], ...] | tuple[Emitted, ...]
+Reads = Sequence[tuple[Question, Answer]]
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Event: the agent has its observation and calls its models."""
+
+    id: ExecutionId
+    reads: Reads
+
+
+@dataclass(frozen=True, slots=True)
+class Proceeded:
+    """Event: the agent has decided its action; `mind` is its mind afterwards."""
+
+    id: ExecutionId
+    mind: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Event: the world has resolved the actions of a cluster."""
+
+    id: ExecutionId
+    reads: Reads
+    writes: Mapping[str, Value | None]
+    """Entity -> its new value; None: removed."""
+    events: Sequence[Emitted]
+    minds: Mapping[AgentId, Digest]
+    """The minds of all members afterwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Event: the execution has come to nothing, because of its worker for example."""
+
+    id: ExecutionId
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Event: a speculative execution raised an error, which its predictions may have caused.
+
+    It is repeated when all that it reads is final. The error of a sure execution ends the run.
+    """
+
+    id: ExecutionId
+
+
+Event = Observed | Proceeded | Resolved | Lost | Failed
+
+
+@dataclass(frozen=True, slots=True)
+class Proceed:
+    """Command: let `agent` observe `step` and decide, on a copy of its mind.
+
+    The mind is that after the resolution `mind`; None: the final one. A `sure` execution reads
+    final versions only; others the newest ones, speculative ones included.
+    """
+
+    id: ExecutionId
+    step: Step
+    agent: AgentId
+    mind: ExecutionId | None
+    sure: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve:
+    """Command: resolve the actions of `agents`, a whole cluster, from their minds after `proceeds`.
+
+    The writes of the result are visible to speculative executions until it is dropped.
+    """
+
+    id: ExecutionId
+    step: Step
+    agents: tuple[AgentId, ...]
+    proceeds: tuple[ExecutionId, ...]
+    sure: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Command: end an execution in flight; its result would be refused."""
+
+    id: ExecutionId
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Command: another result has replaced that of the resolution `id`; forget it."""
+
+    id: ExecutionId
+
+
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """Command: the result of the resolution `id` is final."""
+
+    id: ExecutionId
+    step: Step
+    agents: tuple[AgentId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Promote:
+    """Command: the execution in flight `id` has become sure; its requests are needed."""
+
+    id: ExecutionId
+
+
+Command = Abort | Drop | CommitResult | Promote | Resolve | Proceed
+
+
+class Speculation(Protocol):
+    """A pure state machine in front of a controller: no clock, thread, socket or randomness.
+
+    The controller, with the `versioned` rule, is the commit stage: the clusters that it dispatches
+    are those whose step cannot be influenced any more. Commands of one call are ordered: aborts and
+    drops, commits (each after those it depends on), promotions, resolutions, proceeds.
+    """
+
+    def start(self) -> list[Command]:
+        """Return the sure executions that can run initially. Called once."""
+
+    def handle(self, events: Sequence[Event]) -> list[Command]:
+        """Apply `events`; those of aborted executions are ignored.
+
+        Raises MetropolisError on an event that does not belong to its execution.
+        """
+
+    def candidates(self) -> list[AgentId]:
+        """The agents that could proceed speculatively now, ascending."""
+
+    def speculate(self, agents: Sequence[AgentId]) -> list[Command]:
+        """Let candidates proceed. Which ones is a matter of cost, never of correctness."""
+
+    @property
+    def floor(self) -> Step:
+        """The smallest step that any agent still has to commit."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether every agent has committed its last step."""
+
+    def validate(self) -> None:
+        """Check every invariant; raises InvariantError. Slow; for tests."""

@@ -1,0 +1,313 @@
+"""Speculation as a specification: brute force over all executions after every event.
+
+Whatever loses validity is repeated. Its writes remain as predictions until the repetition replaces
+them: often it writes the same, and later executions stay valid. A cluster that the controller
+dispatches commits a result of exactly its members that is final. If there is none, its executions
+are repeated on final versions only: they are *sure*, since nothing can change their inputs. So a
+wrong prediction delays no commit beyond that of the controller alone, except for its own cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from metropolis.controller.base import Controller, InvariantError
+from metropolis.rules.metrics import Metric
+from metropolis.speculation.base import (
+    Abort,
+    Command,
+    CommitResult,
+    Digest,
+    Drop,
+    Event,
+    ExecutionId,
+    Failed,
+    Lost,
+    Observed,
+    Proceed,
+    Proceeded,
+    Promote,
+    Resolve,
+    Resolved,
+    Value,
+)
+from metropolis.speculation.executions import Executions, OneProceed, OneResolution
+from metropolis.speculation.versions import Result
+from metropolis.types import AgentId, Commit, Dispatch, MetropolisError, Step
+
+
+class ReferenceSpeculation:
+    """See `metropolis.speculation.base.Speculation`."""
+
+    make_executions: type[Executions] = Executions
+
+    def __init__(
+        self,
+        controller: Controller,
+        metric: Metric,
+        cluster_radius: float,
+        bodies: Sequence[str],
+        entities: Mapping[str, Value],
+        minds: Sequence[Digest],
+        target_step: Step,
+    ) -> None:
+        """`entities` exist at step 0, among them the body `bodies[i]` of each agent i.
+
+        `controller` has not started. Two agents within `cluster_radius` act in one cluster.
+        """
+        self._controller, self._target = controller, target_step
+        self._of = self.make_executions(metric, cluster_radius, bodies, entities, minds)
+        self._committed: list[OneResolution] = []
+        """Those above the floor, for `validate`."""
+        self._last_id: ExecutionId = 0
+        self._commands: list[Command] = []
+
+    def start(self) -> list[Command]:
+        """See `Speculation.start`."""
+        self._add_turns(self._controller.start())
+        return self._settle()
+
+    def handle(self, events: Sequence[Event]) -> list[Command]:
+        """See `Speculation.handle`."""
+        for event in events:
+            self._apply(event)
+        return self._settle()
+
+    def candidates(self) -> list[AgentId]:
+        """See `Speculation.candidates`."""
+        return [one for one in self._of.agents if self._of.may_speculate(one, self._target)]
+
+    def speculate(self, agents: Sequence[AgentId]) -> list[Command]:
+        """See `Speculation.speculate`."""
+        for agent in agents:
+            if not self._of.may_speculate(agent, self._target):
+                raise MetropolisError(f"agent {agent} is not a candidate for speculation")
+        for step, agent in sorted((self._of.next(agent), agent) for agent in agents):
+            self._proceed(agent, step, sure=False)
+        return self._taken()
+
+    @property
+    def floor(self) -> Step:
+        """See `Speculation.floor`."""
+        return min(self._of.final, default=self._target)
+
+    @property
+    def finished(self) -> bool:
+        """See `Speculation.finished`."""
+        return self.floor == self._target
+
+    def validate(self) -> None:
+        """See `Speculation.validate`."""
+        of = self._of
+        self._controller.validate()
+        writers = list(of.versions.writers())
+        if len(set(writers)) != len(writers):
+            raise InvariantError("two results write the same entity at the same step")
+        for proceed in (one for at in of.proceeds for one in at.values()):
+            if not of.is_valid(proceed):
+                raise InvariantError(f"the execution {proceed.id} is not valid")
+            if proceed.sure and proceed.reads is not None and not of.is_final(proceed):
+                raise InvariantError(f"the sure execution {proceed.id} has read what is not final")
+        for resolution in (one for at in of.results for one in at.values()):
+            if resolution.valid and not of.is_valid_resolution(resolution):
+                raise InvariantError(f"the result of the execution {resolution.id} is not valid")
+        for resolution in self._committed:
+            reads = [resolution.reads, *(each.reads or () for each in resolution.proceeds)]
+            if not all(of.holds(each, resolution.step, final=True) for each in reads):
+                raise InvariantError(f"the result of the execution {resolution.id} was not final")
+
+    def _apply(self, event: Event) -> None:
+        proceed = self._of.proceed_in_flight(event.id)
+        resolution = self._of.resolving.get(event.id)
+        if proceed is None and resolution is None:
+            return
+        if isinstance(event, Lost | Failed):
+            self._lose(event, proceed, resolution)
+        elif isinstance(event, Resolved) and resolution is not None:
+            self._put(resolution, event)
+        elif isinstance(event, Observed) and proceed is not None:
+            proceed.reads = tuple(event.reads)
+        elif isinstance(event, Proceeded) and proceed is not None and proceed.reads is not None:
+            proceed.after, proceed.ended = event.mind, True
+        else:
+            raise MetropolisError(f"{type(event).__name__} does not fit the execution {event.id}")
+
+    def _put(self, resolution: OneResolution, event: Resolved) -> None:
+        """Add a result, in place of those of the same step with a common member or write."""
+        step, members = resolution.step, resolution.members
+        if sorted(event.minds) != list(members):
+            raise MetropolisError(
+                f"the result of the execution {event.id} has the minds of {sorted(event.minds)}; "
+                f"it needs those of {list(members)}"
+            )
+        for other in self._of.results_at(step):
+            if set(other.members) & set(members) or other.writes.keys() & event.writes.keys():
+                self._forget(other)
+                self._commands.append(Drop(other.id))
+        del self._of.resolving[event.id]
+        resolution.reads, resolution.minds = tuple(event.reads), dict(event.minds)
+        resolution.result = Result(event.id, step, dict(event.writes), tuple(event.events))
+        self._of.versions.put(resolution.result)
+        for agent in members:
+            self._of.results[agent][step] = resolution
+
+    def _lose(
+        self, event: Lost | Failed, proceed: OneProceed | None, resolution: OneResolution | None
+    ) -> None:
+        execution: OneProceed | OneResolution | None = proceed or resolution
+        assert execution is not None
+        if isinstance(event, Failed):
+            if execution.sure:
+                raise MetropolisError(f"the execution {event.id} is sure: its error ends the run")
+            self._of.held |= {(agent, execution.step) for agent in execution.members}
+        if proceed is not None:
+            del self._of.proceeds[proceed.agent][proceed.step]
+        else:
+            del self._of.resolving[event.id]
+
+    def _settle(self) -> list[Command]:
+        """Retract, commit and repeat until nothing changes."""
+        while True:
+            self._stop_what_is_not_final()
+            self._retract()
+            if not self._commit_turns():
+                break
+        self._of.versions.collect(self.floor)
+        self._committed = [one for one in self._committed if one.step >= self.floor]
+        self._dispatch_turns()
+        self._resolve_speculatively()
+        return self._taken()
+
+    def _stop_what_is_not_final(self) -> None:
+        """Stop the proceeds of dispatched clusters that have read wrong predictions."""
+        for turn in self._of.open_turns():
+            for agent in turn.agents:
+                proceed = self._of.proceeds[agent].get(turn.step)
+                if proceed and proceed.reads is not None and not self._of.is_final(proceed):
+                    self._stop(proceed)
+
+    def _retract(self) -> None:
+        """Stop the proceeds and mark the resolutions that are not valid, lowest step first."""
+        of = self._of
+        steps = {step for table in (of.proceeds, of.results) for at in table for step in at}
+        for step in sorted(steps):
+            for proceed in of.proceeds_at(step):
+                if not of.is_valid(proceed):
+                    self._stop(proceed)
+            for resolution in of.results_at(step) + of.resolving_at(step, of.agents):
+                if resolution.valid and not of.is_valid_resolution(resolution):
+                    resolution.valid = False
+                    self._abort(resolution)
+        for agent in of.agents:
+            first = of.first_unproceeded(agent)
+            for later in [one for step, one in of.proceeds[agent].items() if step > first]:
+                if not later.ended:  # the mind that it began with is being replaced
+                    self._stop(later)
+
+    def _commit_turns(self) -> bool:
+        """Commit the results of dispatched clusters that are final; whether there was one."""
+        ready = []
+        for turn in self._of.open_turns():
+            result = self._of.results[turn.agents[0]].get(turn.step)
+            if result is not None and self._of.may_commit(turn, result):
+                ready.append(result)
+        for result in ready:
+            self._commit(result)
+        return bool(ready)
+
+    def _commit(self, resolution: OneResolution) -> None:
+        of, step, members = self._of, resolution.step, resolution.members
+        assert resolution.result is not None
+        of.versions.finalise(resolution.result)
+        self._committed.append(resolution)
+        self._commands.append(CommitResult(resolution.id, step, members))
+        for other in of.resolving_at(step, members):
+            self._abort(other)
+        for agent in members:
+            of.final[agent] = step + 1
+            of.final_minds[agent] = resolution.minds[agent]
+            current = of.proceeds[agent].get(step)
+            if current is not None:
+                self._stop(current)
+            del of.results[agent][step], of.turns[agent]
+            of.held.discard((agent, step))
+        for other_agent in of.agents:
+            if other_agent in members or of.final[other_agent] <= step:
+                continue
+            if any(of.coupled(agent, other_agent, step, final=True) for agent in members):
+                raise InvariantError(f"step {step}: {members} committed without {other_agent}")
+        positions = tuple([of.position(agent, step + 1, final=True) for agent in members])
+        self._add_turns(self._controller.handle([Commit(members, positions)]))
+
+    def _dispatch_turns(self) -> None:
+        """Let the dispatched clusters proceed, and resolve those whose members have proceeded."""
+        for turn in self._of.open_turns():
+            step = turn.step
+            for agent in turn.agents:
+                proceed = self._of.proceeds[agent].get(step)
+                if proceed is None:
+                    self._proceed(agent, step, sure=True)
+                elif proceed.reads is not None and not proceed.sure:
+                    proceed.sure = True
+                    if not proceed.ended:
+                        self._commands.append(Promote(proceed.id))
+            if not self._of.is_closed(turn.agents[0], step):
+                continue
+            overlapping = self._of.resolving_at(step, turn.agents)
+            if not any(one.sure for one in overlapping):
+                for one in overlapping:
+                    self._abort(one)
+                self._resolve(turn.agents, step, sure=True)
+
+    def _resolve_speculatively(self) -> None:
+        for agent in self._of.agents:
+            step = self._of.next(agent)
+            eligible = self._of.eligible(step)
+            if agent in eligible and not self._of.resolving_at(step, [agent]):
+                cluster = self._of.component(agent, step, eligible)
+                if not any((member, step) in self._of.held for member in cluster):
+                    self._resolve(cluster, step, sure=False)
+
+    def _proceed(self, agent: AgentId, step: Step, *, sure: bool) -> None:
+        mind = self._of.mind_before(agent, step)
+        assert mind is not None
+        digest, source = mind
+        proceed = OneProceed(self._new_id(), agent, step, digest, sure)
+        self._of.proceeds[agent][step] = proceed
+        self._commands.append(Proceed(proceed.id, step, agent, source, sure))
+
+    def _resolve(self, agents: Sequence[AgentId], step: Step, *, sure: bool) -> None:
+        proceeds = tuple([self._of.proceeds[agent][step] for agent in agents])
+        resolution = OneResolution(self._new_id(), step, proceeds, sure)
+        self._of.resolving[resolution.id] = resolution
+        ids = tuple([one.id for one in proceeds])
+        self._commands.append(Resolve(resolution.id, step, resolution.members, ids, sure))
+
+    def _stop(self, proceed: OneProceed) -> None:
+        del self._of.proceeds[proceed.agent][proceed.step]
+        if not proceed.ended:
+            self._commands.append(Abort(proceed.id))
+
+    def _abort(self, resolution: OneResolution) -> None:
+        """End a resolution if it is in flight."""
+        if self._of.resolving.pop(resolution.id, None) is not None:
+            self._commands.append(Abort(resolution.id))
+
+    def _forget(self, resolution: OneResolution) -> None:
+        """Remove a result that is not final."""
+        assert resolution.result is not None
+        self._of.versions.drop(resolution.result)
+        for agent in resolution.members:
+            del self._of.results[agent][resolution.step]
+
+    def _add_turns(self, dispatches: Iterable[Dispatch]) -> None:
+        for turn in dispatches:
+            self._of.turns.update(dict.fromkeys(turn.agents, turn))
+
+    def _new_id(self) -> ExecutionId:
+        self._last_id += 1
+        return self._last_id
+
+    def _taken(self) -> list[Command]:
+        commands, self._commands = self._commands, []
+        return commands
