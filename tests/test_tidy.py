@@ -32,6 +32,7 @@ PARTS = (
     "scheduler",
     "store",
     "controller",
+    "speculation",
     "sim",
     "workers",
     "runtime",
