@@ -93,14 +93,14 @@ class _Instance(Memory):
             if self.end is None:
                 if self.to_sim_s(self.boundary) >= until_sim_s:
                     break
-                self._begin()
+                self._begin_iteration()
             assert self.end is not None
             if self.to_sim_s(self.end) > until_sim_s:
                 break
-            completions += self._finish()
+            completions += self._end_iteration()
         return completions
 
-    def _begin(self) -> None:
+    def _begin_iteration(self) -> None:
         self.chunks, self.attention = {}, 0
         if self.until_decision:  # rule 5
             for sequence in self.running:
@@ -131,7 +131,7 @@ class _Instance(Memory):
         return sum(self.growth(s, tokens) for s in self.running if s.decodes)
 
     def _prefill(self, preempted: bool) -> None:
-        """Rule 3."""
+        """Rule 3: give the rest of the budget to prefills."""
         decoding = sum(s.decodes for s in self.running)
         budget = max(0, self.profile.chunk_tokens - decoding)
         for sequence in [s for s in self.running if not s.decodes]:
@@ -175,8 +175,8 @@ class _Instance(Memory):
             + units(swap_ms) * swapped_blocks
         )
 
-    def _finish(self) -> list[Completion]:
-        """Rule 4 at a decision (rule 5): completions by last token and id, aborted ones last."""
+    def _end_iteration(self) -> list[Completion]:
+        """Rules 4 and 5: at a decision, return completions; aborted sequences leave last."""
         assert self.end is not None
         self.boundary, self.end = self.end, None
         self.until_decision -= 1

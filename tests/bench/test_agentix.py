@@ -80,9 +80,9 @@ def test_the_bench_prints(monkeypatch: pytest.MonkeyPatch) -> None:
     few = [run for run in agentix.runs() if run.workload == "BFCL" and run.part == "curves"]
     assert len(few) == len(SYSTEMS) * len(agentix.LOADS)
     monkeypatch.setattr(agentix, "runs", lambda: few)
-    told = CliRunner().invoke(
+    result = CliRunner().invoke(
         agentix.command, ["--programs", "10", "--json"], catch_exceptions=False
     )
-    rows = json.loads(told.output)["simulated"]["curves"]
+    rows = json.loads(result.output)["simulated"]["curves"]
     assert [row["system"] for row in rows] == [run.system.name for run in few]
     assert all(row["average_ms"] > 0 for row in rows)

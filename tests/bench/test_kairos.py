@@ -36,17 +36,17 @@ def test_every_system_is_measured_and_reductions_are_right() -> None:
 
 def test_the_papers_ranges_are_printed_beside_ours() -> None:
     result = CliRunner().invoke(kairos.command, SMALL, catch_exceptions=False)
-    for told in ("QA: Kairos' average is", "Kairos' P99 is", "(paper: 45.1 to 72.8 %)", "83.5%"):
-        assert told in " ".join(result.output.split())
+    for text in ("QA: Kairos' average is", "Kairos' P99 is", "(paper: 45.1 to 72.8 %)", "83.5%"):
+        assert text in " ".join(result.output.split())
 
 
 def test_a_history_is_learned_from_and_not_measured() -> None:
     fleet = SimulatedFleet.uniform("llama-3-8b/l4")
-    bare, taught = (
+    untrained, trained = (
         kairos.measure(CO_LOCATED, 0.001, 0.4, 6, history, fleet, 0) for history in (0, 60)
     )
-    for one, other in zip(bare, taught, strict=True):  # programs never overlap
+    for one, other in zip(untrained, trained, strict=True):  # programs never overlap
         assert other.average_ms == pytest.approx(one.average_ms)
-    accuracy = [{one.system: one.accuracy for one in measured} for measured in (bare, taught)]
+    accuracy = [{one.system: one.accuracy for one in measured} for measured in (untrained, trained)]
     assert accuracy[0]["Ayo"] == accuracy[1]["Ayo"]
     assert accuracy[0]["Kairos"] + 0.1 < accuracy[1]["Kairos"]

@@ -19,7 +19,7 @@ from metropolis.types import MetropolisError
 STEPS_A_DAY = 10
 
 
-def told(*arguments: str) -> str:
+def run_bench(*arguments: str) -> str:
     found = CliRunner().invoke(memory.command, ["--steps-a-day", f"{STEPS_A_DAY}", *arguments])
     assert found.exit_code == 0, found.output
     return found.stdout
@@ -43,7 +43,7 @@ def test_the_table_and_the_object_report_the_same_processes(
         return runs[-1]
 
     monkeypatch.setattr(memory, "measure", keep)
-    content = json.loads(told("--days", "3", "--json"))
+    content = json.loads(run_bench("--days", "3", "--json"))
     assert content["runs"] == [asdict(run) for run in runs]
     assert content["ratio"] == runs[1].peak_mb / runs[0].peak_mb
     assert [run.days for run in runs] == [1, 3]
@@ -53,7 +53,7 @@ def test_the_table_and_the_object_report_the_same_processes(
 
     again = iter(runs)
     monkeypatch.setattr(memory, "measure", lambda *_: next(again))
-    head, *rows, _, last = told("--days", "3").splitlines()
+    head, *rows, _, last = run_bench("--days", "3").splitlines()
     assert re.split(r"  +", head.strip()) == ["days", "calls", "peak MB", "wall s"]
     for row, run in zip(rows, content["runs"], strict=True):
         assert row.split() == [

@@ -82,7 +82,7 @@ def test_the_command_reports_every_flaw(
         Outcome(True, ["worker", "store"], 1, 0, 2.0, bought, []),
         Outcome(False, ["node"], 2, 0, 3.0, bought, flaws),
     ]
-    monkeypatch.setattr(recovery, "campaign", lambda *asked: runs)
+    monkeypatch.setattr(recovery, "campaign", lambda *_: runs)
     monkeypatch.setattr(recovery.tempfile, "mkdtemp", lambda **where: mkdtemp(dir=tmp_path))
     call = partial(CliRunner().invoke, recovery.command, standalone_mode=False)
     printed, found = call(["--seed", "5"]), call(["--seed", "5", "--json"])

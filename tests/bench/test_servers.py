@@ -63,10 +63,10 @@ def without(folder: Path, missing: Sequence[str], *arguments: str) -> CompletedP
 
 
 def test_help_needs_no_extra(tmp_path: Path) -> None:
-    asked = without(tmp_path, EXTRAS, "--help")  # imports every command
-    assert (asked.returncode, asked.stderr) == (0, "")
+    result = without(tmp_path, EXTRAS, "--help")  # imports every command
+    assert (result.returncode, result.stderr) == (0, "")
     for module in iter_modules(bench.__path__):
-        assert module.name.replace("_", "-") in asked.stdout
+        assert module.name.replace("_", "-") in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_help_needs_no_extra(tmp_path: Path) -> None:
 def test_a_missing_package_gets_a_sentence(
     tmp_path: Path, benchmark: str, package: str, extra: str
 ) -> None:
-    asked = without(tmp_path, [package], benchmark)
-    assert (asked.returncode, asked.stdout) == (2, "")
+    result = without(tmp_path, [package], benchmark)
+    assert (result.returncode, result.stdout) == (2, "")
     sentence = rf"metropolis: .*\b{package}\b.*: pip install 'metropolis\[{extra}\]'\n"
-    assert re.fullmatch(sentence, asked.stderr), asked.stderr
+    assert re.fullmatch(sentence, result.stderr), result.stderr

@@ -30,7 +30,7 @@ def url() -> Iterator[str]:
         yield url
 
 
-def asked(url: str, path: str, body: str | bytes | None, method: str = "POST") -> tuple[int, Any]:
+def send(url: str, path: str, body: str | bytes | None, method: str = "POST") -> tuple[int, Any]:
     """Return the status and the content; the connection must stay open."""
     connection = HTTPConnection(url.removeprefix("http://"), timeout=10)
     connection.request(method, path, body)
@@ -52,7 +52,7 @@ def assert_refused(found: tuple[int, Any]) -> None:
 @pytest.mark.parametrize("question", ["How are you?", "\ud800", None, [{"type": "text"}]])
 def test_a_chat_is_answered(url: str, question: Any) -> None:
     chat = {**CHAT, "messages": [{"role": "user", "content": question}]}
-    status, content = asked(url, CHATS, json.dumps(chat))
+    status, content = send(url, CHATS, json.dumps(chat))
     assert status == 200
     assert content["choices"][0]["message"]["content"] == TEXT
 
@@ -77,7 +77,7 @@ def test_a_chat_is_answered(url: str, question: Any) -> None:
 def test_what_is_no_chat_is_refused(
     url: str, method: str, path: str, body: str | bytes | None
 ) -> None:
-    assert_refused(asked(url, path, body, method))
+    assert_refused(send(url, path, body, method))
 
 
 def test_a_body_in_pieces_is_refused_and_the_connection_ended(url: str) -> None:
@@ -85,9 +85,9 @@ def test_a_body_in_pieces_is_refused_and_the_connection_ended(url: str) -> None:
     with socket.create_connection((host, int(port)), timeout=10) as connection:
         head = f"POST {CHATS} HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
         connection.sendall(f"{head}2\r\n{{}}\r\n0\r\n\r\n".encode())
-        said = b"".join(iter(lambda: connection.recv(4096), b""))
-    assert said.startswith(b"HTTP/1.1 400 ")
-    assert said.count(b"HTTP/1.1") == 1
+        answer = b"".join(iter(lambda: connection.recv(4096), b""))
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1") == 1
 
 
 JSON = st.recursive(
@@ -120,7 +120,7 @@ def test_a_chat_streams_its_text_and_usage(url: str, counted: bool) -> None:
 def test_with_a_log_requests_need_a_seed(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with stub_server(0.0, 0, log) as url:
-        assert_refused(asked(url, CHATS, json.dumps(CHAT)))
+        assert_refused(send(url, CHATS, json.dumps(CHAT)))
         assert log.read_text() == ""
         with openai.OpenAI(base_url=f"{url}/v1", api_key="-", max_retries=0) as client:
             whole = client.chat.completions.create(**CHAT, seed=7)

@@ -14,7 +14,7 @@ class Lookahead:
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
         self._clear_until: dict[AgentId, Step] = {}
-        self.told = 0
+        self.clear_steps = 0
         """Number of steps for which agents were clear."""
 
     def check(self, commits: Sequence[Commit], commands: Sequence[Dispatch]) -> None:
@@ -33,4 +33,4 @@ class Lookahead:
             until = self._controller.clear_until(one.agents[0])
             if until > one.step + 1:
                 self._clear_until[one.agents[0]] = until
-                self.told += until - one.step - 1
+                self.clear_steps += until - one.step - 1

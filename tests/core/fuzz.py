@@ -33,9 +33,9 @@ def fuzz(extension: Path, first: int, count: int, preload: str | None = None) ->
         while first < end:
             child = _run(extension, first, end - first, Path(progress.name), preload)
             if child.returncode == 0:
-                told = json.loads(child.stdout.splitlines()[-1])
-                result.findings += [f"case {case}: {text}" for case, text in told["findings"]]
-                missing.append(set(told["missing"]))
+                report = json.loads(child.stdout.splitlines()[-1])
+                result.findings += [f"case {case}: {text}" for case, text in report["findings"]]
+                missing.append(set(report["missing"]))
                 break
             case = int(Path(progress.name).read_text())
             result.findings.append(

@@ -1,7 +1,7 @@
 """A stub server, or a proxy of a real one, that answers some requests with faults.
 
 It speaks what SGLang and OpenAI-compatible servers speak, as far as the backends use it. Every
-good answer says what was asked, so that a mixed-up answer shows.
+good answer repeats the question, so that a mixed-up answer is detected.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class FaultyServer:
         self.models = models
         self.requests: list[tuple[str, dict[str, Any]]] = []
         self.headers: list[dict[str, str]] = []
-        self.asked: Counter[str] = Counter()
+        self.attempts: Counter[str] = Counter()
         self.aborted: list[str] = []
 
     async def __aenter__(self) -> FaultyServer:
@@ -84,7 +84,7 @@ class FaultyServer:
         fault = self.fault_of(len(self.requests))
         self.requests.append((request.path, body))
         self.headers.append(dict(request.headers))
-        self.asked[question_of(body)] += 1
+        self.attempts[question_of(body)] += 1
         if fault == "hang":
             await asyncio.sleep(HANG_S)
         if fault == "slow":

@@ -113,8 +113,12 @@ def whole_of(text: str, route: str) -> dict[str, Any]:
     usage = {"prompt_tokens": 9, "completion_tokens": 1 + len(text) // 4}
     if route == "generate":
         return {"text": text, "meta_info": {"id": "x", "finish_reason": {"type": "stop"}, **usage}}
-    said = {"text": text} if route == "completions" else {"message": {"content": text}}
-    return {"id": "x", "choices": [{"index": 0, "finish_reason": "stop", **said}], "usage": usage}
+    content = {"text": text} if route == "completions" else {"message": {"content": text}}
+    return {
+        "id": "x",
+        "choices": [{"index": 0, "finish_reason": "stop", **content}],
+        "usage": usage,
+    }
 
 
 def events_of(text: str, route: str) -> list[dict[str, Any]]:
@@ -123,10 +127,12 @@ def events_of(text: str, route: str) -> list[dict[str, Any]]:
         going = {**whole["meta_info"], "finish_reason": None}
         return [{"text": text[:cut], "meta_info": going}, whole]
     pieces = [(text[:cut], None), (text[cut:], None), ("", "stop")]
-    said = [{"text": p} if route == "completions" else {"delta": {"content": p}} for p, _ in pieces]
+    parts = [
+        {"text": p} if route == "completions" else {"delta": {"content": p}} for p, _ in pieces
+    ]
     events: list[dict[str, Any]] = [
         {"id": "x", "choices": [{"index": 0, "finish_reason": finish, **one}]}
-        for one, (_, finish) in zip(said, pieces, strict=True)
+        for one, (_, finish) in zip(parts, pieces, strict=True)
     ]
     return [*events, {"id": "x", "choices": [], "usage": whole["usage"]}]
 

@@ -161,8 +161,8 @@ def test_a_plain_agent_waits_in_its_thread() -> None:
 def test_an_unknown_option_is_named(method: str, option: str, sentence: str) -> None:
     async def ask() -> None:
         llm = LLM(Client(Fake()), agent=0, step=0, seed=1)
-        asked = getattr(llm, method)("a", **{option: 1})
+        call = getattr(llm, method)("a", **{option: 1})
         with pytest.raises(MetropolisError, match=sentence):
-            await (anext(asked) if method == "stream" else asked)
+            await (anext(call) if method == "stream" else call)
 
     asyncio.run(ask())

@@ -128,13 +128,13 @@ def test_a_prompt_body_contains_the_whole_request() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("asked", [{"messages": CHAT}, {"prompt": "hello"}])
+@pytest.mark.parametrize("fields", [{"messages": CHAT}, {"prompt": "hello"}])
 @pytest.mark.parametrize("kind", ["sglang", "vllm", "openai", "compatible"])
-def test_seeds_can_be_left_out(kind: str, asked: dict[str, Any]) -> None:
+def test_seeds_can_be_left_out(kind: str, fields: dict[str, Any]) -> None:
     url = "http://127.0.0.1:1"
     spec = url if kind == "compatible" else f"{kind}:{url}"
     with_seed, without = (
-        backend.body_of(request(**asked))
+        backend.body_of(request(**fields))
         for backend in (_connected(spec, sends_seed=sends_seed) for sends_seed in (True, False))
     )
     for body in (with_seed, without):
@@ -254,9 +254,9 @@ def test_an_unanswered_abort_does_not_delay_the_end(monkeypatch: pytest.MonkeyPa
         engine.listens.clear()
         backend = SGLang(await engine.start())
         question = request(messages=({"role": "user", "content": "why"},))
-        asked = asyncio.create_task(backend.complete(question))
+        call = asyncio.create_task(backend.complete(question))
         await until(lambda: engine.raw)
-        asked.cancel()
+        call.cancel()
         await until(lambda: engine.aborted)
         async with asyncio.timeout(5):
             await backend.close()

@@ -94,7 +94,7 @@ class Swallowing(Scripted):
     ("backend", "sentence"),
     [
         (Nameless(), "has no name"),
-        (Endless(lambda asked, draw: "on " * 300), "tokens for a prompt of .* max_tokens of 16"),
+        (Endless(lambda request, draw: "on " * 300), "tokens for a prompt of .* max_tokens of 16"),
         (Uncounted(), r"counted 0 \+ "),
         (Odd(), "ended with 'tired'"),
         (Unstoppable(), "despite stop"),

@@ -251,10 +251,10 @@ def test_a_cancelled_call_releases_its_turn() -> None:
 def test_answers_paid_for_are_not_bought_again(tmp_path: Path) -> None:
     fake = Fake()
     first = Journal(tmp_path / "journal")
-    asked = run_virtually(Client(fake, journal=first).call(request()))
+    bought = run_virtually(Client(fake, journal=first).call(request()))
     first.close()
     again = Client(fake, journal=Journal(tmp_path / "journal"))
-    assert run_virtually(again.call(request())) == asked
+    assert run_virtually(again.call(request())) == bought
     assert len(fake.sent) == 1
     assert again.usage["plan"].reused == 1
     run_virtually(again.call(request(occurrence=1)))
@@ -342,11 +342,11 @@ def test_an_unreachable_server_is_waited_for(
         return asyncio.get_running_loop().time()
 
     assert away_s <= run_virtually(ask()) <= away_s + 6
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == (0 if away_s < 2 else 2)
-    if said:
-        assert "nobody there; waiting up to 300 s for it" in said[0]
-        assert "answers again" in said[1]
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == (0 if away_s < 2 else 2)
+    if lines:
+        assert "nobody there; waiting up to 300 s for it" in lines[0]
+        assert "answers again" in lines[1]
 
 
 def test_patience_is_limited() -> None:

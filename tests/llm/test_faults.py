@@ -70,7 +70,7 @@ def test_nothing_is_lost(kind: str, connect: Connect, tmp_path: Path) -> None:
                 connect(server.url), concurrency=40, timeout_s=2.0, retries=RETRIES, journal=journal
             )
             answers = await asyncio.gather(*map(client.call, requests), return_exceptions=True)
-            assert max(server.asked.values()) <= RETRIES + 1
+            assert max(server.attempts.values()) <= RETRIES + 1
             assert client.gate.in_flight == 0
             usage = client.usage["plan"]
             assert usage.calls + usage.failures == len(requests)

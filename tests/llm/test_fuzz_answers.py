@@ -79,7 +79,7 @@ class Fuzz:
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda _, told: self.faults.append(told))
+        loop.set_exception_handler(lambda _, context: self.faults.append(context))
         async with self.server:
             await asyncio.gather(*(self._lane() for _ in range(LANES)))
         assert not self.faults
@@ -117,7 +117,7 @@ class Fuzz:
         draw = Random(seed)
         words = f"call {marker}"
         is_chat = draw.random() < 0.5
-        asked = (
+        sent = (
             request(messages=({"role": "user", "content": words},))
             if is_chat
             else request(prompt=words)
@@ -130,9 +130,9 @@ class Fuzz:
         try:
             async with asyncio.timeout(DEADLINE_S):
                 if draw.random() < 0.5:
-                    got = await client.call(asked)
+                    got = await client.call(sent)
                 else:
-                    items = [item async for item in client.stream(asked)]
+                    items = [item async for item in client.stream(sent)]
                     got = items.pop()
                     assert "".join(items) == got.text, self._shown(marker)
         except LLMError as error:
@@ -142,7 +142,7 @@ class Fuzz:
             assert isinstance(spent, int | float)
             assert 0 <= spent < 10**6, self._shown(marker)
             assert client.gate.in_flight == 0
-        self._check(got, asked, marker)
+        self._check(got, sent, marker)
         return "answered"
 
     def _failed(self, error: LLMError, marker: str) -> str:
@@ -156,16 +156,16 @@ class Fuzz:
             return "late"
         return type(error).__name__
 
-    def _check(self, got: Completion, asked: Request, marker: str) -> None:
+    def _check(self, got: Completion, sent: Request, marker: str) -> None:
         drawn = self.drawn[marker]
         shown = self._shown(marker)
         assert isinstance(got.text, str), shown
         assert WRONG not in got.text, shown
         assert got.finish_reason in ("stop", "length"), shown
         size = len(got.text.encode(errors="replace"))
-        assert size <= TEXT_BYTES + 256 * asked.max_tokens, shown
-        assert 0 <= got.prompt_tokens <= len(asked.text) + 100 + HIDDEN_PROMPT_TOKENS, shown
-        most = max(size + LIMITS.body_bytes, asked.max_tokens) + SPECIAL_TOKENS
+        assert size <= TEXT_BYTES + 256 * sent.max_tokens, shown
+        assert 0 <= got.prompt_tokens <= len(sent.text) + 100 + HIDDEN_PROMPT_TOKENS, shown
+        most = max(size + LIMITS.body_bytes, sent.max_tokens) + SPECIAL_TOKENS
         assert 0 <= got.output_tokens <= most, shown
         if drawn.exact:
             assert got.text == drawn.text, shown
@@ -221,7 +221,7 @@ async def check(target: str, seed: int) -> str:
 
 async def check_many(target: str, seeds: Iterator[int]) -> Counter[str]:
     faults: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, told: faults.append(told))
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
 
     async def lane() -> list[str]:
         return [await check(target, seed) for seed in seeds]

@@ -51,8 +51,8 @@ def test_the_bound_is_above_the_estimate(text: str) -> None:
 
 @given(seed=st.integers(0, 2**31 - 1), limit=st.integers(1, 40))
 def test_the_author_is_a_function_of_the_seed(seed: int, limit: int) -> None:
-    asked = request(seed=seed, max_tokens=limit)
-    answer, again = (run_virtually(Scripted().complete(asked)) for _ in range(2))
+    sent = request(seed=seed, max_tokens=limit)
+    answer, again = (run_virtually(Scripted().complete(sent)) for _ in range(2))
     assert answer == again
     assert answer.output_tokens == approximate_tokens(answer.text) <= limit
     whole = run_virtually(Scripted().complete(request(seed=seed, max_tokens=1000))).text
@@ -78,8 +78,8 @@ def test_a_script_can_be_streamed() -> None:
 
 
 def test_a_world_has_its_own_author() -> None:
-    def author(asked: Request, draw: random.Random) -> str:
-        return f"{asked.function} {draw.randint(0, 9)}"
+    def author(call: Request, draw: random.Random) -> str:
+        return f"{call.function} {draw.randint(0, 9)}"
 
     assert run_virtually(Scripted(author).complete(request())).text == (
         f"plan {random.Random(1).randint(0, 9)}"
@@ -88,8 +88,8 @@ def test_a_world_has_its_own_author() -> None:
 
 @given(seed=st.integers(0, 1000))
 def test_the_author_follows_a_json_schema(seed: int) -> None:
-    asked = request(json_schema=PLAN, max_tokens=1000, seed=seed)
-    plan = run_virtually(Scripted().complete(asked)).json()
+    sent = request(json_schema=PLAN, max_tokens=1000, seed=seed)
+    plan = run_virtually(Scripted().complete(sent)).json()
     assert set(plan) == set(PLAN["properties"])  # type: ignore[call-overload]
     assert plan["where"] in ("café", "park")
     assert all(6 <= hour <= 22 for hour in plan["hours"])

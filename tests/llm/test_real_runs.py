@@ -68,5 +68,5 @@ def test_a_run_with_faults_resumes_to_the_history_of_its_answers(
     answers = dict(read_journal(out / "journal.jsonl"))
     answered = sum(faults[n] in (None, "slow") for n in range(len(proxy.requests)))
     assert len(answers) <= answered <= len(answers) + 12 * stop  # cancelled when a run stopped
-    told = run(Replay(out / "journal.jsonl"), tmp_path / "replayed", "lockstep")
-    assert told.history_sha256 == lived.history_sha256
+    replayed = run(Replay(out / "journal.jsonl"), tmp_path / "replayed", "lockstep")
+    assert replayed.history_sha256 == lived.history_sha256

@@ -69,14 +69,14 @@ def test_an_answer_is_counted(using: Callable[[Ask], Any], kind: dict[str, Any])
 
 
 def test_a_regex_is_followed(using: Callable[[Ask], Any], kind: dict[str, Any]) -> None:
-    asked = request(regex="(yes|no), [0-9]{3}", temperature=1.0, max_tokens=30, **kind)
-    answer = using(lambda backend: backend.complete(asked))
+    sent = request(regex="(yes|no), [0-9]{3}", temperature=1.0, max_tokens=30, **kind)
+    answer = using(lambda backend: backend.complete(sent))
     assert re.fullmatch("(yes|no), [0-9]{3}", answer.text)
 
 
 def test_a_schema_is_followed(using: Callable[[Ask], Any], kind: dict[str, Any]) -> None:
-    asked = request(json_schema=SCHEMA, temperature=1.0, max_tokens=60, **kind)
-    answer = using(lambda backend: backend.complete(asked))
+    sent = request(json_schema=SCHEMA, temperature=1.0, max_tokens=60, **kind)
+    answer = using(lambda backend: backend.complete(sent))
     assert 0 <= answer.json()["hour"] <= 23
 
 
@@ -96,10 +96,10 @@ def test_stop_ends_the_answer(using: Callable[[Ask], Any], kind: dict[str, Any])
 def test_a_stream_is_the_answer_in_pieces(
     using: Callable[[Ask], Any], kind: dict[str, Any]
 ) -> None:
-    asked = request(temperature=0.0, **kind)
+    sent = request(temperature=0.0, **kind)
 
     async def ask(backend: SGLang) -> tuple[Completion, list[str | Completion]]:
-        return await backend.complete(asked), [item async for item in backend.stream(asked)]
+        return await backend.complete(sent), [item async for item in backend.stream(sent)]
 
     whole, (*pieces, last) = using(ask)
     assert len(pieces) > 3
@@ -109,10 +109,10 @@ def test_a_stream_is_the_answer_in_pieces(
 
 def test_greedy_answers_are_equal(using: Callable[[Ask], Any], kind: dict[str, Any]) -> None:
     """Seeds are honoured only under --enable-deterministic-inference, which no CPU backend has."""
-    asked = request(temperature=0.0, **kind)
+    sent = request(temperature=0.0, **kind)
 
     async def ask(backend: SGLang) -> list[Completion]:
-        return await asyncio.gather(*(backend.complete(asked) for _ in range(4)))
+        return await asyncio.gather(*(backend.complete(sent) for _ in range(4)))
 
     assert len({answer.text for answer in using(ask)}) == 1
 
@@ -120,9 +120,9 @@ def test_greedy_answers_are_equal(using: Callable[[Ask], Any], kind: dict[str, A
 def test_unsupported_requests_are_refused(
     using: Callable[[Ask], Any], sglang_url: str, kind: dict[str, Any]
 ) -> None:
-    asked = request(max_tokens=50_000, **kind)
+    sent = request(max_tokens=50_000, **kind)
     with pytest.raises(RefusedError, match="HTTP 400") as raised:
-        using(lambda backend: Client(backend).call(asked))
+        using(lambda backend: Client(backend).call(sent))
     assert str(raised.value).startswith(f"SGLang at {sglang_url}")
     assert "plan of agent 3 at step 14" in str(raised.value)
 
@@ -178,13 +178,13 @@ def test_the_lowest_step_goes_first(
 def test_its_openai_route_serves_the_other_backends(
     spec: str, sglang_url: str, kind: dict[str, Any]
 ) -> None:
-    asked = request(temperature=0.0, **kind)
+    sent = request(temperature=0.0, **kind)
 
     async def ask() -> tuple[Completion, Completion, list[str | Completion]]:
         native, other = SGLang(sglang_url), connect(f"{spec}:{sglang_url}")
         await other.check()
-        whole = await native.complete(asked), await other.complete(asked)
-        items = [item async for item in other.stream(asked)]
+        whole = await native.complete(sent), await other.complete(sent)
+        items = [item async for item in other.stream(sent)]
         await native.close()
         await other.close()
         return *whole, items

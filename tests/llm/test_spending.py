@@ -44,20 +44,20 @@ ESTIMATES = (2, 6)
 def test_an_impossible_usage_is_replaced_and_reported_once(
     usage: Any, counted: tuple[int, int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    meter, asked = Meter("the server"), request(prompt="What now?", max_tokens=20)
+    meter, sent = Meter("the server"), request(prompt="What now?", max_tokens=20)
     for _ in range(3):
-        assert meter.counts(usage, TEXT, 0, asked) == counted
-    told = capsys.readouterr().err
-    assert told.count("metropolis: the server gave an impossible usage") == (
+        assert meter.counts(usage, TEXT, 0, sent) == counted
+    errors = capsys.readouterr().err
+    assert errors.count("metropolis: the server gave an impossible usage") == (
         0 if counted not in (ESTIMATES, (5, 6)) else 1
     )
 
 
 def test_reasoning_counts_although_it_is_not_in_the_text() -> None:
-    meter, asked = Meter("the server"), request(max_tokens=20)
+    meter, sent = Meter("the server"), request(max_tokens=20)
     usage = {"prompt_tokens": 5, "completion_tokens": 500}
-    assert meter.counts(usage, "", 2000, asked) == (5, 500)
-    assert meter.counts(usage, "", 0, asked) == (5, 0)
+    assert meter.counts(usage, "", 2000, sent) == (5, 500)
+    assert meter.counts(usage, "", 0, sent) == (5, 0)
 
 
 def test_an_answer_that_is_far_too_long_is_refused() -> None:
@@ -75,8 +75,8 @@ def test_an_answer_that_is_far_too_long_is_refused() -> None:
 def test_a_server_that_ignores_max_tokens_exceeds_a_budget_by_one_answer_at_most(
     limits: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def talk(asked: Request) -> Completion:
-        return Completion("", 5, 1000 + asked.agent, "length")
+    def talk(call: Request) -> Completion:
+        return Completion("", 5, 1000 + call.agent, "length")
 
     client = Client(Fake(talk), prices=Prices(1.0, 1.0), **limits)
 
@@ -91,8 +91,8 @@ def test_a_server_that_ignores_max_tokens_exceeds_a_budget_by_one_answer_at_most
     assert client.gate.token_budget.spent <= 10_000 + 1200
     assert client.gate.cost_budget.spent <= 0.01 + 0.0012
     assert client.bought.calls == len(answered)
-    told = capsys.readouterr().err
-    assert told.count("it does not keep to max_tokens") == 1
+    errors = capsys.readouterr().err
+    assert errors.count("it does not keep to max_tokens") == 1
 
 
 def test_purchases_for_uncommitted_steps_are_in_the_summary(tmp_path: Path) -> None:

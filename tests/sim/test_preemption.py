@@ -99,18 +99,18 @@ def test_the_first_rank_runs_and_all_requests_complete(
     for number in range(draw.randint(1, 25)):
         now_s += draw.choice([0.0, 0.05, 0.5])
         program = draw.choice("pqr")
-        asked = QueuedRequest(number, program, "f", draw.randint(1, 120), now_s, 0.0)
-        arrivals.append((asked, draw.randint(1, 120)))
+        sent = QueuedRequest(number, program, "f", draw.randint(1, 120), now_s, 0.0)
+        arrivals.append((sent, draw.randint(1, 120)))
     policy, engine = Watched(), profile(tokens)
     answered, engines = drive(arrivals, policy, engine, preemption)
     assert engines.preemptions >= policy.preempted_count
     found = {served.request.id: served for served in answered}
     assert len(found) == len(answered) == len(arrivals)
-    for asked, output_tokens in arrivals:
-        served = found[asked.id]
-        alone = Request(asked.prompt_tokens, output_tokens)
+    for sent, output_tokens in arrivals:
+        served = found[sent.id]
+        alone = Request(sent.prompt_tokens, output_tokens)
         assert served.output_tokens == output_tokens
-        assert served.started_s >= asked.arrived_s
+        assert served.started_s >= sent.arrived_s
         # a resumed prefill yields a token, too, without the cost of a decode beyond w
         assert served.latency_s >= 0.99 * InstancePool.isolated_sim_s(engine, alone)
 
@@ -123,8 +123,8 @@ def test_a_preempted_long_answer_lets_a_short_one_pass_and_resumes(
     long = [QueuedRequest(n, f"long {n}", "f", 10, 0.0, 0.0) for n in range(SLOTS)]
     short = QueuedRequest(SLOTS, "short", "f", 10, 0.5, 0.5)
     policy = Watched()
-    asked = [*((one, 100) for one in long), (short, 5)]
-    answered, engines = drive(asked, policy, engine, preemption)
+    arrivals = [*((one, 100) for one in long), (short, 5)]
+    answered, engines = drive(arrivals, policy, engine, preemption)
     assert answered[0].request.id == short.id
     assert policy.preempted_count == engines.preemptions >= 1
     ended_s = {served.request.id: served.completed_s for served in answered}

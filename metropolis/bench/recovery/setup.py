@@ -55,11 +55,11 @@ class Environment:
         return self._start(out, "--resume", str(out))
 
     def _start(self, out: Path, *options: str) -> subprocess.Popen[bytes]:
-        with summary_file(out).open("wb") as said, errors_file(out).open("wb") as errors:
+        with summary_file(out).open("wb") as summary, errors_file(out).open("wb") as errors:
             return subprocess.Popen(
                 [*METROPOLIS, "run", *options, "--quiet", "--json"],
                 stdin=subprocess.DEVNULL,
-                stdout=said,
+                stdout=summary,
                 stderr=errors,
                 env=self._variables,
                 start_new_session=True,

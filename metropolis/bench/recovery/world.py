@@ -65,14 +65,14 @@ class Asker(Agent):
         """Act on the model's answer."""
         if self.random.random() < 1 / 3:
             return f"on {self.memory[-1:]}"
-        said = await llm.chat(f"{observation} {self.memory}", function="act", max_tokens=16)
-        self.memory = [*self.memory, said.text][-MEMORY:]
-        return str(said.text)
+        answer = await llm.chat(f"{observation} {self.memory}", function="act", max_tokens=16)
+        self.memory = [*self.memory, answer.text][-MEMORY:]
+        return str(answer.text)
 
     async def answer(self, question: Any, llm: Any) -> str:
         """Say the model's answer."""
-        said = await llm.chat(f"{question} {self.memory}", function="talk", max_tokens=16)
-        return str(said.text)
+        answer = await llm.chat(f"{question} {self.memory}", function="talk", max_tokens=16)
+        return str(answer.text)
 
 
 def make(*, agents: int | None = None, seed: int = 0) -> Scenario:  # noqa: ARG001
