@@ -109,6 +109,11 @@ void bind_replay(py::module_& m) {
       .def("sent_sim_s",
            [](const BoundReplay& self) { return to_numpy(self.replay->timeline().sent_sim_s); })
       .def(
+          "first_token_sim_s",
+          [](const BoundReplay& self) {
+            return to_numpy(self.replay->timeline().first_token_sim_s);
+          })
+      .def(
           "completed_sim_s",
           [](const BoundReplay& self) { return to_numpy(self.replay->timeline().completed_sim_s); })
       .def("instance",

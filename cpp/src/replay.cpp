@@ -59,6 +59,7 @@ Replay::Replay(const TraceView& trace, Controller& controller, InstancePool& ins
   step_of_.resize(agents);
   open_calls_.resize(agents);
   timeline_.sent_sim_s.assign(calls, std::nan(""));
+  timeline_.first_token_sim_s.assign(calls, std::nan(""));
   timeline_.completed_sim_s.assign(calls, std::nan(""));
   timeline_.instance.assign(calls, -1);
   const std::size_t rows = agents * static_cast<std::size_t>(trace_.steps);
@@ -130,6 +131,7 @@ bool Replay::run_until(std::int64_t pause_at) {
                                     " was not submitted by this replay");
       }
       now_sim_s_ = completion.last_token_sim_s;
+      timeline_.first_token_sim_s[call] = completion.first_token_sim_s;
       timeline_.completed_sim_s[call] = completion.last_token_sim_s;
       timeline_.instance[call] = completion.instance;
       complete(call);

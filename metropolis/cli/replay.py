@@ -310,7 +310,22 @@ def print_table(
         for result in chosen:
             table.add_row(*_cells(results, result))
         console.print(table)
+        _print_queueing(console, chosen)
     console.print("* a bound, not an execution; µs/step: controller time per agent-step, real")
+
+
+def _print_queueing(console: Console, results: Sequence[ReplayResult]) -> None:
+    """Print the queueing of calls in the modes that execute them."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("queueing of calls, sim_s", no_wrap=True)
+    for heading in ("mean", "p50", "p99"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for result in results:
+        values = result.queueing_mean_sim_s, result.queueing_p50_sim_s, result.queueing_p99_sim_s
+        if result.queueing_mean_sim_s is not None:
+            table.add_row(result.mode, *(f"{value:,.2f}" for value in values))
+    if table.row_count:
+        console.print(table)
 
 
 def _cells(results: Sequence[ReplayResult], result: ReplayResult) -> list[str]:

@@ -18,7 +18,8 @@ from tests.small_traces import small_trace
 FIELDS = {
     "mode", "rule", "metric", "policy", "dispatcher", "instances", "agents", "steps", "calls",
     "makespan_sim_s", "speedup_over_lockstep", "share_of_oracle", "achieved_parallelism",
-    "utilisation", "controller_us_per_agent_step", "simulated",
+    "queueing_mean_sim_s", "queueing_p50_sim_s", "queueing_p99_sim_s", "utilisation",
+    "controller_us_per_agent_step", "simulated",
 }  # fmt: skip
 
 
@@ -65,6 +66,21 @@ def test_a_policy_in_a_file_of_ones_own(
     assert "own.py:Mine has no option 'bose'; its options: base" in capsys.readouterr().err
     assert run(monkeypatch, "replay", trace, "--policy", policies[2]) == 2
     assert "which leaves too few for the policies before it" in capsys.readouterr().err
+
+
+def test_the_queueing_of_calls(
+    trace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--modes", "sequential,no_dependency", "--policy", "step", "--policy", "kairos")
+    assert run(monkeypatch, "replay", trace, *options, "--json") == 0
+    for row in json.loads(capsys.readouterr().out):
+        values = [row[f"queueing_{name}_sim_s"] for name in ("mean", "p50", "p99")]
+        expected = [None] * 3 if row["mode"] == "no_dependency" else pytest.approx([0.0] * 3)
+        assert values == expected, row["mode"]
+    assert run(monkeypatch, "replay", trace, *options) == 0
+    printed = capsys.readouterr().out
+    assert len(re.findall(r"queueing of calls, sim_s +mean +p50 +p99", printed)) == 2
+    assert len(re.findall(r"sequential +0\.00 +0\.00 +0\.00", printed)) == 2
 
 
 def test_figures_without_matplotlib_are_refused_before_any_work(

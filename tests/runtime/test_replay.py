@@ -130,6 +130,8 @@ def test_the_core_gives_the_commands_of_the_scheduler(
     )
     for column in ("instance", "sent_sim_s", "completed_sim_s", "dispatched_sim_s"):
         assert (getattr(scheduled, column) == getattr(native, column)).all(), column
+    assert scheduled.started_sim_s == pytest.approx(native.started_sim_s)
+    assert scheduled.queueing_p99_sim_s == pytest.approx(native.queueing_p99_sim_s)
     assert (scheduled.committed_sim_s == native.committed_sim_s).all()
     assert scheduled.utilisation == pytest.approx(native.utilisation)
 

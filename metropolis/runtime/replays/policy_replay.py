@@ -63,7 +63,7 @@ class PolicyReplay:
         self.now_sim_s = 0.0
         self.controller_wall_s = 0.0
         rows = trace.steps * trace.agents
-        self.sent_sim_s, self.completed_sim_s = np.full((2, len(calls)), np.nan)
+        self.sent_sim_s, self.started_sim_s, self.completed_sim_s = np.full((3, len(calls)), np.nan)
         self.instance = np.full(len(calls), -1, np.int32)
         self.dispatched_sim_s, self.committed_sim_s = np.full((2, rows), np.nan)
 
@@ -155,6 +155,7 @@ class PolicyReplay:
     def _complete(self, served: ServedRequest) -> None:
         call = served.request.id
         self._outstanding -= 1
+        self.started_sim_s[call] = served.started_s
         self.completed_sim_s[call] = served.completed_s
         self.instance[call] = served.instance
         for child in self._children[call]:

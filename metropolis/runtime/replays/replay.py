@@ -94,9 +94,16 @@ class ReplayResult:
     utilisation: float | None
     """Mean busy share of the instances over the makespan; None for `critical_path`."""
     preemptions: int
+    queueing_mean_sim_s: float | None
+    queueing_p50_sim_s: float | None
+    queueing_p99_sim_s: float | None
+    """Queueing of a call: from sending to its start on an instance, plus the time that it spent
+    preempted by a policy; None for the bounds, and without calls."""
     controller_us_per_agent_step: float | None
     wall_s: float
     sent_sim_s: Float64
+    started_sim_s: Float64
+    """(calls,): as `ServedRequest.started_s`; NaN for the bounds"""
     completed_sim_s: Float64
     """(calls,)"""
     instance: Int32
@@ -154,6 +161,7 @@ def replay(
         calls=len(trace.calls),
         achieved_parallelism=float(duration.sum()) / makespan_sim_s if makespan_sim_s else 0.0,
         wall_s=time.perf_counter() - started_wall_s,
+        **_queueing(measured["started_sim_s"] - measured["sent_sim_s"]),
         **measured,
     )
 
@@ -236,6 +244,7 @@ def _served(
         / (trace.steps * trace.agents)
         * 1e6,
         "sent_sim_s": running.sent_sim_s,
+        "started_sim_s": running.started_sim_s,
         "completed_sim_s": running.completed_sim_s,
         "instance": running.instance,
         "dispatched_sim_s": running.dispatched_sim_s,
@@ -277,18 +286,33 @@ def _native(
         if progress is not None:
             progress(running.committed_agent_steps - committed)
         committed = running.committed_agent_steps
+    sent_sim_s = running.sent_sim_s()
+    prompts, prompt_of = np.unique(calls.prompt_tokens, return_inverse=True)
+    requests = [_core.Request(prompt, 1) for prompt in prompts.tolist()]
+    prefill_s = [_core.InstancePool.isolated_sim_s(fleet.profiles[0], each) for each in requests]
+    started_sim_s = running.first_token_sim_s() - np.array(prefill_s, np.float64)[prompt_of]
     busy_sim_s = sum(pool.busy_sim_s(instance) for instance in range(len(fleet)))
     return {
         "makespan_sim_s": running.makespan_sim_s,
         "utilisation": _utilisation(busy_sim_s, setting, running.makespan_sim_s),
         "preemptions": pool.preemptions(),
         "controller_us_per_agent_step": running.controller_wall_s / committed * 1e6,
-        "sent_sim_s": running.sent_sim_s(),
+        "sent_sim_s": sent_sim_s,
+        "started_sim_s": np.maximum(sent_sim_s, started_sim_s),
         "completed_sim_s": running.completed_sim_s(),
         "instance": running.instance(),
         "dispatched_sim_s": running.dispatched_sim_s(),
         "committed_sim_s": running.committed_sim_s(),
     }
+
+
+def _queueing(queueing_sim_s: Float64) -> dict[str, Any]:
+    """Mean and percentiles of the calls' queueing, if it is known."""
+    names = ("queueing_mean_sim_s", "queueing_p50_sim_s", "queueing_p99_sim_s")
+    if not len(queueing_sim_s) or np.isnan(queueing_sim_s).any():
+        return dict.fromkeys(names)
+    values = queueing_sim_s.mean(), *np.percentile(queueing_sim_s, (50, 99))
+    return dict(zip(names, map(float, values), strict=True))
 
 
 def _utilisation(busy_sim_s: float, setting: Setting, makespan_sim_s: float) -> float:
@@ -354,6 +378,7 @@ def _bound(
         "preemptions": preemptions,
         "controller_us_per_agent_step": None,
         "sent_sim_s": sent,
+        "started_sim_s": np.full(len(sent), np.nan),
         "completed_sim_s": completed,
         "instance": np.full(len(sent), -1, np.int32),
         "dispatched_sim_s": np.zeros(0),
