@@ -43,9 +43,9 @@ def command(run: str, other: str, trust: bool, as_json: bool) -> None:
     ]
     world = scenarios[0].world
     for step, (one, another) in enumerate(zip(*stories, strict=True)):
-        for mark, told, untold in (("-", one, another), ("+", another, one)):
-            for sentence in told:
-                if sentence not in untold:
+        for mark, sentences, others in (("-", one, another), ("+", another, one)):
+            for sentence in sentences:
+                if sentence not in others:
                     click.echo(story_line(world, step, sentence, mark))
 
 

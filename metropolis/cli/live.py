@@ -84,7 +84,7 @@ def run_scenario(
     try:
         for record in () if quiet else RunDirectory(folder).records(simulation.first_step):
             scenario.story(record)  # already printed; later sentences depend on it
-        _live(simulation, scenario, steps, story_to_stderr=as_json, quiet=quiet)
+        _run(simulation, scenario, steps, story_to_stderr=as_json, quiet=quiet)
     except (Exception, SystemExit) as error:
         sentence = explanation_of(error)
         if sentence is None and isinstance(error, MetropolisError):
@@ -182,7 +182,7 @@ def _empty(folder: Path) -> None:
             path.unlink()
 
 
-def _live(
+def _run(
     simulation: Simulation,
     scenario: Scenario,
     steps: Step,

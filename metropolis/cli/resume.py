@@ -9,13 +9,13 @@ import click
 
 from metropolis.cli.live import continue_run, on_command_line
 from metropolis.cli.run import command as run
-from metropolis.cli.run_options import BEGUN_WITH, latest_folder, run_folder
+from metropolis.cli.run_options import FIXED_OPTIONS, latest_folder, run_folder
 from metropolis.types import Step
 
 
 def later_options() -> list[click.Parameter]:
     """Return the options of `metropolis run` that may change mid-run, without their defaults."""
-    fixed = {*BEGUN_WITH, "out", "resume", "estimate"}
+    fixed = {*FIXED_OPTIONS, "out", "resume", "estimate"}
     found = [copy(option) for option in run.params if option.name not in fixed]
     for option in found:
         assert isinstance(option, click.Option)

@@ -20,10 +20,10 @@ from metropolis.cli.live import (
 )
 from metropolis.cli.run_options import (
     RunOptions,
+    absolute_name,
     latest_folder,
-    refuse_unheeded,
+    refuse_ineffective,
     run_folder,
-    whole_name,
 )
 from metropolis.cli.run_report import print_estimate, write_json
 from metropolis.cli.verification import verification, verify_options
@@ -238,13 +238,15 @@ def command(
         if out is not None or estimate:
             raise click.UsageError("a run is resumed in its folder; omit --out and --estimate")
         folder = latest_folder(world) if resume == LATEST else run_folder(resume)
-        changed = on_command_line(given) | ({} if world is None else {"world": whole_name(world)})
+        changed = on_command_line(given) | (
+            {} if world is None else {"world": absolute_name(world)}
+        )
         how = {"trust": trust, "as_json": as_json, "quiet": quiet}
         return continue_run(folder, changed, (verify, verify_steps), **how)
     if world is None:
         raise click.UsageError("name a world to run, for example smallville")
-    options = RunOptions(whole_name(world), **given)
-    refuse_unheeded(options, on_command_line(given))
+    options = RunOptions(absolute_name(world), **given)
+    refuse_ineffective(options, on_command_line(given))
     scenario = options.scenario()
     if not estimate:
         check = verification(options, verify, verify_steps)

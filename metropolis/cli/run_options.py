@@ -33,7 +33,7 @@ from metropolis.types import MetropolisError, Step
 from metropolis.world.scenario import Scenario, make_scenario
 
 RUNS = Path("runs")
-BEGUN_WITH = ("world", "agents", "seed")
+FIXED_OPTIONS = ("world", "agents", "seed")
 """Options that a resumed run cannot change: its history depends on them."""
 
 
@@ -104,7 +104,7 @@ class RunOptions:
         engines = tuple(map(without_secrets, self.engine))
         llm, store = without_secrets(self.llm), portable_address(self.store, folder)
         plugins = {
-            name: _whole_plug_in(plugin)
+            name: _absolute_plug_in(plugin)
             for name in ("policy", "dispatcher")
             if (plugin := getattr(self, name)) is not None
         }
@@ -227,7 +227,7 @@ def options_of(folder: Path, changed: Mapping[str, Any], *, trust: bool) -> RunO
             f"{folder}: was not started by `metropolis run` of this release; resume it in Python, "
             "with Simulation(…, resume=True)"
         )
-    for name in BEGUN_WITH:
+    for name in FIXED_OPTIONS:
         if name in changed and changed[name] != kept[name]:
             raise MetropolisError(
                 f"{folder}: its {name} is {kept[name]}, and {changed[name]} would be another run; "
@@ -250,7 +250,7 @@ def options_of(folder: Path, changed: Mapping[str, Any], *, trust: bool) -> RunO
                 f"{folder}: the secret in its --{name} {kept[name]} was not stored; "
                 f"give --{name} again"
             )
-    refuse_unheeded(options, changed)
+    refuse_ineffective(options, changed)
     if "store" in changed:
         return options
     return replace(options, store=resolve_address(options.store, folder))
@@ -266,13 +266,13 @@ def _check_ranges(kept: Mapping[str, Any]) -> None:
             option.type_cast_value(context, value)
 
 
-def refuse_unheeded(options: RunOptions, told: Container[str]) -> None:
-    """Raise MetropolisError if one of the options `told` by the user would have no effect."""
+def refuse_ineffective(options: RunOptions, given: Container[str]) -> None:
+    """Raise MetropolisError if one of the options `given` by the user would have no effect."""
     for name in ("profile", "instances"):
-        if name in told and options.instance:
+        if name in given and options.instance:
             raise MetropolisError(f"--instance lists the whole fleet; omit --{name}")
     for name, group in (("policy", POLICIES), ("dispatcher", DISPATCHERS)):
-        if name in told and not options.schedules:
+        if name in given and not options.schedules:
             named(group, getattr(options, name))  # report a wrong name first
             raise MetropolisError(
                 f"--{name} is for simulated instances and for a gateway in this process: omit "
@@ -280,7 +280,7 @@ def refuse_unheeded(options: RunOptions, told: Container[str]) -> None:
             )
 
 
-def whole_name(world: str) -> str:
+def absolute_name(world: str) -> str:
     """Make `world` absolute if it is a path: a run may be resumed from another directory."""
     if ".py" not in world and "/" not in world:
         return world
@@ -288,9 +288,9 @@ def whole_name(world: str) -> str:
     return f"{Path(path).resolve()}{mark}{function}"
 
 
-def _whole_plug_in(name: str) -> str:
+def _absolute_plug_in(name: str) -> str:
     """Make paths of policies and dispatchers in Python files absolute."""
-    return "+".join(whole_name(part) if ".py" in part else part for part in name.split("+"))
+    return "+".join(absolute_name(part) if ".py" in part else part for part in name.split("+"))
 
 
 def new_folder(world: str) -> Path:

@@ -208,8 +208,8 @@ def print_summary(run: Summary) -> None:
         )
         console.print(without_controls(sentence))
     console.print(_calls_table(run.usage, run.cost))
-    if (told := _bought_beside(run)) is not None:
-        console.print(told)
+    if (note := _purchases_note(run)) is not None:
+        console.print(note)
     where = run.fleet.replace(" x ", " × ")
     if run.simulated:
         console.print(
@@ -219,7 +219,7 @@ def print_summary(run: Summary) -> None:
     else:
         console.print(f"\nThe run took {_seconds(run.makespan_s)} s of wall time.")
     if run.comparison:
-        console.print(f"\n{_which(run)} in every mode, simulated on {where}:")
+        console.print(f"\n{_comparison_heading(run)} in every mode, simulated on {where}:")
         console.print(_comparison_table(run.comparison))
     if run.no_comparison:
         console.print(f"\n{run.no_comparison}")
@@ -228,7 +228,7 @@ def print_summary(run: Summary) -> None:
         console.print(f"\n{run.verified}")
 
 
-def _which(run: Summary) -> str:
+def _comparison_heading(run: Summary) -> str:
     if not run.compared_from:
         return "The same calls"
     step_s = run.span_s / run.steps
@@ -236,7 +236,7 @@ def _which(run: Summary) -> str:
     return f"The same calls of the run's end, {from_s} to {to_s},"
 
 
-def _bought_beside(run: Summary) -> str | None:
+def _purchases_note(run: Summary) -> str | None:
     """Describe the purchases if they differ from the history; None otherwise."""
     bought, tokens = run.bought, (run.prompt_tokens, run.output_tokens)
     if (bought.prompt_tokens, bought.output_tokens) == tokens and not bought.lost_tokens:

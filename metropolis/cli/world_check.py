@@ -9,10 +9,22 @@ from metropolis.runtime.checks.check_world import findings
 
 @click.command("check")
 @click.argument("name")
-@click.option("--agents", type=click.IntRange(1), help="Number. [default: the world's own]")
-@click.option("--seeds", type=click.IntRange(1), default=2, show_default=True, help="Number.")
-@click.option("--steps", type=click.IntRange(2), default=30, show_default=True, help="Per run.")
-@click.option("--schedules", type=click.IntRange(1), default=3, show_default=True, help="Per rule.")
+@click.option(
+    "--agents", type=click.IntRange(1), help="Number of agents. [default: the world's own]"
+)
+@click.option(
+    "--seeds", type=click.IntRange(1), default=2, show_default=True, help="Number of seeds."
+)
+@click.option(
+    "--steps", type=click.IntRange(2), default=30, show_default=True, help="Steps per run."
+)
+@click.option(
+    "--schedules",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="Random schedules per rule.",
+)
 def check_command(name: str, agents: int | None, seeds: int, steps: int, schedules: int) -> None:
     """Search the world NAME for anything that makes its history depend on the schedule.
 

@@ -60,7 +60,7 @@ def claims(
 ) -> Call[list[Claim]]:
     """See Store."""
     deadline_s = time.monotonic() + wait_s
-    number = number_of_call()
+    number = new_call_number()
     while True:
         left_s = min(deadline_s - time.monotonic(), WAIT_S if own else POLL_S)
         arguments = number, worker, ms(lease_s), affinity, most, int(own), max(0, ms(left_s))
@@ -97,7 +97,7 @@ def commit(
 ) -> Call[Claim | bool]:
     """See Store; `keeps`: whether to keep the answers, as the run is retractable."""
     lease_ms = -1 if lease_s is None else ms(lease_s)
-    about = claim.id, cluster_text(claim), mark_of(claim), lease_ms, claim.until
+    about = claim.id, cluster_text(claim), claim_token(claim), lease_ms, claim.until
     sums = _sums(answers, buyer)
     kept = list(answers.items() if keeps else ())
     what = [written.acknowledgement, *arguments_of(written), *sums, len(kept)]
@@ -157,11 +157,11 @@ def ms(seconds: float) -> int:
     return round(seconds * 1000)
 
 
-def number_of_call() -> int:
-    """A unique number of the call, so that it can be resent after a lost reply."""
+def new_call_number() -> int:
+    """A unique number for a call, so that it can be resent after a lost reply."""
     return secrets.randbits(53)
 
 
-def mark_of(claim: Claim) -> str:
-    """The unique identity of the claim, as scripts expect it."""
+def claim_token(claim: Claim) -> str:
+    """The claim as the scripts identify it."""
     return f"{claim.number} {claim.worker}"

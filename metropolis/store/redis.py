@@ -70,7 +70,7 @@ from metropolis.store.base import (
 )
 from metropolis.store.cells import Cells
 from metropolis.store.claim import NO_LOOKAHEAD, Claim, Lookahead
-from metropolis.store.commands import mark_of, ms, number_of_call
+from metropolis.store.commands import claim_token, ms, new_call_number
 from metropolis.store.connect import Client, store_errors
 from metropolis.store.decoding import arguments_of, lines_of, pairs_of, versions_of
 from metropolis.store.encoding import (
@@ -183,7 +183,7 @@ class RedisStore(CommandStore):
         written = encode_initial_state(Cells(info), info, entities, minds, events)
         about = msgspec.json.encode(info), int(info.retractable), info.first_step
         content = *about, *arguments_of(written)
-        if not self._call("begin", number_of_call(), *content):
+        if not self._call("begin", new_call_number(), *content):
             raise StoreError(
                 f"{shown(self.url)}: the run {self._name!r} exists; resume or remove it"
             )
@@ -297,11 +297,11 @@ class RedisStore(CommandStore):
 
     def extend(self, claim: Claim, lease_s: float) -> bool:
         """See Store."""
-        return bool(self._call("hold", claim.id, mark_of(claim), ms(lease_s)))
+        return bool(self._call("hold", claim.id, claim_token(claim), ms(lease_s)))
 
     def give_back(self, claim: Claim) -> None:
         """See Store."""
-        self._call("hold", claim.id, mark_of(claim), -1)
+        self._call("hold", claim.id, claim_token(claim), -1)
 
     def keep_answer(self, key: Key, completion: Completion, buyer: str = "") -> None:
         """See Store."""

@@ -29,7 +29,7 @@ def retract(run: RunState, agent: AgentId, step: Step) -> None:
 
 
 def _retracted_steps(run: RunState, agent: AgentId, step: Step) -> dict[AgentId, Step]:
-    """The agents that lose commits, and the step to which each rolled_back."""
+    """The agents that lose commits, and the step to which each is rolled back."""
     first, unseen = {agent: min(step, run.steps[agent])}, [agent]
     while unseen:
         one = unseen.pop()
@@ -42,7 +42,7 @@ def _retracted_steps(run: RunState, agent: AgentId, step: Step) -> dict[AgentId,
 
 
 def _roll_back(run: RunState, agent: AgentId, step: Step) -> None:
-    """Set the agent to what it was before `step`."""
+    """Restore the agent's state before `step`."""
     if step == run.steps[agent]:
         return
     before = run.before[step][agent]

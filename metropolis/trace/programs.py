@@ -41,10 +41,10 @@ class Program:
         for index, call in enumerate(self.calls):
             if call.prompt_tokens < 1 or call.output_tokens < 1:
                 raise MetropolisError(f"program {self.name!r}, call {index}: has no tokens")
-            told_tokens = sum(tokens for _, tokens in call.prefix)
-            if told_tokens > call.prompt_tokens:
+            prefix_tokens = sum(tokens for _, tokens in call.prefix)
+            if prefix_tokens > call.prompt_tokens:
                 raise MetropolisError(
-                    f"program {self.name!r}, call {index}: its prefix has {told_tokens} tokens, "
+                    f"program {self.name!r}, call {index}: its prefix has {prefix_tokens} tokens, "
                     f"its prompt {call.prompt_tokens}"
                 )
             if any(not 0 <= parent < index for parent in call.parents):

@@ -47,7 +47,7 @@ def join_ray(count: int | None, address: str | None) -> Callable[[], None]:
     Raises MetropolisError on failure.
     """
     if address in (None, "local"):
-        return _begin(count)
+        return _start_cluster(count)
     check_address(address)
     _init(address=address)
     return ray.shutdown
@@ -57,7 +57,7 @@ def check_address(address: str | None) -> None:
     """Raise MetropolisError unless a Ray at `address` admits us; Ray itself retries for minutes."""
     if address in (None, "local") or ray.is_initialized():
         return
-    host, port = _place(address)
+    host, port = _host_and_port(address)
     try:
         if not _speaks_grpc(host, port):
             raise OSError("the server there is not Ray")
@@ -78,7 +78,7 @@ def check_address(address: str | None) -> None:
         raise _unusable(address, error) from error
 
 
-def _place(address: str) -> tuple[str, int]:
+def _host_and_port(address: str) -> tuple[str, int]:
     """Host and port of the head. Raises MetropolisError if `address` is invalid."""
     try:
         host, port = services.extract_ip_port(
@@ -109,7 +109,7 @@ def _speaks_grpc(host: str, port: int) -> bool:
     return received[3] == _SETTINGS
 
 
-def _begin(count: int | None) -> Callable[[], None]:
+def _start_cluster(count: int | None) -> Callable[[], None]:
     folder = TemporaryDirectory(prefix="mr-", dir="/tmp", ignore_cleanup_errors=True)
     variables = {**LOOPBACK, "RAY_AUTH_MODE": "token"}
     if not any(map(os.environ.get, TOKENS)):
@@ -132,7 +132,7 @@ def _begin(count: int | None) -> Callable[[], None]:
 
 def _init(**options: Any) -> None:
     # Ray would report a lost node on standard output.
-    ray._private.worker.print_to_stdstream = _say  # type: ignore[assignment]
+    ray._private.worker.print_to_stdstream = _print_message  # type: ignore[assignment]
     try:
         with _importable():
             ray.init(
@@ -188,7 +188,7 @@ def _importable() -> Iterator[None]:
         os.chdir(here)
 
 
-def _say(told: Any, ignore_prefix: bool) -> None:  # noqa: ARG001
+def _print_message(message: Any, ignore_prefix: bool) -> None:  # noqa: ARG001
     """Print Ray's message on standard error; standard output belongs to the run."""
-    for line in "\n".join(told["lines"]).splitlines()[:1]:
+    for line in "\n".join(message["lines"]).splitlines()[:1]:
         sys.stderr.write(f"metropolis: Ray says: {line}\n")

@@ -2,7 +2,7 @@
 
 A value written by step s is visible to steps above s. A reader at step s sees the newest version
 written below s, however far other agents have run ahead. `collect` drops versions below the floor,
-which no agent can read any more, and forgets removed entities.
+which no agent can read, and removed entities.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class State:
         self._versions: dict[str, list[Version]] = {}
         self._cells: dict[_Cell, dict[str, int]] = defaultdict(dict)
         self._stale: dict[Step, list[str]] = {}
-        """The entities of which a part can be dropped once the floor has reached the step."""
+        """Step -> entities with versions that can be dropped once the floor reaches it."""
         self._events: dict[Step, dict[_Cell, list[_Numbered]]] = {}
         self._emitted = 0
         for entity in entities:
@@ -128,7 +128,7 @@ class State:
         for name in names:
             versions = self._versions[name]
             (at,) = (i for i, (since, _) in enumerate(versions) if since == step + 1)
-            self._forget(name, versions.pop(at))
+            self._unindex(name, versions.pop(at))
             if not versions:
                 del self._versions[name]
         cells = self._events.get(step + 1, {})
@@ -148,7 +148,7 @@ class State:
     def _collect(self, name: str, floor: Step) -> None:
         versions = self._versions.get(name, [])
         while len(versions) > 1 and versions[1][0] <= floor:
-            self._forget(name, versions.pop(0))
+            self._unindex(name, versions.pop(0))
         if len(versions) == 1 and versions[0][1] is None and versions[0][0] <= floor:
             del self._versions[name]
 
@@ -172,7 +172,7 @@ class State:
             names = self._cells[self._cell_of(version[1].position)]
             names[name] = names.get(name, 0) + 1
 
-    def _forget(self, name: str, version: Version) -> None:
+    def _unindex(self, name: str, version: Version) -> None:
         if version[1] is None:
             return
         cell = self._cell_of(version[1].position)

@@ -86,16 +86,16 @@ class Member(View):
         if not self._reach.metric.within(self.position, position, 0, self._reach.max_velocity):
             far = distance(self._reach.metric, self.position, position)
             raise CausalityError(
-                f"{self._who()} moves from ({self.position[0]:g}, {self.position[1]:g}) to "
+                f"{self._prefix()} moves from ({self.position[0]:g}, {self.position[1]:g}) to "
                 f"({position[0]:g}, {position[1]:g}), {far:g} away: "
                 f"{far - self._reach.max_velocity:g} further than the velocity "
                 f"{self._reach.max_velocity:g}"
             )
-        self._put(replace(self._own(), position=position))
+        self._put(replace(self._current_body(), position=position))
 
     def write(self, entity: str | None = None, /, **state: Any) -> None:
         """Update keys of the state of `entity`; None: the agent's own body."""
-        target = self._own() if entity is None else self._target(entity)
+        target = self._current_body() if entity is None else self._target(entity)
         self._put(replace(target, state={**target.state, **state}))
 
     def add(self, kind: str, position: Position | None = None, /, **state: Any) -> Entity:
@@ -105,7 +105,7 @@ class Member(View):
         could already be in use out of reach.
         """
         if kind == AGENT:
-            raise MetropolisError(f"{self._who()} adds an agent; all agents exist from step 0")
+            raise MetropolisError(f"{self._prefix()} adds an agent; all agents exist from step 0")
         name = f"{kind}/{self.name}/{self.step}/{self._added}"
         place = self.position if position is None else position
         self._check_place(place)
@@ -118,7 +118,9 @@ class Member(View):
     def remove(self, entity: str) -> None:
         """Remove a thing from the world."""
         if self._target(entity).kind == AGENT:
-            raise MetropolisError(f"{self._who()} removes {entity!r}, a body; bodies stay")
+            raise MetropolisError(
+                f"{self._prefix()} removes {entity!r}, an agent's body; only things can be removed"
+            )
         self._transaction.writes[entity] = None
 
     def emit(self, kind: str, position: Position | None = None, /, **data: Any) -> None:
@@ -138,15 +140,15 @@ class Member(View):
         if not self._reach.metric.perceives(self.position, partner.position, limit):
             far = distance(self._reach.metric, self.position, partner.position)
             raise CausalityError(
-                f"{self._who()} asks {other!r}, {far:g} away: {far - limit:g} beyond the joint "
+                f"{self._prefix()} asks {other!r}, {far:g} away: {far - limit:g} beyond the joint "
                 f"radius {limit:g}"
             )
         return await self._transaction._ask(other, question)
 
-    def _own(self) -> Entity:
-        own = self._transaction.writes.get(self.name, self.me)
-        assert own is not None
-        return own
+    def _current_body(self) -> Entity:
+        body = self._transaction.writes.get(self.name, self.me)
+        assert body is not None
+        return body
 
     def _target(self, name: str) -> Entity:
         entity = self._known(name)
@@ -158,7 +160,7 @@ class Member(View):
             return self._transaction.writes[name]
         return super()._lookup(name)
 
-    def _now(self, found: Iterable[Entity], radius: float) -> Iterable[Entity]:
+    def _with_writes(self, found: Iterable[Entity], radius: float) -> Iterable[Entity]:
         written, perceives = self._transaction.writes, self._reach.metric.perceives
         left = [entity for entity in found if entity.name not in written]
         for entity in written.values():
@@ -170,7 +172,8 @@ class Member(View):
         flaw = self._reach.metric.flaw(position)
         if flaw is not None:
             raise MetropolisError(
-                f"{self._who()} cannot put anything at ({position[0]:g}, {position[1]:g}): {flaw}"
+                f"{self._prefix()} cannot put anything at ({position[0]:g}, {position[1]:g}): "
+                f"{flaw}"
             )
 
     def _check_write(self, what: str, position: Position) -> None:
@@ -179,7 +182,7 @@ class Member(View):
             return
         far = distance(reach.metric, self.position, position)
         raise CausalityError(
-            f"{self._who()} writes {what} at ({position[0]:g}, {position[1]:g}), {far:g} away: "
+            f"{self._prefix()} writes {what} at ({position[0]:g}, {position[1]:g}), {far:g} away: "
             f"{far - reach.max_velocity:g} further than the velocity {reach.max_velocity:g}"
         )
 

@@ -31,10 +31,10 @@ class Reach:
 
 
 class Reads(msgspec.Struct, gc=False):
-    """What was asked through a view, and the answers of the state."""
+    """The lookups made through a view, and their results."""
 
     entities: dict[str, Version | None]
-    """Name -> the version read; None: there has never been such an entity."""
+    """Name -> the version read; None: no such entity has ever existed."""
     areas: dict[Area, Sequence[Version]]
     """Area searched for entities -> the versions found, by name."""
     events: dict[Area, Sequence[Event]]
@@ -117,35 +117,35 @@ class View:
         entity = self._lookup(name)
         if entity is None:
             raise CausalityError(
-                f"{self._who()} reads the entity {name!r}, and no entity of that name is "
+                f"{self._prefix()} reads the entity {name!r}, and no entity of that name is "
                 f"within the perception radius {self._reach.perception_radius:g}"
             )
         return entity
 
-    def _now(self, found: Iterable[Entity], radius: float) -> Iterable[Entity]:  # noqa: ARG002
-        """What the agent sees within `radius`, where `found` were at the beginning of the step."""
+    def _with_writes(self, found: Iterable[Entity], radius: float) -> Iterable[Entity]:  # noqa: ARG002
+        """`found`, which is as of the beginning of the step; a `Member` adds its own writes."""
         return found
 
     def _near(self, radius: float | None) -> Iterable[Entity]:
         limit = self._reach.perception_radius
         if radius is not None and radius > limit:
             raise CausalityError(
-                f"{self._who()} looks {radius:g} far, {radius - limit:g} beyond the perception "
+                f"{self._prefix()} looks {radius:g} far, {radius - limit:g} beyond the perception "
                 f"radius {limit:g}"
             )
         chosen = limit if radius is None else radius
         found = self._state.near(self.position, chosen, self.step)
         versions = self.reads.areas[self.position, chosen] = [found[name] for name in sorted(found)]
-        return self._now([entity for _, entity in versions if entity is not None], chosen)
+        return self._with_writes([entity for _, entity in versions if entity is not None], chosen)
 
     def _check_reach(self, what: str, position: Position, limit: float) -> None:
         if self._reach.metric.perceives(self.position, position, limit):
             return
         far = distance(self._reach.metric, self.position, position)
         raise CausalityError(
-            f"{self._who()} reads {what} at ({position[0]:g}, {position[1]:g}), {far:g} away: "
+            f"{self._prefix()} reads {what} at ({position[0]:g}, {position[1]:g}), {far:g} away: "
             f"{far - limit:g} beyond the perception radius {limit:g}"
         )
 
-    def _who(self) -> str:
+    def _prefix(self) -> str:
         return f"step {self.step}, agent {self.name!r}:"

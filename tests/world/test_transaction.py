@@ -154,7 +154,12 @@ def test_refusals(state: State) -> None:
         "ghost",
         mood="pale",
     )
-    refused("removes 'ann', a body; bodies stay", MetropolisError, ann.remove, "ann")
+    refused(
+        "removes 'ann', an agent's body; only things can be removed",
+        MetropolisError,
+        ann.remove,
+        "ann",
+    )
     refused(
         "cannot put anything at (nan, 0): its coordinates must lie within ±1e+09",
         MetropolisError,

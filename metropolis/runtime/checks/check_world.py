@@ -47,13 +47,13 @@ class Finding:
 def check_world(
     world: World | str | Callable[[], Scenario],
     agents: Sequence[Agent] | int | None = None,
-    **how: Any,
+    **options: Any,
 ) -> None:
     """Raise MetropolisError with the first finding; return if there is none.
 
     Args: see `findings`.
     """
-    for finding in findings(world, agents, **how):
+    for finding in findings(world, agents, **options):
         raise MetropolisError(finding.sentence)
 
 
@@ -162,13 +162,13 @@ class _Check:
         """Run lockstep sequentially, so that each finding can be attributed to an agent."""
         scenario, at = self._make(), _Progress()
         watch = Watch(scenario.world, {agent.name: agent for agent in scenario.agents})
-        around = partial(self._around, at)
-        seen = partial(self._check_space, scenario.world, "observation")
-        world = WatchedWorld(scenario.world, around, seen)
+        on_call = partial(self._check_global_draws, at)
+        on_observation = partial(self._check_space, scenario.world, "observation")
+        world = WatchedWorld(scenario.world, on_call, on_observation)
         trial = Trial(scenario, beginning, lockstep(), self._seed, world=world, one_by_one=True)
-        trial.worker.around = around
+        trial.worker.on_call = on_call
 
-        def over(step: Step) -> None:
+        def after_step(step: Step) -> None:
             for change in watch.changes():
                 self._note(
                     "state",
@@ -178,7 +178,7 @@ class _Check:
                 )
             at.step = step + 1
 
-        records = trial.run(self._steps, over)
+        records = trial.run(self._steps, after_step)
         for record in records:
             for agent, action in record.actions.items():
                 self._check_space(scenario.world, "action", action, record.step, agent)
@@ -199,7 +199,7 @@ class _Check:
                 f"{what}_space",
             )
 
-    def _around(self, at: _Progress, before: bool, code: str, agent: str) -> None:
+    def _check_global_draws(self, at: _Progress, before: bool, code: str, agent: str) -> None:
         now = global_draws()
         for library, was, is_ in zip(("random", "numpy.random"), at.draws, now, strict=True):
             if not before and was != is_:
@@ -252,11 +252,11 @@ class _Check:
         trial = Trial(self._make(), beginning, rule, self._seed)
         trial.worker.pauses, trial.worker.orders = pauses, orders
         try:
-            apart = difference(expected, trial.run(self._steps))
+            found = difference(expected, trial.run(self._steps))
         except Exception as error:  # noqa: BLE001 -- lockstep raised none: a finding
-            apart = f"{type(error).__name__}: {error}, and in lockstep there is none"
-        if apart is not None:
-            self._note(kind, f"{what} differs from lockstep: {apart}")
+            found = f"{type(error).__name__}: {error}, and in lockstep there is none"
+        if found is not None:
+            self._note(kind, f"{what} differs from lockstep: {found}")
 
     def _resume(self, beginning: Start, expected: list[StepRecord]) -> None:
         """Stop half-way, save, restore into fresh agents, and continue."""
@@ -274,10 +274,10 @@ class _Check:
             self._note("saving", f"step {half}: {error}")
             return
         resumed = Trial(scenario, Start(half, *trial.store.world(half)), lockstep(), self._seed)
-        if apart := difference(expected[half:], resumed.run(self._steps)):
+        if found := difference(expected[half:], resumed.run(self._steps)):
             self._note(
                 "saving",
-                f"a run saved and resumed at step {half} differs from lockstep: {apart}; an agent "
+                f"a run saved and resumed at step {half} differs from lockstep: {found}; an agent "
                 "keeps something that is not saved",
             )
 

@@ -43,12 +43,12 @@ PAUSES = (0, 0, 0, 1, 2, 5, 20, 80)
 class TrialWorker(LocalWorker):
     """Delays clusters and their members, and reorders them, at random.
 
-    Calls `around` before (True) and after (False) every call of the author's code.
+    Calls `on_call` before (True) and after (False) every call of an agent's code.
     """
 
     pauses: Random | None = None
     orders: Random | None = None
-    around: Callable[[bool, str, str], None] | None = None
+    on_call: Callable[[bool, str, str], None] | None = None
 
     async def run(self, dispatch: Dispatch, state: State, attempt: int = 0) -> Execution:
         """See `LocalWorker.run`."""
@@ -70,8 +70,8 @@ class TrialWorker(LocalWorker):
         return answer
 
     def _report(self, before: bool, code: str, agent: str) -> None:
-        if self.around is not None:
-            self.around(before, code, agent)
+        if self.on_call is not None:
+            self.on_call(before, code, agent)
 
     async def _pause(self) -> None:
         if self.pauses is not None:
@@ -172,15 +172,15 @@ class Trial:
 
 
 class WatchedWorld(World):
-    """Wraps `world`; calls `around` around each call of its code, `seen` on each observation."""
+    """Wraps `world`; calls `on_call` before and after its code, `on_observation` on results."""
 
     def __init__(
         self,
         world: World,
-        around: Callable[[bool, str, str], None],
-        seen: Callable[[Any, Step, str], None],
+        on_call: Callable[[bool, str, str], None],
+        on_observation: Callable[[Any, Step, str], None],
     ) -> None:
-        self._world, self._around, self._seen = world, around, seen
+        self._world, self._on_call, self._on_observation = world, on_call, on_observation
         for attribute in ("perception_radius", "max_velocity", "joint_radius"):
             setattr(self, attribute, getattr(world, attribute))
         self.metric, self.name, self.author = world.metric, world.name, world.author
@@ -192,21 +192,21 @@ class WatchedWorld(World):
     def observe(self, view: Any) -> Any:
         """See `World.observe`."""
         code = f"{type(self._world).__name__}.observe"
-        self._around(True, code, view.name)
+        self._on_call(True, code, view.name)
         observation = self._world.observe(view)
-        self._around(False, code, view.name)
-        self._seen(observation, view.step, view.name)
+        self._on_call(False, code, view.name)
+        self._on_observation(observation, view.step, view.name)
         return observation
 
     async def resolve(self, cluster: Any) -> None:
         """See `World.resolve`."""
         code = f"{type(self._world).__name__}.resolve"
         first = cluster.members[0].name
-        self._around(True, code, first)
+        self._on_call(True, code, first)
         resolving = self._world.resolve(cluster)
         if isinstance(resolving, Awaitable):
             await resolving
-        self._around(False, code, first)
+        self._on_call(False, code, first)
 
 
 def difference(expected: Sequence[StepRecord], found: Sequence[StepRecord]) -> str | None:

@@ -1,5 +1,5 @@
--- Begin a run. ARGV: mark, info, 1 if it is retractable, step, nodes, versions, events. Returns 0 if the run exists, unless
--- it was begun with the same mark: the call is resent after a lost reply.
+-- Begin a run. ARGV: mark, info, 1 if it is retractable, step, nodes, versions, events. Returns 0
+-- if the run exists, unless it was begun with the same mark: the call is resent after a lost reply.
 
 local mark = take()
 if call('EXISTS', run .. 'info') == 1 then

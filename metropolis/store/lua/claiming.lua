@@ -60,17 +60,17 @@ local function describe(found, worker, id, text)
   found[#found + 1], found[#found + 2], found[#found + 3] = id, text, until_step
   append(found, seen(names, tonumber(step), last))
   append(found, events)
-  local strange, answers = {}, {}
+  local foreign, answers = {}, {}
   for i, home in ipairs(get_all(run .. 'homes', members)) do
     if worker_of(home) ~= worker then
-      strange[#strange + 1] = members[i]
+      foreign[#foreign + 1] = members[i]
     end
     for _, part in ipairs(call('HGETALL', run .. 'memo:' .. step .. ':' .. members[i])) do
       answers[#answers + 1] = part
     end
   end
-  found[#found + 1] = #strange
-  for _, agent in ipairs(strange) do
+  found[#found + 1] = #foreign
+  for _, agent in ipairs(foreign) do
     found[#found + 1] = agent
     append(found, call('HGETALL', run .. 'mind:' .. agent))
   end

@@ -1,7 +1,7 @@
 -- Commit a cluster's step, all or nothing. ARGV: id, text, "number worker", lease in ms of the next
 -- step if the worker continues (-1: it does not), the lookahead it knows, acknowledgement, nodes,
--- versions, events, purchases, answers to keep. Returns 1 if this claim has committed it, else 0; for a worker that
--- continues and can go further than it knows, the next step in the format of `described`.
+-- versions, events, purchases, answers to keep. Returns 1 if this claim has committed it, else 0;
+-- the result of `described` for the next step if the worker continues and its lookahead has grown.
 
 local about = call('HMGET', run .. 'state', 'fence', 'newest', 'kept_step', 'retractable')
 local refused = refusal(nil, about[1])
@@ -40,7 +40,7 @@ local names = write_versions(following)
 write_events(following)
 local until_step = members[2] and 0 or lookahead_of(members[1])
 local continues = until_step > tonumber(following)
-if continues or lease < 0 then -- else the worker changes the mind by mistake
+if continues or lease < 0 then -- otherwise its copy of the mind is a step ahead
   local homes = {}
   for i, agent in ipairs(members) do
     homes[2 * i - 1], homes[2 * i] = agent, claim

@@ -7,12 +7,12 @@ if refused then
   return refused
 end
 local floor = take()
-local ids, texts, members_of, everybody = {}, {}, {}, {}
+local ids, texts, members_of, all_members = {}, {}, {}, {}
 for i = 1, take_number() do
   ids[i], texts[i] = take(), take()
   members_of[i] = words(texts[i])
   for j = 2, #members_of[i] do
-    everybody[#everybody + 1] = members_of[i][j]
+    all_members[#all_members + 1] = members_of[i][j]
   end
 end
 local ahead = {}
@@ -23,11 +23,11 @@ for _ = 1, take_number() do
   end
 end
 local steps, busy, known = {}, {}, {}
-for i, node in ipairs(get_all(run .. 'nodes', everybody)) do
-  steps[everybody[i]] = step_of(node)
+for i, node in ipairs(get_all(run .. 'nodes', all_members)) do
+  steps[all_members[i]] = step_of(node)
 end
-for i, id in ipairs(get_all(run .. 'busy', everybody)) do
-  busy[everybody[i]] = id
+for i, id in ipairs(get_all(run .. 'busy', all_members)) do
+  busy[all_members[i]] = id
 end
 for i, text in ipairs(get_all(run .. 'clusters', ids)) do
   known[ids[i]] = text
@@ -102,8 +102,8 @@ if fresh[1] then
   end
   all('RPUSH', run .. 'tokens', homeless)
   local now = now_ms()
-  for i, asked in ipairs(get_all(run .. 'asking', workers)) do
-    local until_ms, number, lease, most = unpack(words(asked or '0'))
+  for i, waiting in ipairs(get_all(run .. 'asking', workers)) do
+    local until_ms, number, lease, most = unpack(words(waiting or '0'))
     if tonumber(until_ms) > now then
       local worker, ids = workers[i], {}
       for j = 1, math.min(most, #of_worker[workers[i]]) do

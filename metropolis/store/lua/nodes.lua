@@ -1,5 +1,6 @@
 #!lua flags=no-writes
--- The last acknowledgement, the nodes of all agents, and the released step. ARGV: 1 to return only the former.
+-- The last acknowledgement, the nodes of all agents, and the released step. ARGV: 1 to return only
+-- the acknowledgement.
 
 local refused = refusal()
 if refused then

@@ -5,7 +5,7 @@ local refused = refusal(take())
 if refused then
   return refused
 end
-local fallen, from = take(), take_number()
+local retracted, from = take(), take_number()
 if state('retractable') ~= '1' then
   return redis.error_reply('FINAL')
 end
@@ -25,8 +25,8 @@ local function before(step, agent)
   return replaced[field]
 end
 
--- The agents that lose commits, and the step to which each falls.
-local first, unseen = { [fallen] = math.min(from, step_at(fallen)) }, { fallen }
+-- The agents that lose commits, and the step to which each is rolled back.
+local first, unseen = { [retracted] = math.min(from, step_at(retracted)) }, { retracted }
 while unseen[1] do
   local agent = table.remove(unseen)
   for step = first[agent], step_at(agent) - 1 do

@@ -64,11 +64,11 @@ class _Generation:
         midnights = np.flatnonzero(
             (seconds + np.arange(self.trace.steps) * self.trace.meta.step_s) % 86400 == 0
         )
-        everybody = np.arange(self.trace.agents)
+        all_agents = np.arange(self.trace.agents)
         for step in midnights:
             day = "first_day" if step == midnights[0] else "later_day"
             for chain, times in ((day, 1), ("hour_plan", self.fit.day.planned_hours)):
-                self.sheet.add(PLAN, np.full_like(everybody, step), everybody, chain, times=times)
+                self.sheet.add(PLAN, np.full_like(all_agents, step), all_agents, chain, times=times)
 
     def _converse(self) -> Bools:
         """Generate conversations; returns the occupied agent-steps, (steps, agents)."""
