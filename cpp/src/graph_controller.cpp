@@ -103,6 +103,7 @@ class GraphController final : public Controller {
   // A partner that has not committed all steps before the agent's, or NO_AGENT.
   AgentId blocker(AgentId agent) const {
     const Step step = at(agent).step;
+    // Agents that meet are synchronised before and after the step at which they meet.
     for (Step met = std::max(0, step - 1); met <= step; ++met) {
       const std::size_t i =
           static_cast<std::size_t>(met) * agents_.size() + static_cast<std::size_t>(agent);

@@ -173,9 +173,8 @@ bool Geodesic::within(Position p, Position q, double radius, double reach) const
   if (Manhattan::distance(p, q) > bound) return false;
   if (bound >= horizon() + 1) return true;
   const Tile centre = tile(p);
-  const std::uint8_t steps = cached(centre, 0, static_cast<int>(bound), [&] {
-                               return std::vector<Tile>{centre};
-                             }).to(tile(q));
+  const auto start = [&] { return std::vector<Tile>{centre}; };
+  const std::uint8_t steps = cached(centre, 0, static_cast<int>(bound), start).steps_to(tile(q));
   return steps != FAR && steps <= bound;
 }
 
@@ -197,9 +196,9 @@ bool GenAgent::within(Position p, Position q, double radius, double reach) const
   if (std::isinf(radius) || reach >= horizon() + 1) return true;
   const Tile centre = tile(p);
   const int tiles = static_cast<int>(std::floor(std::min<double>(radius, extent())));
-  const std::uint8_t steps = cached(centre, tiles, static_cast<int>(reach), [&] {
-                               return zone(centre, tiles);
-                             }).to(tile(q));
+  const auto starts = [&] { return zone(centre, tiles); };
+  const std::uint8_t steps =
+      cached(centre, tiles, static_cast<int>(reach), starts).steps_to(tile(q));
   return steps != FAR && steps <= reach;
 }
 
@@ -207,9 +206,9 @@ std::vector<Tiles::Tile> GenAgent::zone(Tile p, int radius) const {
   const DistanceField nearby = measure(p, 0, {p}, 2 * velocity_);
   std::vector<std::int32_t> arenas;
   for (const Tile t : square(p, velocity_)) {
-    if (nearby.to(t) <= velocity_) arenas.push_back(arena(t));
+    if (nearby.steps_to(t) <= velocity_) arenas.push_back(arena(t));
   }
-  std::vector<Tile> own;
+  std::vector<Tile> own;  // tiles of the arena of p
   for (const Tile t : square(p, radius + velocity_)) {
     if (arena(t) == arena(p)) own.push_back(t);
   }
@@ -217,7 +216,7 @@ std::vector<Tiles::Tile> GenAgent::zone(Tile p, int radius) const {
   std::vector<Tile> zone;
   for (const Tile t : square(p, radius)) {
     const bool arena_near = std::find(arenas.begin(), arenas.end(), arena(t)) != arenas.end();
-    if (arena_near || nearby.to(t) != FAR || beside_own.to(t) != FAR) zone.push_back(t);
+    if (arena_near || nearby.steps_to(t) != FAR || beside_own.steps_to(t) != FAR) zone.push_back(t);
   }
   return zone;
 }

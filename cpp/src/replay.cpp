@@ -27,8 +27,8 @@ class Stopwatch {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-void check_fit(const TraceView& trace, const Controller& controller, const InstancePool& instances,
-               const ReplayOptions& options) {
+void check_arguments(const TraceView& trace, const Controller& controller,
+                     const InstancePool& instances, const ReplayOptions& options) {
   if (controller.agents() != static_cast<std::size_t>(trace.agents) ||
       controller.target() != trace.steps) {
     throw std::invalid_argument("the controller runs " + std::to_string(controller.agents()) +
@@ -52,7 +52,7 @@ Replay::Replay(const TraceView& trace, Controller& controller, InstancePool& ins
                const ReplayOptions& options)
     : trace_(trace), controller_(controller), instances_(instances), options_(options) {
   check_trace(trace_);
-  check_fit(trace_, controller, instances, options);
+  check_arguments(trace_, controller, instances, options);
   const std::size_t calls = trace_.prompt_tokens.size();
   const auto agents = static_cast<std::size_t>(trace_.agents);
   slot_of_.resize(agents);

@@ -102,9 +102,10 @@ def command(
     click.echo("   agents  M agent-steps/CPU-s  prototype  commit p50/p99 µs  bytes/agent  skew")
     for size in agents:  # a million agents take minutes: print every row at once
         row = measure(size, steps, rule, metric, seed)
-        bar = f"{PROTOTYPE[row.agents] / 1e6:.2f}" if row.agents in PROTOTYPE else "–"
+        known = row.agents in PROTOTYPE
+        prototype = f"{PROTOTYPE[row.agents] / 1e6:.2f}" if known else "–"
         click.echo(
-            f"{row.agents:>9,}  {row.agent_steps_per_cpu_s / 1e6:>19.2f}  {bar:>9}  "
+            f"{row.agents:>9,}  {row.agent_steps_per_cpu_s / 1e6:>19.2f}  {prototype:>9}  "
             f"{row.commit_p50_us:>10.2f}/{row.commit_p99_us:<5.2f}  "
             f"{row.bytes_per_agent:>11.1f}  {row.skew_max_steps:>4}"
         )

@@ -31,6 +31,7 @@ std::string wrong_shape(std::size_t agents, std::size_t positions);
 std::string invalid_position(AgentId agent, Position position, const std::string& flaw);
 std::string too_far(AgentId agent, Position from, Position to, Step step, double max_velocity);
 
+// Throws std::invalid_argument on invalid arguments of make_controller.
 void check_start(const Rule& rule, const Metric& metric, double max_velocity,
                  std::span<const Position> positions, std::span<const Step> steps,
                  Step target_step);

@@ -125,7 +125,7 @@ class Tiles {
     std::uint8_t& at(Tile t) {
       return steps[static_cast<std::size_t>((t.y - y0) * width + t.x - x0)];
     }
-    std::uint8_t to(Tile t) const {
+    std::uint8_t steps_to(Tile t) const {
       return covers(t) ? steps[static_cast<std::size_t>((t.y - y0) * width + t.x - x0)] : FAR;
     }
   };
