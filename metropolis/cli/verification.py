@@ -80,7 +80,7 @@ class Verification:
                 steps=self._steps,
                 seed=self._options.seed,
                 on_step=lambda _: advance(1),
-                enough=lambda: self.interrupted,
+                should_stop=lambda: self.interrupted,
             )
 
     def _interrupt(self) -> None:

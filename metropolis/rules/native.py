@@ -24,4 +24,6 @@ def core_metric(metric: Metric) -> _core.Metric:
         offsets = np.concatenate([[0], np.cumsum(degrees, dtype=np.int64)])
         nodes = [node for of in metric.neighbours for node in of]
         return _core.hops_metric(offsets, np.array(nodes, dtype=np.int32))
-    raise MetropolisError(f"the metric {metric.name} has no C++ twin; use the reference controller")
+    raise MetropolisError(
+        f"the metric {metric.name} has no C++ implementation; use the reference controller"
+    )

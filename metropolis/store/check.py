@@ -284,7 +284,7 @@ def _check_answers(run: CheckedRun) -> None:
     run.dispatch((1, (0,)))
     second = run.claim()
     run.require(not second.answers, "gives the answers of a step to the next one")
-    run.store.keep_answer(key, answer, "somebody")
+    run.store.keep_answer(key, answer, "third")
     for _ in range(2):  # the reply to the first was lost
         run.require(run.commit(second, {Key(0, 1, "eat", "", 0): answer}), "refuses a commit")
     run.store.collect(run.fence, 1)
@@ -295,7 +295,7 @@ def _check_answers(run: CheckedRun) -> None:
             Purchases("", "eat", 1, 3, 1),
             Purchases("", "plan", 2, 6, 2),
             Purchases("other", "plan", 1, 3, 1),
-            Purchases("somebody", "plan", 1, 3, 1),
+            Purchases("third", "plan", 1, 3, 1),
         ],
         f"does not count what was bought: {run.store.bought()}",
     )
@@ -334,13 +334,13 @@ def _check_inspection(run: CheckedRun) -> None:
         run.fence, [Dispatch(0, (0,)), Dispatch(0, (2, 3))], {1: 0, 3: 0, 2: None}, 0
     )
     run.store.dispatch(run.fence, [], {3: None}, 0)
-    run.claim("somebody")
+    run.claim("third")
     about = run.store.inspect()
     run.require(about.blocked_by == {1: 0}, f"has edges {dict(about.blocked_by)}")
     run.require(list(about.steps) == [0] * 4, f"has agents at {list(about.steps)}")
     run.require(
         [q.agents for q in about.ready] == [(2, 3)]
-        and [(q.agents, q.worker) for q in about.claimed] == [((0,), "somebody")],
+        and [(q.agents, q.worker) for q in about.claimed] == [((0,), "third")],
         "does not show its queues",
     )
     run.require(about.holder == "the check" and about.lease_left_s > 0, "does not show its holder")

@@ -18,7 +18,7 @@ NAME = "local"
 
 
 class SharedWorker:
-    """Runs each cluster as soon as it is ready, in a task."""
+    """Runs each ready cluster at once, in a task."""
 
     def __init__(self, local: LocalWorker, store: MemoryStore) -> None:
         self._local, self._store = local, store

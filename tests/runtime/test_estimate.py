@@ -59,7 +59,7 @@ def test_the_makespan_is_the_run_s(mode: str) -> None:
 def test_what_was_not_rehearsed_is_taken_in_proportion() -> None:
     steps = []
     one, ends = SimulatedFleet.uniform(PROFILE), lambda: len(steps) >= 20
-    found = estimate_run(meadow(5, 1), 400, 0, one, progress=steps.append, enough=ends)
+    found = estimate_run(meadow(5, 1), 400, 0, one, progress=steps.append, should_stop=ends)
     assert 20 <= found.rehearsed_steps == len(steps) < 30
     part = estimate_run(meadow(5, 1), found.rehearsed_steps, 0, one)
     factor = 400 / found.rehearsed_steps

@@ -173,7 +173,7 @@ def test_of_a_long_run_parts_are_verified(tmp_path: Path) -> None:
         assert str(found).endswith("; the others were not run again")
         drawn.add(found.parts)
     assert len(drawn) > 1
-    stopped = verify(run, *town.parts(), enough=lambda: True)
+    stopped = verify(run, *town.parts(), should_stop=lambda: True)
     assert stopped.parts == ()
     assert str(stopped) == "not verified: no step was run again"
 

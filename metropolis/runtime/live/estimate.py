@@ -83,10 +83,10 @@ def estimate_run(
     fleet: SimulatedFleet,
     prices: Prices | None = None,
     progress: Callable[[int], None] = lambda _: None,
-    enough: Callable[[], bool] = lambda: False,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> Estimate:
     """Rehearse `scenario` and scale up to `steps`; calls `progress` after each rehearsed step, and
-    stops the rehearsal once `enough` returns True.
+    stops the rehearsal once `should_stop` returns True.
 
     Consumes the world and the agents of `scenario`. Raises MetropolisError if the rehearsal fails,
     as the run would.
@@ -98,7 +98,7 @@ def estimate_run(
     began_wall_s = time.perf_counter()
     for _ in simulation.steps(steps):
         progress(1)
-        if enough():
+        if should_stop():
             simulation.interrupt()
     result = simulation.result()
     wall_s = time.perf_counter() - began_wall_s

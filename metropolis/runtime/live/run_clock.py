@@ -11,7 +11,7 @@ from metropolis.sim.virtual import VirtualInstances
 class RunClock:
     """Counts the seconds of a run: virtual time if `backend` simulates instances, else wall time.
 
-    It starts when it is made, and anew at `start`.
+    It starts when it is made, and `start` restarts it.
     """
 
     def __init__(self, backend: Backend) -> None:

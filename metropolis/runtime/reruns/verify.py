@@ -84,7 +84,7 @@ def verify(
     seed: int = 0,
     options: Mapping[str, Any] | None = None,
     on_step: Callable[[StepRecord], object] = lambda _: None,
-    enough: Callable[[], bool] = lambda: False,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> Verified:
     """Compare the history of the run in the folder `run` with lockstep's; the folder is only read.
 
@@ -95,7 +95,7 @@ def verify(
         seed: of the choice of checkpoints.
         options: as passed to the run's `World.reset`.
         on_step: called with every equal step.
-        enough: called after every step; returns whether to stop early.
+        should_stop: called after every step; returns whether to stop early.
 
     An answer missing from the journal is a deviation, and is not bought. Raises MetropolisError
     if there is no run, if `agents` have been used in a run, or if all its answers were bought
@@ -114,8 +114,8 @@ def verify(
         steps = AGENT_STEPS_MAX // len(agents) or 1
     verified = Verified(recorded, lineage[-1].step if lineage else 0, ())
     for first, end in _parts(rerun, verified, steps, seed):
-        verified = _part(rerun, agents, verified, first, end, on_step, enough)
-        if verified.deviation is not None or enough():
+        verified = _part(rerun, agents, verified, first, end, on_step, should_stop)
+        if verified.deviation is not None or should_stop():
             break
     return verified
 
@@ -139,7 +139,7 @@ def _part(
     first: Step,
     end: Step,
     on_step: Callable[[StepRecord], object],
-    enough: Callable[[], bool],
+    should_stop: Callable[[], bool],
 ) -> Verified:
     """Extend `before` by the results of the steps from `first` to below `end`."""
     step = first
@@ -152,7 +152,7 @@ def _part(
             if found := first_difference(known, record):
                 deviation = Deviation(step, found.name, found.what)
             missing = rerun.answers.missing
-            if deviation is not None or (missing and missing.step <= step) or enough():
+            if deviation is not None or (missing and missing.step <= step) or should_stop():
                 break
             on_step(record)
             step += 1
