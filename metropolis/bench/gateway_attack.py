@@ -39,7 +39,8 @@ BYTE_S = 1.0
 FLOOD_PER_S = 200.0
 LARGE_EVERY = 500
 """One in this many bad requests has a body of 16 MiB."""
-READY_S = 60.0
+STOP_S = 60.0
+"""Time limit of the end of the attacking process."""
 POST = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
 SLOW = (POST + "X-Slow: ", POST + "Content-Length: 1000000\r\n\r\n")
 """Starts of slow requests: an endless head, or an endless body."""
@@ -181,7 +182,7 @@ def attackers(gateway: str, slow_senders: int, flood_per_s: float) -> Iterator[C
 
     def stop() -> float:
         process.terminate()
-        return float(process.communicate(timeout=READY_S)[0])
+        return float(process.communicate(timeout=STOP_S)[0])
 
     try:
         process.stdout.readline()

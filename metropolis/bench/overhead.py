@@ -34,7 +34,9 @@ from metropolis.world.view import View
 
 SEED = 1
 APART = 10.0
+"""Distance between neighbouring agents, which never meet."""
 IDLE_AGENTS, IDLE_STEPS = 1000, 20
+"""Size of the run without calls."""
 
 
 @dataclass(frozen=True)

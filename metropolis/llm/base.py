@@ -164,6 +164,7 @@ class BudgetExhausted(LLMError):  # noqa: N818 -- the end of a budget is not an 
 
 
 RETRIED = (UnavailableError, TimedOutError, RateLimitedError, MalformedError)
+"""Errors that may be temporary."""
 
 
 class Backend(Protocol):

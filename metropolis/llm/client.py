@@ -34,9 +34,9 @@ from metropolis.llm.tokens import expected_tokens, prompt_tokens_max
 from metropolis.llm.usage import FREE, Prices, Purchases, Usage, total
 from metropolis.types import MetropolisError
 
-BACKOFF_MAX_S = 30.0
+BACKOFF_MAX_S = 30.0  # longest pause before a retry
 PATIENCE_S = 300.0
-OUTAGE_PAUSE_MAX_S = 5.0
+OUTAGE_PAUSE_MAX_S = 5.0  # longest pause while the server is unreachable
 OnPiece = Callable[[str], None]
 
 

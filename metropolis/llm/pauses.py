@@ -6,6 +6,7 @@ import asyncio
 import random
 
 FIRST_S = 0.5
+"""The pause after the first failure, without jitter; later ones double."""
 
 
 class Pauses:

@@ -28,8 +28,11 @@ kill $reader
 """
 """Ends the node when a pipe from this process closes, for whatever reason."""
 START_S = 90.0
+"""Time limit of the start of a node."""
 STARTS = 5
+"""Attempts to start a replacement of a killed node."""
 STOP_S = 15.0
+"""Time after which the processes of an ending node are killed."""
 STORE_BYTES = 80_000_000
 """Object store of each node: Ray requires 75 MB, and a run keeps its world there."""
 

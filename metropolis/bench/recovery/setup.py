@@ -11,6 +11,7 @@ from metropolis.bench.recovery import world
 from metropolis.bench.recovery.nodes import Nodes, ray_environment
 
 LEASE_S = 2.0
+"""Duration of the leases of a run in the store."""
 
 
 class Environment:

@@ -44,6 +44,7 @@ LATENCY_S = 0.1
 LATE_AGENTS, LATE_STEPS = 25, 40
 """Size of a run that measures the share."""
 TRIPS = 4000
+"""Number of claims and commits measured."""
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ from metropolis.llm.placement import GATEWAY, headers_of
 from metropolis.types import MetropolisError
 
 CHECK_S = 10.0
+"""Time limit of a GET, such as the check at the start of a run."""
 ABORT_S = 5.0
 """Time limit of an abort; a server that does not answer completes the request in vain."""
 SHOWN_CHARACTERS = 200
@@ -51,6 +52,7 @@ SHOWN_BYTES = 4096
 NO_JSON = (msgspec.DecodeError, ValueError, RecursionError)
 """Errors of the decoder; ValueError for invalid UTF-8 and for integers of many digits."""
 SECONDS = re.compile(r"\d{1,9}(\.\d{1,9})?", re.ASCII)
+"""A Retry-After in seconds."""
 
 T = TypeVar("T")
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from openai import AsyncAPIResponse, AsyncOpenAI
 
 NO_KEY = "none"
+"""The client requires a key, also for servers without one."""
 OK = 200
 
 T = TypeVar("T")

@@ -17,6 +17,7 @@ from metropolis.llm.backends.connection import (
 )
 
 CONNECT_S = 10.0
+"""Time limit of a new connection."""
 
 
 class Connections:
