@@ -1,4 +1,4 @@
-"""Checks of dispatchers: invalid placements, and requests held back without a reason."""
+"""Checks of dispatchers: invalid placements, and requests deferred without a reason."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def placed_by(dispatcher: Dispatcher, request: QueuedRequest, now_s: float) -> i
     raise PluginError(dispatcher, "place", fault)
 
 
-def holding(dispatcher: Dispatcher, requests: int) -> PluginError:
-    """The error of a dispatcher that holds back all `requests` while no instance is busy."""
-    fault = f"holds back {requests} requests although no instance is busy; it must place one"
+def endless_deferral(dispatcher: Dispatcher, requests: int) -> PluginError:
+    """The error of a dispatcher that defers all `requests` while no instance is busy."""
+    fault = f"defers {requests} requests although no instance is busy; it must place one"
     return PluginError(dispatcher, "place", fault)

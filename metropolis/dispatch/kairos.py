@@ -23,7 +23,7 @@ Slots = npt.NDArray[np.int64]
 class KairosPacking(Dispatcher):
     """Expects a request to take its function's most frequent latency, and to grow as it decodes.
 
-    The future is divided into slots of SLOT_S. A request is held back when it would exceed the
+    The future is divided into slots of SLOT_S. A request is deferred when it would exceed the
     memory of every instance in some slot. Of the instances that can take it, the one whose
     peak is the lowest share of its memory does. An instance that preempted accepts nothing until
     a request leaves it.

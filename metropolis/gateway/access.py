@@ -26,7 +26,7 @@ OTHER_SITES = ("cross-site", "same-site")
 CREDENTIALS = frozenset(("authorization", "x-api-key", "api-key", "cookie"))
 """Headers of OpenAI's, Anthropic's and Azure's clients that contain keys."""
 PREFLIGHT_S = 600
-HIDDEN_CHARACTERS_MIN = 7
+REDACTED_LENGTH_MIN = 7
 """Minimum length of a redacted word in a key's header; shorter words, like Bearer, are no keys."""
 
 
@@ -135,7 +135,7 @@ def redacted(text: str, headers: Headers, query: str) -> str:
     hidden = [query, *(value for name in CREDENTIALS for value in headers.getall(name, ()))]
     words = {word for value in hidden for word in re.split(r"[\s&=;]+", value)}
     for word in sorted(words, key=len, reverse=True):
-        if len(word) >= HIDDEN_CHARACTERS_MIN:
+        if len(word) >= REDACTED_LENGTH_MIN:
             text = text.replace(word, "[hidden]")
     return text
 

@@ -37,7 +37,7 @@ async def body_of(request: web.Request, connections: Connections) -> bytes:
             sentence = "the bodies of all requests take too much memory; try again later"
             raise web.HTTPServiceUnavailable(reason=sentence, headers=RETRY_AFTER)
         body += piece
-    connections.holds(connection)
+    connections.mark_complete(connection)
     return bytes(body)
 
 

@@ -1,8 +1,9 @@
 """Client connections: bounds on their number, on the bytes of bodies, and on slow clients.
 
-1. A connection waits for a request, sends one, or has one that is being answered (held).
+1. A connection waits for a request, sends one, or has a complete one that is being answered.
 2. When there are too many connections, the one that has waited or sent for longest is dropped,
-   unanswered ones first, held ones never. If all are held, the new one is refused.
+   those without an answer so far first, one with a complete request never. If all have complete
+   requests, the new one is refused.
 3. When bodies take too much memory, the connection that has been sending for longest is dropped.
 4. Answers and logs never repeat what a client sent: malformed headers may contain keys.
 5. A connection counts from its acceptance on, before its TLS handshake.
@@ -60,33 +61,33 @@ class Connections:
             self.refusals.add("connections", sentence)
             return False
         self.open.add(connection)
-        self.waits(connection)
+        self.mark_waiting(connection)
         return True
 
     def remove(self, connection: ClientConnection) -> None:
         """Remove an ended connection."""
         self.open.discard(connection)
-        self._place(connection, None)
+        self._move_to(connection, None)
         self._release(connection)
 
-    def waits(self, connection: ClientConnection) -> None:
+    def mark_waiting(self, connection: ClientConnection) -> None:
         """Record that the connection waits for a request."""
         self._release(connection)
         if connection in self.open:
-            self._place(connection, self._idle if connection.has_been_answered else self._new)
+            self._move_to(connection, self._idle if connection.has_been_answered else self._new)
 
-    def sends(self, connection: ClientConnection) -> None:
+    def mark_sending(self, connection: ClientConnection) -> None:
         """Record that the head of a request has arrived and its body has not."""
         if connection in self.open:
-            self._place(connection, self._sending)
+            self._move_to(connection, self._sending)
 
-    def holds(self, connection: ClientConnection) -> None:
+    def mark_complete(self, connection: ClientConnection) -> None:
         """Record that a request has arrived completely."""
-        self._place(connection, None)
+        self._move_to(connection, None)
 
     def is_waiting(self, connection: ClientConnection) -> bool:
         """Whether the connection waits for the head of a request."""
-        return connection.place is self._new or connection.place is self._idle
+        return connection.group is self._new or connection.group is self._idle
 
     def has_room(self, connection: ClientConnection, body_bytes: int) -> bool:
         """Reserve memory for `body_bytes` more of its body; return False if there is none."""
@@ -120,14 +121,14 @@ class Connections:
         self.remove(connection)
         connection.abort()
 
-    def _place(
-        self, connection: ClientConnection, place: dict[ClientConnection, float] | None
+    def _move_to(
+        self, connection: ClientConnection, group: dict[ClientConnection, float] | None
     ) -> None:
-        if connection.place is not None:
-            del connection.place[connection]
-        connection.place = place
-        if place is not None:
-            place[connection] = time.monotonic()
+        if connection.group is not None:
+            del connection.group[connection]
+        connection.group = group
+        if group is not None:
+            group[connection] = time.monotonic()
 
     def _release(self, connection: ClientConnection) -> None:
         self._body_bytes -= connection.body_bytes
@@ -142,8 +143,8 @@ class ClientConnection(web.RequestHandler):
         "_connections",
         "_head_timer",
         "body_bytes",
+        "group",
         "has_been_answered",
-        "place",
     )
 
     def __init__(self, server: web.Server, connections: Connections) -> None:
@@ -166,8 +167,8 @@ class ClientConnection(web.RequestHandler):
         """Size of the body that is being received or answered."""
         self.has_been_answered = False
         """Whether an engine answered one of its requests with 200."""
-        self.place: dict[ClientConnection, float] | None = None
-        """Set by `Connections`."""
+        self.group: dict[ClientConnection, float] | None = None
+        """The group of waiting or sending connections that has it; set by `Connections`."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called on acceptance or after the TLS handshake; refuse it if there are too many."""
@@ -219,9 +220,9 @@ class ClientConnection(web.RequestHandler):
             self.abort()
             raise ConnectionError
         if request.body_exists:
-            self._connections.sends(self)
+            self._connections.mark_sending(self)
         else:
-            self._connections.holds(self)
+            self._connections.mark_complete(self)
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
@@ -231,7 +232,7 @@ class ClientConnection(web.RequestHandler):
         if isinstance(resp, web.HTTPException):
             resp = error_response(resp.status, resp.reason)
         finished = await super().finish_response(request, resp, start_time)
-        self._connections.waits(self)
+        self._connections.mark_waiting(self)
         return finished
 
     def handle_error(

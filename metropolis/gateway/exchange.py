@@ -43,7 +43,7 @@ BUFFERED_BYTES_MAX = 4 << 20
 """Maximum size of the text of an answer that can be resumed, and of one event of it."""
 
 
-class State(Enum):
+class ExchangeState(Enum):
     """See the table."""
 
     QUEUED = auto()
@@ -67,29 +67,29 @@ class Event(Enum):
     ABANDONED = auto()
 
 
-WAITING = frozenset((State.QUEUED, State.PREEMPTED, State.MOVED))
+WAITING = frozenset((ExchangeState.QUEUED, ExchangeState.PREEMPTED, ExchangeState.MOVED))
 """States of a request that needs an engine."""
 _WHILE_WAITING = {
-    Event.PLACED: {State.PREFILL},
-    Event.ABANDONED: {State.DONE},
+    Event.PLACED: {ExchangeState.PREFILL},
+    Event.ABANDONED: {ExchangeState.DONE},
 }
-TABLE: Mapping[State, Mapping[Event, Set[State]]] = {
+TABLE: Mapping[ExchangeState, Mapping[Event, Set[ExchangeState]]] = {
     **dict.fromkeys(WAITING, _WHILE_WAITING),
-    State.PREFILL: {
-        Event.ANSWERED: {State.STREAMING, State.DONE},
-        Event.LOST: {State.MOVED, State.DONE},
-        Event.HUNG: {State.MOVED, State.DONE},
-        Event.ABANDONED: {State.DONE},
+    ExchangeState.PREFILL: {
+        Event.ANSWERED: {ExchangeState.STREAMING, ExchangeState.DONE},
+        Event.LOST: {ExchangeState.MOVED, ExchangeState.DONE},
+        Event.HUNG: {ExchangeState.MOVED, ExchangeState.DONE},
+        Event.ABANDONED: {ExchangeState.DONE},
     },
-    State.STREAMING: {
-        Event.PIECE: {State.STREAMING, State.DONE},
-        Event.ENDED: {State.DONE},
-        Event.LOST: {State.MOVED, State.DONE},
-        Event.HUNG: {State.STREAMING, State.MOVED, State.DONE},
-        Event.PREEMPTED: {State.PREEMPTED},
-        Event.ABANDONED: {State.DONE},
+    ExchangeState.STREAMING: {
+        Event.PIECE: {ExchangeState.STREAMING, ExchangeState.DONE},
+        Event.ENDED: {ExchangeState.DONE},
+        Event.LOST: {ExchangeState.MOVED, ExchangeState.DONE},
+        Event.HUNG: {ExchangeState.STREAMING, ExchangeState.MOVED, ExchangeState.DONE},
+        Event.PREEMPTED: {ExchangeState.PREEMPTED},
+        Event.ABANDONED: {ExchangeState.DONE},
     },
-    State.DONE: {},
+    ExchangeState.DONE: {},
 }
 """The states that each event may lead to; events that a state lacks are illegal there."""
 
@@ -102,7 +102,7 @@ class Exchange:
     """The exchange of `body`; its answer can be resumed if it is `resumable`."""
 
     def __init__(self, body: Payload, resumable: ResumableRequest | None = None) -> None:
-        self.state = State.QUEUED
+        self.state = ExchangeState.QUEUED
         self.body = body if resumable is None else resumable.first()
         """The body for the next engine: requests the answer, or what is missing of it."""
         self.error: EngineLostError | None = None
@@ -121,12 +121,12 @@ class Exchange:
         return self._placed_s - self._left_s
 
     @property
-    def can_leave(self) -> bool:
+    def is_preemptible(self) -> bool:
         """Whether the request may be preempted now."""
         answer = self._answer
-        if self.state is not State.STREAMING or answer is None:
+        if self.state is not ExchangeState.STREAMING or answer is None:
             return False
-        return answer.can_leave and not answer.is_at_its_end
+        return answer.is_preemptible and not answer.is_at_its_end
 
     @property
     def is_joined(self) -> bool:
@@ -154,7 +154,7 @@ class Exchange:
         """An engine gets the request."""
         self._check(Event.PLACED)
         self._placed_s = now_s
-        self._enter(Event.PLACED, State.PREFILL)
+        self._enter(Event.PLACED, ExchangeState.PREFILL)
 
     def answered(self, status: int, whole: bytes | None) -> None:
         """The engine's answer has begun: a stream, or a `whole` body, which ends the exchange."""
@@ -167,7 +167,8 @@ class Exchange:
             self._answer = Passthrough(whole or b"")
         elif self._answer is None:
             self._answer = PartialAnswer(self._resumable)
-        self._enter(Event.ANSWERED, State.STREAMING if whole is None else State.DONE)
+        state = ExchangeState.STREAMING if whole is None else ExchangeState.DONE
+        self._enter(Event.ANSWERED, state)
 
     def piece(self, piece: bytes) -> None:
         """A piece of the stream has arrived."""
@@ -179,14 +180,14 @@ class Exchange:
             self._fail(Event.PIECE, EngineLostError(sentence, is_final=True))
             return
         self._send(output)
-        self._enter(Event.PIECE, State.STREAMING)
+        self._enter(Event.PIECE, ExchangeState.STREAMING)
 
     def ended(self) -> None:
         """The stream has ended regularly."""
         self._check(Event.ENDED)
         assert self._answer is not None
         self._send(self._answer.rest_of_event())
-        self._enter(Event.ENDED, State.DONE)
+        self._enter(Event.ENDED, ExchangeState.DONE)
 
     def lost(self, error: EngineLostError, now_s: float) -> None:
         """The engine was lost, or its answer is invalid."""
@@ -197,52 +198,52 @@ class Exchange:
         """The engine hangs; an answer that cannot be resumed stays there."""
         self._check(Event.HUNG)
         answer = self._answer
-        if self.state is State.PREFILL or (answer is not None and answer.can_resume):
+        if self.state is ExchangeState.PREFILL or (answer is not None and answer.can_resume):
             self._leave(Event.HUNG, error, now_s)
 
     def preempted(self, now_s: float) -> None:
-        """The policy preempts the request, which `can_leave`."""
+        """The policy preempts the request, which `is_preemptible`."""
         self._check(Event.PREEMPTED)
         assert isinstance(self._answer, PartialAnswer)
         self._request_rest(self._answer, now_s)
-        self._enter(Event.PREEMPTED, State.PREEMPTED)
+        self._enter(Event.PREEMPTED, ExchangeState.PREEMPTED)
 
     def abandoned(self) -> None:
         """The client has left, or the request cannot be placed."""
         self._check(Event.ABANDONED)
-        self._enter(Event.ABANDONED, State.DONE)
+        self._enter(Event.ABANDONED, ExchangeState.DONE)
 
     # --- transitions
 
     def _check(self, event: Event) -> None:
-        if event not in TABLE[self.state] or (event is Event.PREEMPTED and not self.can_leave):
+        if event not in TABLE[self.state] or (event is Event.PREEMPTED and not self.is_preemptible):
             raise IllegalEventError(f"{event.name} in state {self.state.name}")
 
-    def _enter(self, event: Event, state: State) -> None:
+    def _enter(self, event: Event, state: ExchangeState) -> None:
         assert state in TABLE[self.state][event], f"{self.state} {event} {state}"
         self.state = state
 
     def _leave(self, event: Event, error: EngineLostError, now_s: float) -> None:
         """Leave an engine without the end of its answer: the request moves or ends."""
-        answer = self._answer if self.state is State.STREAMING else None
+        answer = self._answer if self.state is ExchangeState.STREAMING else None
         if answer is not None and answer.is_at_its_end:
             self._send(answer.ending())
-            self._enter(event, State.DONE)
+            self._enter(event, ExchangeState.DONE)
             return
         self._losses += 1
         if error.is_final or self._losses == LOSSES_MAX:
             self._fail(event, error)
         elif answer is None:
-            self._enter(event, State.MOVED)
+            self._enter(event, ExchangeState.MOVED)
         elif isinstance(answer, PartialAnswer) and answer.can_resume:
             self._request_rest(answer, now_s)
-            self._enter(event, State.MOVED)
+            self._enter(event, ExchangeState.MOVED)
         else:
             self._fail(event, error)
 
     def _fail(self, event: Event, error: EngineLostError) -> None:
         self.error = error
-        self._enter(event, State.DONE)
+        self._enter(event, ExchangeState.DONE)
 
     def _request_rest(self, answer: PartialAnswer, now_s: float) -> None:
         self._left_s += now_s - self._placed_s

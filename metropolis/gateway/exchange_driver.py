@@ -9,7 +9,7 @@ from typing import NamedTuple
 from metropolis.gateway.engine_client import Reply
 from metropolis.gateway.engine_pool import EnginePool
 from metropolis.gateway.errors import EngineLostError
-from metropolis.gateway.exchange import WAITING, Exchange, State
+from metropolis.gateway.exchange import WAITING, Exchange, ExchangeState
 from metropolis.gateway.metrics import Metrics
 from metropolis.gateway.request_parsing import ClientRequest
 from metropolis.gateway.responses import FirstEvent, id_of
@@ -69,7 +69,7 @@ class ExchangeDriver:
 
         Raises EngineLostError, and as `SchedulerDriver.place`.
         """
-        while self.exchange.state not in (State.STREAMING, State.DONE):
+        while self.exchange.state not in (ExchangeState.STREAMING, ExchangeState.DONE):
             await self._advance()
         if self.exchange.is_joined:
             async for _ in self._pieces():
@@ -86,11 +86,11 @@ class ExchangeDriver:
 
     def move_from(self, instance: int) -> None:
         """See Movable."""
-        if instance != self.instance or self.exchange.state in WAITING | {State.DONE}:
+        if instance != self.instance or self.exchange.state in WAITING | {ExchangeState.DONE}:
             return
         error = self._pool.engines[instance].lost(TimeoutError("it does not answer"))
         self.exchange.hung(error, self._pool.scheduling.clock())
-        if self.exchange.state is not State.STREAMING:
+        if self.exchange.state is not ExchangeState.STREAMING:
             self._break_off()
 
     def close(self) -> None:
@@ -102,23 +102,23 @@ class ExchangeDriver:
     async def _pieces(self) -> AsyncIterator[bytes]:
         """Yield the pieces of a stream up to its end; raises as `start`."""
         exchange = self.exchange
-        while exchange.state is not State.DONE:
-            if exchange.state is not State.STREAMING:
+        while exchange.state is not ExchangeState.DONE:
+            if exchange.state is not ExchangeState.STREAMING:
                 await self._advance()
                 continue
             assert self._reply is not None
             try:
                 async for piece in self._reply.pieces():
-                    if exchange.state is State.STREAMING:
+                    if exchange.state is ExchangeState.STREAMING:
                         self._take(piece)
                     if data := exchange.data_to_send():
                         self._is_behind = True
                         yield data
                         self._is_behind = False
-                        self._pool.scheduling.can_leave_again(self._queued.id)
-                    if exchange.state is not State.STREAMING:
+                        self._pool.scheduling.became_preemptible(self._queued.id)
+                    if exchange.state is not ExchangeState.STREAMING:
                         break
-                if exchange.state is State.STREAMING:
+                if exchange.state is ExchangeState.STREAMING:
                     exchange.ended()
             except EngineLostError as error:
                 self._lose(error)
@@ -128,7 +128,7 @@ class ExchangeDriver:
             raise exchange.error
 
     async def _advance(self) -> None:
-        if self.exchange.state is State.PREFILL:
+        if self.exchange.state is ExchangeState.PREFILL:
             await self._call_engine()
         else:
             await self._place()
@@ -148,7 +148,7 @@ class ExchangeDriver:
     def _leave_engine(self) -> None:
         """Release the engine, and count why."""
         self.close()
-        if self.exchange.state is State.PREEMPTED:
+        if self.exchange.state is ExchangeState.PREEMPTED:
             self._metrics.preempted += 1
         else:
             self._metrics.retried += 1
@@ -170,7 +170,7 @@ class ExchangeDriver:
         finally:
             self._call = None
         self._reply = reply
-        if self.exchange.state is State.PREFILL:  # otherwise `move_from` came too late
+        if self.exchange.state is ExchangeState.PREFILL:  # otherwise `move_from` came too late
             self.exchange.answered(reply.status, reply.whole)
             if reply.whole is not None and reply.status == 200 and self._first_event is not None:
                 self._note_response(id_of(reply.whole))
@@ -184,11 +184,11 @@ class ExchangeDriver:
 
     def _lose(self, error: EngineLostError) -> None:
         """Report a loss, unless the exchange has left the engine before."""
-        if self.exchange.state in WAITING | {State.DONE}:
+        if self.exchange.state in WAITING | {ExchangeState.DONE}:
             return
         assert self.instance is not None
         self.exchange.lost(error, self._pool.scheduling.clock())
-        is_complete = self.exchange.state is State.DONE and self.exchange.error is None
+        is_complete = self.exchange.state is ExchangeState.DONE and self.exchange.error is None
         if not error.is_final and not is_complete:  # otherwise the engine has done its work
             self._pool.doubt(self.instance, error)
 
@@ -197,15 +197,15 @@ class ExchangeDriver:
         scheduling = self._pool.scheduling
         if not scheduling.scheduler.preempts or self._queued.id in scheduling.preemptible:
             return
-        if self.exchange.can_leave:
+        if self.exchange.is_preemptible:
             assert self.instance is not None
             scheduling.preemptible[self._queued.id] = Preemptible(
-                self._queued, self.instance, self._can_leave, self._preempt
+                self._queued, self.instance, self._is_preemptible, self._preempt
             )
             scheduling.carry_out()  # a waiting request may preempt this one
 
-    def _can_leave(self) -> bool:
-        return not self._is_behind and self.exchange.can_leave
+    def _is_preemptible(self) -> bool:
+        return not self._is_behind and self.exchange.is_preemptible
 
     def _preempt(self) -> None:
         self.exchange.preempted(self._pool.scheduling.clock())

@@ -28,7 +28,7 @@ class Metrics:
         )
         self.passed: Counter[tuple[str, str, int]] = Counter()
         """Unordered requests by engine, route, status."""
-        self.turned_away: Counter[str] = Counter()
+        self.early_rejections: Counter[str] = Counter()
         """Refusals before a request is parsed, by reason."""
         self.tenants: Counter[tuple[str, int]] = Counter()
         """Requests by tenant (owner of the key) and status."""
@@ -70,10 +70,10 @@ class Metrics:
                 "tenant_requests", "Requests by tenant.", ("tenant", "status"), self.tenants.items()
             ),
             _counter(
-                "turned_away",
+                "early_rejections",
                 "Refusals before a request is parsed.",
                 ("reason",),
-                [((reason,), count) for reason, count in self.turned_away.items()],
+                [((reason,), count) for reason, count in self.early_rejections.items()],
             ),
             _gauge("engine_up", "Whether the engine answers.", up),
             _gauge("running_requests", "Requests at the engine.", at_work),

@@ -13,7 +13,7 @@ USAGE_BYTES = 2048
 class Passthrough:
     """An answer, in pieces or `whole`."""
 
-    can_leave = can_resume = is_at_its_end = False
+    is_preemptible = can_resume = is_at_its_end = False
     """As in `PartialAnswer`."""
     held_bytes = 0
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 from metropolis.gateway.engine_client import EngineClient, Reply
 from metropolis.gateway.engine_pool import EnginePool
 from metropolis.gateway.errors import EngineLostError
-from metropolis.gateway.exchange import State
+from metropolis.gateway.exchange import ExchangeState
 from metropolis.gateway.exchange_driver import Answer, ExchangeDriver
 from metropolis.gateway.metrics import Metrics
 from metropolis.gateway.models import model_named_in
@@ -132,7 +132,7 @@ class Gateway:
                 answer = await driver.start()
                 status = answer.status
                 yield answer
-                is_complete = exchange.state is State.DONE and exchange.error is None
+                is_complete = exchange.state is ExchangeState.DONE and exchange.error is None
                 status = status if is_complete else BAD_GATEWAY
             finally:
                 driver.close()
@@ -147,7 +147,7 @@ class Gateway:
             raise
         finally:
             self.pool.in_progress.discard(driver)
-            if exchange.state is not State.DONE:
+            if exchange.state is not ExchangeState.DONE:
                 exchange.abandoned()
             try:
                 self._account(queued, driver, status)

@@ -11,12 +11,12 @@ from typing import NamedTuple
 from metropolis.dispatch.base import Dispatcher
 from metropolis.policy.base import Policy, QueuedRequest, ServedRequest
 from metropolis.policy.faults import PluginError
-from metropolis.scheduler.base import Limits, Place, Preempt, Reject, Report
+from metropolis.scheduler.base import InstanceLimits, Place, Preempt, Reject, Report
 from metropolis.scheduler.scheduler import Scheduler
 from metropolis.types import MetropolisError
 
-HOLD_S = 10.0
-"""Maximum time for which a dispatcher may hold requests back while all engines are idle."""
+DEFERRAL_MAX_S = 10.0
+"""Maximum time for which a dispatcher may defer requests while all engines are idle."""
 
 
 class QueueFullError(MetropolisError):
@@ -28,9 +28,9 @@ class Preemptible(NamedTuple):
 
     request: QueuedRequest
     instance: int
-    can_leave: Callable[[], bool]
+    is_preemptible: Callable[[], bool]
     """Returns whether it can be preempted now."""
-    leave: Callable[[], None]
+    preempt: Callable[[], None]
     """Preempts it."""
 
 
@@ -49,13 +49,13 @@ class SchedulerDriver:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.clock, self._queue_limit = clock, queue_limit
-        limits = [Limits(at_once, can_leave=False)] * len(dispatcher.fleet)
-        self.scheduler = Scheduler(policy, dispatcher, limits, hold_s=HOLD_S)
+        limits = [InstanceLimits(at_once, always_preemptible=False)] * len(dispatcher.fleet)
+        self.scheduler = Scheduler(policy, dispatcher, limits, deferral_max_s=DEFERRAL_MAX_S)
         self._turns: dict[int, asyncio.Future[Place]] = {}
         """Results of `place`, by request id."""
         self.preemptible: dict[int, Preemptible] = {}
         """By request id."""
-        self._stayed: set[int] = set()
+        self._refused: set[int] = set()
         """Ids of preemptible requests that could not be preempted at the latest decision."""
         self._timer: asyncio.TimerHandle | None = None
 
@@ -102,7 +102,8 @@ class SchedulerDriver:
         try:
             if is_requeued:
                 self.preemptible.pop(request.id, None)
-                self.scheduler.left(request.id, 0, self.clock())  # engines count their tokens
+                # engines count their tokens
+                self.scheduler.interrupted(request.id, 0, self.clock())
             else:
                 self.scheduler.arrived(request, only)
             self.carry_out()
@@ -161,9 +162,9 @@ class SchedulerDriver:
     def carry_out(self) -> None:
         """Carry out the scheduler's commands."""
         now_s = self.clock()
-        is_asked = True
-        while is_asked:
-            is_asked = False
+        is_reported = True
+        while is_reported:
+            is_reported = False
             for command in self.scheduler.schedule(now_s):
                 match command:
                     case Place(request) as place:
@@ -171,29 +172,30 @@ class SchedulerDriver:
                         if not turn.cancelled():  # otherwise `place` will cancel the request
                             turn.set_result(place)
                     case Preempt(request):
-                        self.preemptible.pop(request.id).leave()
+                        self.preemptible.pop(request.id).preempt()
                     case Reject(request, error):
                         turn = self._turns[request.id]
                         if not turn.cancelled():
                             turn.set_exception(error)
                     case Report(instance):
-                        # engines count tokens by themselves
-                        self.scheduler.progressed(instance, 0, self._staying(instance))
-                        is_asked = True
+                        # engines count their tokens
+                        self.scheduler.progressed(instance, 0, self._not_preemptible(instance))
+                        is_reported = True
         self._expect(now_s)
 
-    def _staying(self, instance: int) -> set[int]:
+    def _not_preemptible(self, instance: int) -> set[int]:
         """Ids of the engine's requests that cannot be preempted now."""
         running = self.scheduler.running(instance)
         offered = {id_: one for id_ in running if (one := self.preemptible.get(id_)) is not None}
-        stay = {id_ for id_, one in offered.items() if not one.can_leave()}
-        self._stayed = (self._stayed & self.preemptible.keys()) | stay
-        return stay | (set(running) - offered.keys())
+        refused = {id_ for id_, one in offered.items() if not one.is_preemptible()}
+        self._refused = (self._refused & self.preemptible.keys()) | refused
+        return refused | (set(running) - offered.keys())
 
-    def can_leave_again(self, request_id: int) -> None:
-        """A preemptible request can leave: decide again if one waits for that."""
-        if request_id in self._stayed:
-            self._stayed.discard(request_id)
+    def became_preemptible(self, request_id: int) -> None:
+        """Record that a request can be preempted again; decide again if the latest decision was
+        made without it."""
+        if request_id in self._refused:
+            self._refused.discard(request_id)
             self.carry_out()
 
     def _expect(self, now_s: float) -> None:

@@ -62,7 +62,7 @@ class Server:
         log: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._gateway, self._access = gateway, access
-        self._refusals = Refusals(gateway.metrics.turned_away, log)
+        self._refusals = Refusals(gateway.metrics.early_rejections, log)
         self._connections = Connections(limits, self._refusals)
         self._is_draining = False
         self._handlings: set[asyncio.Task[object] | None] = set()

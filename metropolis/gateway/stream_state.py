@@ -68,7 +68,7 @@ class PartialAnswer:
         return self._request.is_joined
 
     @property
-    def can_leave(self) -> bool:
+    def is_preemptible(self) -> bool:
         """Whether the answer may leave its engine now and be resumed."""
         return self.is_understood and self._length > self._begin
 

@@ -27,7 +27,7 @@ from metropolis.llm.base import (
 )
 from metropolis.llm.call_log import in_strand
 from metropolis.llm.journal import Answers, Key, key_of
-from metropolis.llm.limits import Gate, Need, Turn, shared
+from metropolis.llm.limits import Gate, Need, Turn, worker_share
 from metropolis.llm.outage import Outage
 from metropolis.llm.pauses import Pauses
 from metropolis.llm.tokens import expected_tokens, prompt_tokens_max
@@ -170,8 +170,8 @@ class Client:
             timeout_s=self.timeout_s,
             retries=self.retries,
             patience_s=self.patience_s,
-            requests_per_minute=shared("requests_per_minute", self.gate.requests, workers),
-            tokens_per_minute=shared("tokens_per_minute", self.gate.tokens, workers),
+            requests_per_minute=worker_share("requests_per_minute", self.gate.requests, workers),
+            tokens_per_minute=worker_share("tokens_per_minute", self.gate.tokens, workers),
             max_tokens=None if isinf(tokens.limit) else int(tokens.left // workers),
             max_cost=None if isinf(cost.limit) else cost.left / workers,
             prices=self.prices,
@@ -306,7 +306,7 @@ class Client:
             raise
         except BaseException as error:
             if isinstance(error, RateLimitedError) and not self._waits_too_long(error):
-                self.gate.hold(error.retry_after_s or 0.0)
+                self.gate.pause(error.retry_after_s or 0.0)
             self.gate.leave(turn, 0, 0.0)
             raise
         self._outage.end(time())
@@ -375,7 +375,7 @@ class Client:
     def _exhausted(self, request: Request, need: Need) -> str:
         need = self.gate.reservation(need)
         tokens, cost = self.gate.token_budget, self.gate.cost_budget
-        if tokens.ends_before(need.tokens_max):
+        if tokens.can_never_fit(need.tokens_max):
             left, needed = f"{tokens.left:,.0f} tokens", f"{need.tokens_max:,}"
         else:
             left, needed = f"{cost.left:.4f} of the money", f"{need.cost_max:.4f}"

@@ -75,11 +75,11 @@ class Budget:
         """The amount not yet spent."""
         return max(0.0, self.limit - self.spent)
 
-    def ends_before(self, amount: float) -> bool:
+    def can_never_fit(self, amount: float) -> bool:
         """Whether `amount` would not fit even if all reservations were returned."""
         return self.spent + amount > self.limit
 
-    def holds(self, amount: float) -> bool:
+    def fits(self, amount: float) -> bool:
         """Whether `amount` fits now."""
         return self.spent + self.reserved + amount <= self.limit
 
@@ -130,7 +130,7 @@ class Gate:
         """Whether an answer has shown how the server keeps to reservations."""
         self._queue: list[_Waiting] = []
         self._arrivals = count()
-        self._held_until = float("-inf")
+        self._paused_until = float("-inf")
         self._timer: asyncio.TimerHandle | None = None
 
     async def enter(self, priority: tuple[int, ...], need: Need) -> Turn | None:
@@ -169,10 +169,10 @@ class Gate:
             self.tokens.correct(turn.rate_entry, tokens)
         self._admit()
 
-    def hold(self, wait_s: float) -> None:
+    def pause(self, wait_s: float) -> None:
         """Send nothing for `wait_s`, as the server would refuse it."""
         loop = asyncio.get_running_loop()
-        self._held_until = max(self._held_until, loop.time() + wait_s)
+        self._paused_until = max(self._paused_until, loop.time() + wait_s)
 
     def reservation(self, need: Need) -> Need:
         """The reservation of a request with that `need`."""
@@ -190,8 +190,8 @@ class Gate:
             reserved = self.reservation(head.need)
             if head.future.done():  # cancelled while it waited
                 heappop(self._queue)
-            elif self.token_budget.ends_before(reserved.tokens_max) or (
-                self.cost_budget.ends_before(reserved.cost_max)
+            elif self.token_budget.can_never_fit(reserved.tokens_max) or (
+                self.cost_budget.can_never_fit(reserved.cost_max)
             ):
                 heappop(self._queue)
                 head.future.set_result(None)
@@ -206,15 +206,14 @@ class Gate:
             return False  # the next request that leaves checks again
         reserved = self.reservation(need)
         if not (
-            self.token_budget.holds(reserved.tokens_max)
-            and self.cost_budget.holds(reserved.cost_max)
+            self.token_budget.fits(reserved.tokens_max) and self.cost_budget.fits(reserved.cost_max)
         ):
             return False
-        if self.requests is None and self.tokens is None and self._held_until == float("-inf"):
+        if self.requests is None and self.tokens is None and self._paused_until == float("-inf"):
             return True
         loop = asyncio.get_running_loop()
         now = loop.time()
-        at = max(now, self._held_until)
+        at = max(now, self._paused_until)
         if self.requests is not None:
             at = max(at, self.requests.free_at(now, 1))
         if self.tokens is not None:
@@ -239,7 +238,7 @@ class Gate:
         return Turn(need, reserved, entry)
 
 
-def shared(name: str, limit: RateLimit | None, workers: int) -> int | None:
+def worker_share(name: str, limit: RateLimit | None, workers: int) -> int | None:
     """One worker's share of a limit per minute."""
     if limit is None:
         return None

@@ -1,4 +1,4 @@
-"""What the scheduler is told of instances, and the commands that it gives."""
+"""The limits of instances, and the commands of the scheduler."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from metropolis.types import MetropolisError
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What an instance takes at once."""
+class InstanceLimits:
+    """The maximum load of an instance."""
 
     requests: float = inf
     """Maximum number of running requests."""
     kv_tokens: float = inf
     """Maximum number of tokens, prompts and outputs so far, of running requests; only preempting
     policies observe it: engines let requests wait for memory in the order of their priorities."""
-    can_leave: bool = True
-    """Whether every running request can be preempted; False: `progressed` tells which cannot."""
+    always_preemptible: bool = True
+    """Whether every running request can be preempted; False: `progressed` reports which cannot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Preempt:
-    """Interrupt the running `request`; report `left` when the instance has let go of it."""
+    """Interrupt the running `request`; report `interrupted` once the instance has released it."""
 
     request: QueuedRequest
     instance: int

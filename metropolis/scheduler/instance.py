@@ -10,16 +10,16 @@ from math import inf
 from metropolis.policy.base import Policy, QueuedRequest
 from metropolis.policy.faults import PluginError
 from metropolis.policy.queue import RequestQueue, order_of
-from metropolis.scheduler.base import Limits
+from metropolis.scheduler.base import InstanceLimits
 
 
-class State(Enum):
+class RequestState(Enum):
     """The states of a request; see the table in scheduler.py."""
 
     QUEUED = auto()
     PLACED = auto()
     RUNNING = auto()
-    LEAVING = auto()
+    PREEMPTING = auto()
 
 
 @dataclass(slots=True)
@@ -31,11 +31,11 @@ class Tracked:
     """The instances that may serve it."""
     is_pinned: bool
     """Whether it is rejected when its only instance is down; otherwise it waits."""
-    state: State = State.QUEUED
+    state: RequestState = RequestState.QUEUED
     instance: int = -1
     """Valid unless QUEUED."""
     output_tokens: int = 0
-    can_leave: bool = False
+    is_preemptible: bool = False
     """Whether it can be preempted, if it runs."""
 
     @property
@@ -44,30 +44,30 @@ class Tracked:
         return self.request.prompt_tokens + self.output_tokens
 
 
-class Instance:
+class ScheduledInstance:
     """One instance: the requests that wait there and those that run."""
 
-    def __init__(self, policy: Policy, limits: Limits) -> None:
+    def __init__(self, policy: Policy, limits: InstanceLimits) -> None:
         self._policy, self.limits = policy, limits
         self.is_up = False
         self.queue = RequestQueue(policy)
         """Requests placed here that have no room yet."""
         self.running: dict[int, Tracked] = {}
         """Without those that leave."""
-        self.leaving: dict[int, Tracked] = {}
+        self.preempting: dict[int, Tracked] = {}
         """Requests whose preemption was commanded, until they have left."""
         self.held_tokens = 0
         """Tokens of the running requests: as last reported, and of those started since."""
         self.is_reported = False
-        """Whether `held_tokens` and `can_leave` are up to date."""
-        self.held_back: tuple[int, int, int] | None = None
+        """Whether `held_tokens` and `is_preemptible` are up to date."""
+        self.blocked_first: tuple[int, int, int] | None = None
         """(id, version, running_version) of a request that found no room. The decision stands until
         a request leaves or ranks change, because running requests only grow."""
 
     @property
     def at_work(self) -> int:
         """Number of requests that the instance has."""
-        return len(self.running) + len(self.leaving)
+        return len(self.running) + len(self.preempting)
 
     @property
     def outstanding(self) -> int:
@@ -91,7 +91,7 @@ class Instance:
         """
         victim, last = None, order_of(self._policy, first)
         for tracked in self.running.values():
-            if tracked.can_leave:
+            if tracked.is_preemptible:
                 try:
                     order = order_of(self._policy, tracked.request)
                 except PluginError as error:
@@ -103,32 +103,33 @@ class Instance:
 
     def start(self, tracked: Tracked) -> None:
         """Add `tracked` to the running requests."""
-        tracked.state, tracked.can_leave = State.RUNNING, self.limits.can_leave
+        tracked.state, tracked.is_preemptible = RequestState.RUNNING, self.limits.always_preemptible
         self.running[tracked.request.id] = tracked
         self.held_tokens += tracked.tokens
 
-    def let_go(self, tracked: Tracked) -> None:
+    def start_preempting(self, tracked: Tracked) -> None:
         """Stop counting `tracked` as running; the instance still has it."""
         del self.running[tracked.request.id]
         self.is_reported = False
-        tracked.state = State.LEAVING
-        self.leaving[tracked.request.id] = tracked
+        tracked.state = RequestState.PREEMPTING
+        self.preempting[tracked.request.id] = tracked
 
     def remove(self, tracked: Tracked) -> None:
         """Remove a request that waits, runs or leaves here."""
-        if tracked.state is State.PLACED:
+        if tracked.state is RequestState.PLACED:
             self.queue.discard(tracked.request.id)
-        elif tracked.state is State.RUNNING:
+        elif tracked.state is RequestState.RUNNING:
             del self.running[tracked.request.id]
         else:
-            del self.leaving[tracked.request.id]
-        self.held_back = None
+            del self.preempting[tracked.request.id]
+        self.blocked_first = None
 
-    def progressed(self, tokens: int, staying: Collection[int]) -> None:
+    def progressed(self, tokens: int, not_preemptible: Collection[int]) -> None:
         """Set the tokens of the running requests, and those of them that cannot be preempted."""
         self.held_tokens = tokens
-        for id_, tracked in self.running.items() if staying or not self.limits.can_leave else ():
-            tracked.can_leave = id_ not in staying
+        if not_preemptible or not self.limits.always_preemptible:
+            for id_, tracked in self.running.items():
+                tracked.is_preemptible = id_ not in not_preemptible
         self.is_reported = True
 
     def needs_report(self) -> bool:
@@ -136,4 +137,4 @@ class Instance:
         if self.is_reported or not self.running:
             return False
         is_by_memory = len(self.running) < self.limits.requests and self.limits.kv_tokens < inf
-        return is_by_memory or not self.limits.can_leave
+        return is_by_memory or not self.limits.always_preemptible

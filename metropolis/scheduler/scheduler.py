@@ -4,7 +4,7 @@ A driver reports every event with its time, and carries out the commands that `s
 The gateway drives it in real time, the simulation in virtual time.
 
 1. The policy orders the waiting requests. The first goes where the dispatcher places it. While the
-   dispatcher holds it back, all requests behind it that the same instances may serve wait.
+   dispatcher defers it, all requests behind it that the same instances may serve wait.
 2. With a policy that does not preempt, an instance at its limit is closed to the dispatcher:
    requests are placed as late as possible. Instances let placed requests wait for memory in the
    order of their ranks (Kairos §5, AI Metropolis §3.4).
@@ -16,12 +16,14 @@ The gateway drives it in real time, the simulation in virtual time.
 5. A request ends once: it is finished, cancelled, or rejected because a plug-in failed or its only
    instance is down.
 
-| state   | meaning                | command -> state   | finished | left   | up, down | cancelled |
-|---------|------------------------|--------------------|----------|--------|----------|-----------|
-| QUEUED  | waits to be placed     | -       -> PLACED  | -        | -      | -        | ends      |
-| PLACED  | waits for room there   | Place   -> RUNNING | -        | -      | QUEUED   | ends      |
-| RUNNING | its instance has it    | Preempt -> LEAVING | ends     | QUEUED | -        | ends      |
-| LEAVING | it is being preempted  |                    | ends     | PLACED | -        | ends      |
+| state      | meaning               | command -> state      | finished | interrupted | up, down |
+|------------|-----------------------|-----------------------|----------|-------------|----------|
+| QUEUED     | waits to be placed    | -       -> PLACED     | -        | -           | -        |
+| PLACED     | waits for room there  | Place   -> RUNNING    | -        | -           | QUEUED   |
+| RUNNING    | its instance has it   | Preempt -> PREEMPTING | ends     | QUEUED      | -        |
+| PREEMPTING | it is being preempted |                       | ends     | PLACED      | -        |
+
+`cancelled` ends a request in any state.
 """
 
 from __future__ import annotations
@@ -31,20 +33,20 @@ from dataclasses import replace
 from math import inf
 
 from metropolis.dispatch.base import Dispatcher
-from metropolis.dispatch.faults import holding
+from metropolis.dispatch.faults import endless_deferral
 from metropolis.policy.base import Policy, QueuedRequest, ServedRequest
 from metropolis.policy.faults import PluginError, call, next_due_s, raise_fault, rank_of, read
 from metropolis.policy.queue import RequestQueue
 from metropolis.scheduler.base import (
     Command,
     InstanceDownError,
-    Limits,
+    InstanceLimits,
     Place,
     Preempt,
     Reject,
     Report,
 )
-from metropolis.scheduler.instance import Instance, State, Tracked
+from metropolis.scheduler.instance import RequestState, ScheduledInstance, Tracked
 from metropolis.scheduler.models import ServedModels
 from metropolis.scheduler.notifier import Notifier
 from metropolis.scheduler.placement import Placement
@@ -55,23 +57,23 @@ class Scheduler(Notifier):
     """Orders requests by `policy` and places them by `dispatcher` on instances with `limits`.
 
     Instances are down until `instance_up`. Errors of plug-ins' notification methods go to
-    `on_fault` and end no request. A dispatcher that holds requests back for `hold_s` seconds while
-    all instances are idle is at fault: the requests are rejected.
+    `on_fault` and end no request. A dispatcher that defers requests for `deferral_max_s` seconds
+    while all instances are idle is at fault: the requests are rejected.
     """
 
     def __init__(
         self,
         policy: Policy,
         dispatcher: Dispatcher,
-        limits: Sequence[Limits],
+        limits: Sequence[InstanceLimits],
         *,
-        hold_s: float = inf,
+        deferral_max_s: float = inf,
         on_fault: Callable[[PluginError], None] = raise_fault,
     ) -> None:
         super().__init__(policy, dispatcher, on_fault)
         self.preempts = bool(read(policy, "preempts"))
         """Whether the policy preempts."""
-        self._instances = [Instance(policy, each) for each in limits]
+        self._instances = [ScheduledInstance(policy, each) for each in limits]
         self.models = ServedModels(self.fleet)
         self._placement = Placement(policy, dispatcher, self.models.all)
         """Has the QUEUED requests."""
@@ -81,9 +83,9 @@ class Scheduler(Notifier):
         """When ranks of waiting requests next change by the passing of time alone, as of the latest
         `schedule`."""
         self._rejected: list[Reject] = []
-        self._hold_s = hold_s
-        self._held_since_s: dict[frozenset[int], float] = {}
-        """Since when the dispatcher holds back a queue although its instances are idle."""
+        self._deferral_max_s = deferral_max_s
+        self._deferred_since_s: dict[frozenset[int], float] = {}
+        """Since when the dispatcher defers a queue although its instances are idle."""
 
     # --- state
 
@@ -102,9 +104,9 @@ class Scheduler(Notifier):
         """Whether each instance is up."""
         return [each.is_up for each in self._instances]
 
-    def holding(self) -> PluginError:
-        """The error of a dispatcher that holds back all waiting requests for no reason."""
-        return holding(self.dispatcher, self._waiting)
+    def endless_deferral(self) -> PluginError:
+        """The error of a dispatcher that defers all waiting requests for no reason."""
+        return endless_deferral(self.dispatcher, self._waiting)
 
     def running(self, instance: int) -> list[int]:
         """Ids of the requests that run on `instance`, those that leave excluded."""
@@ -131,12 +133,12 @@ class Scheduler(Notifier):
         self._requests[request.id] = tracked
         self._waiting += 1
 
-    def progressed(self, instance: int, tokens: int, staying: Collection[int] = ()) -> None:
+    def progressed(self, instance: int, tokens: int, not_preemptible: Collection[int] = ()) -> None:
         """The running requests of `instance` have `tokens`, prompts and outputs so far.
 
-        Those that leave are excluded. `staying`: ids of those that cannot be preempted now.
+        Those that leave are excluded. `not_preemptible`: ids of those that cannot be preempted now.
         """
-        self._instances[instance].progressed(tokens, staying)
+        self._instances[instance].progressed(tokens, not_preemptible)
 
     def finished(self, served: ServedRequest) -> None:
         """A running request has been answered."""
@@ -145,20 +147,20 @@ class Scheduler(Notifier):
         self._remove(tracked)
         self._tell(Dispatcher.completed, self.dispatcher, served)
 
-    def left(self, request_id: int, output_tokens: int, now_s: float) -> None:
+    def interrupted(self, request_id: int, output_tokens: int, now_s: float) -> None:
         """A running request has left its instance with `output_tokens` so far, unfinished.
 
         If its preemption was commanded it waits there, otherwise it is placed again.
         """
         tracked = self._requests[request_id]
         is_open = self._instances[tracked.instance].is_up and tracked.instance in tracked.allowed
-        is_preempted = tracked.state is State.LEAVING and is_open
+        is_preempted = tracked.state is RequestState.PREEMPTING and is_open
         self._tell(Policy.preempted, self.policy, tracked.request, now_s)
         self._remove(tracked)
         tracked.output_tokens = output_tokens
         self._waiting += 1
         if is_preempted:
-            tracked.state = State.PLACED
+            tracked.state = RequestState.PLACED
             self._push(self._instances[tracked.instance].queue, tracked, now_s)
         else:
             self._queue_again(tracked, now_s)
@@ -191,7 +193,7 @@ class Scheduler(Notifier):
         self._refresh(instance)
         self._place_again(now_s, lambda tracked: tracked.instance == instance)
         for tracked in [each for each in self._requests.values() if each.is_pinned]:
-            if instance in tracked.allowed and tracked.state is State.QUEUED:
+            if instance in tracked.allowed and tracked.state is RequestState.QUEUED:
                 self._reject(tracked, InstanceDownError(instance), now_s)
 
     def models_changed(self, instance: int, models: frozenset[str] | None, now_s: float) -> None:
@@ -211,7 +213,7 @@ class Scheduler(Notifier):
                 continue
             changed.add(tracked.request.id)
             before, tracked.allowed = tracked.allowed, allowed
-            if tracked.state is State.QUEUED:
+            if tracked.state is RequestState.QUEUED:
                 self._placement.queue_of(before).discard(tracked.request.id)
                 self._push(self._placement.queue_of(allowed), tracked, now_s)
         self._place_again(now_s, lambda tracked: tracked.request.id in changed)
@@ -242,7 +244,7 @@ class Scheduler(Notifier):
                 self.due_s = next_due_s(self.policy, now_s, has_changed=changed)
         except PluginError as error:  # later attempts would fail as well
             for tracked in list(self._requests.values()):
-                if tracked.state in (State.QUEUED, State.PLACED):
+                if tracked.state in (RequestState.QUEUED, RequestState.PLACED):
                     self._reject(tracked, error, now_s)
             self.due_s = inf
             self.on_fault(error)
@@ -253,8 +255,8 @@ class Scheduler(Notifier):
         return commands
 
     def _place_all(self, now_s: float) -> None:
-        """Place the first waiting request until the dispatcher holds it back."""
-        held_since_s, self._held_since_s = self._held_since_s, {}
+        """Place the first waiting request until the dispatcher defers it."""
+        deferred_since_s, self._deferred_since_s = self._deferred_since_s, {}
         blocked: set[frozenset[int]] = set()
         while first := self._placement.first(blocked):
             allowed, request = first
@@ -266,22 +268,22 @@ class Scheduler(Notifier):
                 continue
             if instance is None:
                 blocked.add(allowed)
-                self._hold(allowed, held_since_s.get(allowed, now_s), now_s)
+                self._defer(allowed, deferred_since_s.get(allowed, now_s), now_s)
                 continue
             self._placement.queue_of(allowed).pop()
-            tracked.state, tracked.instance = State.PLACED, instance
+            tracked.state, tracked.instance = RequestState.PLACED, instance
             self._push(self._instances[instance].queue, tracked, now_s)
             self._refresh(instance)
 
-    def _hold(self, allowed: frozenset[int], since_s: float, now_s: float) -> None:
-        """Record that the dispatcher holds a queue back; reject its requests after `hold_s`."""
+    def _defer(self, allowed: frozenset[int], since_s: float, now_s: float) -> None:
+        """Record that the dispatcher defers a queue; reject its requests after `deferral_max_s`."""
         here = [self._instances[each] for each in allowed]
         if any(each.outstanding for each in here) or not any(each.is_up for each in here):
             return
-        self._held_since_s[allowed] = since_s
-        if now_s - since_s >= self._hold_s:
+        self._deferred_since_s[allowed] = since_s
+        if now_s - since_s >= self._deferral_max_s:
             requests = self._placement.queue_of(allowed).requests()
-            error = holding(self.dispatcher, len(requests))
+            error = endless_deferral(self.dispatcher, len(requests))
             for request in requests:
                 self._reject(self._requests[request.id], error, now_s)
             self.on_fault(error)
@@ -299,9 +301,9 @@ class Scheduler(Notifier):
         while here.queue:
             first = here.queue.first()
             seen = first.id, read(self.policy, "version"), read(self.policy, "running_version")
-            if seen == here.held_back:
+            if seen == here.blocked_first:
                 return True
-            here.held_back = None
+            here.blocked_first = None
             if self.preempts and here.needs_report():
                 commands.append(Report(index))
                 return False
@@ -309,8 +311,8 @@ class Scheduler(Notifier):
             if not self.preempts or here.has_room(tracked):
                 self._start(tracked, now_s, commands)
             elif not self._make_room(tracked, now_s, commands):
-                if all(each.can_leave for each in here.running.values()):
-                    here.held_back = seen
+                if all(each.is_preemptible for each in here.running.values()):
+                    here.blocked_first = seen
                 return True
         return True
 
@@ -341,7 +343,7 @@ class Scheduler(Notifier):
             return True
         if victim is None:
             return False
-        here.let_go(victim)
+        here.start_preempting(victim)
         commands.append(Preempt(victim.request, first.instance))
         return True
 
@@ -349,7 +351,7 @@ class Scheduler(Notifier):
 
     def _queue_again(self, tracked: Tracked, now_s: float) -> None:
         """Return a request from its instance to the queue."""
-        instance, tracked.state = tracked.instance, State.QUEUED
+        instance, tracked.state = tracked.instance, RequestState.QUEUED
         self._tell(Dispatcher.cancelled, self.dispatcher, tracked.request, instance, now_s)
         if tracked.is_pinned and not self._instances[instance].is_up:
             self._reject(tracked, InstanceDownError(instance), now_s)
@@ -371,9 +373,9 @@ class Scheduler(Notifier):
 
     def _drop(self, tracked: Tracked, now_s: float) -> None:
         """Forget an unfinished request."""
-        if tracked.state in (State.QUEUED, State.PLACED):
+        if tracked.state in (RequestState.QUEUED, RequestState.PLACED):
             self._waiting -= 1
-        if tracked.state is State.QUEUED:
+        if tracked.state is RequestState.QUEUED:
             self._placement.queue_of(tracked.allowed).discard(tracked.request.id)
         else:
             self._remove(tracked)

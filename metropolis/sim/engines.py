@@ -9,7 +9,7 @@ from metropolis._core import Profile
 from metropolis.dispatch.base import Dispatcher
 from metropolis.policy.base import Policy, QueuedRequest, ServedRequest
 from metropolis.policy.faults import read
-from metropolis.scheduler.base import Limits, Place, Preempt, Reject, Report
+from metropolis.scheduler.base import InstanceLimits, Place, Preempt, Reject, Report
 from metropolis.scheduler.scheduler import Scheduler
 from metropolis.sim.instance import Aborted, SimulatedInstance, SimulatedRequest
 from metropolis.sim.options import PoolOptions
@@ -34,7 +34,7 @@ class SimulatedCluster:
             SimulatedInstance(index, profile, options) for index, profile in enumerate(profiles)
         ]
         limits = [
-            Limits(
+            InstanceLimits(
                 min(at_once, each.max_sequences) if read(policy, "preempts") else at_once,
                 each.kv_capacity_tokens,
             )
@@ -79,7 +79,7 @@ class SimulatedCluster:
     def check_progress(self) -> None:
         """Raise PluginError if requests wait although no instance is busy."""
         if self._scheduler.waiting and isinf(self.next_event_sim_s()):
-            raise self._scheduler.holding()
+            raise self._scheduler.endless_deferral()
 
     def advance(self, now_sim_s: float) -> list[ServedRequest]:
         """Advance to `now_sim_s`; returns the requests completed by then by (time, id)."""
@@ -87,7 +87,7 @@ class SimulatedCluster:
         served: list[ServedRequest] = []
         for one in sorted(gone, key=_order):
             if isinstance(one, Aborted):
-                self._scheduler.left(one.id, one.output_tokens, one.left_sim_s)
+                self._scheduler.interrupted(one.id, one.output_tokens, one.left_sim_s)
             else:
                 del self._requests[one.request.id]
                 self._scheduler.finished(one)

@@ -92,7 +92,7 @@ FAULTS: list[tuple[Callable[[], Policy], type[Dispatcher], str]] = [
         Lost,
         r"the dispatcher Lost failed in place: .*test_faults\.py:\d+: ValueError: lost; fix it",
     ),
-    (Fcfs, Hesitant, r"the dispatcher Hesitant holds back \d+ requests although no instance is"),
+    (Fcfs, Hesitant, r"the dispatcher Hesitant defers \d+ requests although no instance is"),
 ]
 
 

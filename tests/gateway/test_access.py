@@ -110,7 +110,7 @@ def test_without_a_right_key_nothing_is_told(keys: Keys, headers: dict[str, str]
                 async with session.get(f"{url}/health") as read:
                     assert (read.status, await read.json()) == (200, {"draining": False})
             assert not engine.raw
-            assert gateway.metrics.turned_away["key"] == 6
+            assert gateway.metrics.early_rejections["key"] == 6
 
     asyncio.run(ask())
 
@@ -222,7 +222,7 @@ def test_hosts_are_addresses_or_allowed(host: str, status: int) -> None:
             back = await post(url, chat("why"), headers={"Host": host})
             assert back[0] == status
             assert len(engine.raw) == (status == 200)
-            assert gateway.metrics.turned_away["host"] == (status != 200)
+            assert gateway.metrics.early_rejections["host"] == (status != 200)
 
     asyncio.run(ask())
 

@@ -20,8 +20,8 @@ from metropolis.gateway.exchange import (
     TABLE,
     Event,
     Exchange,
+    ExchangeState,
     IllegalEventError,
-    State,
 )
 from metropolis.gateway.resumable import ResumableRequest, resumable_request
 from metropolis.gateway.routes import CHATS, COMPLETIONS
@@ -53,7 +53,13 @@ EVENTS: dict[Event, Callable[[Exchange, st.DataObject], None]] = {
     Event.PREEMPTED: lambda one, _: one.preempted(2.0),
     Event.ABANDONED: lambda one, _: one.abandoned(),
 }
-LIKELY = [*TABLE[State.STREAMING], Event.PIECE, Event.PIECE, Event.ANSWERED, *[Event.PLACED] * 3]
+LIKELY = [
+    *TABLE[ExchangeState.STREAMING],
+    Event.PIECE,
+    Event.PIECE,
+    Event.ANSWERED,
+    *[Event.PLACED] * 3,
+]
 
 
 def request(body: dict[str, Any], *, is_known: bool = True) -> ResumableRequest:
@@ -79,7 +85,7 @@ def test_it_does_no_io_and_has_no_clock() -> None:
 
 
 def test_the_table_names_every_state_and_event() -> None:
-    assert set(TABLE) == set(State)
+    assert set(TABLE) == set(ExchangeState)
     assert {event for events in TABLE.values() for event in events} == set(Event)
     rows = {
         line.split("|")[1].strip() for line in (module.__doc__ or "").splitlines() if "|" in line
@@ -99,18 +105,18 @@ def test_any_events_lead_to_legal_states_and_illegal_ones_raise(
     exchange = Exchange(b"{}", None if streams is None else request(body))
     ends = 0
     for event in [*events, Event.ABANDONED]:
-        before, can_leave = exchange.state, exchange.can_leave
+        before, is_preemptible = exchange.state, exchange.is_preemptible
         try:
             EVENTS[event](exchange, data)
         except IllegalEventError:
-            assert event not in TABLE[before] or (event is Event.PREEMPTED and not can_leave)
+            assert event not in TABLE[before] or (event is Event.PREEMPTED and not is_preemptible)
             assert exchange.state is before
             continue
         assert exchange.state in TABLE[before][event]
-        ends += exchange.state is State.DONE
+        ends += exchange.state is ExchangeState.DONE
         assert not exchange.is_joined or exchange.data_to_send() == b""
     assert ends == 1
-    assert exchange.state is State.DONE
+    assert exchange.state is ExchangeState.DONE
     for event in Event:
         with pytest.raises(IllegalEventError, match=f"{event.name} in state DONE"):
             EVENTS[event](exchange, data)
@@ -129,7 +135,7 @@ def test_the_client_gets_what_one_engine_would_have_sent(
     exchange, sent, now_s, losses = Exchange(b"", request(body)), b"", 0.0, 0
     at_engines_s = 0.0
     parts = iter(plan)
-    while exchange.state is not State.DONE:
+    while exchange.state is not ExchangeState.DONE:
         how, share, size = next(parts, ("", 1.0, 50))
         if losses == LOSSES_MAX - 1 and how != "preempted":
             how = ""
@@ -146,7 +152,7 @@ def test_the_client_gets_what_one_engine_would_have_sent(
             exchange.piece(answer[begin : min(end, begin + size)])
             sent += exchange.data_to_send()
         now_s += 1.0
-        if how == "preempted" and exchange.can_leave:
+        if how == "preempted" and exchange.is_preemptible:
             exchange.preempted(now_s)
         elif how in ("lost", "hung"):
             losses += 1
@@ -170,10 +176,10 @@ def test_the_client_gets_what_one_engine_would_have_sent(
 def test_a_request_that_loses_engines_again_and_again_ends_with_the_last_error() -> None:
     exchange = Exchange(b"{}")
     for n in range(LOSSES_MAX):
-        assert exchange.state is not State.DONE
+        assert exchange.state is not ExchangeState.DONE
         exchange.placed(float(n))
         [exchange.lost, exchange.hung][n % 2](EngineLostError(f"loss {n}"), n + 0.5)
-    assert exchange.state is State.DONE
+    assert exchange.state is ExchangeState.DONE
     assert str(exchange.error) == f"loss {LOSSES_MAX - 1}"
 
 
@@ -181,15 +187,15 @@ def test_a_final_loss_and_a_stream_that_cannot_be_resumed_end_at_once() -> None:
     final = Exchange(b"{}")
     final.placed(0.0)
     final.lost(EngineLostError("too long", is_final=True), 1.0)
-    assert (final.state, str(final.error)) == (State.DONE, "too long")
+    assert (final.state, str(final.error)) == (ExchangeState.DONE, "too long")
     stream = Exchange(b"{}")
     stream.placed(0.0)
     stream.answered(200, None)
     stream.piece(b"data: {}\n\n")
     stream.hung(LOST, 1.0)
-    assert stream.state is State.STREAMING
+    assert stream.state is ExchangeState.STREAMING
     stream.lost(LOST, 1.0)
-    assert (stream.state, stream.error) == (State.DONE, LOST)
+    assert (stream.state, stream.error) == (ExchangeState.DONE, LOST)
     assert stream.data_to_send() == b"data: {}\n\n"
 
 
@@ -201,5 +207,5 @@ def test_the_rest_of_an_answer_may_be_refused() -> None:
     exchange.preempted(1.0)
     exchange.placed(2.0)
     exchange.answered(400, b"{}")
-    assert exchange.state is State.DONE
+    assert exchange.state is ExchangeState.DONE
     assert str(exchange.error) == "the rest of an answer was refused: HTTP 400"

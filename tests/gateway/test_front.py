@@ -75,7 +75,7 @@ def test_malformed_requests_are_refused_without_what_they_hold(
                     assert head.startswith(b"HTTP/1.1 400 ") or head.startswith(b"HTTP/1.0 400 ")
                     assert sentence in json.loads(content)["error"]["message"]
                     assert SECRET.encode() not in head + content
-            assert gateway.metrics.turned_away["malformed"] == 5
+            assert gateway.metrics.early_rejections["malformed"] == 5
             (line,) = told
             assert sentence in line
             assert (await post(url, chat("why")))[0] == 200
@@ -122,7 +122,7 @@ def test_a_head_that_comes_slowly_is_refused() -> None:
             answer = await reader.read()
             assert answer.startswith(b"HTTP/1.1 408 ")
             assert b"the head of a request is incomplete after 0.2 s" in answer
-            assert gateway.metrics.turned_away == {"slow": 1}
+            assert gateway.metrics.early_rejections == {"slow": 1}
 
     asyncio.run(ask())
 
@@ -173,7 +173,7 @@ def test_a_new_connection_takes_the_place_of_the_slowest() -> None:
             ):
                 assert (await post(url, chat("why")))[0] == 200
                 assert await sender.read() == b""
-                assert gateway.metrics.turned_away == {"connections": 1}
+                assert gateway.metrics.early_rejections == {"connections": 1}
                 assert not newer.at_eof()
                 await ask_again()
 
@@ -216,10 +216,10 @@ def test_connections_count_before_their_tls_handshake(tmp_path: Path) -> None:
             connected(url, b"\x16\x03\x01"),
         ):
             assert await first.read() == b""
-            assert gateway.metrics.turned_away == {"connections": 1}
+            assert gateway.metrics.early_rejections == {"connections": 1}
             url = url.replace("127.0.0.1", "localhost")
             assert (await post(url, chat("why"), ssl=trusted))[0] == 200
-            assert gateway.metrics.turned_away == {"connections": 2}
+            assert gateway.metrics.early_rejections == {"connections": 2}
 
     asyncio.run(ask())
     assert TLSConnection.max_size == 16 << 10

@@ -366,7 +366,7 @@ def test_a_closed_instance_takes_nothing() -> None:
 
 def test_a_dispatcher_that_always_holds_back_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("metropolis.gateway.proxy.SWEEP_S", 0.01)
-    monkeypatch.setattr("metropolis.gateway.scheduler_driver.HOLD_S", 0.1)
+    monkeypatch.setattr("metropolis.gateway.scheduler_driver.DEFERRAL_MAX_S", 0.1)
     news: list[str] = []
 
     async def ask() -> None:
@@ -379,4 +379,4 @@ def test_a_dispatcher_that_always_holds_back_is_told_of(monkeypatch: pytest.Monk
 
     asyncio.run(ask())
     assert len(news) == 2
-    assert news[-1].startswith("the dispatcher Hesitant holds back 2 requests")
+    assert news[-1].startswith("the dispatcher Hesitant defers 2 requests")

@@ -103,7 +103,7 @@ def test_who_reads_no_answer_locks_nobody_out() -> None:
                 async with asyncio.timeout(20):
                     while await status_of(f"{url}/health") != 200:
                         await asyncio.sleep(0.1)
-                assert gateway.metrics.turned_away["connections"] > 0
+                assert gateway.metrics.early_rejections["connections"] > 0
 
     asyncio.run(ask())
 

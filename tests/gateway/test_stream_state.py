@@ -235,9 +235,9 @@ def begun(path: str, *events: bytes, **fields: Any) -> PartialAnswer:
 )
 def test_what_is_more_than_text_is_not_left(event: bytes) -> None:
     text = b'{"choices": [{"delta": {"content": "a"}}]}'
-    assert begun(CHATS, text, stream=True).can_leave
+    assert begun(CHATS, text, stream=True).is_preemptible
     for partial in (begun(CHATS, text, event, stream=True), begun(CHATS, text, event)):
-        assert not partial.can_leave
+        assert not partial.is_preemptible
         assert partial.can_resume == partial.is_joined
 
 

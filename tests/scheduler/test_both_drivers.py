@@ -29,7 +29,7 @@ from metropolis.gateway.scheduler_driver import Preemptible, SchedulerDriver
 from metropolis.policy.base import Policy, QueuedRequest, ServedRequest
 from metropolis.policy.named import DISPATCHERS, POLICIES, named, names_of
 from metropolis.scheduler.base import Command, Place, Preempt, Reject, Report
-from metropolis.scheduler.instance import State
+from metropolis.scheduler.instance import RequestState
 from metropolis.scheduler.scheduler import Scheduler
 from metropolis.sim.engines import SimulatedCluster
 from metropolis.sim.instance import Aborted, SimulatedInstance
@@ -44,7 +44,7 @@ ENGINE = Profile(
 )
 """Its memory never binds: real engines count their tokens themselves."""
 EVENTS = (
-    "arrived", "finished", "left", "cancelled", "program_ended", "instance_preempted",
+    "arrived", "finished", "interrupted", "cancelled", "program_ended", "instance_preempted",
     "instance_up", "instance_down", "models_changed",
 )  # fmt: skip
 
@@ -255,10 +255,10 @@ class PlacesAnew(Driven):
     async def place(
         self, request: QueuedRequest, *, is_requeued: bool = False, only: int | None = None
     ) -> Place:
-        if is_requeued and self.scheduler._requests[request.id].state is State.LEAVING:
+        if is_requeued and self.scheduler._requests[request.id].state is RequestState.PREEMPTING:
             tracked = self.scheduler._requests[request.id]
             here = self.scheduler._instances[tracked.instance]
-            here.start(here.leaving.pop(request.id))
+            here.start(here.preempting.pop(request.id))
         return await super().place(request, is_requeued=is_requeued, only=only)
 
 
@@ -290,7 +290,7 @@ async def live(policy: str, dispatcher: str, stream: Stream, kind: type[Driven])
                 if not task.done() or task.result().instance != served.instance:
                     return found  # its command differs
                 scheduling.completed(served)
-            case "left", (id_, _, now_s):
+            case "interrupted", (id_, _, now_s):
                 if not placed[id_].done():
                     return found
                 await wait(requests[id_], is_requeued=True)
@@ -387,7 +387,7 @@ def eventful_plan() -> Plan:
 def test_a_planted_difference_in_disturbances_is_noticed(kind: type[Driven]) -> None:
     stream = disturbed("plas", "least_used", eventful_plan())
     assert {name for name, _ in stream.events} >= {
-        "left", "cancelled", "instance_up", "instance_down", "models_changed",
+        "interrupted", "cancelled", "instance_up", "instance_down", "models_changed",
     }  # fmt: skip
     assert asyncio.run(live("plas", "least_used", stream, Driven)).commands == stream.commands
     assert asyncio.run(live("plas", "least_used", stream, kind)).commands != stream.commands

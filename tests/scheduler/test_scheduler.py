@@ -12,7 +12,14 @@ from metropolis.dispatch.fixed import LeastLoaded
 from metropolis.policy.base import Policy, QueuedRequest, ServedRequest
 from metropolis.policy.faults import PluginError
 from metropolis.policy.fixed import Fcfs, StepFirst
-from metropolis.scheduler.base import Command, InstanceDownError, Limits, Place, Preempt, Reject
+from metropolis.scheduler.base import (
+    Command,
+    InstanceDownError,
+    InstanceLimits,
+    Place,
+    Preempt,
+    Reject,
+)
 from metropolis.scheduler.scheduler import Scheduler
 from metropolis.types import MetropolisError
 
@@ -25,13 +32,15 @@ def scheduler(
     policy: Policy,
     dispatcher: type[Dispatcher] = LeastLoaded,
     instances: int = 1,
-    hold_s: float = inf,
+    deferral_max_s: float = inf,
     limit: int = 1,
 ) -> tuple[Scheduler, list[PluginError]]:
     faults: list[PluginError] = []
     fleet = Fleet.uniform(instances, 1000, 10.0)
-    limits = [Limits(limit)] * instances
-    made = Scheduler(policy, dispatcher(fleet), limits, hold_s=hold_s, on_fault=faults.append)
+    limits = [InstanceLimits(limit)] * instances
+    made = Scheduler(
+        policy, dispatcher(fleet), limits, deferral_max_s=deferral_max_s, on_fault=faults.append
+    )
     for instance in range(instances):
         made.instance_up(instance, 0.0)
     return made, faults
@@ -74,7 +83,7 @@ class HoldsA(LeastLoaded):
 
 
 def test_a_dispatcher_that_holds_one_model_back_harms_no_other() -> None:
-    made, faults = scheduler(Fcfs(), HoldsA, instances=2, hold_s=10.0)
+    made, faults = scheduler(Fcfs(), HoldsA, instances=2, deferral_max_s=10.0)
     made.models_changed(0, frozenset("a"), 0.0)
     made.models_changed(1, frozenset("b"), 0.0)
     for number, model in enumerate("abb"):
@@ -192,7 +201,7 @@ def test_a_preempted_request_does_not_return_to_an_instance_without_its_model() 
     made.arrived(request(9, "a"))
     assert any(isinstance(one, Preempt) for one in made.schedule(1.0))
     made.models_changed(0, frozenset("b"), 1.0)
-    made.left(5, 0, 2.0)
+    made.interrupted(5, 0, 2.0)
     assert made.schedule(2.0) == []
     made.instance_up(1, 3.0)
     assert {one.instance for one in made.schedule(3.0) if isinstance(one, Place)} == {1}
