@@ -17,7 +17,13 @@ from rich.console import Console
 from rich.table import Table
 
 from metropolis.progress import progress_bar
-from metropolis.runtime.replays.replay import ReplayResult, Setting, mine, ratio, replay
+from metropolis.runtime.replays.replay import (
+    ReplayResult,
+    Setting,
+    mine_dependencies,
+    replay,
+    speedup,
+)
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.trace.generate.largeville import tile
 from metropolis.trace.parquet import read_trace
@@ -99,12 +105,12 @@ def _setting(trace: Trace, instances: int) -> Setting:
 
 def _row(stretch: str, trace: Trace, instances: int) -> Row:
     setting = _setting(trace, instances)
-    graph = mine(trace, setting)
+    graph = mine_dependencies(trace, setting)
     results = [replay(trace, mode, setting, graph) for mode in MODES]
     ours: dict[str, ReplayResult] = {result.mode: result for result in results}
 
     def over(mode: str, reference: str) -> float:
-        value = ratio(results, ours[mode], reference)
+        value = speedup(results, ours[mode], reference)
         assert value is not None
         return value
 
@@ -139,7 +145,7 @@ def scaling(trace: Trace, seed: int, agents: Sequence[int]) -> Iterable[Row]:
 def priority(trace: Trace, seed: int, agents: int) -> Iterable[PriorityRow]:
     """Yield the cells of Table 1: the busy hour with and without step priority."""
     hour = tile([trace], agents, seed, hours=HOURS["busy"])
-    graph = mine(hour, _setting(hour, 1))
+    graph = mine_dependencies(hour, _setting(hour, 1))
     for (mode, instances), paper in PAPER_PRIORITY_S.items():
         setting = _setting(hour, instances)
         by_step, first_come = (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from metropolis.cli.run_options import RunOptions
 from metropolis.runtime.folder.run_directory import RunDirectory
-from metropolis.runtime.replays.replay import Setting, mine, ratio, replay
+from metropolis.runtime.replays.replay import Setting, mine_dependencies, replay, speedup
 from metropolis.trace.schema import Trace
 from metropolis.types import MetropolisError
 from metropolis.world.base import World
@@ -54,16 +54,16 @@ def _compare(trace: Trace, world: World, options: RunOptions) -> Sequence[Compar
         policy=(not options.engine and options.policy) or "step",
         dispatcher=None if options.engine else options.dispatcher,
     )
-    graph = mine(trace, setting)
+    graph = mine_dependencies(trace, setting)
     modes = ("sequential", "lockstep", options.rule, "oracle")
     replayed = [replay(trace, mode, setting, graph) for mode in modes]
     return [
         Compared(
             "out_of_order" if row.rule else row.mode,
             row.makespan_sim_s,
-            ratio(replayed, row, "lockstep"),
-            ratio(replayed, row, "sequential"),
-            ratio(replayed, row, "oracle"),
+            speedup(replayed, row, "lockstep"),
+            speedup(replayed, row, "sequential"),
+            speedup(replayed, row, "oracle"),
         )
         for row in replayed
     ]

@@ -22,7 +22,14 @@ from metropolis.progress import progress_bar
 from metropolis.rules.metrics import METRICS
 from metropolis.runtime.replays.modes import MODES
 from metropolis.runtime.replays.plots import prepare_figures, write_figures
-from metropolis.runtime.replays.replay import ReplayResult, Setting, mine, plug_ins, ratio, replay
+from metropolis.runtime.replays.replay import (
+    ReplayResult,
+    Setting,
+    mine_dependencies,
+    plug_ins,
+    replay,
+    speedup,
+)
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.trace.mining import InteractionGraph, critical_path
 from metropolis.trace.parquet import read_trace
@@ -189,7 +196,7 @@ def command(
     total = sum(window.steps * window.agents for _, window in windows) * runs
     with progress_bar(total, "agent-steps") as (advance, describe):
         for text, window in windows:
-            graph = mine(window, setting)
+            graph = mine_dependencies(window, setting)
             of_window = []
             for fleet in fleets:
                 for policy in policies:
@@ -270,9 +277,9 @@ def as_row(results: Sequence[ReplayResult], result: ReplayResult) -> dict[str, A
     arrays = {k for k, v in vars(result).items() if isinstance(v, np.ndarray)}
     row = {k: v for k, v in vars(result).items() if k not in arrays}
     return row | {
-        "speedup_over_lockstep": ratio(results, result, "lockstep"),
-        "speedup_over_sequential": ratio(results, result, "sequential"),
-        "share_of_oracle": ratio(results, result, "oracle"),
+        "speedup_over_lockstep": speedup(results, result, "lockstep"),
+        "speedup_over_sequential": speedup(results, result, "sequential"),
+        "share_of_oracle": speedup(results, result, "oracle"),
         "simulated": True,
     }
 
@@ -335,9 +342,9 @@ def _cells(results: Sequence[ReplayResult], result: ReplayResult) -> list[str]:
     return [
         result.mode + ("*" if MODES[result.mode].is_bound else ""),
         number(result.makespan_sim_s, ",.1f" if result.makespan_sim_s < 10_000 else ",.0f"),
-        number(ratio(results, result, "lockstep"), ".2f"),
-        number(ratio(results, result, "sequential"), ".2f"),
-        number(ratio(results, result, "oracle"), ".0%"),
+        number(speedup(results, result, "lockstep"), ".2f"),
+        number(speedup(results, result, "sequential"), ".2f"),
+        number(speedup(results, result, "oracle"), ".0%"),
         number(result.achieved_parallelism, ".2f" if result.achieved_parallelism < 100 else ",.0f"),
         number(result.utilisation, ".0%"),
         number(result.controller_us_per_agent_step, ".2f"),

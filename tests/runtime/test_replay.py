@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metropolis.runtime.replays.modes import MODES, Mode
-from metropolis.runtime.replays.replay import ReplayResult, Setting, mine, replay
+from metropolis.runtime.replays.replay import ReplayResult, Setting, mine_dependencies, replay
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.trace.schema import Trace
 from metropolis.types import MetropolisError
@@ -39,7 +39,7 @@ def assert_causal(trace: Trace, setting: Setting, result: ReplayResult) -> None:
     assert (result.completed_sim_s <= committed[calls.step, calls.agent]).all()
     child = np.repeat(np.arange(len(calls)), np.diff(calls.parent_offsets))
     assert (result.sent_sim_s[child] >= result.completed_sim_s[calls.parents]).all()
-    graph = mine(trace, setting)
+    graph = mine_dependencies(trace, setting)
     row = np.repeat(np.arange(steps * agents), np.diff(graph.offsets))
     step, agent = row // agents, row % agents
     later = step > 0  # synchronised before the step …

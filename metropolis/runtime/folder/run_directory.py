@@ -107,12 +107,12 @@ class RunDirectory:
 
         Raises MetropolisError if the folder contains another run, or none.
         """
-        mine = {"format": FORMAT, "version": VERSION, "world": world, "seed": seed}
+        requested = {"format": FORMAT, "version": VERSION, "world": world, "seed": seed}
         if resume:
-            found = {name: value for name, value in self.read().items() if name in mine}
-            if found != mine:
+            found = {name: value for name, value in self.read().items() if name in requested}
+            if found != requested:
                 raise MetropolisError(
-                    f"{self._run}: holds a run of {found}; resuming needs the same as {mine}"
+                    f"{self._run}: holds a run of {found}; resuming needs the same as {requested}"
                 )
             return self._latest()
         self.make()

@@ -71,11 +71,11 @@ def gantt(trace: Trace, results: Sequence[ReplayResult]) -> Figure:
         visible = (result.completed_sim_s > begin) & (result.sent_sim_s < end)
         for function in np.unique(calls.function[visible]).tolist():
             seen.add(function)
-            mine = visible & (calls.function == function)
+            own = visible & (calls.function == function)
             panel.barh(
-                calls.agent[mine],
-                result.completed_sim_s[mine] - result.sent_sim_s[mine],
-                left=result.sent_sim_s[mine],
+                calls.agent[own],
+                result.completed_sim_s[own] - result.sent_sim_s[own],
+                left=result.sent_sim_s[own],
                 height=0.8,
                 color=colours.get(function, "lightgrey"),
             )

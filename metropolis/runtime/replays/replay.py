@@ -36,7 +36,7 @@ Progress = Callable[[int], None]
 _AGENT_STEPS_PER_SLICE = 20_000
 _SETTING = ("hours", "agents", "fleet", "policy", "dispatcher", "metric")
 """The fields in which two comparable results agree."""
-_NATIVE = ("step", "fcfs")
+_CORE_POLICIES = ("step", "fcfs")
 """The policies of the C++ replay."""
 
 
@@ -113,7 +113,7 @@ class ReplayResult:
     """(steps * agents,); empty for the bounds"""
 
 
-def mine(trace: Trace, setting: Setting) -> InteractionGraph:
+def mine_dependencies(trace: Trace, setting: Setting) -> InteractionGraph:
     """The dependencies of `oracle` and `critical_path` under `setting`."""
     return interactions(trace, setting.metric, setting.perception_radius)
 
@@ -125,22 +125,25 @@ def replay(
     graph: InteractionGraph | None = None,
     progress: Progress | None = None,
 ) -> ReplayResult:
-    """Replay `trace` in `mode` (a key of `MODES`); `graph`, from `mine`, saves mining it again."""
+    """Replay `trace` in `mode`, a key of `MODES`.
+
+    `graph` is the result of `mine_dependencies`; None: mine the trace if `mode` needs it.
+    """
     check_name("mode", mode, MODES)
     chosen = MODES[mode]
     is_uniform = len(setting.fleet.kinds) == 1
-    is_native = is_uniform and setting.dispatcher is None and setting.policy in _NATIVE
-    served = None
-    if not is_native:
-        served = plug_ins(setting.policy, setting.dispatcher, setting.fleet.dispatcher_view())
+    is_in_core = is_uniform and setting.dispatcher is None and setting.policy in _CORE_POLICIES
+    plugins = None
+    if not is_in_core:
+        plugins = plug_ins(setting.policy, setting.dispatcher, setting.fleet.dispatcher_view())
     _check_calls_fit(trace, setting)
     started_wall_s = time.perf_counter()
     if chosen.name == "critical_path":
-        measured = _critical_path(trace, setting, graph or mine(trace, setting))
+        measured = _critical_path(trace, setting, graph or mine_dependencies(trace, setting))
     elif chosen.name == "no_dependency":
         measured = _no_dependency(trace, setting)
     else:
-        measured = _run(trace, chosen, setting, served, graph, progress)
+        measured = _run(trace, chosen, setting, plugins, graph, progress)
     if progress is not None and chosen.is_bound:
         progress(trace.steps * trace.agents)
     duration = measured["completed_sim_s"] - measured["sent_sim_s"]
@@ -205,12 +208,12 @@ def _run(
     trace: Trace,
     mode: Mode,
     setting: Setting,
-    served: tuple[Policy, Dispatcher] | None,
+    plugins: tuple[Policy, Dispatcher] | None,
     graph: InteractionGraph | None,
     progress: Progress | None,
 ) -> dict[str, Any]:
     if mode.rule is None:
-        mined = graph or mine(trace, setting)
+        mined = graph or mine_dependencies(trace, setting)
         controller = mined_controller(trace.steps, trace.agents, mined.offsets, mined.partners)
     else:
         controller = native_controller(
@@ -220,39 +223,39 @@ def _run(
             trace.positions[0],
             trace.steps,
         )
-    if served is None:
-        return _native(trace, controller, mode, setting, progress)
-    return _served(trace, controller, mode, setting, served, progress)
+    if plugins is None:
+        return _replay_in_core(trace, controller, mode, setting, progress)
+    return _replay_with_plugins(trace, controller, mode, setting, plugins, progress)
 
 
-def _served(
+def _replay_with_plugins(
     trace: Trace,
     controller: _core.Controller,
     mode: Mode,
     setting: Setting,
-    served: tuple[Policy, Dispatcher],
+    plugins: tuple[Policy, Dispatcher],
     progress: Progress | None,
 ) -> dict[str, Any]:
-    engines = SimulatedCluster(setting.fleet.profiles, *served, PoolOptions(setting.prefix_reuse))
-    running = PolicyReplay(trace, controller, engines, mode.outstanding_max, progress)
-    running.run()
+    cluster = SimulatedCluster(setting.fleet.profiles, *plugins, PoolOptions(setting.prefix_reuse))
+    replaying = PolicyReplay(trace, controller, cluster, mode.outstanding_max, progress)
+    replaying.run()
     return {
-        "makespan_sim_s": running.now_sim_s,
-        "utilisation": _utilisation(engines.busy_sim_s(), setting, running.now_sim_s),
-        "preemptions": engines.preemptions,
-        "controller_us_per_agent_step": running.controller_wall_s
+        "makespan_sim_s": replaying.now_sim_s,
+        "utilisation": _utilisation(cluster.busy_sim_s(), setting, replaying.now_sim_s),
+        "preemptions": cluster.preemptions,
+        "controller_us_per_agent_step": replaying.controller_wall_s
         / (trace.steps * trace.agents)
         * 1e6,
-        "sent_sim_s": running.sent_sim_s,
-        "started_sim_s": running.started_sim_s,
-        "completed_sim_s": running.completed_sim_s,
-        "instance": running.instance,
-        "dispatched_sim_s": running.dispatched_sim_s,
-        "committed_sim_s": running.committed_sim_s,
+        "sent_sim_s": replaying.sent_sim_s,
+        "started_sim_s": replaying.started_sim_s,
+        "completed_sim_s": replaying.completed_sim_s,
+        "instance": replaying.instance,
+        "dispatched_sim_s": replaying.dispatched_sim_s,
+        "committed_sim_s": replaying.committed_sim_s,
     }
 
 
-def _native(
+def _replay_in_core(
     trace: Trace,
     controller: _core.Controller,
     mode: Mode,
@@ -264,7 +267,7 @@ def _native(
         fleet.profiles[0], instances=len(fleet), prefix_reuse=setting.prefix_reuse
     )
     calls = trace.calls
-    running = _core.Replay(
+    replaying = _core.Replay(
         positions=trace.positions,
         call_offsets=trace.call_offsets(),
         call_step=calls.step,
@@ -282,27 +285,27 @@ def _native(
     )
     finished, committed = False, 0
     while not finished:
-        finished = running.run(_AGENT_STEPS_PER_SLICE)
+        finished = replaying.run(_AGENT_STEPS_PER_SLICE)
         if progress is not None:
-            progress(running.committed_agent_steps - committed)
-        committed = running.committed_agent_steps
-    sent_sim_s = running.sent_sim_s()
+            progress(replaying.committed_agent_steps - committed)
+        committed = replaying.committed_agent_steps
+    sent_sim_s = replaying.sent_sim_s()
     prompts, prompt_of = np.unique(calls.prompt_tokens, return_inverse=True)
     requests = [_core.Request(prompt, 1) for prompt in prompts.tolist()]
     prefill_s = [_core.InstancePool.isolated_sim_s(fleet.profiles[0], each) for each in requests]
-    started_sim_s = running.first_token_sim_s() - np.array(prefill_s, np.float64)[prompt_of]
+    started_sim_s = replaying.first_token_sim_s() - np.array(prefill_s, np.float64)[prompt_of]
     busy_sim_s = sum(pool.busy_sim_s(instance) for instance in range(len(fleet)))
     return {
-        "makespan_sim_s": running.makespan_sim_s,
-        "utilisation": _utilisation(busy_sim_s, setting, running.makespan_sim_s),
+        "makespan_sim_s": replaying.makespan_sim_s,
+        "utilisation": _utilisation(busy_sim_s, setting, replaying.makespan_sim_s),
         "preemptions": pool.preemptions(),
-        "controller_us_per_agent_step": running.controller_wall_s / committed * 1e6,
+        "controller_us_per_agent_step": replaying.controller_wall_s / committed * 1e6,
         "sent_sim_s": sent_sim_s,
         "started_sim_s": np.maximum(sent_sim_s, started_sim_s),
-        "completed_sim_s": running.completed_sim_s(),
-        "instance": running.instance(),
-        "dispatched_sim_s": running.dispatched_sim_s(),
-        "committed_sim_s": running.committed_sim_s(),
+        "completed_sim_s": replaying.completed_sim_s(),
+        "instance": replaying.instance(),
+        "dispatched_sim_s": replaying.dispatched_sim_s(),
+        "committed_sim_s": replaying.committed_sim_s(),
     }
 
 
@@ -386,7 +389,7 @@ def _bound(
     }
 
 
-def ratio(results: Sequence[ReplayResult], result: ReplayResult, reference: str) -> float | None:
+def speedup(results: Sequence[ReplayResult], result: ReplayResult, reference: str) -> float | None:
     """Speedup over the `reference` mode under the same setting; None: that mode was not run."""
     for other in results:
         same = all(getattr(other, field) == getattr(result, field) for field in _SETTING)
