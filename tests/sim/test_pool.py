@@ -171,6 +171,10 @@ def test_bad_input_is_refused() -> None:
         InstancePool(profile).submit(3, Request(8, 1, 0, [(9, 0)]), 0.0)
     with pytest.raises(ValueError, match="no more than prompt and output"):
         InstancePool(profile).submit(3, Request(8, 1, 0, [(9, 5), (8, 5)]), 0.0)
+    with pytest.raises(ValueError, match="the request needs 65 KV tokens; an instance holds 64"):
+        InstancePool.check_fits(profile, Request(64, 2))
+    with pytest.raises(ValueError, match="block_tokens is 0, but must be at least 1"):
+        InstancePool.check_fits(Profile(kv_capacity_tokens=64, block_tokens=0), Request(1, 1))
     with pytest.raises(ValueError, match="both must be at least 1"):
         InstancePool.isolated_sim_s(profile, Request(64, 0))
     with pytest.raises(ValueError, match="at least 1"):
