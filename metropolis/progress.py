@@ -20,26 +20,26 @@ from rich.text import Text
 
 
 class _Rate(ProgressColumn):
-    def __init__(self, what: str) -> None:
+    def __init__(self, unit: str) -> None:
         super().__init__()
-        self.what = what
+        self.unit = unit
 
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
-        return Text("" if speed is None else f"{speed:,.0f} {self.what}/s")
+        return Text("" if speed is None else f"{speed:,.0f} {self.unit}/s")
 
 
 @contextmanager
 def progress_bar(
-    total: int, what: str, *, quiet: bool = False
+    total: int, unit: str, *, quiet: bool = False
 ) -> Iterator[tuple[Callable[[int], None], Callable[[str], None]]]:
-    """Show progress towards `total` units of `what`; yields (advance, describe)."""
+    """Show progress towards `total` units of `unit`; yields (advance, describe)."""
     console = Console(stderr=True)
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         TaskProgressColumn(),
-        _Rate(what),
+        _Rate(unit),
         TimeRemainingColumn(),
         console=console,
         disable=quiet or not console.is_terminal,

@@ -27,8 +27,8 @@ def register() -> None:
     """Register the worlds now if Gymnasium is imported already, otherwise on its import."""
     if "gymnasium" in sys.modules:
         _register(sys.modules["gymnasium"])
-    elif not any(isinstance(finder, _Awaiting) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Awaiting())
+    elif not any(isinstance(finder, _ImportHook) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _ImportHook())
 
 
 def _register(gymnasium: ModuleType) -> None:
@@ -38,7 +38,7 @@ def _register(gymnasium: ModuleType) -> None:
         gymnasium.register(name, entry_point=entry_point, kwargs={"world": world})
 
 
-class _Awaiting(MetaPathFinder):
+class _ImportHook(MetaPathFinder):
     """Finds Gymnasium in the usual way, once, and registers the worlds when it is loaded."""
 
     def find_spec(

@@ -31,7 +31,7 @@ from metropolis.llm.client import PATIENCE_S
 from metropolis.progress import progress_bar
 from metropolis.runtime.live.configuration import DEFAULTS, LIVE_MODES, LIVE_RULES, OPTION_HELP
 from metropolis.runtime.live.estimate import Estimate, estimate_run
-from metropolis.store.factory import FORMS
+from metropolis.store.factory import ADDRESS_FORMS
 from metropolis.types import Step
 from metropolis.world.checks import SEED_MAX
 from metropolis.world.scenario import Scenario
@@ -187,8 +187,8 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
     metavar="STORE",
     default="memory",
     show_default=True,
-    help=f"Where the run's state lives: {FORMS}; METROPOLIS_STORE is ignored. Only memory has "
-    "virtual time.",
+    help=f"Where the run's state lives: {ADDRESS_FORMS}; METROPOLIS_STORE is ignored. Only memory "
+    "has virtual time.",
 )
 @click.option(
     "--workers",

@@ -15,13 +15,18 @@ from rich.table import Table
 from metropolis.addresses import shown
 from metropolis.cli.terminal import printable
 from metropolis.store.base import Inspection, Queued, Server
-from metropolis.store.factory import ADDRESSES, FORMS, address_from_environment, open_server
+from metropolis.store.factory import (
+    ADDRESS_FORMS,
+    ADDRESS_VARIABLES,
+    address_from_environment,
+    open_server,
+)
 from metropolis.types import MetropolisError
 
 LISTED_MAX = 12
 """Maximum items shown of a list; the rest is counted."""
 STORE = click.option(
-    "--store", "address", help=f"{FORMS}. [default: METROPOLIS_STORE or REDIS_URL]"
+    "--store", "address", help=f"{ADDRESS_FORMS}. [default: METROPOLIS_STORE or REDIS_URL]"
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -86,7 +91,8 @@ def _opened(address: str | None, run: str | None = None) -> Iterator[Server]:
     chosen = address or address_from_environment()
     if chosen is None:
         raise MetropolisError(
-            f"no store is named; give --store {FORMS}, or set {' or '.join(ADDRESSES)}"
+            f"no store is named; give --store {ADDRESS_FORMS}, or set "
+            f"{' or '.join(ADDRESS_VARIABLES)}"
         )
     with open_server(chosen, attach=True) as server:
         if run is not None and run not in (runs := server.runs()):

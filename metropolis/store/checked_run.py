@@ -19,10 +19,10 @@ FIRST_MIND = {"by": None, "step": 0}
 LEASE_S = 600.0
 
 
-def require(subject: object, kept: bool, otherwise: str) -> None:
-    """Raise MetropolisError, which names the class of `subject`, unless `kept`."""
-    if not kept:
-        raise MetropolisError(f"{type(subject).__name__} {otherwise}")
+def require(subject: object, holds: bool, violation: str) -> None:
+    """Raise MetropolisError, which names the class of `subject`, unless `holds`."""
+    if not holds:
+        raise MetropolisError(f"{type(subject).__name__} {violation}")
 
 
 def refuses(
@@ -43,9 +43,9 @@ class CheckedRun:
     store: Store
     fence: int
 
-    def require(self, kept: bool, otherwise: str) -> None:
-        """Raise MetropolisError, which names the store, unless `kept`."""
-        require(self.store, kept, otherwise)
+    def require(self, holds: bool, violation: str) -> None:
+        """Raise MetropolisError, which names the store, unless `holds`."""
+        require(self.store, holds, violation)
 
     def refuses(
         self, kind: type[Exception], what: str, act: Callable[..., Any], *arguments: Any

@@ -40,13 +40,13 @@ class Script:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class BlockingCommand:
     """A command that may block its connection."""
 
     arguments: Sequence[Any]
 
 
-Call = Generator[Script | Waiting, Any, T]
+Call = Generator[Script | BlockingCommand, Any, T]
 
 
 def claims(
@@ -73,7 +73,7 @@ def claims(
         if wait_s <= 0 or deadline_s <= time.monotonic():
             return []
         places = f"{prefix}inbox:{worker}", f"{prefix}tokens"
-        popped = yield Waiting(
+        popped = yield BlockingCommand(
             ("BLMPOP", max(0.001, left_s), 2, *places, "LEFT", "COUNT", INBOX_COUNT)
         )
         if popped is not None and popped[0].decode() == places[0]:
@@ -121,7 +121,9 @@ def acknowledgements(
     while True:
         left_s = min(deadline_s - time.monotonic(), WAIT_S)
         block = ("BLOCK", max(1, ms(left_s))) if left_s > 0 else ()
-        found = yield Waiting(("XREAD", "COUNT", most, *block, "STREAMS", f"{prefix}acks", after))
+        found = yield BlockingCommand(
+            ("XREAD", "COUNT", most, *block, "STREAMS", f"{prefix}acks", after)
+        )
         if acknowledged := acknowledged_in(found):
             return acknowledged
         if left_s > 0 and time.monotonic() < deadline_s:

@@ -26,13 +26,13 @@ TIMEOUT_S = 10.0
 """A server that is silent this long is considered gone."""
 RETRIES = 2
 PASSWORD = "METROPOLIS_STORE_PASSWORD"
-EMBEDDED = "#embedded"
+EMBEDDED_SUFFIX = "#embedded"
 """Suffix of an embedded server's address; it has no password, since its socket is private."""
 
 
 def connection_options(url: str) -> dict[str, Any]:
     """Connection options of redis-py for `url`; a password in `url` itself has precedence."""
-    password = None if url.endswith(EMBEDDED) else os.environ.get(PASSWORD)
+    password = None if url.endswith(EMBEDDED_SUFFIX) else os.environ.get(PASSWORD)
     return {"protocol": 2, "socket_connect_timeout": TIMEOUT_S, "password": password or None}
 
 

@@ -48,8 +48,8 @@ def claims_of(worker: str, reply: Iterable[bytes]) -> list[Claim]:
 def _claim_of(number: int, worker: str, values: Iterator[bytes]) -> Claim:
     name, cluster = next(values).decode(), cluster_of(next(values).decode())
     until = int(next(values))
-    versions, events = _several(values), _several(values)
-    minds = {int(next(values)): parts_in(_several(values)) for _ in range(int(next(values)))}
+    versions, events = _take_list(values), _take_list(values)
+    minds = {int(next(values)): parts_in(_take_list(values)) for _ in range(int(next(values)))}
     return Claim(
         name,
         number,
@@ -58,12 +58,12 @@ def _claim_of(number: int, worker: str, values: Iterator[bytes]) -> Claim:
         cluster.agents,
         decode_snapshot(cluster.step, versions_of(versions), lines_of(events)),
         minds,
-        dict(answers_of(pairs_of(_several(values)))),
+        dict(answers_of(pairs_of(_take_list(values)))),
         until,
     )
 
 
-def _several(values: Iterator[bytes]) -> list[bytes]:
+def _take_list(values: Iterator[bytes]) -> list[bytes]:
     return [*islice(values, int(next(values)))]
 
 

@@ -27,7 +27,7 @@ from weakref import WeakSet
 from metropolis.durable import write_atomically
 from metropolis.store import seals
 from metropolis.store.base import StoreError, StoreUnavailableError
-from metropolis.store.connect import EMBEDDED
+from metropolis.store.connect import EMBEDDED_SUFFIX
 from metropolis.store.files import check_files, open_private, read_private
 from metropolis.store.server import RedisServer
 
@@ -77,7 +77,7 @@ class EmbeddedServer(RedisServer):
         try:
             self.pid = self._start()
             """Of the server process."""
-            super().__init__(self._await())
+            super().__init__(self._wait_until_ready())
         except BaseException:
             self._stop()
             raise
@@ -88,7 +88,7 @@ class EmbeddedServer(RedisServer):
         self._stop()
         self._sockets.mkdir(mode=0o700)
         self.pid = self._start()
-        self._await()
+        self._wait_until_ready()
 
     def close(self) -> None:
         """Stop the server; the contents of the folder remain."""
@@ -147,9 +147,9 @@ class EmbeddedServer(RedisServer):
 
     @property
     def _url(self) -> str:
-        return f"unix://{self._sockets / 'socket'}{EMBEDDED}"
+        return f"unix://{self._sockets / 'socket'}{EMBEDDED_SUFFIX}"
 
-    def _await(self) -> str:
+    def _wait_until_ready(self) -> str:
         """Wait until the server responds; return its address."""
         assert self._watch is not None
         deadline_s = time.monotonic() + START_S
@@ -209,8 +209,8 @@ def address_of(folder: Path) -> str | None:
     if not os.path.lexists(file):
         return None
     url = read_private(file, ADDRESS_MAX).decode(errors="replace")
-    path = url.removeprefix("unix://").removesuffix(EMBEDDED)
-    is_ours = url == f"unix://{path}{EMBEDDED}" and SOCKET.fullmatch(path)
+    path = url.removeprefix("unix://").removesuffix(EMBEDDED_SUFFIX)
+    is_ours = url == f"unix://{path}{EMBEDDED_SUFFIX}" and SOCKET.fullmatch(path)
     if not is_ours or not _is_own_socket(path):
         raise StoreError(f"{file}: does not name a server of this user; remove the file")
     return url

@@ -12,15 +12,17 @@ from metropolis.store.memory import MemoryServer
 from metropolis.store.own_store import open_own_server
 from metropolis.world.user_code import names_file
 
-FORMS = "memory, embedded, embedded:FOLDER, redis://…, rediss://…, unix://… or FILE.py:CLASS"
+ADDRESS_FORMS = (
+    "memory, embedded, embedded:FOLDER, redis://…, rediss://…, unix://… or FILE.py:CLASS"
+)
 KINDS = ("memory", "embedded", "redis", "rediss", "unix")
-ADDRESSES = ("METROPOLIS_STORE", "REDIS_URL")
+ADDRESS_VARIABLES = ("METROPOLIS_STORE", "REDIS_URL")
 """Environment variables; the first one set is used."""
 
 
 def address_from_environment() -> str | None:
     """The address of the store in the environment, if any."""
-    return next((os.environ[name] for name in ADDRESSES if os.environ.get(name)), None)
+    return next((os.environ[name] for name in ADDRESS_VARIABLES if os.environ.get(name)), None)
 
 
 def is_own_store(address: str) -> bool:
@@ -43,7 +45,7 @@ def open_server(address: str, *, attach: bool = False) -> Server:
         return open_own_server(address)
     if kind not in KINDS[1:]:
         meant = did_you_mean(kind, KINDS)
-        raise StoreError(f"{kind!r} is not a store{meant}; write {FORMS}")
+        raise StoreError(f"{kind!r} is not a store{meant}; write {ADDRESS_FORMS}")
     try:
         from metropolis.store.embedded import EmbeddedServer, address_of, is_served
         from metropolis.store.server import RedisServer

@@ -86,7 +86,7 @@ from metropolis.store.encoding import (
     purchases_of,
 )
 from metropolis.store.execution import NO_ANSWERS, Execution, PaidAnswers
-from metropolis.store.reading import inspection_of
+from metropolis.store.redis_inspection import inspection_of
 from metropolis.store.scripts import call
 from metropolis.types import AgentId, Dispatch, Step
 from metropolis.world.entities import Entity, Event

@@ -27,7 +27,7 @@ CANDIDATES = 32
 
 
 @dataclass(slots=True)
-class Replaced:
+class ReplacedState:
     """The data of one agent that its commit has replaced, for a retraction."""
 
     number: int
@@ -72,7 +72,9 @@ class RunState:
     expires_s: float = inf
     """No lease ends before."""
     memo: dict[Step, dict[AgentId, Memo]] = field(default_factory=lambda: defaultdict(dict))
-    before: dict[Step, dict[AgentId, Replaced]] = field(default_factory=lambda: defaultdict(dict))
+    before: dict[Step, dict[AgentId, ReplacedState]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
     bought: Counter[str] = field(default_factory=Counter)
     acks: dict[int, Acknowledged] = field(default_factory=dict)
     acks_of: dict[Step, list[int]] = field(default_factory=lambda: defaultdict(list))
@@ -202,7 +204,7 @@ class RunState:
         for agent in agents:
             self.steps[agent] = step + 1
             if self.info.retractable:
-                before = Replaced(self.acknowledged, self.positions[agent], self.minds[agent])
+                before = ReplacedState(self.acknowledged, self.positions[agent], self.minds[agent])
                 self.before[step][agent] = before
         if execution.writes:
             for agent in agents:

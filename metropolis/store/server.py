@@ -5,8 +5,8 @@ from __future__ import annotations
 from metropolis.addresses import shown
 from metropolis.store.base import Server, Store, StoreError
 from metropolis.store.connect import connect, store_errors
-from metropolis.store.reading import keys_of
 from metropolis.store.redis import RedisStore, prefix_of
+from metropolis.store.redis_inspection import keys_of
 
 
 class RedisServer(Server):

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from metropolis.maps.map import read_genagent_map
 from metropolis.trace.generate.calibration import CALIBRATION
 from metropolis.trace.generate.calls import generate_calls
-from metropolis.trace.generate.company import life, meetings, of_the_awake, pairs_in_range
 from metropolis.trace.generate.conversations import hold
 from metropolis.trace.generate.movement import generate_movement
+from metropolis.trace.generate.proximity import life, meetings, of_the_awake, pairs_in_range
 from metropolis.trace.importers import import_recording
 from metropolis.trace.schema import Calls, Trace, TraceMeta
 from metropolis.trace.validate import validate

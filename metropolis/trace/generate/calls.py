@@ -14,10 +14,18 @@ import numpy as np
 import numpy.typing as npt
 
 from metropolis.trace.generate.calibration import CALIBRATION, Calibration
-from metropolis.trace.generate.company import life, meetings, of_the_awake, pairs_in_range
+from metropolis.trace.generate.call_builder import (
+    ACT,
+    PERCEIVE,
+    PLAN,
+    REACT,
+    REFLECT,
+    TALK,
+    CallBuilder,
+)
 from metropolis.trace.generate.conversations import Conversation, hold
 from metropolis.trace.generate.perception import Senses
-from metropolis.trace.generate.sheet import ACT, PERCEIVE, PLAN, REACT, REFLECT, TALK, Sheet
+from metropolis.trace.generate.proximity import life, meetings, of_the_awake, pairs_in_range
 from metropolis.trace.schema import Calls, Int64, Trace
 
 Floats = npt.NDArray[np.float64]
@@ -46,7 +54,7 @@ class _Generation:
         covered = np.bincount(self.hour) * trace.meta.step_s / 3600
         self.of_day = (self.life.hour[0] + np.arange(len(covered))) % 24
         self.share = covered * trace.agents / 25
-        self.sheet = Sheet(fit)
+        self.builder = CallBuilder(fit)
 
     def calls(self) -> Calls:
         """Generate the calls of all agents."""
@@ -57,7 +65,7 @@ class _Generation:
         self._decompose(walks)
         perceived = self._perceive(walks, self._silent_changes(occupied))
         self._reflect(perceived)
-        return self.sheet.lay_out(self.rng)
+        return self.builder.lay_out(self.rng)
 
     def _plan_days(self) -> None:
         seconds = round(self.trace.hour_of_step(0) * 3600)
@@ -68,7 +76,9 @@ class _Generation:
         for step in midnights:
             day = "first_day" if step == midnights[0] else "later_day"
             for chain, times in ((day, 1), ("hour_plan", self.fit.day.planned_hours)):
-                self.sheet.add(PLAN, np.full_like(all_agents, step), all_agents, chain, times=times)
+                self.builder.add(
+                    PLAN, np.full_like(all_agents, step), all_agents, chain, times=times
+                )
 
     def _converse(self) -> Bools:
         """Generate conversations; returns the occupied agent-steps, (steps, agents)."""
@@ -80,31 +90,31 @@ class _Generation:
             self._talk(talk)
             occupied[talk.first : talk.last, [talk.initiator, talk.partner]] = True
         step, agent = np.array(refused, np.int64).reshape(-1, 2).T
-        self.sheet.add(REACT, step, agent, "perceive", "talk")
+        self.builder.add(REACT, step, agent, "perceive", "talk")
         reacting = self.rng.random(len(step)) < fit.reactions
-        self.sheet.add(TALK, step[reacting], agent[reacting], "react")
+        self.builder.add(TALK, step[reacting], agent[reacting], "react")
         return occupied
 
     def _talk(self, talk: Conversation) -> None:
         """Add the whole dialogue to the initiator's step; both agents record its start and end."""
         first, initiator = np.array([talk.first]), np.array([talk.initiator])
-        self.sheet.add(REACT, first, initiator, "perceive", "talk")
-        self.sheet.add(TALK, first, initiator, "utterance", times=talk.utterances)
-        self.sheet.add(TALK, first, initiator, "talk_end")
+        self.builder.add(REACT, first, initiator, "perceive", "talk")
+        self.builder.add(TALK, first, initiator, "utterance", times=talk.utterances)
+        self.builder.add(TALK, first, initiator, "talk_end")
         both = np.array([talk.initiator, talk.partner])
-        self.sheet.add(PERCEIVE, np.full(2, talk.first + 1), both, "chat_seen")
-        self.sheet.add(REFLECT, np.full(2, talk.last - 1), both, "chat_over")
+        self.builder.add(PERCEIVE, np.full(2, talk.first + 1), both, "chat_seen")
+        self.builder.add(REFLECT, np.full(2, talk.last - 1), both, "chat_over")
 
     def _act(self, sites: Int64) -> None:
         """Add the choice of an action at the agent-steps `sites`."""
-        self.sheet.add(ACT, *np.divmod(sites, self.trace.agents), "action")
+        self.builder.add(ACT, *np.divmod(sites, self.trace.agents), "action")
 
     def _decompose(self, sites: Int64) -> None:
         """Add the detailed plan of an hour at an agent's first action choice in it."""
         step, agent = np.divmod(sites, self.trace.agents)
         first = np.unique(agent * len(self.share) + self.hour[step], return_index=True)[1]
         due = first[self.rng.random(len(first)) < self.fit.perception.task_decomp]
-        self.sheet.add(PLAN, step[due], agent[due], "decompose")
+        self.builder.add(PLAN, step[due], agent[due], "decompose")
 
     def _silent_changes(self, occupied: Bools) -> Int64:
         """Agent-steps at which a new activity begins in place, on schedule.
@@ -131,13 +141,13 @@ class _Generation:
             ]
         )
         reflection = self._reflection_length() / fit.reflection.every_perceptions
-        per_site = self.sheet.length("action")
+        per_site = self.builder.length("action")
         flexible = (1 + reflection) * (
             self._by_hour(seen) + self._by_hour(self._of_silent(silent))
         ) + per_site * self._by_hour(silent)
         noise = self.rng.normal(0, fit.day.hour_sd, len(self.share))
         wanted = np.array(fit.day.calls)[self.of_day] * self.share * np.exp(noise)
-        room = np.maximum(wanted - self.sheet.count(self.hour, len(wanted)), 0)
+        room = np.maximum(wanted - self.builder.count(self.hour, len(wanted)), 0)
         keep = np.divide(room, flexible, out=np.zeros_like(room), where=flexible > room)
         keep[flexible <= room] = 1
         silent, seen = self._thin(silent, keep), self._thin(seen, keep)
@@ -150,7 +160,7 @@ class _Generation:
         counts = np.minimum(perceived, fit.perception.most_per_step)
         sites = np.repeat(np.arange(len(counts)), counts)
         step, agent = np.divmod(sites, self.trace.agents)
-        self.sheet.add(PERCEIVE, step, agent, "perceive")
+        self.builder.add(PERCEIVE, step, agent, "perceive")
         return sites
 
     def _of_silent(self, sites: Int64) -> Int64:
@@ -170,18 +180,18 @@ class _Generation:
         share = (rank / fit.every_perceptions + self.rng.random(self.trace.agents)[agent]) % 1
         sites = perceived[share >= 1 - 1 / fit.every_perceptions]
         step, agent = np.divmod(sites, self.trace.agents)
-        self.sheet.add(REFLECT, step, agent, "reflect")
+        self.builder.add(REFLECT, step, agent, "reflect")
         low, high = fit.thoughts
         thoughts = self.rng.integers(low, high + 1, (len(sites), fit.focal_points)).sum(axis=1)
         for times in np.unique(thoughts):
             having = thoughts == times
-            self.sheet.add(REFLECT, step[having], agent[having], "thought", times=int(times))
+            self.builder.add(REFLECT, step[having], agent[having], "thought", times=int(times))
 
     def _reflection_length(self) -> float:
         """Mean number of calls of a reflection."""
         fit = self.fit.reflection
         thoughts = sum(fit.thoughts) / 2 * fit.focal_points
-        return self.sheet.length("reflect") + thoughts * self.sheet.length("thought")
+        return self.builder.length("reflect") + thoughts * self.builder.length("thought")
 
     def _by_hour(self, sites: Int64) -> Floats:
         hours = self.hour[sites // self.trace.agents]

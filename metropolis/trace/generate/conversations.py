@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from metropolis.trace.generate.calibration import ConversationFit
-from metropolis.trace.generate.company import Meetings
+from metropolis.trace.generate.proximity import Meetings
 from metropolis.trace.schema import Int64
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from metropolis.trace.generate.calibration import PerceptionFit
-from metropolis.trace.generate.company import Life, Meetings
+from metropolis.trace.generate.proximity import Life, Meetings
 from metropolis.trace.order import ranges
 from metropolis.trace.schema import Int64
 

@@ -18,7 +18,7 @@ PERCEIVE, PLAN, ACT, REACT, TALK, REFLECT = range(6)
 
 
 @dataclass
-class Sheet:
+class CallBuilder:
     """A builder of calls."""
 
     fit: Calibration
