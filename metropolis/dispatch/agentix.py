@@ -34,7 +34,7 @@ class ProgramAffinity(LeastLoaded):
             return super().place(request, now_s)
         home = self._home.get(request.program)
         if home is not None and home not in self.closed:
-            self._at_work[home] += 1
+            self._in_flight[home] += 1
             return home
         placed = super().place(request, now_s)
         if placed is not None:

@@ -36,7 +36,8 @@ class Fleet:
 
 
 class Dispatcher(ABC):
-    """Places requests on the instances of a fleet. All methods are called as those of Policy.
+    """Places requests on the instances of a fleet. Methods are called as those of Policy: from one
+    thread, in the order of time.
 
     `fleet` is replaced when a real engine reports the size of its KV cache, or its models.
     """
@@ -53,23 +54,23 @@ class Dispatcher(ABC):
         None: the request waits, and with it all requests behind it.
         """
 
-    def completed(self, served: ServedRequest) -> None:  # noqa: B027 -- not all care
+    def completed(self, served: ServedRequest) -> None:  # noqa: B027 -- optional
         """A request has completed."""
 
-    def cancelled(self, request: QueuedRequest, instance: int, now_s: float) -> None:  # noqa: B027 -- not all care
+    def cancelled(self, request: QueuedRequest, instance: int, now_s: float) -> None:  # noqa: B027 -- optional
         """`request` left `instance` without completing; it may be placed again."""
 
-    def program_ended(self, program: str) -> None:  # noqa: B027 -- not all care
+    def program_ended(self, program: str) -> None:  # noqa: B027 -- optional
         """`program` will send no more requests."""
 
-    def function_ended(self, function: str) -> None:  # noqa: B027 -- not all care
+    def function_ended(self, function: str) -> None:  # noqa: B027 -- optional
         """`function` has been unused for long: drop its state."""
 
-    def lost(self, instance: int) -> None:  # noqa: B027 -- not all care
+    def lost(self, instance: int) -> None:  # noqa: B027 -- optional
         """`instance` has failed: it is closed, and its cache is empty if it returns.
 
         Its requests are cancelled one by one, before or after this call.
         """
 
-    def preempted(self, instance: int, now_s: float) -> None:  # noqa: B027 -- not all care
+    def preempted(self, instance: int, now_s: float) -> None:  # noqa: B027 -- optional
         """`instance` ran out of memory and preempted a request."""

@@ -31,21 +31,21 @@ class LeastLoaded(Dispatcher):
 
     def __init__(self, fleet: Fleet) -> None:
         super().__init__(fleet)
-        self._at_work = [0] * len(fleet)
+        self._in_flight = [0] * len(fleet)
 
     def place(self, request: QueuedRequest, now_s: float) -> int | None:  # noqa: ARG002
         """See Dispatcher."""
         if len(self.closed) == len(self.fleet):
             return None
         instances = (each for each in range(len(self.fleet)) if each not in self.closed)
-        chosen = min(instances, key=self._at_work.__getitem__)
-        self._at_work[chosen] += 1
+        chosen = min(instances, key=self._in_flight.__getitem__)
+        self._in_flight[chosen] += 1
         return chosen
 
     def completed(self, served: ServedRequest) -> None:
         """See Dispatcher."""
-        self._at_work[served.instance] -= 1
+        self._in_flight[served.instance] -= 1
 
     def cancelled(self, request: QueuedRequest, instance: int, now_s: float) -> None:  # noqa: ARG002
         """See Dispatcher."""
-        self._at_work[instance] -= 1
+        self._in_flight[instance] -= 1

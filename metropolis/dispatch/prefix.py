@@ -55,9 +55,9 @@ class PrefixAffinity(LeastLoaded):
             return None
         local = self._most_local(request)
         # `placed` was the least loaded, and its load includes `request`
-        if local is not None and self._at_work[local] + 1 <= self._skew * self._at_work[placed]:
-            self._at_work[placed] -= 1
-            self._at_work[local] += 1
+        if local is not None and self._in_flight[local] + 1 <= self._skew * self._in_flight[placed]:
+            self._in_flight[placed] -= 1
+            self._in_flight[local] += 1
             placed = local
         self._keep(request, placed)
         return placed
@@ -84,7 +84,7 @@ class PrefixAffinity(LeastLoaded):
         """The open instance with the longest match; None if that match is short."""
         matched = self.matched_tokens(request)
         open_ones = [one for one in range(len(self.fleet)) if one not in self.closed]
-        best = max(open_ones, key=lambda one: (matched[one], -self._at_work[one]))
+        best = max(open_ones, key=lambda one: (matched[one], -self._in_flight[one]))
         return best if matched[best] >= self._share * request.prompt_tokens else None
 
     def _keep(self, request: QueuedRequest, instance: int) -> None:

@@ -180,9 +180,9 @@ class _SchedulerDriver(SchedulerDriver):
         except TimeoutError:
             raise self._unreachable() from None
 
-    def open(self, instance: int, is_up: bool) -> None:
+    def set_is_up(self, instance: int, is_up: bool) -> None:
         """See SchedulerDriver."""
-        super().open(instance, is_up)
+        super().set_is_up(instance, is_up)
         if any(self.is_up):
             until_s = None
         else:

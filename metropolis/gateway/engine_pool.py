@@ -1,4 +1,4 @@
-"""The engines of a gateway: which of them answer, and who must know when one does not."""
+"""The engines of a gateway: their probes, and the requests to move when one hangs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Movable(Protocol):
 
 
 class EnginePool:
-    """Probes engines, and opens those that answer for `scheduling`; `log` receives the news.
+    """Probes engines, and reports to `scheduling` which answer; `log` receives changes.
 
     The dispatcher learns the KV cache size of each engine, unless `learns_capacity` is False.
     Raises MetropolisError when an engine is listed twice.
@@ -56,7 +56,7 @@ class EnginePool:
         self.failed_probes = [0] * len(engines)
         """Consecutive failed probes by engine; `silent_probes`: those that timed out."""
         self.silent_probes = [0] * len(engines)
-        self._doubts = [asyncio.Event() for _ in engines]
+        self._suspected = [asyncio.Event() for _ in engines]
         """Set to request a probe of the engine."""
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -70,7 +70,7 @@ class EnginePool:
         probed = await asyncio.gather(*(engine.probe() for engine in self.engines))
         instances = range(len(self.engines))
         for instance in instances:
-            self._probed(instance, probed[instance])
+            self._apply_probe(instance, probed[instance])
         loops = [*map(self._watch, instances), *map(self._count_preemptions, instances)]
         self._tasks = [asyncio.ensure_future(loop) for loop in loops]
 
@@ -84,12 +84,12 @@ class EnginePool:
             if error is not None and not isinstance(error, asyncio.CancelledError):
                 raise error
 
-    def doubt(self, instance: int, error: EngineLostError) -> None:
-        """Send nothing to the engine until it has been probed."""
+    def suspect(self, instance: int, error: EngineLostError) -> None:
+        """Treat the engine as down until it has been probed."""
         if self.scheduling.is_up[instance]:
             self._log(str(error))
-        self.scheduling.open(instance, False)
-        self._doubts[instance].set()
+        self.scheduling.set_is_up(instance, False)
+        self._suspected[instance].set()
 
     def routed_by(self, model: str | None) -> str | None:
         """See `models.routed_by`."""
@@ -116,10 +116,10 @@ class EnginePool:
             async with asyncio.timeout(PROBE_S):
                 reply = await engine.send("GET", path, headers)
         except TimeoutError as error:
-            self.doubt(instance, engine.lost(error))
+            self.suspect(instance, engine.lost(error))
             return None
         except EngineLostError as error:
-            self.doubt(instance, error)
+            self.suspect(instance, error)
             return None
         reply.close()
         return reply
@@ -131,7 +131,7 @@ class EnginePool:
             "request refers to, does not answer; send the conversation without it"
         )
 
-    def _probed(self, instance: int, probe: Probe) -> None:
+    def _apply_probe(self, instance: int, probe: Probe) -> None:
         is_up = probe.is_up
         if self.scheduling.is_up[instance] != is_up or not self._tasks:  # the first probe
             self._log(probe.sentence)
@@ -146,9 +146,9 @@ class EnginePool:
         self.failed_probes[instance] = 0 if is_up else self.failed_probes[instance] + 1
         is_silent = self.engines[instance].is_silent
         self.silent_probes[instance] = self.silent_probes[instance] + 1 if is_silent else 0
-        self.scheduling.open(instance, is_up)
+        self.scheduling.set_is_up(instance, is_up)
         if self.failed_probes[instance] == 1:
-            self.scheduling.lost(instance)
+            self.scheduling.engine_lost(instance)
         if self.silent_probes[instance] >= HANGS_PROBES and any(self.scheduling.is_up):
             for request in [*self.in_progress]:
                 request.move_from(instance)
@@ -158,9 +158,9 @@ class EnginePool:
             is_up = self.scheduling.is_up[instance]
             with suppress(TimeoutError):
                 async with asyncio.timeout(PROBE_EVERY_S if is_up else PROBE_LOST_S):
-                    await self._doubts[instance].wait()
-            self._doubts[instance].clear()
-            self._probed(instance, await self.engines[instance].probe())
+                    await self._suspected[instance].wait()
+            self._suspected[instance].clear()
+            self._apply_probe(instance, await self.engines[instance].probe())
 
     async def _count_preemptions(self, instance: int) -> None:
         """The status monitor of Kairos (§6): preemptions make its dispatcher suspend an engine."""
@@ -172,5 +172,5 @@ class EnginePool:
                 before = inf
             elif count is not None:
                 if count > before:
-                    self.scheduling.preempted(instance)
+                    self.scheduling.engine_preempted(instance)
                 before = count

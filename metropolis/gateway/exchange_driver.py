@@ -190,7 +190,7 @@ class ExchangeDriver:
         self.exchange.lost(error, self._pool.scheduling.clock())
         is_complete = self.exchange.state is ExchangeState.DONE and self.exchange.error is None
         if not error.is_final and not is_complete:  # otherwise the engine has done its work
-            self._pool.doubt(self.instance, error)
+            self._pool.suspect(self.instance, error)
 
     def _offer(self) -> None:
         """Let the policy preempt the request from now on."""

@@ -47,12 +47,12 @@ class Metrics:
     def text(
         self,
         up: Mapping[str, bool],
-        at_work: Mapping[str, int],
+        in_flight: Mapping[str, int],
         waiting: int,
         programs: int,
         connections: int = 0,
     ) -> str:
-        """Return all metrics as text; `up` and `at_work` are by engine."""
+        """Return all metrics as text; `up` and `in_flight` are by engine."""
         shown = (
             _counter(
                 "requests",
@@ -76,7 +76,7 @@ class Metrics:
                 [((reason,), count) for reason, count in self.early_rejections.items()],
             ),
             _gauge("engine_up", "Whether the engine answers.", up),
-            _gauge("running_requests", "Requests at the engine.", at_work),
+            _gauge("running_requests", "Requests at the engine.", in_flight),
             _gauge("connections", "Client connections.", connections),
             _gauge("queue_length", "Requests waiting in the gateway.", waiting),
             _gauge("programs", "Programs that have not ended.", programs),

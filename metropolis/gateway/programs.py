@@ -23,7 +23,7 @@ FUNCTIONS_MAX = 1000
 policies and metrics keep data for each. A new function replaces one without a request for
 FUNCTION_IDLE_S; if there is none, it counts as OTHER."""
 FUNCTION_IDLE_S = 600.0
-OWN = " "
+GENERATED_PREFIX = " "
 """Prefix of the program names generated here; no client's name begins with it."""
 
 
@@ -64,7 +64,9 @@ class ProgramTracker:
     def enter(self, arriving: ClientRequest, now_s: float) -> QueuedRequest:
         """Assign an arriving request to its program."""
         id_ = next(self._count)
-        name = arriving.program or self._conversation(arriving) or f"{OWN}request {id_}"
+        name = (
+            arriving.program or self._conversation(arriving) or f"{GENERATED_PREFIX}request {id_}"
+        )
         opening = arriving.opening if arriving.program is None else None
         program = self._programs.get(name)
         if program is None:
@@ -115,9 +117,9 @@ class ProgramTracker:
             return None
         if arriving.is_continued and arriving.opening in self._conversations:
             return self._conversations[arriving.opening]
-        return f"{OWN}conversation {next(self._count)}"
+        return f"{GENERATED_PREFIX}conversation {next(self._count)}"
 
-    def shown(self, function: str) -> str:
+    def metric_label(self, function: str) -> str:
         """Return the name of `function` in metrics: OTHER beyond the maximum number of names."""
         return function if function in self._named or function in self._inferred else OTHER
 

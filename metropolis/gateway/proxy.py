@@ -18,11 +18,11 @@ from metropolis.gateway.exchange import ExchangeState
 from metropolis.gateway.exchange_driver import Answer, ExchangeDriver
 from metropolis.gateway.metrics import Metrics
 from metropolis.gateway.models import model_named_in
-from metropolis.gateway.passing import UnorderedRequest
 from metropolis.gateway.programs import ProgramTracker
 from metropolis.gateway.request_parsing import ClientRequest, Resuming, from_http
 from metropolis.gateway.responses import Responses
 from metropolis.gateway.scheduler_driver import QueueFullError, SchedulerDriver
+from metropolis.gateway.unordered_request import UnorderedRequest
 from metropolis.llm.base import UnreachableError
 from metropolis.policy.base import QueuedRequest, ServedRequest
 from metropolis.policy.faults import PluginError, RequestRefusedError
@@ -201,7 +201,7 @@ class Gateway:
         """Record the end of `request` with `status`; 200 means that it was answered."""
         instance, exchange, now_s = driver.instance, driver.exchange, self.scheduling.clock()
         engine = "" if instance is None else self.engines[instance].name
-        self.metrics.requests[engine, self.programs.shown(request.function), status] += 1
+        self.metrics.requests[engine, self.programs.metric_label(request.function), status] += 1
         if instance is None:
             return
         if status == 200:

@@ -131,7 +131,7 @@ def from_http(
             body.decode()  # msgspec does not validate the bytes of all strings
         fields = _DECODER.decode(body)
         placement = _placement_in(headers)
-        return _typed(path, headers, body, fields, placement, tenant, resuming)
+        return _client_request(path, headers, body, fields, placement, tenant, resuming)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise MetropolisError(f"the body is not a JSON object: {error}") from None
     except RecursionError:
@@ -146,10 +146,10 @@ def from_fields(
     resuming: Resuming,
 ) -> ClientRequest:
     """Describe a request of this process, whose body has the given `fields`."""
-    return _typed(path, headers, fields, fields, placement, "", resuming)
+    return _client_request(path, headers, fields, fields, placement, "", resuming)
 
 
-def _typed(
+def _client_request(
     path: str,
     headers: Mapping[str, str],
     body: Payload,

@@ -12,7 +12,7 @@ from metropolis.llm.backends.http import NO_JSON
 ERROR = 500
 
 
-class Envelope:
+class ResponseBuilder:
     """The metadata of one answer, which may come in several parts and has one choice."""
 
     def __init__(self) -> None:

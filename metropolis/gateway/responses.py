@@ -21,7 +21,7 @@ class UnknownResponseError(MetropolisError):
     """The tenant has no response with the given id."""
 
 
-class Made(NamedTuple):
+class StoredResponse(NamedTuple):
     """A response's engine, program and owner."""
 
     instance: int
@@ -34,42 +34,42 @@ class Responses:
     """Stored responses by id."""
 
     def __init__(self) -> None:
-        self._made: dict[str, Made] = {}
+        self._stored: dict[str, StoredResponse] = {}
         """Least recently used first."""
 
     def __len__(self) -> int:
-        return len(self._made)
+        return len(self._stored)
 
     def add(self, id_: str, instance: int, program: str, tenant: str, now_s: float) -> None:
         """Record that `instance` made a response for `tenant`, which is empty without keys."""
-        self._made.pop(id_, None)
-        self._made[id_] = Made(instance, program, tenant, now_s)
-        if len(self._made) > RESPONSES_MAX:
-            del self._made[next(iter(self._made))]
+        self._stored.pop(id_, None)
+        self._stored[id_] = StoredResponse(instance, program, tenant, now_s)
+        if len(self._stored) > RESPONSES_MAX:
+            del self._stored[next(iter(self._stored))]
 
-    def find(self, id_: str | None, tenant: str, now_s: float) -> Made | None:
+    def find(self, id_: str | None, tenant: str, now_s: float) -> StoredResponse | None:
         """Return the entry of a response; None if it is unknown.
 
         Raises UnknownResponseError if there are keys and it is not known to be the tenant's.
         """
         if id_ is None:
             return None
-        made = self._made.get(id_)
-        if tenant and (made is None or made.tenant != tenant):
+        stored = self._stored.get(id_)
+        if tenant and (stored is None or stored.tenant != tenant):
             raise UnknownResponseError(
                 "the tenant of this key has no such response; send the whole conversation instead"
             )
-        if made is not None:
-            self.add(id_, made.instance, made.program, made.tenant, now_s)
-        return made
+        if stored is not None:
+            self.add(id_, stored.instance, stored.program, stored.tenant, now_s)
+        return stored
 
     def sweep(self, now_s: float) -> None:
         """Drop responses that have not been used for AGE_S."""
-        while self._made:
-            id_, made = next(iter(self._made.items()))
-            if now_s - made.used_s < AGE_S:
+        while self._stored:
+            id_, stored = next(iter(self._stored.items()))
+            if now_s - stored.used_s < AGE_S:
                 return
-            del self._made[id_]
+            del self._stored[id_]
 
 
 class _Response(msgspec.Struct):

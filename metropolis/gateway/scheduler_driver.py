@@ -35,7 +35,7 @@ class Preemptible(NamedTuple):
 
 
 class SchedulerDriver:
-    """Queues requests and places them on engines, which are closed until `open` is called.
+    """Queues requests and places them on engines, which are down until `set_is_up` is called.
 
     An engine has at most `at_once` requests; at most `queue_limit` requests wait.
     """
@@ -51,8 +51,8 @@ class SchedulerDriver:
         self.clock, self._queue_limit = clock, queue_limit
         limits = [InstanceLimits(at_once, always_preemptible=False)] * len(dispatcher.fleet)
         self.scheduler = Scheduler(policy, dispatcher, limits, deferral_max_s=DEFERRAL_MAX_S)
-        self._turns: dict[int, asyncio.Future[Place]] = {}
-        """Results of `place`, by request id."""
+        self._placements: dict[int, asyncio.Future[Place]] = {}
+        """Results of pending calls of `place`, by request id."""
         self.preemptible: dict[int, Preemptible] = {}
         """By request id."""
         self._refused: set[int] = set()
@@ -78,9 +78,9 @@ class SchedulerDriver:
         self.scheduler.on_fault = on_fault
 
     @property
-    def at_work(self) -> list[int]:
+    def in_flight(self) -> list[int]:
         """Number of requests at each engine."""
-        return self.scheduler.at_work
+        return self.scheduler.in_flight
 
     @property
     def is_up(self) -> list[bool]:
@@ -97,8 +97,8 @@ class SchedulerDriver:
         """
         if not is_requeued and len(self) >= self._queue_limit:
             raise QueueFullError(f"{len(self)} requests wait already; try again later")
-        turn: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
-        self._turns[request.id] = turn
+        placement: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
+        self._placements[request.id] = placement
         try:
             if is_requeued:
                 self.preemptible.pop(request.id, None)
@@ -107,12 +107,12 @@ class SchedulerDriver:
             else:
                 self.scheduler.arrived(request, only)
             self.carry_out()
-            return await turn
+            return await placement
         except BaseException:  # it was cancelled or refused, or a plug-in failed
             self.cancel(request)
             raise
         finally:
-            del self._turns[request.id]
+            del self._placements[request.id]
 
     def completed(self, served: ServedRequest) -> None:
         """Record that a placed request was answered."""
@@ -134,7 +134,7 @@ class SchedulerDriver:
         """Record that `program` has ended."""
         self.scheduler.program_ended(program)
 
-    def open(self, instance: int, is_up: bool) -> None:
+    def set_is_up(self, instance: int, is_up: bool) -> None:
         """Set whether an engine answers."""
         if is_up:
             self.scheduler.instance_up(instance, self.clock())
@@ -151,11 +151,11 @@ class SchedulerDriver:
         """Pass an engine's KV cache size to the dispatcher."""
         self.scheduler.capacity_changed(instance, tokens)
 
-    def lost(self, instance: int) -> None:
+    def engine_lost(self, instance: int) -> None:
         """Record that an engine does not answer and may have lost its memory."""
         self.scheduler.instance_lost(instance)
 
-    def preempted(self, instance: int) -> None:
+    def engine_preempted(self, instance: int) -> None:
         """Record that an engine preempted requests for lack of memory."""
         self.scheduler.instance_preempted(instance, self.clock())
 
@@ -168,20 +168,20 @@ class SchedulerDriver:
             for command in self.scheduler.schedule(now_s):
                 match command:
                     case Place(request) as place:
-                        turn = self._turns[request.id]
-                        if not turn.cancelled():  # otherwise `place` will cancel the request
-                            turn.set_result(place)
+                        placement = self._placements[request.id]
+                        if not placement.cancelled():  # otherwise `place` will cancel the request
+                            placement.set_result(place)
                     case Preempt(request):
                         self.preemptible.pop(request.id).preempt()
                     case Reject(request, error):
-                        turn = self._turns[request.id]
-                        if not turn.cancelled():
-                            turn.set_exception(error)
+                        placement = self._placements[request.id]
+                        if not placement.cancelled():
+                            placement.set_exception(error)
                     case Report(instance):
                         # engines count their tokens
                         self.scheduler.progressed(instance, 0, self._not_preemptible(instance))
                         is_reported = True
-        self._expect(now_s)
+        self._set_timer(now_s)
 
     def _not_preemptible(self, instance: int) -> set[int]:
         """Ids of the engine's requests that cannot be preempted now."""
@@ -198,7 +198,7 @@ class SchedulerDriver:
             self._refused.discard(request_id)
             self.carry_out()
 
-    def _expect(self, now_s: float) -> None:
+    def _set_timer(self, now_s: float) -> None:
         """Schedule `carry_out` for the time at which ranks change next."""
         if self._timer is not None:
             self._timer.cancel()

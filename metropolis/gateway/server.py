@@ -22,13 +22,13 @@ from metropolis.gateway.connections import (
 from metropolis.gateway.errors import EngineLostError
 from metropolis.gateway.limits import Limits
 from metropolis.gateway.models import UnknownModelError, model_in
-from metropolis.gateway.passing import redacted
 from metropolis.gateway.proxy import CLIENT_CLOSED, Gateway
 from metropolis.gateway.refusals import Refusals
 from metropolis.gateway.responses import UnknownResponseError
 from metropolis.gateway.routes import OF_RESPONSES, ORDERED, PASSED, SERVER_INFO
 from metropolis.gateway.scheduler_driver import QueueFullError
 from metropolis.gateway.streaming import stream
+from metropolis.gateway.unordered_request import redacted
 from metropolis.llm.placement import GATEWAY
 from metropolis.policy.faults import PluginError, RequestRefusedError
 from metropolis.types import MetropolisError
@@ -44,7 +44,7 @@ REFUSAL_MESSAGES = {
 BACKLOG = 4096
 GRACE_S = 5.0
 """Timeout for connections to close."""
-DEFAULTS, OPEN = Limits(), Access()
+DEFAULT_LIMITS, DEFAULT_ACCESS = Limits(), Access()
 TENANT = web.RequestKey("tenant", str)
 """The owner of a request's key."""
 
@@ -57,8 +57,8 @@ class Server:
     def __init__(
         self,
         gateway: Gateway,
-        limits: Limits = DEFAULTS,
-        access: Access = OPEN,
+        limits: Limits = DEFAULT_LIMITS,
+        access: Access = DEFAULT_ACCESS,
         log: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._gateway, self._access = gateway, access
@@ -72,7 +72,7 @@ class Server:
         self._all_answered.set()
         self._listening: asyncio.Server | None = None
         app = web.Application(middlewares=[self._middleware])
-        app.on_response_prepare.append(self._let_pages_read)
+        app.on_response_prepare.append(self._add_cors_headers)
         for path in ORDERED:
             app.router.add_post(path, self._forward_ordered)
         for method, path in (*PASSED, *OF_RESPONSES):
@@ -183,7 +183,7 @@ class Server:
             sentence = f"{request.method} {request.path}: {error.reason}"
             return error_response(error.status, sentence, headers)
 
-    async def _let_pages_read(self, request: web.Request, response: web.StreamResponse) -> None:
+    async def _add_cors_headers(self, request: web.Request, response: web.StreamResponse) -> None:
         """Replace the engine's CORS headers by those for allowed web pages."""
         if allowed := self._access.cors(request.headers):
             for name in {name.lower() for name in response.headers}:
@@ -291,7 +291,7 @@ class Server:
         names = [engine.name for engine in gateway.engines]
         text = gateway.metrics.text(
             dict(zip(names, scheduling.is_up, strict=True)),
-            dict(zip(names, scheduling.at_work, strict=True)),
+            dict(zip(names, scheduling.in_flight, strict=True)),
             len(scheduling),
             len(gateway.programs),
             len(self._connections.open),

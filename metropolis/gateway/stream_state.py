@@ -17,7 +17,7 @@ import msgspec
 
 from metropolis.gateway.chunks import Choice, Chunk
 from metropolis.gateway.payload import Payload
-from metropolis.gateway.response_builder import Envelope, error_body, written
+from metropolis.gateway.response_builder import ResponseBuilder, error_body, written
 from metropolis.gateway.resumable import ResumableRequest
 from metropolis.llm.backends.http import NO_JSON
 from metropolis.llm.backends.sse import LAST, EventParser, ServerSentEvent
@@ -27,7 +27,7 @@ IDS = {"token_ids", "prompt_token_ids"}
 NO_ANSWER = 502
 TAIL_BYTES = 1000
 """How much of an incomplete answer's end is shown to its client."""
-NEAR = 16
+REGENERATED_PIECES_MAX = 16
 """Maximum number of pieces to regenerate in order to resume at a single token."""
 
 
@@ -54,7 +54,7 @@ class PartialAnswer:
         """Number of pieces and tokens of former parts."""
         self._begin = self._length = self._sent = 0
         """Characters before this part, received, and sent to the client."""
-        self._parser, self._envelope, self._tail = EventParser(), Envelope(), b""
+        self._parser, self._builder, self._tail = EventParser(), ResponseBuilder(), b""
         self._is_first_part = True
         self._is_begun = self._is_finished = self._is_ended = self._has_usage = False
         """Whether the client has an event; whether the last piece, all events, usage arrived."""
@@ -69,7 +69,7 @@ class PartialAnswer:
 
     @property
     def is_preemptible(self) -> bool:
-        """Whether the answer may leave its engine now and be resumed."""
+        """Whether the answer may be interrupted now and resumed."""
         return self.is_understood and self._length > self._begin
 
     @property
@@ -100,7 +100,7 @@ class PartialAnswer:
         """Return the missing end of a complete stream whose engine was left before its end."""
         if self._is_ended:
             return b""
-        events = self._envelope.last_events(
+        events = self._builder.last_events(
             self._kept_tokens,
             is_chat=self._request.is_chat,
             is_finished=self._is_finished,
@@ -111,14 +111,14 @@ class PartialAnswer:
     def rest(self) -> Payload:
         """Begin a new part: return the body that requests the rest; drop an incomplete event."""
         if not self.is_understood:
-            self._pieces, self._envelope, self.is_understood = [], Envelope(), True
-        del self._pieces[self._edge() :]
+            self._pieces, self._builder, self.is_understood = [], ResponseBuilder(), True
+        del self._pieces[self._resume_point() :]
         text = "".join(piece.text for piece in self._pieces)
         self._kept, self._kept_tokens = len(self._pieces), self._tokens
         self._begin = self._length = len(text)
         self.output_tokens, self._parser = self._kept_tokens, EventParser()
         self._is_first_part = False
-        self._envelope.begin_part()
+        self._builder.begin_part()
         if not text:
             return self._request.first()
         return self._request.rest(text, self._kept_tokens, self._ids())
@@ -128,7 +128,7 @@ class PartialAnswer:
         text = "".join(piece.text for piece in self._pieces)
         logprobs = [piece.logprobs for piece in self._pieces if piece.logprobs]
         is_chat, is_full = self._request.is_chat, self._is_full
-        whole = self._envelope.whole(
+        whole = self._builder.whole(
             text, logprobs, self._kept_tokens, is_chat=is_chat, is_full=is_full
         )
         if whole is not None:
@@ -137,7 +137,7 @@ class PartialAnswer:
         sentence = f"the engine's answer is incomplete; it ends with {tail!r}"
         return NO_ANSWER, msgspec.json.encode(error_body(NO_ANSWER, sentence))
 
-    def _edge(self) -> int:
+    def _resume_point(self) -> int:
         """Return how many pieces to keep: up to the last one after which an answer can resume.
 
         With token ids, prefer a nearby piece of a single token, as the last of several may be
@@ -145,7 +145,7 @@ class PartialAnswer:
         """
         can_resume_after = [self._request.can_resume_after(piece.text) for piece in self._pieces]
         edges = [n for n in range(len(can_resume_after), 0, -1) if can_resume_after[n - 1]]
-        new = (n for n in edges[:NEAR] if n > self._kept)
+        new = (n for n in edges[:REGENERATED_PIECES_MAX] if n > self._kept)
         single = [n for n in new if len(self._pieces[n - 1].ids or ()) == 1]
         return (single or edges or [0])[0]
 
@@ -177,35 +177,35 @@ class PartialAnswer:
         return event.raw
 
     def _take_chunk(self, event: ServerSentEvent) -> bytes:
-        is_engines = self._is_first_part and not self.is_joined and not self._request.counts
-        passes = is_engines and bool(self._envelope.head)
+        is_verbatim = self._is_first_part and not self.is_joined and not self._request.counts
+        is_undecoded = is_verbatim and bool(self._builder.head)
         fields: dict[str, Any] = {}
         try:
-            if not passes:
+            if not is_undecoded:
                 fields = msgspec.json.decode(event.data)
             chunk = msgspec.json.decode(event.data, type=Chunk)
         except NO_JSON:
             chunk = None
         if chunk is None or chunk.error is not None:
             self.is_understood = False
-            self._envelope.failed(event.data)
+            self._builder.failed(event.data)
             return event.raw
-        unseen = "".join(self._choose(choice, chunk.tokens) for choice in chunk.choices)
+        unseen = "".join(self._take_choice(choice, chunk.tokens) for choice in chunk.choices)
         if chunk.tokens is not None:
             self.output_tokens = self._kept_tokens + chunk.tokens
-        if passes:
+        if is_undecoded:
             return event.raw
         if self._request.wants_ids:
             for choice in fields["choices"]:
                 for name in IDS & choice.keys():
                     del choice[name]  # not requested by the client
-        self._envelope.take(fields, is_first_part=self._is_first_part)
-        self._is_begun |= is_engines
-        if is_engines or self.is_joined:
+        self._builder.take(fields, is_first_part=self._is_first_part)
+        self._is_begun |= is_verbatim
+        if is_verbatim or self.is_joined:
             return event.raw
         return self._rewritten(fields, unseen)
 
-    def _choose(self, choice: Choice, part_tokens: int | None) -> str:
+    def _take_choice(self, choice: Choice, part_tokens: int | None) -> str:
         """Add a choice; return the part of its text that the client does not have."""
         text = choice.text or choice.delta.content or ""
         self.is_understood &= choice.delta.is_plain
@@ -226,7 +226,7 @@ class PartialAnswer:
 
     def _rewritten(self, event: dict[str, Any], unseen: str) -> bytes:
         """Rewrite `event` like those of the first part, with the fields the client requested."""
-        event |= self._envelope.head
+        event |= self._builder.head
         if event.get("usage") and not self._show_usage(event):
             return b""
         for choice in event["choices"]:
@@ -247,7 +247,7 @@ class PartialAnswer:
         is_last = not event["choices"]
         if (is_last and self._request.wants_usage) or self._request.wants_every_usage:
             self._has_usage |= is_last
-            event["usage"] = self._envelope.usage(self._kept_tokens)
+            event["usage"] = self._builder.usage(self._kept_tokens)
         else:
             event["usage"] = None
             if not self._request.wants_usage:

@@ -90,26 +90,26 @@ class Policy(ABC):
         Raises MetropolisError when the request lacks a field that the rank depends on.
         """
 
-    def arrived(self, request: QueuedRequest) -> None:  # noqa: B027 -- not all care
+    def arrived(self, request: QueuedRequest) -> None:  # noqa: B027 -- optional
         """`request` has arrived and waits."""
 
-    def started(self, request: QueuedRequest, now_s: float) -> None:  # noqa: B027 -- not all care
+    def started(self, request: QueuedRequest, now_s: float) -> None:  # noqa: B027 -- optional
         """An engine has started or resumed `request`."""
 
     def preempted(self, request: QueuedRequest, now_s: float) -> None:  # noqa: B027
         """`request` has been preempted and waits again; its output so far is kept."""
 
-    def passed(self, now_s: float) -> None:  # noqa: B027 -- not all care
+    def passed(self, now_s: float) -> None:  # noqa: B027 -- optional
         """The time is `now_s`. Called at `due_s`, and possibly at other times."""
 
-    def completed(self, served: ServedRequest) -> None:  # noqa: B027 -- not all care
+    def completed(self, served: ServedRequest) -> None:  # noqa: B027 -- optional
         """A request has completed."""
 
-    def cancelled(self, request: QueuedRequest) -> None:  # noqa: B027 -- not all care
+    def cancelled(self, request: QueuedRequest) -> None:  # noqa: B027 -- optional
         """`request` was cancelled before it completed."""
 
-    def program_ended(self, program: str) -> None:  # noqa: B027 -- not all care
+    def program_ended(self, program: str) -> None:  # noqa: B027 -- optional
         """`program` will send no more requests."""
 
-    def function_ended(self, function: str) -> None:  # noqa: B027 -- not all care
+    def function_ended(self, function: str) -> None:  # noqa: B027 -- optional
         """`function` has been unused for long: drop its state."""

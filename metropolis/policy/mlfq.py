@@ -21,10 +21,10 @@ class Mlfq(Multilevel):
             raise MetropolisError(f"promote_s is {promote_s}; it should be above 0")
         self._promote_s = promote_s
 
-    def attained_s(self, program: str) -> tuple[float, float]:  # noqa: ARG002
+    def program_times_s(self, program: str) -> tuple[float, float]:  # noqa: ARG002
         """Zero: earlier requests of the program do not count."""
         return 0.0, 0.0
 
-    def starves_s(self, call: Call) -> float:
+    def promotion_s(self, call: Call) -> float:
         """When its accumulated waiting reaches `promote_s`."""
         return call.since_s + self._promote_s - call.waited_s if call.level else inf

@@ -20,7 +20,7 @@ _LEVEL_BITS, _ENTRY_BITS = 8, 40
 """Layout of a rank: the level in the high bits, the order of entry into it in the low bits."""
 _RESOLUTION_S = 1e-6
 _VOID_MAX = 1000
-"""Void items allowed in `_due`, beyond the number of calls, before it is compacted."""
+"""Maximum number of void items in `_due` beyond the number of calls."""
 
 
 @dataclass(slots=True)
@@ -35,9 +35,9 @@ class Call:
     """Remaining quantum."""
     since_s: float
     """Start of the current run or wait; the times below are accounted up to it."""
-    attained_s: float
+    program_service_s: float
     """Service of its program at its arrival."""
-    awaited_s: float
+    program_waited_s: float
     """Waiting of its program at its arrival."""
     is_running: bool = False
     service_s: float = 0.0
@@ -62,31 +62,33 @@ class Multilevel(Policy):
             )
         self._quanta_s = [*quanta_s, inf]
         self._lows_s = [0.0, *accumulate(quanta_s)]
+        """Service at which each level's range begins."""
         self._calls: dict[int, Call] = {}
         self._entries = count()
         self._due: list[tuple[float, int, Call]] = []
+        """A heap: when each call changes its level next, number, call."""
         self._dues = count()
         self._expected: dict[int, int] = {}
         """The valid item of `_due` by request id; older ones are void."""
 
     @abstractmethod
-    def attained_s(self, program: str) -> tuple[float, float]:
+    def program_times_s(self, program: str) -> tuple[float, float]:
         """Service and waiting that count against a new request of `program`."""
 
     @abstractmethod
-    def starves_s(self, call: Call) -> float:
-        """When the waiting `call` is promoted to the first level."""
+    def promotion_s(self, call: Call) -> float:
+        """When the waiting `call` is promoted to the first level; infinite if never."""
 
     def rank(self, request: QueuedRequest) -> int:
         """The call's level, then its order of entry."""
         call = self._calls.get(request.id)
         if call is None:
-            return self._level(self.attained_s(request.program)[0]) << _ENTRY_BITS
+            return self._level(self.program_times_s(request.program)[0]) << _ENTRY_BITS
         return call.level << _ENTRY_BITS | call.entered
 
     @property
     def due_s(self) -> float:
-        """When the next quantum is spent, or the next call starves."""
+        """When the next quantum is spent, or the next call promoted."""
         while self._due:
             due_s, number, call = self._due[0]
             if self._expected.get(call.request.id) == number:
@@ -96,7 +98,7 @@ class Multilevel(Policy):
 
     def arrived(self, request: QueuedRequest) -> None:
         """Enter the level that its program's attained service falls into."""
-        service_s, waited_s = self.attained_s(request.program)
+        service_s, waited_s = self.program_times_s(request.program)
         call = Call(request, 0, 0, 0.0, request.arrived_s, service_s, waited_s)
         self._calls[request.id] = call
         self._enter(call, self._level(service_s))
@@ -104,21 +106,21 @@ class Multilevel(Policy):
 
     def started(self, request: QueuedRequest, now_s: float) -> None:
         """Run its quantum."""
-        self._turn(request, now_s, is_running=True)
+        self._switch(request, now_s, is_running=True)
 
     def preempted(self, request: QueuedRequest, now_s: float) -> None:
-        """Stop its quantum; the call keeps its place."""
-        self._turn(request, now_s, is_running=False)
+        """Stop its quantum; the call keeps its position."""
+        self._switch(request, now_s, is_running=False)
 
     def passed(self, now_s: float) -> None:
-        """Demote calls that spent their quantum; promote calls that starve."""
+        """Demote calls that spent their quantum; promote calls that waited too long."""
         while (due_s := self.due_s) <= now_s:
             call = heappop(self._due)[2]
             _account(call, due_s)
             if call.is_running and call.quantum_s <= _RESOLUTION_S:
                 self._enter(call, call.level + 1)
                 self.running_version += 1
-            elif not call.is_running and self.starves_s(call) <= due_s + _RESOLUTION_S:
+            elif not call.is_running and self.promotion_s(call) <= due_s + _RESOLUTION_S:
                 self._enter(call, 0)
                 call.waited_s = call.service_s = 0.0
                 self.version += 1
@@ -140,8 +142,8 @@ class Multilevel(Policy):
         return call
 
     def expect(self, call: Call) -> None:
-        """Reschedule when `call` spends its quantum or starves."""
-        due_s = call.since_s + call.quantum_s if call.is_running else self.starves_s(call)
+        """Schedule when `call` is demoted or promoted next."""
+        due_s = call.since_s + call.quantum_s if call.is_running else self.promotion_s(call)
         number = self._expected[call.request.id] = next(self._dues)
         if due_s < inf:
             heappush(self._due, (max(due_s, call.since_s), number, call))
@@ -150,18 +152,18 @@ class Multilevel(Policy):
             self._due = [item for item in self._due if item[1] in expected]
             heapify(self._due)
 
-    def _turn(self, request: QueuedRequest, now_s: float, is_running: bool) -> None:
+    def _switch(self, request: QueuedRequest, now_s: float, is_running: bool) -> None:
         call = self._calls[request.id]
         _account(call, now_s)
         call.is_running = is_running
         self.expect(call)
 
-    def place(self, call: Call, level: int) -> int:  # noqa: ARG002
-        """The place at which `call` enters `level`: its end."""
+    def position(self, call: Call, level: int) -> int:  # noqa: ARG002
+        """The position at which `call` enters `level`: its end."""
         return next(self._entries)
 
     def _enter(self, call: Call, level: int) -> None:
-        call.level, call.entered = level, self.place(call, level)
+        call.level, call.entered = level, self.position(call, level)
         call.quantum_s = self._quanta_s[level]
 
     def _level(self, service_s: float) -> int:

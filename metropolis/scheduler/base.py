@@ -17,7 +17,7 @@ class InstanceLimits:
     """Maximum number of running requests."""
     kv_tokens: float = inf
     """Maximum number of tokens, prompts and outputs so far, of running requests; only preempting
-    policies observe it: engines let requests wait for memory in the order of their priorities."""
+    policies observe it: engines queue requests for memory in the order of their priorities."""
     always_preemptible: bool = True
     """Whether every running request can be preempted; False: `progressed` reports which cannot."""
 

@@ -23,7 +23,7 @@ class RequestState(Enum):
 
 
 @dataclass(slots=True)
-class Tracked:
+class TrackedRequest:
     """A request between its arrival and its end."""
 
     request: QueuedRequest
@@ -52,29 +52,29 @@ class ScheduledInstance:
         self.is_up = False
         self.queue = RequestQueue(policy)
         """Requests placed here that have no room yet."""
-        self.running: dict[int, Tracked] = {}
-        """Without those that leave."""
-        self.preempting: dict[int, Tracked] = {}
-        """Requests whose preemption was commanded, until they have left."""
+        self.running: dict[int, TrackedRequest] = {}
+        """Excludes those being preempted."""
+        self.preempting: dict[int, TrackedRequest] = {}
+        """Requests whose preemption was commanded, until they are interrupted."""
         self.held_tokens = 0
         """Tokens of the running requests: as last reported, and of those started since."""
         self.is_reported = False
         """Whether `held_tokens` and `is_preemptible` are up to date."""
         self.blocked_first: tuple[int, int, int] | None = None
-        """(id, version, running_version) of a request that found no room. The decision stands until
+        """(id, version, running_version) of a first request that found no room. It finds none until
         a request leaves or ranks change, because running requests only grow."""
 
     @property
-    def at_work(self) -> int:
-        """Number of requests that the instance has."""
+    def in_flight(self) -> int:
+        """Number of requests submitted to the instance."""
         return len(self.running) + len(self.preempting)
 
     @property
     def outstanding(self) -> int:
-        """Number of requests placed here."""
-        return self.at_work + len(self.queue)
+        """Number of requests placed here, submitted or not."""
+        return self.in_flight + len(self.queue)
 
-    def has_room(self, tracked: Tracked) -> bool:
+    def has_room(self, tracked: TrackedRequest) -> bool:
         """Whether the limits allow `tracked` to run; an empty instance has room for any request."""
         return not self.running or (
             len(self.running) < self.limits.requests
@@ -83,7 +83,7 @@ class ScheduledInstance:
 
     def victim_of(
         self, first: QueuedRequest, on_fault: Callable[[PluginError], None]
-    ) -> Tracked | None:
+    ) -> TrackedRequest | None:
         """The running request to preempt for `first`: the last-ranked one, if it ranks behind.
 
         One that cannot be ranked goes to `on_fault` and keeps its place. Raises PluginError if
@@ -101,21 +101,21 @@ class ScheduledInstance:
                     victim, last = tracked, order
         return victim
 
-    def start(self, tracked: Tracked) -> None:
+    def start(self, tracked: TrackedRequest) -> None:
         """Add `tracked` to the running requests."""
         tracked.state, tracked.is_preemptible = RequestState.RUNNING, self.limits.always_preemptible
         self.running[tracked.request.id] = tracked
         self.held_tokens += tracked.tokens
 
-    def start_preempting(self, tracked: Tracked) -> None:
-        """Stop counting `tracked` as running; the instance still has it."""
+    def start_preempting(self, tracked: TrackedRequest) -> None:
+        """Move `tracked` from the running requests to those being preempted."""
         del self.running[tracked.request.id]
         self.is_reported = False
         tracked.state = RequestState.PREEMPTING
         self.preempting[tracked.request.id] = tracked
 
-    def remove(self, tracked: Tracked) -> None:
-        """Remove a request that waits, runs or leaves here."""
+    def remove(self, tracked: TrackedRequest) -> None:
+        """Remove a request that waits, runs or is being preempted here."""
         if tracked.state is RequestState.PLACED:
             self.queue.discard(tracked.request.id)
         elif tracked.state is RequestState.RUNNING:

@@ -1,4 +1,4 @@
-"""Events that only the policy and the dispatcher hear."""
+"""Events that the scheduler only passes on to the policy and the dispatcher."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ class Notifier:
 
     def program_ended(self, program: str) -> None:
         """`program` will send no more requests."""
-        self._tell(Policy.program_ended, self.policy, program)
-        self._tell(Dispatcher.program_ended, self.dispatcher, program)
+        self._notify(Policy.program_ended, self.policy, program)
+        self._notify(Dispatcher.program_ended, self.dispatcher, program)
 
     def function_ended(self, function: str) -> None:
         """`function` has been unused for long."""
-        self._tell(Policy.function_ended, self.policy, function)
-        self._tell(Dispatcher.function_ended, self.dispatcher, function)
+        self._notify(Policy.function_ended, self.policy, function)
+        self._notify(Dispatcher.function_ended, self.dispatcher, function)
 
     def instance_lost(self, instance: int) -> None:
         """`instance` has failed and may have lost its cache."""
-        self._tell(Dispatcher.lost, self.dispatcher, instance)
+        self._notify(Dispatcher.lost, self.dispatcher, instance)
 
     def instance_preempted(self, instance: int, now_s: float) -> None:
         """`instance` ran out of memory and preempted a request by itself."""
-        self._tell(Dispatcher.preempted, self.dispatcher, instance, now_s)
+        self._notify(Dispatcher.preempted, self.dispatcher, instance, now_s)
 
     def capacity_changed(self, instance: int, kv_tokens: int) -> None:
         """`instance` has a KV cache of `kv_tokens`, which the dispatcher counts on."""
@@ -53,7 +53,7 @@ class Notifier:
             instances[instance] = spec
             self.fleet = self.dispatcher.fleet = Fleet(tuple(instances))
 
-    def _tell(
+    def _notify(
         self,
         method: Callable[Concatenate[PluginT, P], None],
         plugin: PluginT,

@@ -46,7 +46,7 @@ from metropolis.scheduler.base import (
     Reject,
     Report,
 )
-from metropolis.scheduler.instance import RequestState, ScheduledInstance, Tracked
+from metropolis.scheduler.instance import RequestState, ScheduledInstance, TrackedRequest
 from metropolis.scheduler.models import ServedModels
 from metropolis.scheduler.notifier import Notifier
 from metropolis.scheduler.placement import Placement
@@ -77,7 +77,7 @@ class Scheduler(Notifier):
         self.models = ServedModels(self.fleet)
         self._placement = Placement(policy, dispatcher, self.models.all)
         """Has the QUEUED requests."""
-        self._requests: dict[int, Tracked] = {}
+        self._requests: dict[int, TrackedRequest] = {}
         self._waiting = 0
         self.due_s = inf
         """When ranks of waiting requests next change by the passing of time alone, as of the latest
@@ -95,9 +95,9 @@ class Scheduler(Notifier):
         return self._waiting
 
     @property
-    def at_work(self) -> list[int]:
-        """Number of requests that each instance has."""
-        return [each.at_work for each in self._instances]
+    def in_flight(self) -> list[int]:
+        """Number of requests submitted to each instance."""
+        return [each.in_flight for each in self._instances]
 
     @property
     def is_up(self) -> list[bool]:
@@ -109,7 +109,7 @@ class Scheduler(Notifier):
         return endless_deferral(self.dispatcher, self._waiting)
 
     def running(self, instance: int) -> list[int]:
-        """Ids of the requests that run on `instance`, those that leave excluded."""
+        """Ids of the requests that run on `instance`, excluding those being preempted."""
         return [*self._instances[instance].running]
 
     # --- events of requests
@@ -124,11 +124,11 @@ class Scheduler(Notifier):
             raise InstanceDownError(only)
         allowed = self.models.serving(request.model) if only is None else frozenset((only,))
         call(Policy.arrived, self.policy, request)
-        tracked = Tracked(request, allowed, is_pinned=only is not None)
+        tracked = TrackedRequest(request, allowed, is_pinned=only is not None)
         try:
             self._placement.queue_of(allowed).push(request)
         except PluginError:
-            self._tell(Policy.cancelled, self.policy, request)
+            self._notify(Policy.cancelled, self.policy, request)
             raise
         self._requests[request.id] = tracked
         self._waiting += 1
@@ -136,26 +136,26 @@ class Scheduler(Notifier):
     def progressed(self, instance: int, tokens: int, not_preemptible: Collection[int] = ()) -> None:
         """The running requests of `instance` have `tokens`, prompts and outputs so far.
 
-        Those that leave are excluded. `not_preemptible`: ids of those that cannot be preempted now.
+        Excludes those being preempted. `not_preemptible`: ids of those that cannot be, now.
         """
         self._instances[instance].progressed(tokens, not_preemptible)
 
     def finished(self, served: ServedRequest) -> None:
         """A running request has been answered."""
         tracked = self._requests.pop(served.request.id)
-        self._tell(Policy.completed, self.policy, served)
+        self._notify(Policy.completed, self.policy, served)
         self._remove(tracked)
-        self._tell(Dispatcher.completed, self.dispatcher, served)
+        self._notify(Dispatcher.completed, self.dispatcher, served)
 
     def interrupted(self, request_id: int, output_tokens: int, now_s: float) -> None:
-        """A running request has left its instance with `output_tokens` so far, unfinished.
+        """A running request has left its instance unfinished, with `output_tokens` so far.
 
         If its preemption was commanded it waits there, otherwise it is placed again.
         """
         tracked = self._requests[request_id]
         is_open = self._instances[tracked.instance].is_up and tracked.instance in tracked.allowed
         is_preempted = tracked.state is RequestState.PREEMPTING and is_open
-        self._tell(Policy.preempted, self.policy, tracked.request, now_s)
+        self._notify(Policy.preempted, self.policy, tracked.request, now_s)
         self._remove(tracked)
         tracked.output_tokens = output_tokens
         self._waiting += 1
@@ -166,12 +166,12 @@ class Scheduler(Notifier):
             self._queue_again(tracked, now_s)
 
     def cancelled(self, request_id: int, now_s: float) -> None:
-        """The client of a request has left; ends of unknown requests are ignored."""
+        """The client of a request has left; an unknown request is ignored."""
         tracked = self._requests.pop(request_id, None)
         if tracked is None:  # it was rejected
             self._rejected = [one for one in self._rejected if one.request.id != request_id]
             return
-        self._tell(Policy.cancelled, self.policy, tracked.request)
+        self._notify(Policy.cancelled, self.policy, tracked.request)
         self._drop(tracked, now_s)
 
     # --- events of instances
@@ -218,7 +218,7 @@ class Scheduler(Notifier):
                 self._push(self._placement.queue_of(allowed), tracked, now_s)
         self._place_again(now_s, lambda tracked: tracked.request.id in changed)
 
-    def _place_again(self, now_s: float, is_affected: Callable[[Tracked], bool]) -> None:
+    def _place_again(self, now_s: float, is_affected: Callable[[TrackedRequest], bool]) -> None:
         """Return the affected requests that wait for room at an instance to the queue."""
         waiting = [
             self._requests[one.id] for here in self._instances for one in here.queue.requests()
@@ -316,7 +316,7 @@ class Scheduler(Notifier):
                 return True
         return True
 
-    def _start(self, tracked: Tracked, now_s: float, commands: list[Command]) -> None:
+    def _start(self, tracked: TrackedRequest, now_s: float, commands: list[Command]) -> None:
         """Start the first request that waits at its instance."""
         try:
             rank = rank_of(self.policy, tracked.request)
@@ -327,10 +327,10 @@ class Scheduler(Notifier):
         here.queue.pop()
         here.start(tracked)
         self._waiting -= 1
-        self._tell(Policy.started, self.policy, tracked.request, now_s)
+        self._notify(Policy.started, self.policy, tracked.request, now_s)
         commands.append(Place(tracked.request, tracked.instance, rank))
 
-    def _make_room(self, first: Tracked, now_s: float, commands: list[Command]) -> bool:
+    def _make_room(self, first: TrackedRequest, now_s: float, commands: list[Command]) -> bool:
         """Preempt the last-ranked running request if it ranks behind `first`; whether it did.
 
         Also true when `first` cannot be ranked and is rejected.
@@ -349,29 +349,29 @@ class Scheduler(Notifier):
 
     # --- bookkeeping
 
-    def _queue_again(self, tracked: Tracked, now_s: float) -> None:
+    def _queue_again(self, tracked: TrackedRequest, now_s: float) -> None:
         """Return a request from its instance to the queue."""
         instance, tracked.state = tracked.instance, RequestState.QUEUED
-        self._tell(Dispatcher.cancelled, self.dispatcher, tracked.request, instance, now_s)
+        self._notify(Dispatcher.cancelled, self.dispatcher, tracked.request, instance, now_s)
         if tracked.is_pinned and not self._instances[instance].is_up:
             self._reject(tracked, InstanceDownError(instance), now_s)
             return
         self._push(self._placement.queue_of(tracked.allowed), tracked, now_s)
 
-    def _push(self, queue: RequestQueue, tracked: Tracked, now_s: float) -> None:
+    def _push(self, queue: RequestQueue, tracked: TrackedRequest, now_s: float) -> None:
         try:
             queue.push(tracked.request)
         except PluginError as error:
             self._reject(tracked, error, now_s)
 
-    def _reject(self, tracked: Tracked, error: MetropolisError, now_s: float) -> None:
+    def _reject(self, tracked: TrackedRequest, error: MetropolisError, now_s: float) -> None:
         """End a waiting request with `error`."""
         del self._requests[tracked.request.id]
-        self._tell(Policy.cancelled, self.policy, tracked.request)
+        self._notify(Policy.cancelled, self.policy, tracked.request)
         self._drop(tracked, now_s)
         self._rejected.append(Reject(tracked.request, error))
 
-    def _drop(self, tracked: Tracked, now_s: float) -> None:
+    def _drop(self, tracked: TrackedRequest, now_s: float) -> None:
         """Forget an unfinished request."""
         if tracked.state in (RequestState.QUEUED, RequestState.PLACED):
             self._waiting -= 1
@@ -379,11 +379,11 @@ class Scheduler(Notifier):
             self._placement.queue_of(tracked.allowed).discard(tracked.request.id)
         else:
             self._remove(tracked)
-            self._tell(
+            self._notify(
                 Dispatcher.cancelled, self.dispatcher, tracked.request, tracked.instance, now_s
             )
 
-    def _remove(self, tracked: Tracked) -> None:
+    def _remove(self, tracked: TrackedRequest) -> None:
         """Remove a request from its instance."""
         self._instances[tracked.instance].remove(tracked)
         self._refresh(tracked.instance)

@@ -21,7 +21,7 @@ from metropolis.gateway.limits import Limits
 from metropolis.gateway.probing import TEST_PROMPT
 from metropolis.gateway.proxy import Gateway
 from metropolis.gateway.scheduler_driver import SchedulerDriver
-from metropolis.gateway.server import DEFAULTS, OPEN, Server
+from metropolis.gateway.server import DEFAULT_ACCESS, DEFAULT_LIMITS, Server
 from metropolis.llm.backends.connection import AnswerLimits
 from metropolis.policy.base import Policy
 from metropolis.policy.fixed import Fcfs
@@ -241,8 +241,8 @@ async def gateway_before(
     queue_limit: int = 10_000,
     idle_s: float = 60.0,
     kind: str = "",
-    limits: Limits = DEFAULTS,
-    access: Access = OPEN,
+    limits: Limits = DEFAULT_LIMITS,
+    access: Access = DEFAULT_ACCESS,
     log: Callable[[str], None] = lambda _: None,
     answers: AnswerLimits = LIMITS,
     tls: ssl.SSLContext | None = None,

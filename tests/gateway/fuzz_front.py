@@ -194,7 +194,7 @@ class Front:
     async def rest(self) -> None:
         """Check that nothing remains of requests whose clients disconnected."""
         scheduling, connections = self.gateway.scheduling, self.server._connections
-        await until(lambda: not connections.open and scheduling.at_work == [0] and not scheduling)
+        await until(lambda: not connections.open and scheduling.in_flight == [0] and not scheduling)
         if connections._body_bytes:
             raise FrontFailureError(
                 f"{connections._body_bytes} bytes of bodies are counted forever"

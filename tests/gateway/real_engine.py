@@ -74,7 +74,7 @@ async def order_of(
             leaving[order[-1]].set()
             await until(lambda begun=begun: len(order) > begun)  # type: ignore[misc]
         leaving[order[-1]].set()
-    await until(lambda: gateway.scheduling.at_work == [0])
+    await until(lambda: gateway.scheduling.in_flight == [0])
     return order[1:]
 
 

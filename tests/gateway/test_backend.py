@@ -50,7 +50,7 @@ def test_it_keeps_a_backends_promises(owned_by: str) -> None:
             assert str(backend) == f"the gateway before {one.url}, {two.url}"
             assert one.requests
             assert two.requests
-            assert backend.gateway.scheduling.at_work == [0, 0]
+            assert backend.gateway.scheduling.in_flight == [0, 0]
             await backend.close()
 
     asyncio.run(run())
@@ -193,7 +193,7 @@ def test_engines_that_die_are_told_and_all_of_them_are_an_outage(
         await one.start()
         assert (await waiting).text
         assert news[-1] == f"the engine at {urls[0]} answers"
-        assert backend.gateway.scheduling.at_work == [0, 0]
+        assert backend.gateway.scheduling.in_flight == [0, 0]
         assert len(backend.gateway.scheduling) == 0
         await client.close()
         await one.kill()

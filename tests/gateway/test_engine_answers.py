@@ -57,7 +57,7 @@ def test_an_engines_answer_without_end_is_refused_once(
             assert sentence in json.loads(body)["error"]["message"]
             assert len(engine.posts) == 1  # not retried: another engine's answer would be the same
             assert gateway.scheduling.is_up == [True]
-            assert gateway.scheduling.at_work == [0]
+            assert gateway.scheduling.in_flight == [0]
             assert engine.sent_bytes < 20_000_000
 
     asyncio.run(run())

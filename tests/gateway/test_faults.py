@@ -77,7 +77,7 @@ def test_whatever_is_preempted_or_lost_the_answer_is_that_of_one_engine(seed: in
             await asyncio.gather(*asked)
             assert gateway.metrics.preempted > 5
             assert gateway.metrics.retried > 0
-            assert gateway.scheduling.at_work == [0, 0]
+            assert gateway.scheduling.in_flight == [0, 0]
             assert not gateway.scheduling.preemptible
 
     asyncio.run(ask())

@@ -64,7 +64,7 @@ def test_requests_at_an_engine_that_hangs_go_on_elsewhere(
             if path == PATHS[1] and body["stream"]:
                 assert text_of(answer) == words(9)
             assert gateway.metrics.retried == 1
-            assert gateway.scheduling.at_work == [0, 0]
+            assert gateway.scheduling.in_flight == [0, 0]
             assert gateway.scheduling.is_up == [False, True]
             first.looks.set()
             await until(lambda: gateway.scheduling.is_up == [True, True])

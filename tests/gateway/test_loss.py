@@ -42,7 +42,7 @@ def test_engines_killed_and_restarted_in_mid_load(stream: bool) -> None:
                 await engines[killed].start()
             await asyncio.gather(*asked)
             assert gateway.metrics.retried > 0
-            assert gateway.scheduling.at_work == [0, 0]
+            assert gateway.scheduling.in_flight == [0, 0]
             assert sum(gateway.metrics.requests.values()) == 200
 
     asyncio.run(ask())
@@ -105,7 +105,7 @@ def test_a_stream_that_is_broken_off_says_so_and_has_no_proper_end() -> None:
                 assert "was lost" in error["message"]
                 with pytest.raises(aiohttp.ClientPayloadError):
                     await answer.read()
-            await until(lambda: gateway.scheduling.at_work == [0])
+            await until(lambda: gateway.scheduling.in_flight == [0])
             await engine.start()
 
     asyncio.run(ask())
@@ -148,7 +148,7 @@ def test_what_kills_engines_is_given_up() -> None:
             assert status == 502
             assert "was lost" in json.loads(answer)["error"]["message"]
             assert len(engine.raw) == LOSSES_MAX
-            assert gateway.scheduling.at_work == [0]
+            assert gateway.scheduling.in_flight == [0]
 
     asyncio.run(ask())
 
@@ -172,7 +172,7 @@ def test_what_kills_engines_now_at_once_now_later_is_given_up_as_early() -> None
             with pytest.raises(aiohttp.ClientPayloadError):
                 await post(url, counted("poison", 50), path=PATHS[1])
             assert len(engine.raw) == LOSSES_MAX
-            await until(lambda: gateway.scheduling.at_work == [0])
+            await until(lambda: gateway.scheduling.in_flight == [0])
 
     asyncio.run(ask())
 

@@ -58,7 +58,7 @@ def test_a_request_goes_to_an_engine_that_serves_its_model(
             expected = [4 * (n == instance) for n in range(2)]
             assert [len(engine.raw) for engine in engines] == expected
             assert all(body["model"] == model for engine in engines for body in engine.bodies)
-            assert gateway.scheduling.at_work == [0, 0]
+            assert gateway.scheduling.in_flight == [0, 0]
 
     asyncio.run(ask())
 
@@ -176,7 +176,7 @@ def test_a_model_is_known_once_the_probe_of_its_engine_has_ended(
     async def ask() -> None:
         async with gateway_before(serving("tiny"), other := serving("tiny")) as (url, gateway):
             await other.kill()
-            gateway.pool.doubt(1, gateway.engines[1].lost(OSError("it is gone")))
+            gateway.pool.suspect(1, gateway.engines[1].lost(OSError("it is gone")))
             other.models = ["vast"]
             monkeypatch.setattr("metropolis.gateway.engine_client.traits_of", slow_traits)
             await other.start()

@@ -45,7 +45,7 @@ def test_an_answer_of_which_nothing_could_be_learned_is_an_answer() -> None:
                 status, answer, _ = await post(url, chat("x"), headers=last)
                 assert (status, answer) == (200, answer_to("x"))
             assert len(gateway.programs) == 0
-            assert gateway.scheduling.at_work == [0]
+            assert gateway.scheduling.in_flight == [0]
 
     asyncio.run(ask())
     (fault,) = [one for one in news if "Unteachable" in one]  # reported once
@@ -78,7 +78,7 @@ def test_faults_keep_no_place_and_hide_no_answer() -> None:
             for status in (404, 200):
                 engine.status = status
                 assert (await post(url, chat("x")))[:2] == (status, answer_to("x"))
-                assert (gateway.scheduling.at_work, made[0]._at_work) == ([0], [0])
+                assert (gateway.scheduling.in_flight, made[0]._in_flight) == ([0], [0])
             assert {key[-1]: n for key, n in gateway.metrics.requests.items()} == {404: 1, 200: 1}
 
     asyncio.run(ask())
@@ -100,7 +100,7 @@ def test_a_request_is_answered_though_the_policy_fails_when_it_is_told_that_it_r
             gateway,
         ):
             assert (await post(url, chat("x")))[:2] == (200, answer_to("x"))
-            assert gateway.scheduling.at_work == [0]
+            assert gateway.scheduling.in_flight == [0]
             assert len(gateway.scheduling) == 0
 
     asyncio.run(ask())
@@ -136,7 +136,7 @@ def test_no_request_hangs_when_the_policy_fails_as_time_passes() -> None:
             assert {message_of(answer) for status, answer, _ in answers if status == 500} == {
                 news[-1]
             }
-            assert gateway.scheduling.at_work == [0]
+            assert gateway.scheduling.in_flight == [0]
 
     asyncio.run(ask())
     sentence = f"the policy Timeless failed in passed: {__file__}:"
@@ -243,7 +243,7 @@ def test_what_a_plug_in_raises_is_told_with_its_line_and_not_logged_again(
             for _ in range(2):
                 status, answer, _ = await post(url, chat("x"))
                 assert (status, message_of(answer)) == (500, news[-1])
-            assert gateway.scheduling.at_work == [0]
+            assert gateway.scheduling.in_flight == [0]
             assert len(gateway.scheduling) == 0
 
     asyncio.run(ask())
@@ -294,7 +294,7 @@ def test_a_rank_that_is_none_is_told_with_its_policy() -> None:
                 status, answer, _ = await post(url, chat("x"))
                 assert status == 500
                 assert message_of(answer) == news[-1]
-            assert gateway.scheduling.at_work == [0]
+            assert gateway.scheduling.in_flight == [0]
 
     asyncio.run(ask())
     sentence = "the policy Halved returned the rank 0.5; a rank is an int"
@@ -343,7 +343,7 @@ def test_an_instance_that_does_not_exist_is_told_with_its_dispatcher(
             )
             named = {"X-Metropolis-Function": "x"}
             assert (await post(url, chat("x"), headers=named))[0] == 200
-            assert gateway.scheduling.at_work == [0, 0]
+            assert gateway.scheduling.in_flight == [0, 0]
 
     asyncio.run(ask())
 

@@ -61,7 +61,7 @@ def test_a_policy_that_preempts_lets_the_short_pass_the_long() -> None:
                 "long",
             ]
             assert engine.bodies[2]["max_tokens"] < 60
-            assert gateway.scheduling.at_work == [0]
+            assert gateway.scheduling.in_flight == [0]
             assert not gateway.scheduling.preemptible
 
     asyncio.run(ask())
@@ -154,7 +154,7 @@ def test_clients_may_leave_while_a_preempted_stream_waits() -> None:
             engine.open.set()
             status, answer, _ = await short
             assert (status, text_of(answer)) == (200, words(1))
-            await until(lambda: gateway.scheduling.at_work == [0])
+            await until(lambda: gateway.scheduling.in_flight == [0])
             assert gateway.metrics.aborted == 1
 
     asyncio.run(ask())
@@ -170,7 +170,7 @@ def test_who_leaves_an_answer_that_is_being_joined_frees_the_engine() -> None:
             await until(lambda: engine.sent == 3 and gateway.scheduling.preemptible)
             leaving.cancel()
             await until(lambda: engine.left == 1 and gateway.metrics.aborted == 1)
-            assert gateway.scheduling.at_work == [0]
+            assert gateway.scheduling.in_flight == [0]
             assert not gateway.scheduling.preemptible
             await until(lambda: engine.aborted == [engine.bodies[0]["rid"]])
 
@@ -191,6 +191,6 @@ def test_an_error_in_a_stream_that_is_joined_is_the_answer() -> None:
             status, answer, headers = await post(url, body, path=PATHS[1])
             assert (status, json.loads(answer)) == (400, error)
             assert headers["Content-Type"] == "application/json"
-            assert gateway.scheduling.at_work == [0]
+            assert gateway.scheduling.in_flight == [0]
 
     asyncio.run(ask())

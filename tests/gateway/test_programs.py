@@ -164,7 +164,11 @@ def test_functions_that_come_no_more_make_room() -> None:
     assert not forgotten
     assert function(FUNCTION_IDLE_S, "late") == "late"
     assert forgotten == ["f1"]  # f0 was used later
-    assert [front.programs.shown(name) for name in ("f0", "f1", "late")] == ["f0", OTHER, "late"]
+    assert [front.programs.metric_label(name) for name in ("f0", "f1", "late")] == [
+        "f0",
+        OTHER,
+        "late",
+    ]
     assert function(FUNCTION_IDLE_S, OTHER) == OTHER
 
 

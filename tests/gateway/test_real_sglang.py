@@ -39,7 +39,7 @@ def test_answers_are_those_of_the_engine(sglang_url: str, path: str) -> None:
             assert direct[0] == through[0] == 200
             assert content_of(direct[1]) == content_of(through[1])
             assert content_of(through[1])[1] == 12
-            assert gateway.scheduling.at_work == [0]
+            assert gateway.scheduling.in_flight == [0]
 
     asyncio.run(ask())
 

@@ -46,7 +46,7 @@ def test_answers_are_those_of_the_engine(vllm_url: str, path: str) -> None:
             ]
             assert direct[0] == through[0] == 200
             assert text_of(path, direct[1])[0] == text_of(path, through[1])[0]
-            assert gateway.scheduling.at_work == [0]
+            assert gateway.scheduling.in_flight == [0]
 
     asyncio.run(ask())
 

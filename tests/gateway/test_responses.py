@@ -88,7 +88,7 @@ def test_what_waits_for_one_engine_holds_up_no_other() -> None:
             await until(lambda: len(gateway.scheduling) == 1)
             made_by.open.set()
             assert [(await task)[0] for task in (first, second)] == [200, 200]
-            assert gateway.scheduling.at_work == [0, 0]
+            assert gateway.scheduling.in_flight == [0, 0]
 
     asyncio.run(ask())
 

@@ -11,7 +11,6 @@ import aiohttp
 import pytest
 
 from metropolis.gateway.engine_client import EngineClient
-from metropolis.gateway.passing import redacted
 from metropolis.gateway.routes import (
     GENERATE,
     MESSAGES,
@@ -20,6 +19,7 @@ from metropolis.gateway.routes import (
     RESPONSES,
     SERVER_INFO,
 )
+from metropolis.gateway.unordered_request import redacted
 from metropolis.policy.fixed import StepFirst
 from tests.gateway.engines import gateway_before, until
 from tests.gateway.parsing import read
@@ -42,7 +42,7 @@ def test_what_generates_waits_in_the_order_of_the_policy(path: str) -> None:
             engine.open.set()
             assert [status for status, _, _ in await asyncio.gather(*tasks)] == [200] * 4
             assert [body["n"] for body in engine.bodies] == [0, 2, 5, 7]
-            assert gateway.scheduling.at_work == [0]
+            assert gateway.scheduling.in_flight == [0]
             assert 'latency_seconds_bucket{le="+Inf"} 4.0' in gateway.metrics.text({}, {}, 0, 0)
 
     asyncio.run(ask())
@@ -113,7 +113,7 @@ def test_what_is_not_ordered_passes_as_it_comes() -> None:
         async with gateway_before(engine, at_once=1) as (url, gateway):
             engine.open.clear()
             busy = asyncio.create_task(post(url, BODIES[GENERATE], path=GENERATE))
-            await until(lambda: gateway.scheduling.at_work == [1])
+            await until(lambda: gateway.scheduling.in_flight == [1])
             for method, path in PASSED:
                 if path in SERVER_INFO:
                     continue
@@ -142,8 +142,8 @@ def test_what_is_passed_goes_to_the_least_busy_and_elsewhere_when_that_is_lost(
         async with gateway_before(*engines) as (url, gateway):
             engines[0].open.clear()
             busy = asyncio.create_task(post(url, BODIES[GENERATE], path=GENERATE))
-            await until(lambda: sum(gateway.scheduling.at_work) == 1)
-            idle = gateway.scheduling.at_work.index(0)
+            await until(lambda: sum(gateway.scheduling.in_flight) == 1)
+            idle = gateway.scheduling.in_flight.index(0)
             for _ in range(2):
                 async with asked(url, "POST", "/tokenize", data=b"{}") as answer:
                     assert answer.status == 202

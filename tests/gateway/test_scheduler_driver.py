@@ -77,7 +77,7 @@ class World:
         self.requeued: QueuedRequest | None = None
         """The request that the last action took from its engine and queued again."""
         for engine in range(ENGINES):
-            self.scheduling.open(engine, True)
+            self.scheduling.set_is_up(engine, True)
 
     def ask(self, request: QueuedRequest, is_requeued: bool = False) -> None:
         place = self.scheduling.place(request, is_requeued=is_requeued)
@@ -89,7 +89,7 @@ class World:
         if action == "arrive":
             self.ask(queued(next(self.numbers), self.now_s, step=choice % 5))
         elif action in ("down", "up"):
-            self.scheduling.open(choice % ENGINES, action == "up")
+            self.scheduling.set_is_up(choice % ENGINES, action == "up")
         elif action == "leave queue" and self.tasks:
             _, task = self.tasks.pop(list(self.tasks)[choice % len(self.tasks)])
             task.cancel()
@@ -115,10 +115,10 @@ class World:
 
     def check(self) -> None:
         scheduling = self.scheduling
-        at_work = [0] * ENGINES
+        in_flight = [0] * ENGINES
         for _, engine in self.placed.values():
-            at_work[engine] += 1
-        assert scheduling.at_work == at_work
+            in_flight[engine] += 1
+        assert scheduling.in_flight == in_flight
         assert all(len(scheduling.scheduler.running(each)) <= AT_ONCE for each in range(ENGINES))
         assert len(scheduling) == len(self.tasks)
 
@@ -144,7 +144,7 @@ def test_bounds_and_bookkeeping_hold(
                 assert max(one.step for one in new) <= min(one.step for one in before_it)
             is_open = [
                 is_up and n < AT_ONCE
-                for is_up, n in zip(world.scheduling.is_up, world.scheduling.at_work, strict=True)
+                for is_up, n in zip(world.scheduling.is_up, world.scheduling.in_flight, strict=True)
             ]
             if make is not KairosPacking:
                 assert not (waiting and any(is_open))
@@ -194,7 +194,7 @@ def test_ranks_that_change_by_time_alone_are_looked_at_in_time() -> None:
         policy = Due()
         world = World(policy, LeastLoaded)
         for engine in range(ENGINES):
-            world.scheduling.open(engine, False)
+            world.scheduling.set_is_up(engine, False)
         await world.act("arrive", 0)
         world.now_s = 0.5
         await until(lambda: policy.passed_s == 0.5)
@@ -238,7 +238,7 @@ def test_the_last_ranked_request_of_an_engine_yields_to_one_that_ranks_before_it
 def test_a_full_queue_takes_none_but_those_put_back() -> None:
     async def run() -> None:
         scheduling = SchedulerDriver(Fcfs(), LeastLoaded(Fleet.uniform(1, 1, 1.0)), 1, 1)
-        scheduling.open(0, True)
+        scheduling.set_is_up(0, True)
         assert (await scheduling.place(queued(0))).instance == 0
         waiting = asyncio.create_task(scheduling.place(queued(1)))
         await asyncio.sleep(0)
@@ -260,7 +260,7 @@ def test_a_request_that_cannot_be_ranked_is_refused_and_forgotten() -> None:
         with pytest.raises(MetropolisError, match="how many stages are left"):
             await scheduling.place(queued(0))
         assert len(scheduling) == 0
-        scheduling.open(0, True)
+        scheduling.set_is_up(0, True)
         assert (await scheduling.place(queued(0, stages_left=1))).instance == 0
 
     asyncio.run(run())
@@ -306,7 +306,7 @@ def test_a_due_time_that_is_no_number_fails_what_waits() -> None:
         scheduling = SchedulerDriver(Undue(), LeastLoaded(Fleet.uniform(1, 1, 1.0)), 1, 9)
         faults: list[PluginError] = []
         scheduling.on_fault = faults.append
-        scheduling.open(0, True)
+        scheduling.set_is_up(0, True)
         assert (await scheduling.place(queued(0))).instance == 0
         sentence = "^the policy Undue returned the due_s None; it should be a number$"
         with pytest.raises(PluginError, match=sentence) as told:

@@ -86,7 +86,7 @@ def test_a_stream_passes_piece_for_piece_as_it_comes() -> None:
                     assert await answer.content.readuntil(b"\n\n") == piece
                     engine.pieces.release()
                 assert await answer.read() == b""
-            await until(lambda: gateway.scheduling.at_work == [0])
+            await until(lambda: gateway.scheduling.in_flight == [0])
 
     asyncio.run(ask())
 
@@ -98,7 +98,7 @@ def test_an_error_of_the_engine_is_its_answer() -> None:
         async with gateway_before(engine) as (url, gateway):
             status, answer, _ = await post(url, chat("why"))
             assert (status, answer) == (422, answer_to("why"))
-            assert gateway.scheduling.at_work == [0]
+            assert gateway.scheduling.in_flight == [0]
 
     asyncio.run(ask())
 
@@ -212,7 +212,7 @@ def test_a_client_that_leaves_frees_the_engine(stream: bool, owned_by: str) -> N
             for one in asked:
                 one.cancel()
             await until(lambda: engine.left == 1 and gateway.metrics.aborted == 2)
-            assert (gateway.scheduling.at_work, len(gateway.scheduling)) == ([0], 0)
+            assert (gateway.scheduling.in_flight, len(gateway.scheduling)) == ([0], 0)
             assert len(engine.raw) == 1
             if owned_by == "sglang":
                 await until(lambda: engine.aborted == [engine.bodies[0]["rid"]])
@@ -234,7 +234,7 @@ def test_a_thousand_connections_at_once() -> None:
                         return await answer.read()
 
                 asked = [asyncio.create_task(one(n)) for n in range(1000)]
-                await until(lambda: gateway.scheduling.at_work == [500, 500])
+                await until(lambda: gateway.scheduling.in_flight == [500, 500])
                 for engine in engines:
                     engine.open.set()
                 answers = await asyncio.gather(*asked)

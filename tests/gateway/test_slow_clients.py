@@ -54,10 +54,10 @@ def test_the_engine_waits_for_its_client() -> None:
         engine = StubEngine()
         async with gateway_before(engine) as (url, gateway), reader_of(url) as answer:
             assert 0 < await steady(lambda: engine.sent) < PIECES / 2
-            assert gateway.scheduling.at_work == [1]
+            assert gateway.scheduling.in_flight == [1]
             assert text_of(await answer.read()) == words(PIECES)
             assert engine.sent == PIECES + 2
-            await until(lambda: gateway.scheduling.at_work == [0])
+            await until(lambda: gateway.scheduling.in_flight == [0])
 
     asyncio.run(ask())
 
@@ -71,7 +71,7 @@ def test_a_client_that_takes_nothing_for_long_has_left() -> None:
         ):
             await until(lambda: engine.left == 1 and gateway.metrics.aborted == 1)
             assert engine.sent < PIECES
-            assert gateway.scheduling.at_work == [0]
+            assert gateway.scheduling.in_flight == [0]
 
     asyncio.run(ask())
 
@@ -139,7 +139,7 @@ def test_a_client_that_sends_nothing_for_long_is_told_so() -> None:
         ):
             assert await reader.readuntil(b"\r\n") == b"HTTP/1.1 408 Request Timeout\r\n"
             assert b"no byte of the body arrived for 0.1 s" in await reader.readuntil(b"}}")
-            assert (gateway.scheduling.at_work, len(gateway.programs)) == ([0], 0)
+            assert (gateway.scheduling.in_flight, len(gateway.programs)) == ([0], 0)
 
     asyncio.run(ask())
 

@@ -90,9 +90,9 @@ def test_threads_count_once_in_atlas_and_all_in_plas() -> None:
         policy.completed(ServedRequest(threads[1], 0, 0.0, 5.0, 1))
         policy.completed(ServedRequest(threads[0], 0, 2.0, 3.0, 1))
         run(policy, request(2, arrived_s=5.0), 6.0, 8.0)
-        assert policy.attained_s("p")[0] == service_s
+        assert policy.program_times_s("p")[0] == service_s
         policy.program_ended("p")
-        assert policy.attained_s("p") == (0.0, 0.0)
+        assert policy.program_times_s("p") == (0.0, 0.0)
 
 
 def test_a_program_that_starves_is_promoted_with_all_its_threads() -> None:
@@ -140,7 +140,7 @@ def test_mlfq_promotes_a_call_that_has_waited_too_long() -> None:
 def test_calls_sink_by_service_alone(seed: int, kind: type[Multilevel]) -> None:
     """Against the same kept by hand, when nobody starves: levels, and the table of programs."""
     draw, policy = Random(seed), kind(QUANTA_S)
-    policy.starves_s = lambda call: inf  # type: ignore[method-assign]
+    policy.promotion_s = lambda call: inf  # type: ignore[method-assign]
     attained: dict[str, float] = {}
     active: dict[int, tuple[QueuedRequest, float, list[float]]] = {}
     running: set[int] = set()
@@ -175,7 +175,7 @@ def test_calls_sink_by_service_alone(seed: int, kind: type[Multilevel]) -> None:
             assert level(policy, asked) == sunk(begin_s, served(spans, now_s)), asked
     for program, service_s in attained.items():
         expected_s = 0.0 if kind is Mlfq else pytest.approx(service_s)
-        assert policy.attained_s(program)[0] == expected_s
+        assert policy.program_times_s(program)[0] == expected_s
 
 
 def served(spans: list[float], now_s: float) -> float:

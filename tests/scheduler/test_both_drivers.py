@@ -301,15 +301,15 @@ async def live(policy: str, dispatcher: str, stream: Stream, kind: type[Driven])
                     placed[id_].cancel()
                     await asyncio.sleep(0)
             case "instance_up", (instance, now_s):
-                scheduling.open(instance, True)
+                scheduling.set_is_up(instance, True)
             case "instance_down", (instance, now_s):
-                scheduling.open(instance, False)
+                scheduling.set_is_up(instance, False)
             case "models_changed", (instance, models, now_s):
                 scheduling.scheduler.models_changed(instance, models, now_s)
             case "program_ended", (program,):
                 scheduling.program_ended(program)
             case "instance_preempted", (instance, now_s):
-                scheduling.preempted(instance)
+                scheduling.engine_preempted(instance)
             case "schedule", (now_s,):
                 scheduling.carry_out_now()
                 await asyncio.sleep(0)
@@ -320,12 +320,12 @@ async def live(policy: str, dispatcher: str, stream: Stream, kind: type[Driven])
 class KeepsBacklog(Driven):
     """A planted difference: an instance that returns gets no request that waits at others."""
 
-    def open(self, instance: int, is_up: bool) -> None:
+    def set_is_up(self, instance: int, is_up: bool) -> None:
         if is_up:
             self.scheduler._instances[instance].is_up = True
             self.scheduler._refresh(instance)
         else:
-            super().open(instance, is_up)
+            super().set_is_up(instance, is_up)
 
 
 class LeavesCancelled(Driven):

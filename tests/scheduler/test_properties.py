@@ -40,7 +40,7 @@ def failing(base: type[Any], name: str, is_failing: list[bool]) -> type[Any]:
 def driver(policy: Policy, dispatcher: Dispatcher) -> SchedulerDriver:
     scheduling = SchedulerDriver(policy, dispatcher, 1, 9, lambda: 0.0)
     scheduling.on_fault = lambda _: None
-    scheduling.open(0, True)
+    scheduling.set_is_up(0, True)
     return scheduling
 
 
@@ -83,7 +83,7 @@ def test_a_property_that_fails_rejects_what_waits_with_a_sentence(kind: str, nam
             scheduling.cancel(queued(1))
         else:
             assert str(placed[0]) == str(error)
-        assert (len(scheduling), scheduling.at_work) == (0, [0])
+        assert (len(scheduling), scheduling.in_flight) == (0, [0])
         is_failing[0] = False
         assert (await scheduling.place(queued(5))).instance == 0
 
@@ -129,7 +129,7 @@ def test_a_chain_names_the_policy_that_fails(name: str) -> None:
 def test_a_cancellation_ranks_nothing() -> None:
     """It would fail with the policy although nothing is decided."""
     scheduling = driver(Fcfs(), LeastLoaded(FLEET))
-    scheduling.open(0, False)
+    scheduling.set_is_up(0, False)
     for number in range(3000):
         scheduling.scheduler.arrived(queued(number))
     scheduling.policy.rank = lambda _: -1  # type: ignore[method-assign]

@@ -72,7 +72,7 @@ def test_a_request_that_cannot_be_ranked_is_rejected_alone_and_leaves_its_place(
     commands = made.schedule(0.0)
     assert ids(commands, Reject) == [1]
     assert ids(commands, Place) == [2]
-    assert (made.waiting, made.at_work) == (1, [1])
+    assert (made.waiting, made.in_flight) == (1, [1])
 
 
 class HoldsA(LeastLoaded):

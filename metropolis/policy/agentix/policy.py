@@ -28,15 +28,15 @@ class ProcessEntry:
     waited_s: float = 0.0
     threads: dict[int, Call] = field(default_factory=dict)
     """Its active calls, by request id."""
-    places: dict[int, int] = field(default_factory=dict)
-    """By level, the place of its first call in that level."""
+    positions: dict[int, int] = field(default_factory=dict)
+    """By level, the position of its first call in it."""
 
 
 class Plas(Multilevel):
     """A program's service is the sum over its completed calls (equation 1).
 
     A level is first come, first served by call, or `by_program`: each call of a program takes the
-    place of its first call in the level, not the end of it, and so finds its KV in the cache.
+    position of its first call in the level, not the end of it, so that its KV is still cached.
     Raises MetropolisError when a quantum or `beta` is not positive.
     """
 
@@ -53,20 +53,20 @@ class Plas(Multilevel):
         self._beta = beta
         self._table: defaultdict[str, ProcessEntry] = defaultdict(ProcessEntry)
 
-    def attained_s(self, program: str) -> tuple[float, float]:
+    def program_times_s(self, program: str) -> tuple[float, float]:
         """The program's entry in the process table."""
         entry = self._table.get(program)
         return (entry.service_s, entry.waited_s) if entry else (0.0, 0.0)
 
-    def place(self, call: Call, level: int) -> int:
-        """The end of the level, or the place of its program's first call in it."""
-        place = super().place(call, level)
+    def position(self, call: Call, level: int) -> int:
+        """The end of the level, or the position of its program's first call in it."""
+        position = super().position(call, level)
         if not self._by_program:
-            return place
-        return self._table[call.request.program].places.setdefault(level, place)
+            return position
+        return self._table[call.request.program].positions.setdefault(level, position)
 
-    def starves_s(self, call: Call) -> float:
-        """When the waiting reaches `beta` times the service, program and call added up."""
+    def promotion_s(self, call: Call) -> float:
+        """When the waiting of program and call reaches `beta` times their service."""
         entry = self._table[call.request.program]
         if not call.level:
             return inf
@@ -79,7 +79,7 @@ class Plas(Multilevel):
         self._table[request.program].threads[request.id] = self._calls[request.id]
 
     def completed(self, served: ServedRequest) -> None:
-        """Update the process table and the times at which the call's siblings starve."""
+        """Update the process table and the promotion times of the call's siblings."""
         call = self._leave(served)
         entry = self._table[call.request.program]
         del entry.threads[call.request.id]
@@ -89,7 +89,7 @@ class Plas(Multilevel):
                 self.expect(sibling)
 
     def cancelled(self, request: QueuedRequest) -> None:
-        """Drop the call; its service does not count, as what would follow it is unknown."""
+        """Drop the call; its service does not count for later calls of the program."""
         super().cancelled(request)
         del self._table[request.program].threads[request.id]
 
@@ -112,5 +112,5 @@ class Atlas(Plas):
 
     def update(self, entry: ProcessEntry, call: Call) -> None:
         """Extend the longest chain."""
-        entry.service_s = max(entry.service_s, call.attained_s + call.service_s)
-        entry.waited_s = max(entry.waited_s, call.awaited_s + call.waited_s)
+        entry.service_s = max(entry.service_s, call.program_service_s + call.service_s)
+        entry.waited_s = max(entry.waited_s, call.program_waited_s + call.waited_s)

@@ -12,7 +12,7 @@ FIRST = 8
 WINDOW = 512
 LEVELS = 64
 CONVERGED = 0.1
-"""How far a converged distribution may move while its sample doubles, as a share of the mean."""
+"""Maximum distance between two updates of a converged distribution, as a share of its mean."""
 
 Quantiles = npt.NDArray[np.float64]
 _AT = (np.arange(LEVELS) + 0.5) / LEVELS

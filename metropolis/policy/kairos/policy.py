@@ -32,7 +32,7 @@ SHARE = 16
 
 
 class Kairos(Policy):
-    """Learns online.
+    """Learns the remaining latency of each function from completed programs.
 
     The first few requests of an unknown function run before all others, to learn its latency soon;
     the rest run last, as the many first stages of a new application would otherwise delay all
@@ -49,7 +49,7 @@ class Kairos(Policy):
             raise MetropolisError(f"window is {window}; it should be at least {FIRST}")
         self._programs: dict[str, list[ServedRequest]] = defaultdict(list)
         self._remaining: dict[str, Latencies] = defaultdict(lambda: Latencies(window))
-        self._news = 0
+        self._updated = 0
         """Number of distributions that are newer than the order."""
         self._places: dict[str, int] = {}
         """Places of the known functions, from 1."""
@@ -88,7 +88,7 @@ class Kairos(Policy):
             self.program_ended(served.request.program)
 
     def cancelled(self, request: QueuedRequest) -> None:
-        """Let another request run first: this one teaches nothing."""
+        """Let another request run first: this one yields no latency."""
         self._trials.get(request.function, set()).discard(request.id)
 
     def program_ended(self, program: str) -> None:
@@ -97,8 +97,8 @@ class Kairos(Policy):
             function = served.request.function
             self._trials.get(function, set()).discard(served.request.id)
             if function in self._remaining or len(self._remaining) < FUNCTIONS_MAX:
-                self._news += self._remaining[function].add(left_s)
-        if self._news * SHARE > len(self._places):
+                self._updated += self._remaining[function].add(left_s)
+        if self._updated * SHARE > len(self._places):
             self._order()
 
     def function_ended(self, function: str) -> None:
@@ -108,7 +108,7 @@ class Kairos(Policy):
             self.version += 1
 
     def _order(self) -> None:
-        self._news = 0
+        self._updated = 0
         known = {
             name: latencies.quantiles
             for name, latencies in self._remaining.items()

@@ -27,7 +27,7 @@ def call_graph(served_requests: Sequence[ServedRequest]) -> list[Stage]:
     last before the request arrived is its parent. An execution without duration has no children,
     so that a child always starts later than its parent.
     """
-    begun: list[Stage] = []
+    roots: list[Stage] = []
     completed: defaultdict[str, list[Stage]] = defaultdict(list)
     stages = [Stage(e) for e in sorted(served_requests, key=lambda e: (e.started_s, e.request.id))]
     for stage in sorted(stages, key=lambda s: (s.served.completed_s, s.served.request.id)):
@@ -37,11 +37,11 @@ def call_graph(served_requests: Sequence[ServedRequest]) -> list[Stage]:
         request = stage.served.request
         upstream = completed.get(request.upstream or "", [])
         before = bisect_right(upstream, request.arrived_s, key=lambda s: s.served.completed_s)
-        (upstream[before - 1].children if before else begun).append(stage)
+        (upstream[before - 1].children if before else roots).append(stage)
     for stage in reversed(stages):
         after_s = sum(map(longest_s, in_parallel(stage.children)))
         stage.latency_s = stage.served.latency_s + after_s
-    return begun
+    return roots
 
 
 def in_parallel(stages: Sequence[Stage]) -> list[list[Stage]]:
@@ -65,12 +65,12 @@ def longest_s(stages: Sequence[Stage]) -> float:
     return max(stage.latency_s for stage in stages)
 
 
-def remaining_s(begun: Sequence[Stage]) -> Iterator[tuple[ServedRequest, float]]:
+def remaining_s(roots: Sequence[Stage]) -> Iterator[tuple[ServedRequest, float]]:
     """For each execution, the latency from its start to the end of the workflow.
 
     Queueing is excluded: it measures the load of the engines, not the workflow.
     """
-    left = list(_followed_by(begun, 0.0))
+    left = list(_followed_by(roots, 0.0))
     while left:
         stage, then_s = left.pop()
         yield stage.served, stage.latency_s + then_s

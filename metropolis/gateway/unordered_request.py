@@ -57,7 +57,7 @@ class UnorderedRequest:
                 except TimeoutError:
                     continue  # `move_from` cancelled it: the engine is known to hang
                 except EngineLostError as error:
-                    self._pool.doubt(instance, error)
+                    self._pool.suspect(instance, error)
                     continue
                 finally:
                     self._call = None
@@ -86,7 +86,7 @@ class UnorderedRequest:
         if not up:
             model = f" that serves {self._model!r}" if self._model else ""
             raise EngineLostError(f"no engine{model} answers")
-        return min(up, key=lambda each: scheduling.at_work[each] + unordered[each])
+        return min(up, key=lambda each: scheduling.in_flight[each] + unordered[each])
 
 
 def redacted(info: bytes) -> bytes:
