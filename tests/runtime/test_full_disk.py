@@ -1,4 +1,4 @@
-"""A full disk ends a run at once, with the file's name, and the run can be resumed."""
+"""A full disk ends a run at once, with the file's name; the run can be resumed. Atomic writes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from metropolis import durable
-from metropolis.durable import UnwritableError
+from metropolis.durable import UnwritableError, write_atomically
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.client import Client
 from metropolis.runtime.live.result import RunResult
@@ -103,3 +103,13 @@ def test_the_file_is_named(tmp_path: Path, kind: type[Walker], name: str) -> Non
         with full_after(writes, name), pytest.raises(UnwritableError, match=said):
             run.run(STEPS)
         continues(out, kind, whole)
+
+
+def test_a_link_in_place_of_the_partial_file_is_not_followed(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("precious")
+    (tmp_path / "run.partial").symlink_to(other)
+    write_atomically(tmp_path / "run.json", b"{}")
+    assert other.read_text() == "precious"
+    assert (tmp_path / "run.json").read_bytes() == b"{}"
+    assert not (tmp_path / "run.json").is_symlink()
