@@ -24,7 +24,7 @@ from metropolis.policy.named import DISPATCHERS, POLICIES, named
 from metropolis.progress import progress_bar
 from metropolis.sim.fleet import SimulatedFleet, busy_rate_per_s
 from metropolis.sim.options import PoolOptions
-from metropolis.sim.workload_simulation import Served, Serving
+from metropolis.sim.workload_simulation import WorkloadResult, WorkloadSimulation
 from metropolis.trace.generate.agentic import APPLICATIONS, CO_LOCATED, workload
 
 SYSTEMS = {
@@ -109,14 +109,16 @@ def measure(
     for system, (policy_name, dispatcher_name) in SYSTEMS.items():
         policy: Policy = named(POLICIES, policy_name)()
         dispatcher = named(DISPATCHERS, dispatcher_name)(view)
-        serving = Serving(before + arriving, fleet.profiles, policy, dispatcher, PoolOptions())
+        serving = WorkloadSimulation(
+            before + arriving, fleet.profiles, policy, dispatcher, PoolOptions()
+        )
         served = serving.run()
         measured.append(_summarize(application, load, per_s, system, served, policy))
     return measured
 
 
 def _summarize(
-    application: str, load: float, per_s: float, system: str, served: Served, policy: Policy
+    application: str, load: float, per_s: float, system: str, served: WorkloadResult, policy: Policy
 ) -> Measured:
     programs = [one for one in served.programs if not one.program.name.startswith(BEFORE)]
     served_requests = [e for e in served.requests if not e.request.program.startswith(BEFORE)]

@@ -101,8 +101,10 @@ def _live(policy: Policy, served: ServedRequest) -> None:
     call(Policy.started, policy, request, served.started_s)
     seen, rank = _versions(policy), call(Policy.rank, policy, request)
     call(Policy.passed, policy, middle_s)
-    told = seen != _versions(policy) or rank == call(Policy.rank, policy, request)
-    _require(told, "rank must be a function of the request and the versions while it runs, too")
+    is_function = seen != _versions(policy) or rank == call(Policy.rank, policy, request)
+    _require(
+        is_function, "rank must be a function of the request and the versions while it runs, too"
+    )
     _require(due_s_of(policy) > middle_s, "due_s must be in the future after passed")
     call(Policy.preempted, policy, request, middle_s)
     call(Policy.started, policy, request, middle_s)

@@ -30,7 +30,7 @@ class ServedProgram:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class WorkloadResult:
     """The result of a run."""
 
     programs: list[ServedProgram]
@@ -47,7 +47,7 @@ class _Running:
     queueing_sim_s: float = 0.0
 
 
-class Serving:
+class WorkloadSimulation:
     """One simulated run; `profiles` has one for each instance of the dispatcher's fleet."""
 
     def __init__(
@@ -59,28 +59,28 @@ class Serving:
         options: PoolOptions,
         at_once: float = inf,
     ) -> None:
-        self._engines = SimulatedCluster(profiles, policy, dispatcher, options, at_once)
-        self._coming = by_arrival(programs)[::-1]
+        self._cluster = SimulatedCluster(profiles, policy, dispatcher, options, at_once)
+        self._arriving = by_arrival(programs)[::-1]
         self._running: dict[str, _Running] = {}
         self._calls: list[int] = []
         """Index of the call in its program, by request id."""
         self._ended: list[ServedProgram] = []
         self._served_requests: list[ServedRequest] = []
 
-    def run(self) -> Served:
+    def run(self) -> WorkloadResult:
         """Run to completion; raises PluginError on a faulty plug-in."""
-        while self._coming or self._running:
-            now_sim_s = self._engines.next_event_sim_s()
-            if self._coming:
-                now_sim_s = min(now_sim_s, self._coming[-1].arrival_s)
-            for served in self._engines.advance(now_sim_s):
+        while self._arriving or self._running:
+            now_sim_s = self._cluster.next_event_sim_s()
+            if self._arriving:
+                now_sim_s = min(now_sim_s, self._arriving[-1].arrival_s)
+            for served in self._cluster.advance(now_sim_s):
                 self._complete(served)
-            while self._coming and self._coming[-1].arrival_s <= now_sim_s:
-                self._begin(self._coming.pop())
-            self._engines.dispatch(now_sim_s)
-            if not self._coming:
-                self._engines.check_progress()
-        return Served(self._ended, self._served_requests, self._engines.preemptions)
+            while self._arriving and self._arriving[-1].arrival_s <= now_sim_s:
+                self._begin(self._arriving.pop())
+            self._cluster.dispatch(now_sim_s)
+            if not self._arriving:
+                self._cluster.check_progress()
+        return WorkloadResult(self._ended, self._served_requests, self._cluster.preemptions)
 
     def _begin(self, program: Program) -> None:
         calls = program.calls
@@ -108,7 +108,7 @@ class Serving:
             prefix=call.prefix,
         )
         self._calls.append(index)
-        self._engines.send(request, call.output_tokens, call.answer_text)
+        self._cluster.send(request, call.output_tokens, call.answer_text)
 
     def _complete(self, served: ServedRequest) -> None:
         request, now_sim_s = served.request, served.completed_s
@@ -123,5 +123,5 @@ class Serving:
                 self._send(program, child, now_sim_s)
         if not running.left:
             del self._running[program.name]
-            self._engines.program_ended(program.name)
+            self._cluster.program_ended(program.name)
             self._ended.append(ServedProgram(program, now_sim_s, running.queueing_sim_s))

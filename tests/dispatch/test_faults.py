@@ -18,7 +18,7 @@ from metropolis.policy.mlfq import Mlfq
 from metropolis.runtime.replays.replay import replay
 from metropolis.sim.options import PoolOptions
 from metropolis.sim.profiles import Profile, load_profile
-from metropolis.sim.workload_simulation import Serving
+from metropolis.sim.workload_simulation import WorkloadSimulation
 from metropolis.trace.generate.agentic import CO_LOCATED, workload
 from tests.runtime.test_replay import setting_for
 from tests.small_traces import small_trace
@@ -128,7 +128,7 @@ def test_whatever_raises_is_named_with_its_method(
     policy = Combined([StepFirst(), made]) if is_combined else made
     dispatcher = (failing(LeastLoaded, method) if kind == "dispatcher" else LeastLoaded)(FLEET)
     programs = workload(CO_LOCATED, 40, 40.0, seed=3)
-    serving = Serving(programs, [SMALL] * 2, policy, dispatcher, PoolOptions())
+    serving = WorkloadSimulation(programs, [SMALL] * 2, policy, dispatcher, PoolOptions())
     sentence = f"^the {kind} Broken failed in {method}: {__file__}:\\d+: KeyError: 'x'; fix it"
     with pytest.raises(PluginError, match=sentence):
         serving.run()
@@ -139,7 +139,9 @@ def test_served_programs_end_in_a_sentence(
     policy: Callable[[], Policy], dispatcher: type[Dispatcher], sentence: str
 ) -> None:
     programs = workload(CO_LOCATED, 10, 4.0, seed=3)
-    serving = Serving(programs, [PROFILE] * 2, policy(), dispatcher(FLEET), PoolOptions())
+    serving = WorkloadSimulation(
+        programs, [PROFILE] * 2, policy(), dispatcher(FLEET), PoolOptions()
+    )
     with pytest.raises(PluginError, match=sentence):
         serving.run()
 

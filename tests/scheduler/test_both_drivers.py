@@ -34,7 +34,7 @@ from metropolis.scheduler.scheduler import Scheduler
 from metropolis.sim.engines import SimulatedCluster
 from metropolis.sim.instance import Aborted, SimulatedInstance
 from metropolis.sim.options import PoolOptions
-from metropolis.sim.workload_simulation import Serving
+from metropolis.sim.workload_simulation import WorkloadSimulation
 from metropolis.trace.programs import PlannedCall, Program
 from metropolis.types import MetropolisError
 
@@ -113,7 +113,9 @@ def simulated(policy: str, dispatcher: str, seed: int, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(metropolis.sim.engines, "Scheduler", scheduler)
     profiles = [ENGINE] * INSTANCES
-    Serving(workload(seed), profiles, *plug_ins(policy, dispatcher), PoolOptions(), AT_ONCE).run()
+    WorkloadSimulation(
+        workload(seed), profiles, *plug_ins(policy, dispatcher), PoolOptions(), AT_ONCE
+    ).run()
     return stream
 
 

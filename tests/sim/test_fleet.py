@@ -11,7 +11,7 @@ from metropolis.policy.fixed import Fcfs
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.options import PoolOptions
 from metropolis.sim.profiles import FOLDER, load_entry
-from metropolis.sim.workload_simulation import Serving
+from metropolis.sim.workload_simulation import WorkloadSimulation
 from metropolis.trace.programs import PlannedCall, Program
 from metropolis.types import MetropolisError
 
@@ -62,7 +62,7 @@ def test_each_instance_has_the_speed_of_its_profile() -> None:
     fleet = SimulatedFleet.parse([L4, "llama-3-8b/h100"])
     programs = [Program(f"{n}", 0.0, (PlannedCall("chat", 100, 50),)) for n in range(8)]
     dispatcher = LeastLoaded(fleet.dispatcher_view())
-    served = Serving(programs, fleet.profiles, Fcfs(), dispatcher, PoolOptions()).run()
+    served = WorkloadSimulation(programs, fleet.profiles, Fcfs(), dispatcher, PoolOptions()).run()
     slow, fast = ([e.latency_s for e in served.requests if e.instance == i] for i in (0, 1))
     assert len(slow) == len(fast) == 4
     assert min(slow) > 5 * max(fast)

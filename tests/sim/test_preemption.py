@@ -16,7 +16,7 @@ from metropolis.policy.agentix.policy import Atlas
 from metropolis.policy.base import QueuedRequest, ServedRequest
 from metropolis.sim.engines import SimulatedCluster
 from metropolis.sim.options import PoolOptions, Preemption
-from metropolis.sim.workload_simulation import Serving
+from metropolis.sim.workload_simulation import WorkloadSimulation
 from metropolis.trace.generate import agentix
 
 SLOTS = 3
@@ -142,7 +142,9 @@ def test_a_programs_conversation_is_not_recomputed(name: str) -> None:
     ended_s = {}
     for reuse in (False, True):
         fleet = Fleet.uniform(1, engine.kv_capacity_tokens, 1000.0)
-        serving = Serving([program], [engine], Atlas(), LeastLoaded(fleet), PoolOptions(reuse))
+        serving = WorkloadSimulation(
+            [program], [engine], Atlas(), LeastLoaded(fleet), PoolOptions(reuse)
+        )
         ended_s[reuse] = serving.run().programs[0].ended_sim_s - program.arrival_s
     texts: dict[int | None, int] = {}
     for call in program.calls:

@@ -15,7 +15,7 @@ from metropolis.policy.agentix.policy import Plas
 from metropolis.policy.named import DISPATCHERS, POLICIES, named, names_of
 from metropolis.sim.options import PoolOptions
 from metropolis.sim.profiles import load_profile
-from metropolis.sim.workload_simulation import Served, Serving
+from metropolis.sim.workload_simulation import WorkloadResult, WorkloadSimulation
 from metropolis.trace.generate.agentic import APPLICATIONS, CO_LOCATED, workload
 from metropolis.trace.generate.agentix import MIXED
 from metropolis.trace.generate.agentix import workload as chats
@@ -25,9 +25,11 @@ from metropolis.types import MetropolisError
 PROFILE = load_profile("llama-3-8b/l4")
 
 
-def serve(programs: list[Program], policy: str, dispatcher: str, instances: int = 2) -> Served:
+def serve(
+    programs: list[Program], policy: str, dispatcher: str, instances: int = 2
+) -> WorkloadResult:
     fleet = Fleet.uniform(instances, PROFILE.kv_capacity_tokens, 12.0)
-    return Serving(
+    return WorkloadSimulation(
         programs,
         [PROFILE] * instances,
         named(POLICIES, policy)(),
@@ -79,9 +81,11 @@ def test_skipping_held_back_requests_changes_nothing(
     programs, engine = chats(MIXED, 20, per_s, seed), load_profile("llama-3-8b/a100")
     engine.max_sequences, fleet = 4, Fleet.uniform(1, engine.kv_capacity_tokens, 12.0)
 
-    def served(policy: Plas) -> Served:
+    def served(policy: Plas) -> WorkloadResult:
         dispatcher = named(DISPATCHERS, "least_used")(fleet)
-        return Serving(programs, [engine], policy, dispatcher, PoolOptions(prefix_reuse)).run()
+        return WorkloadSimulation(
+            programs, [engine], policy, dispatcher, PoolOptions(prefix_reuse)
+        ).run()
 
     assert served(Plas()) == served(_Restless())
 

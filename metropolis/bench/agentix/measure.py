@@ -13,7 +13,7 @@ from metropolis.policy.named import DISPATCHERS, POLICIES, named
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.options import PoolOptions
 from metropolis.sim.profiles import ProfileEntry, load_entry
-from metropolis.sim.workload_simulation import Served, Serving
+from metropolis.sim.workload_simulation import WorkloadResult, WorkloadSimulation
 from metropolis.trace.generate.agentix import workload
 
 SINGLE_THREADED = ("ShareGPT", "BFCL")
@@ -97,7 +97,7 @@ class Bench:
         arriving = workload(name, shares * self.count(name), min(per_s, 1e9), self.seed)
         policy = system.policy or ("plas" if name in SINGLE_THREADED else "atlas")
         fleet = SimulatedFleet((self.instance(system),) * instances)
-        served = Serving(
+        served = WorkloadSimulation(
             arriving,
             fleet.profiles,
             named(POLICIES, policy + system.options)(),
@@ -127,7 +127,12 @@ class Bench:
 
 
 def _summarize(
-    name: str, system: System, instances: int, per_s: float, served: Served, start_sim_s: float
+    name: str,
+    system: System,
+    instances: int,
+    per_s: float,
+    served: WorkloadResult,
+    start_sim_s: float,
 ) -> Measured:
     latencies_ms = np.array([1000 * one.latency_s_per_token for one in served.programs])
     return Measured(

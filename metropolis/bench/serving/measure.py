@@ -11,7 +11,7 @@ from metropolis.policy.named import DISPATCHERS, POLICIES, named
 from metropolis.runtime.replays.replay import Setting, replay
 from metropolis.sim.fleet import SimulatedFleet, busy_rate_per_s
 from metropolis.sim.options import PoolOptions
-from metropolis.sim.workload_simulation import Serving
+from metropolis.sim.workload_simulation import WorkloadSimulation
 from metropolis.trace.generate import agentic, agentix
 from metropolis.trace.programs import Program
 from metropolis.trace.schema import Trace
@@ -110,7 +110,7 @@ class Bench:
         self, mix: str, load: float, arriving: Sequence[Program], policy: str, dispatcher: str
     ) -> Mixed:
         """Serve a mix for one cell."""
-        served = Serving(
+        served = WorkloadSimulation(
             arriving,
             self.fleet.profiles,
             named(POLICIES, policy)(),

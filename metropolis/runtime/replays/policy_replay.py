@@ -44,7 +44,7 @@ class PolicyReplay:
         self._trace, self._controller, self._progress = trace, controller, progress
         self._engines = engines
         self._outstanding, self._outstanding_max = 0, outstanding_max
-        self._offered: list[int] = []
+        self._ready: list[int] = []
         """A heap of calls to send; simultaneous ones are ordered by step, agent and number."""
         self._calls = calls = trace.calls
         self._offsets = trace.call_offsets().tolist()
@@ -70,17 +70,17 @@ class PolicyReplay:
     def run(self) -> None:
         """Run until all agents have committed their last step."""
         left = self._trace.steps * self._trace.agents
-        self._dispatch(self._asked(self._controller.start))
+        self._dispatch(self._timed(self._controller.start))
         while left:
             while self._finished:
                 left -= self._commit(self._finished.popleft())
             if left:
-                self._leap()
+                self._advance()
 
-    def _leap(self) -> None:
+    def _advance(self) -> None:
         """Advance to the next event of the engines."""
-        while self._offered and self._outstanding < (self._outstanding_max or inf):
-            self._send(heapq.heappop(self._offered))
+        while self._ready and self._outstanding < (self._outstanding_max or inf):
+            self._submit(heapq.heappop(self._ready))
         self._engines.dispatch(self.now_sim_s)
         self.now_sim_s = self._engines.next_event_sim_s()
         if isinf(self.now_sim_s):
@@ -89,11 +89,11 @@ class PolicyReplay:
         for served in self._engines.advance(self.now_sim_s):
             self._complete(served)
 
-    def _asked(
-        self, question: Callable[[], list[tuple[int, tuple[int, ...]]]]
+    def _timed(
+        self, call_controller: Callable[[], list[tuple[int, tuple[int, ...]]]]
     ) -> list[tuple[int, tuple[int, ...]]]:
         began_s = time.perf_counter()
-        commands = question()
+        commands = call_controller()
         self.controller_wall_s += time.perf_counter() - began_s
         return commands
 
@@ -107,7 +107,7 @@ class PolicyReplay:
                 calls = range(self._offsets[row], self._offsets[row + 1])
                 self._open_calls[agent] = len(calls)
                 for call in calls:
-                    self._offer(call)
+                    self._enqueue_if_ready(call)
                 if not calls:
                     self._finish(cluster)
 
@@ -119,18 +119,18 @@ class PolicyReplay:
         self.committed_sim_s[[step * self._trace.agents + agent for agent in agents]] = (
             self.now_sim_s
         )
-        self._dispatch(self._asked(lambda: self._controller.commit(agents, moved)))
+        self._dispatch(self._timed(lambda: self._controller.commit(agents, moved)))
         if self._progress is not None:
             self._progress(len(agents))
         return len(agents)
 
-    def _offer(self, call: int) -> None:
+    def _enqueue_if_ready(self, call: int) -> None:
         """Queue the call if its agent has reached its step and its parents are completed."""
         row = int(self._calls.step[call]) * self._trace.agents + int(self._calls.agent[call])
         if not self._open_parents[call] and not isnan(self.dispatched_sim_s[row]):
-            heapq.heappush(self._offered, call)
+            heapq.heappush(self._ready, call)
 
-    def _send(self, call: int) -> None:
+    def _submit(self, call: int) -> None:
         calls, parents = self._trace.calls, self._parents[call]
         agent, step = int(calls.agent[call]), int(calls.step[call])
         shared, shared_tokens = int(calls.prefix_id[call]), int(calls.prefix_tokens[call])
@@ -160,7 +160,7 @@ class PolicyReplay:
         self.instance[call] = served.instance
         for child in self._children[call]:
             self._open_parents[child] -= 1
-            self._offer(child)
+            self._enqueue_if_ready(child)
         agent = self._trace.calls.agent[call]
         self._open_calls[agent] -= 1
         if not self._open_calls[agent]:
