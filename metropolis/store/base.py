@@ -14,7 +14,7 @@ acknowledgement, or nothing. A second commit of the same (agent, step) is refuse
 presumed dead does no harm. All times are the store's, so clocks may differ.
 
 The stored data grows with the number of agents and their spread in steps, not with the number of
-steps: `Store.collect` drops what no client can request any more. Other processes' stores keep JSON.
+steps: `Store.collect` drops what no client can request. Stores outside this process keep JSON.
 
 `metropolis.store.check.check_store` checks whether an implementation conforms.
 """

@@ -281,7 +281,7 @@ class Stage(Meadow):
 
 @pytest.mark.parametrize("action", [{1: 2}, {(1, 2): 3}, object(), 1j, "\ud800"])
 def test_an_action_that_cannot_be_written_is_told_of(action: Any) -> None:
-    with pytest.raises(MetropolisError, match="step 0: what was done or written is not plain"):
+    with pytest.raises(MetropolisError, match="step 0: an action or a written value is not plain"):
         Simulation(Stage(1), [Doer("w00", action)]).run(1)
 
 

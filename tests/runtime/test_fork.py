@@ -328,4 +328,4 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
     forge(tmp_path / "first" / "run.json", lambda run: run["lineage"][0].update(step="ten"))
     refused(r"run.json: lineage: .* `\$\[0\].step`", run=tmp_path / "first")
     (tmp_path / "origin" / "journal.jsonl").unlink()
-    refused("journal.jsonl: is not there")
+    refused("journal.jsonl: does not exist")

@@ -54,7 +54,7 @@ def line_of(record: StepRecord) -> bytes:
         return _encoder.encode({key: part for key, part in content.items() if part not in ({}, [])})
     except (TypeError, ValueError, OverflowError) as error:
         raise MetropolisError(
-            f"step {record.step}: what was done or written is not plain data: {error}"
+            f"step {record.step}: an action or a written value is not plain data: {error}"
         ) from error
 
 

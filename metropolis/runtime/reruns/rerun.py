@@ -88,7 +88,7 @@ class Rerun:
             )
         if not origin.journal.exists():
             raise MetropolisError(
-                f"{origin.journal}: is not there; put the journal of the run's answers there"
+                f"{origin.journal}: does not exist; restore the journal of the run's answers"
             )
         self.origin, self._world, self._agents, self._options = origin, world, agents, options
         self.seed: int = about["seed"]
