@@ -108,11 +108,10 @@ void bind_replay(py::module_& m) {
           [](const BoundReplay& self) { return self.replay->controller_wall_s(); })
       .def("sent_sim_s",
            [](const BoundReplay& self) { return to_numpy(self.replay->timeline().sent_sim_s); })
-      .def(
-          "first_token_sim_s",
-          [](const BoundReplay& self) {
-            return to_numpy(self.replay->timeline().first_token_sim_s);
-          })
+      .def("first_token_sim_s",
+           [](const BoundReplay& self) {
+             return to_numpy(self.replay->timeline().first_token_sim_s);
+           })
       .def(
           "completed_sim_s",
           [](const BoundReplay& self) { return to_numpy(self.replay->timeline().completed_sim_s); })
