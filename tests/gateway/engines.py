@@ -268,3 +268,13 @@ async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)
+
+
+async def until_reported(report: Callable[[], float], value: float, wall_s: float = 60) -> None:
+    """Wait until `report`, which may block, returns `value`, for at most `wall_s`.
+
+    The tests' gateway uses the same event loop.
+    """
+    async with asyncio.timeout(wall_s):
+        while await asyncio.to_thread(report) != value:
+            await asyncio.sleep(0.05)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -16,7 +17,7 @@ from metropolis.gateway.backend import LocalGateway
 from metropolis.gateway.routes import GENERATE, MESSAGES
 from metropolis.llm.check import check_backend
 from metropolis.policy.fixed import StepFirst
-from tests.gateway.engines import gateway_before, until
+from tests.gateway.engines import gateway_before, until, until_reported
 from tests.gateway.real_engine import ENDLESS, RealEngine, content_of, order_of, preempted
 from tests.gateway.test_preemption import Impatient, at_step
 from tests.gateway.test_server import PATHS, post
@@ -89,7 +90,7 @@ def test_a_client_that_leaves_is_aborted_in_the_engine(sglang_url: str, stream: 
             endless = GREEDY | ASKED[PATHS[1]] | {"max_tokens": 6000, "ignore_eos": True}
             endless["stream"] = stream
             leaving = asyncio.create_task(post(url, endless, path=PATHS[1]))
-            await until(lambda: metric(sglang_url, "sglang:num_running_reqs") == 1)
+            await until_reported(partial(metric, sglang_url, "sglang:num_running_reqs"), 1)
             leaving.cancel()
             await until(lambda: gateway.metrics.aborted == 1)
             status, *_ = await post(url, GREEDY | ASKED[PATHS[1]], path=PATHS[1])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from typing import Any
 
 import pytest
 
 from metropolis.gateway.routes import MESSAGES, RESPONSES
 from metropolis.policy.fixed import StepFirst
-from tests.gateway.engines import gateway_before, until
+from tests.gateway.engines import gateway_before, until, until_reported
 from tests.gateway.real_engine import ENDLESS, RealEngine, content_of, order_of, preempted
 from tests.gateway.route_engine import asked
 from tests.gateway.test_priorities import at_step
@@ -119,9 +120,10 @@ def test_a_client_that_leaves_frees_the_engine(vllm_url: str) -> None:
         async with gateway_before(RealEngine(vllm_url)) as (url, gateway):
             endless = BODIES[PATHS[1]] | {"max_tokens": 8000, "ignore_eos": True}
             leaving = asyncio.create_task(post(url, endless, path=PATHS[1]))
-            await until(lambda: metric(vllm_url, "vllm:num_requests_running") == 1)
+            await until(lambda: gateway.scheduling.in_flight == [1])
             leaving.cancel()
             await until(lambda: gateway.metrics.aborted == 1)
+            await until_reported(partial(metric, vllm_url, "vllm:num_requests_running"), 0)
             assert (await post(url, BODIES[PATHS[1]], path=PATHS[1]))[0] == 200
 
     asyncio.run(ask())
