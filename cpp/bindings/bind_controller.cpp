@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "bindings.hpp"
+#include "bound_metric.hpp"
 #include "columns.hpp"
 #include "metropolis/controller_bench.hpp"
 #include "metropolis/controllers.hpp"
@@ -21,11 +22,6 @@ using namespace metropolis;
 using namespace metropolis_bindings;
 
 namespace {
-
-// A wrapper, because pybind11 would convert a variant.
-struct BoundMetric {
-  Metric metric;
-};
 
 using Positions = Column<double>;
 

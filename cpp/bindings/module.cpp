@@ -31,5 +31,6 @@ PYBIND11_MODULE(_core, m) {
   bind_controller(m);
   bind_instance(m);
   bind_replay(m);
+  bind_speculation(m);
   refuse_empty_objects(m);
 }

@@ -1,0 +1,118 @@
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "bindings.hpp"
+#include "bound_metric.hpp"
+#include "metropolis/speculation.hpp"
+
+namespace py = pybind11;
+using namespace metropolis;
+using namespace metropolis_bindings;
+
+namespace {
+
+using Sighted = std::tuple<EntityId, double, double, Digest>;
+using Asked = std::tuple<int, EntityId, double, double, double, std::vector<Sighted>>;
+using Written = std::tuple<EntityId, std::optional<std::tuple<double, double, Digest>>>;
+
+Sighting sighting_of(const Sighted& given) {
+  const auto& [entity, x, y, digest] = given;
+  return {entity, {x, y}, digest};
+}
+
+std::vector<Sighting> sightings_of(const std::vector<Sighted>& given) {
+  std::vector<Sighting> sightings;
+  sightings.reserve(given.size());
+  for (const Sighted& one : given) sightings.push_back(sighting_of(one));
+  return sightings;
+}
+
+Reads reads_of(const std::vector<Asked>& given) {
+  Reads reads;
+  reads.reserve(given.size());
+  for (const auto& [kind, entity, x, y, radius, answer] : given) {
+    if (kind < 0 || kind > 2) throw py::value_error("the kind of a question is 0, 1 or 2");
+    const Question question{static_cast<Question::Kind>(kind), entity, {x, y}, radius};
+    reads.push_back({question, sightings_of(answer)});
+  }
+  return reads;
+}
+
+std::vector<Write> writes_of(const std::vector<Written>& given) {
+  std::vector<Write> writes;
+  writes.reserve(given.size());
+  for (const auto& [entity, value] : given) {
+    Write write{entity, std::nullopt};
+    if (value) {
+      const auto& [x, y, digest] = *value;
+      write.value = Sighting{entity, {x, y}, digest};
+    }
+    writes.push_back(write);
+  }
+  return writes;
+}
+
+py::list commands_of(const std::vector<SpeculationCommand>& commands) {
+  py::list found(commands.size());
+  for (std::size_t i = 0; i < commands.size(); ++i) {
+    const SpeculationCommand& one = commands[i];
+    found[i] = py::make_tuple(static_cast<int>(one.kind), one.id, one.step,
+                              py::tuple(py::cast(one.agents)), py::tuple(py::cast(one.proceeds)),
+                              one.mind, one.sure);
+  }
+  return found;
+}
+
+}  // namespace
+
+void bind_speculation(py::module_& m) {
+  using namespace py::literals;
+  py::class_<Speculation>(m, "Speculation", py::is_final())
+      .def("start", [](Speculation& of) { return commands_of(of.start()); })
+      .def(
+          "observed",
+          [](Speculation& of, ExecutionId id, const std::vector<Asked>& reads) {
+            of.observed(id, reads_of(reads));
+          },
+          "id"_a, "reads"_a)
+      .def("proceeded", &Speculation::proceeded, "id"_a, "mind"_a)
+      .def(
+          "resolved",
+          [](Speculation& of, ExecutionId id, const std::vector<Asked>& reads,
+             const std::vector<Written>& writes, const std::vector<Sighted>& events,
+             std::vector<Digest> minds) {
+            of.resolved(id, reads_of(reads), writes_of(writes), sightings_of(events),
+                        std::move(minds));
+          },
+          "id"_a, "reads"_a, "writes"_a, "events"_a, "minds"_a)
+      .def("lost", &Speculation::lost, "id"_a)
+      .def("failed", &Speculation::failed, "id"_a)
+      .def("settle", [](Speculation& of) { return commands_of(of.settle()); })
+      .def("candidates", &Speculation::candidates)
+      .def(
+          "speculate",
+          [](Speculation& of, const std::vector<AgentId>& agents) {
+            return commands_of(of.speculate(agents));
+          },
+          "agents"_a)
+      .def("next_step", &Speculation::next_step, "agent"_a)
+      .def_property_readonly("floor", &Speculation::floor)
+      .def("validate", &Speculation::validate);
+  m.def(
+      "make_speculation",
+      [](Controller& controller, const BoundMetric& metric, double perception_radius,
+         double cluster_radius, Step target_step, const std::vector<EntityId>& bodies,
+         const std::vector<Sighted>& entities, const std::vector<Digest>& minds) {
+        return make_speculation(controller, metric.metric,
+                                {perception_radius, cluster_radius, target_step}, bodies,
+                                sightings_of(entities), minds);
+      },
+      "controller"_a, "metric"_a, "perception_radius"_a, "cluster_radius"_a, "target_step"_a,
+      "bodies"_a, "entities"_a, "minds"_a, py::keep_alive<0, 1>());
+}

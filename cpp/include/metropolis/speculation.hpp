@@ -1,0 +1,118 @@
+// Speculation: executions that run ahead of a controller; metropolis/speculation/base.py describes
+// the protocol, metropolis/speculation/reference.py specifies every command.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "metropolis/controller.hpp"
+#include "metropolis/metric.hpp"
+#include "metropolis/types.hpp"
+
+namespace metropolis {
+
+using EntityId = std::int32_t;
+using Digest = std::int64_t;  // equal for equal values
+using ExecutionId = std::int64_t;
+
+inline constexpr ExecutionId NO_EXECUTION = 0;
+
+// What is to be seen of an entity, or of an event of its source.
+struct Sighting {
+  EntityId entity;
+  Position position;
+  Digest digest;
+
+  friend bool operator==(const Sighting& a, const Sighting& b) {
+    return a.entity == b.entity && a.position.x == b.position.x && a.position.y == b.position.y &&
+           a.digest == b.digest;
+  }
+};
+
+// A read of the world as of the beginning of a step, and its answer.
+struct Question {
+  enum class Kind : std::uint8_t {
+    ENTITY,    // the value of `entity`; an empty answer: there is none
+    ENTITIES,  // those perceived within `radius` of `centre`, by entity
+    EVENTS,    // those of the step before perceived there, by source, then by order of emission
+  };
+  Kind kind;
+  EntityId entity;
+  Position centre;
+  double radius;
+};
+struct Read {
+  Question question;
+  std::vector<Sighting> answer;
+};
+using Reads = std::vector<Read>;
+
+// A new value of an entity; nullopt: the entity is removed.
+struct Write {
+  EntityId entity;
+  std::optional<Sighting> value;
+};
+
+struct SpeculationCommand {
+  enum class Kind : std::uint8_t { ABORT, DROP, COMMIT, PROMOTE, RESOLVE, PROCEED };
+  Kind kind;
+  ExecutionId id;
+  Step step = 0;
+  std::vector<AgentId> agents;        // COMMIT, RESOLVE: the members; PROCEED: the agent
+  std::vector<ExecutionId> proceeds;  // RESOLVE: of each member
+  ExecutionId mind = NO_EXECUTION;    // PROCEED: the resolution whose mind it begins with
+  bool sure = false;                  // RESOLVE, PROCEED: it reads final versions only
+};
+
+class Speculation {
+ public:
+  virtual ~Speculation() = default;
+
+  // Returns the sure executions that can run initially. Called once.
+  virtual std::vector<SpeculationCommand> start() = 0;
+
+  // Events of executions in flight; those of others are ignored. They take effect in `settle`.
+  // Throw std::invalid_argument on an event that does not belong to its execution.
+  virtual void observed(ExecutionId id, Reads reads) = 0;
+  virtual void proceeded(ExecutionId id, Digest mind) = 0;
+  // minds: of the members, in their order.
+  virtual void resolved(ExecutionId id, Reads reads, std::vector<Write> writes,
+                        std::vector<Sighting> events, std::vector<Digest> minds) = 0;
+  virtual void lost(ExecutionId id) = 0;
+  virtual void failed(ExecutionId id) = 0;
+
+  // The commands that follow from the events.
+  virtual std::vector<SpeculationCommand> settle() = 0;
+
+  // The agents that could proceed speculatively now, ascending.
+  virtual std::vector<AgentId> candidates() const = 0;
+  // Lets candidates proceed; throws std::invalid_argument if one is no candidate.
+  virtual std::vector<SpeculationCommand> speculate(std::span<const AgentId> agents) = 0;
+
+  // The step that an agent would run next, and its position there as predicted.
+  virtual Step next_step(AgentId agent) const = 0;
+  virtual Position next_position(AgentId agent) const = 0;
+  virtual Step floor() const = 0;
+
+  // Checks every invariant; throws std::logic_error. Slow; for tests.
+  virtual void validate() const = 0;
+};
+
+struct SpeculationOptions {
+  double perception_radius;  // the usual radius of questions
+  double cluster_radius;     // agents within it act in one cluster
+  Step target_step;
+};
+
+// `controller` has not started, and outlives the result. bodies[i]: the entity of agent i, one of
+// `entities`, which exist at step 0. minds: of each agent.
+std::unique_ptr<Speculation> make_speculation(Controller& controller, const Metric& metric,
+                                              const SpeculationOptions& options,
+                                              std::span<const EntityId> bodies,
+                                              std::span<const Sighting> entities,
+                                              std::span<const Digest> minds);
+
+}  // namespace metropolis

@@ -1,0 +1,187 @@
+"""Speculation in C++; it returns the same commands as `reference.py`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import Any
+
+import metropolis._core as _core
+from metropolis.controller.base import InvariantError
+from metropolis.rules.metrics import Metric
+from metropolis.rules.native import core_metric
+from metropolis.speculation.base import (
+    Abort,
+    Answer,
+    Command,
+    CommitResult,
+    Digest,
+    Drop,
+    Emitted,
+    Event,
+    Failed,
+    Lost,
+    Observed,
+    Proceed,
+    Proceeded,
+    Promote,
+    Reads,
+    Resolve,
+    Resolved,
+    Value,
+)
+from metropolis.types import AgentId, MetropolisError, Step
+
+_KINDS = {"entity": 0, "entities": 1, "events": 2}
+_Sighting = tuple[int, float, float, int]
+
+
+class NativeSpeculation:
+    """See `metropolis.speculation.base.Speculation`; drives a C++ object from Python."""
+
+    def __init__(
+        self,
+        controller: _core.Controller,
+        metric: Metric,
+        cluster_radius: float,
+        bodies: Sequence[str],
+        entities: Mapping[str, Value],
+        minds: Sequence[Digest],
+        target_step: Step,
+        *,
+        perception_radius: float,
+    ) -> None:
+        """Parameters as of `ReferenceSpeculation`; `controller` has no other user.
+
+        `perception_radius`: the usual radius of questions.
+        """
+        self._names: defaultdict[str, int] = defaultdict(count().__next__)
+        self._digests: defaultdict[Digest, int] = defaultdict(count(1).__next__)
+        self._target = target_step
+        sightings = [self._sighting(name, value) for name, value in entities.items()]
+        self._core = _core.make_speculation(
+            controller,
+            core_metric(metric),
+            perception_radius,
+            cluster_radius,
+            target_step,
+            [self._names[name] for name in bodies],
+            sightings,
+            [self._digests[mind] for mind in minds],
+        )
+
+    def start(self) -> list[Command]:
+        """See `Speculation.start`."""
+        return [_command(*one) for one in self._core.start()]
+
+    def handle(self, events: Sequence[Event]) -> list[Command]:
+        """See `Speculation.handle`."""
+        try:
+            for event in events:
+                self._apply(event)
+            return [_command(*one) for one in self._core.settle()]
+        except ValueError as error:
+            raise MetropolisError(str(error)) from error
+
+    def candidates(self) -> list[AgentId]:
+        """See `Speculation.candidates`."""
+        return self._core.candidates()
+
+    def speculate(self, agents: Sequence[AgentId]) -> list[Command]:
+        """See `Speculation.speculate`."""
+        try:
+            return [_command(*one) for one in self._core.speculate(agents)]
+        except ValueError as error:
+            raise MetropolisError(str(error)) from error
+
+    @property
+    def floor(self) -> Step:
+        """See `Speculation.floor`."""
+        return self._core.floor
+
+    @property
+    def finished(self) -> bool:
+        """See `Speculation.finished`."""
+        return self.floor == self._target
+
+    def validate(self) -> None:
+        """See `Speculation.validate`."""
+        try:
+            self._core.validate()
+        except RuntimeError as error:
+            raise InvariantError(str(error)) from error
+
+    def _apply(self, event: Event) -> None:
+        core = self._core
+        if isinstance(event, Observed):
+            core.observed(event.id, self._reads(event.reads))
+        elif isinstance(event, Proceeded):
+            core.proceeded(event.id, self._digests[event.mind])
+        elif isinstance(event, Resolved):
+            core.resolved(
+                event.id,
+                self._reads(event.reads),
+                [
+                    (
+                        self._names[name],
+                        value and (*value.position, self._digests[value.digest]),
+                    )
+                    for name, value in event.writes.items()
+                ],
+                [
+                    (self._names[one.source], *one.position, self._digests[one.digest])
+                    for one in event.events
+                ],
+                [self._digests[event.minds[agent]] for agent in sorted(event.minds)],
+            )
+        elif isinstance(event, Lost):
+            core.lost(event.id)
+        else:
+            core.failed(event.id)
+
+    def _reads(self, reads: Reads) -> list[Any]:
+        return [
+            (
+                _KINDS[question.kind],
+                self._names[question.name] if question.name else -1,
+                *question.centre,
+                question.radius,
+                self._answer(question.name, answer),
+            )
+            for question, answer in reads
+        ]
+
+    def _answer(self, name: str, answer: Answer) -> list[_Sighting]:
+        if answer is None:
+            return []
+        if isinstance(answer, Value):
+            return [self._sighting(name, answer)]
+        sightings = [
+            (self._names[one.source], *one.position, self._digests[one.digest])
+            if isinstance(one, Emitted)
+            else self._sighting(*one)
+            for one in answer
+        ]
+        return sorted(sightings, key=lambda sighting: sighting[0])
+
+    def _sighting(self, name: str, value: Value) -> _Sighting:
+        return (self._names[name], *value.position, self._digests[value.digest])
+
+
+def _command(
+    kind: int,
+    id: int,
+    step: Step,
+    agents: tuple[AgentId, ...],
+    proceeds: tuple[int, ...],
+    mind: int,
+    sure: bool,
+) -> Command:
+    if kind == 5:
+        return Proceed(id, step, agents[0], mind or None, sure)
+    if kind == 4:
+        return Resolve(id, step, agents, proceeds, sure)
+    if kind == 2:
+        return CommitResult(id, step, agents)
+    return (Abort, Drop, Abort, Promote)[kind](id)
