@@ -1,10 +1,15 @@
+#include <pybind11/stl.h>
+
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "bindings.hpp"
+#include "bound_metric.hpp"
 #include "columns.hpp"
+#include "metropolis/optimistic_replay.hpp"
 #include "metropolis/replay.hpp"
 
 namespace py = pybind11;
@@ -12,6 +17,11 @@ using namespace metropolis;
 using namespace metropolis_bindings;
 
 namespace {
+
+struct BoundOptimism {
+  BoundMetric metric;
+  OptimisticOptions options;
+};
 
 // Keeps the columns alive that the core borrows.
 struct BoundReplay {
@@ -25,7 +35,7 @@ struct BoundReplay {
   Column<std::int32_t> prefix_tokens;
   py::object controller;
   py::object instances;
-  std::unique_ptr<Replay> replay;
+  std::unique_ptr<TraceReplay> replay;
 
   TraceView trace() const {
     if (positions.shape(2) != 2 || positions.shape(0) > std::numeric_limits<Step>::max() ||
@@ -67,7 +77,7 @@ std::unique_ptr<BoundReplay> make_replay(
     const py::object& call_agent, const py::object& parent_offsets, const py::object& parents,
     const py::object& prompt_tokens, const py::object& output_tokens, const py::object& prefix_id,
     const py::object& prefix_tokens, const py::object& controller, const py::object& instances,
-    bool step_priority, std::int64_t max_outstanding) {
+    bool step_priority, std::int64_t max_outstanding, const std::optional<BoundOptimism>& optimism) {
   auto bound = std::make_unique<BoundReplay>(BoundReplay{
       column_of<float>(positions, "positions", 3),
       fixed_column<std::int64_t>(call_offsets, "call_offsets"),
@@ -78,22 +88,38 @@ std::unique_ptr<BoundReplay> make_replay(
       column_of<std::int32_t>(output_tokens, "output_tokens"),
       column_of<std::int64_t>(prefix_id, "prefix_id"),
       column_of<std::int32_t>(prefix_tokens, "prefix_tokens"), controller, instances, nullptr});
-  bound->replay = std::make_unique<Replay>(
-      bound->trace(), checked_cast<Controller>(controller, "controller", "a Controller"),
-      checked_cast<InstancePool>(instances, "instances", "an InstancePool"),
-      ReplayOptions{step_priority, max_outstanding});
+  auto& used = checked_cast<Controller>(controller, "controller", "a Controller");
+  auto& pool = checked_cast<InstancePool>(instances, "instances", "an InstancePool");
+  if (optimism) {
+    OptimisticOptions options = optimism->options;
+    options.step_priority = step_priority;
+    bound->replay =
+        make_optimistic_replay(bound->trace(), used, pool, optimism->metric.metric, options);
+  } else {
+    bound->replay = std::make_unique<Replay>(bound->trace(), used, pool,
+                                             ReplayOptions{step_priority, max_outstanding});
+  }
   return bound;
 }
 
 }  // namespace
 
 void bind_replay(py::module_& m) {
+  py::class_<BoundOptimism>(m, "Optimism", py::is_final())
+      .def(py::init([](const BoundMetric& metric, double perception_radius, double max_velocity,
+                       double cluster_radius, double risk_max) {
+             return BoundOptimism{
+                 metric, {perception_radius, max_velocity, cluster_radius, risk_max, true}};
+           }),
+           py::kw_only(), py::arg("metric"), py::arg("perception_radius"), py::arg("max_velocity"),
+           py::arg("cluster_radius"), py::arg("risk_max"));
   py::class_<BoundReplay>(m, "Replay", py::is_final())
       .def(py::init(&make_replay), py::kw_only(), py::arg("positions"), py::arg("call_offsets"),
            py::arg("call_step"), py::arg("call_agent"), py::arg("parent_offsets"),
            py::arg("parents"), py::arg("prompt_tokens"), py::arg("output_tokens"),
            py::arg("prefix_id"), py::arg("prefix_tokens"), py::arg("controller"),
-           py::arg("instances"), py::arg("step_priority"), py::arg("max_outstanding"))
+           py::arg("instances"), py::arg("step_priority"), py::arg("max_outstanding"),
+           py::arg("optimism") = std::nullopt)
       // Controller and instances belong to Python: holding the GIL keeps other threads from them.
       .def(
           "run", [](BoundReplay& self, std::int64_t n) { return self.replay->run(n); },
@@ -106,6 +132,8 @@ void bind_replay(py::module_& m) {
       .def_property_readonly(
           "controller_wall_s",
           [](const BoundReplay& self) { return self.replay->controller_wall_s(); })
+      .def_property_readonly("sent_calls",
+                             [](const BoundReplay& self) { return self.replay->sent_calls(); })
       .def("sent_sim_s",
            [](const BoundReplay& self) { return to_numpy(self.replay->timeline().sent_sim_s); })
       .def("first_token_sim_s",

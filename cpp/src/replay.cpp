@@ -209,6 +209,7 @@ void Replay::submit(std::size_t call) {
   if (options_.step_priority) request.priority = trace_.call_step[call];
   timeline_.sent_sim_s[call] = now_sim_s_;
   instances_.submit(static_cast<RequestId>(call), request, now_sim_s_);
+  ++sent_;
 }
 
 void Replay::submit_ready() {

@@ -123,6 +123,10 @@ class SpeculationOf final : public Speculation {
     return position(agent, of(agent).next, false);
   }
 
+  std::vector<Sighting> answer(const Question& question, Step step, bool final) const override {
+    return versions_.answer(question, step, final);
+  }
+
   Step floor() const override { return controller_.floor(); }
 
   void validate() const override {

@@ -56,7 +56,28 @@ struct Timeline {
 // lengths agree, calls are sorted by (step, agent), and parents form no cycle.
 void check_trace(const TraceView& trace);
 
-class Replay {
+// A replay in progress.
+class TraceReplay {
+ public:
+  virtual ~TraceReplay() = default;
+
+  // Runs until at least `agent_steps` (>= 1) more agent-steps have committed, or all; true when all
+  // have. Throws std::invalid_argument for errors of controller and instances, and std::logic_error
+  // if no event is left although agents have steps to run; it cannot continue after that.
+  virtual bool run(std::int64_t agent_steps) = 0;
+
+  virtual std::int64_t committed_agent_steps() const = 0;
+  virtual double makespan_sim_s() const = 0;
+  virtual double controller_wall_s() const = 0;
+  // The calls sent so far, those of wrong executions included.
+  virtual std::int64_t sent_calls() const = 0;
+  virtual const Timeline& timeline() const = 0;
+  // (steps * agents): when each agent-step was dispatched and committed.
+  virtual const std::vector<double>& dispatched_sim_s() const = 0;
+  virtual const std::vector<double>& committed_sim_s() const = 0;
+};
+
+class Replay final : public TraceReplay {
  public:
   // The arguments are borrowed, must outlive the replay, and must not be used elsewhere meanwhile.
   // Throws std::invalid_argument for a trace that check_trace refuses, for a controller of other
@@ -64,19 +85,14 @@ class Replay {
   Replay(const TraceView& trace, Controller& controller, InstancePool& instances,
          const ReplayOptions& options);
 
-  // Runs until at least `agent_steps` (>= 1) more agent-steps have committed, or all; true when all
-  // have. Throws
-  // std::invalid_argument for errors of controller and instances, and std::logic_error if no event
-  // is left although agents have steps to run; it cannot continue after that.
-  bool run(std::int64_t agent_steps);
-
-  std::int64_t committed_agent_steps() const { return committed_; }
-  double makespan_sim_s() const { return now_sim_s_; }
-  double controller_wall_s() const { return controller_wall_s_; }
-  const Timeline& timeline() const { return timeline_; }
-  // (steps * agents): when each agent-step was dispatched and committed.
-  const std::vector<double>& dispatched_sim_s() const { return dispatched_sim_s_; }
-  const std::vector<double>& committed_sim_s() const { return committed_sim_s_; }
+  bool run(std::int64_t agent_steps) override;
+  std::int64_t committed_agent_steps() const override { return committed_; }
+  double makespan_sim_s() const override { return now_sim_s_; }
+  double controller_wall_s() const override { return controller_wall_s_; }
+  std::int64_t sent_calls() const override { return sent_; }
+  const Timeline& timeline() const override { return timeline_; }
+  const std::vector<double>& dispatched_sim_s() const override { return dispatched_sim_s_; }
+  const std::vector<double>& committed_sim_s() const override { return committed_sim_s_; }
 
  private:
   struct Cluster {
@@ -122,6 +138,7 @@ class Replay {
   std::vector<std::int64_t> child_offsets_;  // the inverse of parents
   std::vector<std::size_t> children_;
   std::int64_t committed_ = 0;
+  std::int64_t sent_ = 0;
   double now_sim_s_ = 0;
   double controller_wall_s_ = 0;
   bool started_ = false;

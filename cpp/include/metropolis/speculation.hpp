@@ -95,6 +95,8 @@ class Speculation {
   // The step that an agent would run next, and its position there as predicted.
   virtual Step next_step(AgentId agent) const = 0;
   virtual Position next_position(AgentId agent) const = 0;
+  // What an execution of `step` is told now; final: by final versions only.
+  virtual std::vector<Sighting> answer(const Question& question, Step step, bool final) const = 0;
   virtual Step floor() const = 0;
 
   // Checks every invariant; throws std::logic_error. Slow; for tests.

@@ -1,0 +1,39 @@
+// Replays a trace of movement with agents that run ahead on predictions.
+//
+// As in Replay, but every agent-step is an execution of speculation.hpp: it looks around, sends the
+// calls of the trace, and moves as in the trace, whether it has seen the truth or not. Everything
+// that an agent sees becomes part of its mind. A trace of movement does not say what an agent does
+// to those who see it, so each step of an agent in sight is a new value: an execution is wrong as
+// soon as it has seen an agent, or has missed one, at a step that this agent had not reached. The
+// calls of a wrong execution are lost and sent again.
+//
+// An agent runs ahead if the chance that it would be wrong is at most `risk_max`: the chance that
+// an agent that lags behind is in sight by then, learned from all pairs of agents at the steps
+// below the floor.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "metropolis/metric.hpp"
+#include "metropolis/replay.hpp"
+
+namespace metropolis {
+
+struct OptimisticOptions {
+  double perception_radius;
+  double max_velocity;
+  double cluster_radius;  // agents within it commit together
+  double risk_max;        // from 0 to 1; negative: no agent runs ahead
+  bool step_priority = true;
+};
+
+// The arguments are borrowed, as Replay's. `controller` uses the versioned rule. Throws
+// std::invalid_argument as Replay does.
+std::unique_ptr<TraceReplay> make_optimistic_replay(const TraceView& trace,
+                                                         Controller& controller,
+                                                         InstancePool& instances,
+                                                         const Metric& metric,
+                                                         const OptimisticOptions& options);
+
+}  // namespace metropolis
