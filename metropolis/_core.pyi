@@ -288,6 +288,19 @@ def simulate(
 
 # --- replay (cpp/bindings/bind_replay.cpp)
 
+class Optimism:
+    """How agents run ahead of the controller (cpp/include/metropolis/optimistic_replay.hpp)."""
+
+    def __init__(
+        self,
+        *,
+        metric: Metric,
+        perception_radius: float,
+        max_velocity: float,
+        cluster_radius: float,
+        risk_max: float,
+    ) -> None: ...
+
 class Replay:
     """Replays a trace on simulated instances (cpp/include/metropolis/replay.hpp).
 
@@ -311,6 +324,7 @@ class Replay:
         instances: InstancePool,
         step_priority: bool,
         max_outstanding: int,
+        optimism: Optimism | None = None,
     ) -> None: ...
     def run(self, agent_steps: int) -> bool:
         """Run until at least `agent_steps` more agent-steps have committed; True when all have."""
@@ -321,9 +335,58 @@ class Replay:
     def makespan_sim_s(self) -> float: ...
     @property
     def controller_wall_s(self) -> float: ...
+    @property
+    def sent_calls(self) -> int: ...
     def sent_sim_s(self) -> npt.NDArray[np.float64]: ...
     def first_token_sim_s(self) -> npt.NDArray[np.float64]: ...
     def completed_sim_s(self) -> npt.NDArray[np.float64]: ...
     def instance(self) -> npt.NDArray[np.int32]: ...
     def dispatched_sim_s(self) -> npt.NDArray[np.float64]: ...
     def committed_sim_s(self) -> npt.NDArray[np.float64]: ...
+
+# --- speculation (cpp/bindings/bind_speculation.cpp)
+
+_Sighting = tuple[int, float, float, int]
+"""(entity, x, y, digest)."""
+_Read = tuple[int, int, float, float, float, Sequence[_Sighting]]
+"""(kind: 0 entity, 1 entities, 2 events; entity; x, y; radius; answer)."""
+_SpeculationCommand = tuple[int, int, int, tuple[int, ...], tuple[int, ...], int, bool]
+"""(kind, id, step, agents, proceeds, mind, sure)."""
+
+class Speculation:
+    """See `metropolis.speculation.base.Speculation`; names and digests are numbers.
+
+    Events take effect in `settle`. ValueError on invalid input; RuntimeError, from `validate`, on a
+    violated invariant.
+    """
+
+    def start(self) -> list[_SpeculationCommand]: ...
+    def observed(self, id: int, reads: Sequence[_Read]) -> None: ...
+    def proceeded(self, id: int) -> None: ...
+    def resolved(
+        self,
+        id: int,
+        reads: Sequence[_Read],
+        writes: Sequence[tuple[int, tuple[float, float, int] | None]],
+        events: Sequence[_Sighting],
+        minds: Sequence[int],
+    ) -> None: ...
+    def lost(self, id: int) -> None: ...
+    def failed(self, id: int) -> None: ...
+    def settle(self) -> list[_SpeculationCommand]: ...
+    def candidates(self) -> list[int]: ...
+    def speculate(self, agents: Sequence[int]) -> list[_SpeculationCommand]: ...
+    @property
+    def floor(self) -> int: ...
+    def validate(self) -> None: ...
+
+def make_speculation(
+    controller: Controller,
+    metric: Metric,
+    perception_radius: float,
+    cluster_radius: float,
+    target_step: int,
+    bodies: Sequence[int],
+    entities: Sequence[_Sighting],
+    minds: Sequence[int],
+) -> Speculation: ...

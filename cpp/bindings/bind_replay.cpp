@@ -77,7 +77,8 @@ std::unique_ptr<BoundReplay> make_replay(
     const py::object& call_agent, const py::object& parent_offsets, const py::object& parents,
     const py::object& prompt_tokens, const py::object& output_tokens, const py::object& prefix_id,
     const py::object& prefix_tokens, const py::object& controller, const py::object& instances,
-    bool step_priority, std::int64_t max_outstanding, const std::optional<BoundOptimism>& optimism) {
+    bool step_priority, std::int64_t max_outstanding,
+    const std::optional<BoundOptimism>& optimism) {
   auto bound = std::make_unique<BoundReplay>(BoundReplay{
       column_of<float>(positions, "positions", 3),
       fixed_column<std::int64_t>(call_offsets, "call_offsets"),

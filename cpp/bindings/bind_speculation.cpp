@@ -81,7 +81,7 @@ void bind_speculation(py::module_& m) {
             of.observed(id, reads_of(reads));
           },
           "id"_a, "reads"_a)
-      .def("proceeded", &Speculation::proceeded, "id"_a, "mind"_a)
+      .def("proceeded", &Speculation::proceeded, "id"_a)
       .def(
           "resolved",
           [](Speculation& of, ExecutionId id, const std::vector<Asked>& reads,
@@ -101,7 +101,6 @@ void bind_speculation(py::module_& m) {
             return commands_of(of.speculate(agents));
           },
           "agents"_a)
-      .def("next_step", &Speculation::next_step, "agent"_a)
       .def_property_readonly("floor", &Speculation::floor)
       .def("validate", &Speculation::validate);
   m.def(

@@ -156,7 +156,7 @@ void Replay::dispatch() {
     clusters_[slot].agents.assign(members.begin(), members.end());
     for (const AgentId agent : members) {
       const auto index = static_cast<std::size_t>(agent);
-      const std::size_t at = row(command.step, agent);
+      const std::size_t at = trace_.row(command.step, agent);
       slot_of_[index] = slot;
       step_of_[index] = command.step;
       dispatched_sim_s_[at] = now_sim_s_;
@@ -176,13 +176,10 @@ void Replay::dispatch() {
 void Replay::commit(std::size_t slot) {
   const Step step = clusters_[slot].step;
   const std::vector<AgentId>& agents = clusters_[slot].agents;
-  // Positions after the last step are not recorded.
-  const Step next = std::min<Step>(step + 1, trace_.steps - 1);
   new_positions_.clear();
   for (const AgentId agent : agents) {
-    const std::size_t at = 2 * row(next, agent);
-    new_positions_.push_back({trace_.positions[at], trace_.positions[at + 1]});
-    committed_sim_s_[row(step, agent)] = now_sim_s_;
+    new_positions_.push_back(trace_.position(step + 1, agent));
+    committed_sim_s_[trace_.row(step, agent)] = now_sim_s_;
   }
   committed_ += static_cast<std::int64_t>(agents.size());
   {
@@ -195,7 +192,7 @@ void Replay::commit(std::size_t slot) {
 
 void Replay::enqueue_if_ready(std::size_t call) {
   const bool dispatched =
-      !std::isnan(dispatched_sim_s_[row(trace_.call_step[call], trace_.call_agent[call])]);
+      !std::isnan(dispatched_sim_s_[trace_.row(trace_.call_step[call], trace_.call_agent[call])]);
   if (open_parents_[call] == 0 && dispatched) ready_.push(call);
 }
 

@@ -1,14 +1,13 @@
-// The chance that an agent comes into another's sight: learned from movement.
+// The chance that an agent who lags behind comes into another's sight: learned from movement.
 #pragma once
 
-#include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <vector>
 
-#include "metropolis/types.hpp"
+#include "metropolis/optimistic_replay.hpp"
 
 namespace metropolis {
 
@@ -18,17 +17,9 @@ class SightChances {
  public:
   explicit SightChances(double radius) : radius_(radius) {}
 
-  void add(double distance, Step lag, bool in_sight) {
-    Count& count = counts_[index(distance, lag)];
-    ++count.pairs;
-    if (in_sight) ++count.in_sight;
-  }
-
+  void add(double distance, Step lag, bool in_sight);
   // Of an unknown case: 1/4.
-  double chance(double distance, Step lag) const {
-    const Count& count = counts_[index(distance, lag)];
-    return (static_cast<double>(count.in_sight) + 0.5) / (static_cast<double>(count.pairs) + 2);
-  }
+  double chance(double distance, Step lag) const;
 
   // The lags that are worth learning: geometric.
   static constexpr std::array<Step, 14> LAGS{1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128};
@@ -40,17 +31,39 @@ class SightChances {
   };
   static constexpr std::size_t DISTANCES = 64, LAG_CLASSES = 24;
 
-  // Single units near the radius, geometric beyond.
-  std::size_t index(double distance, Step lag) const {
-    const double beyond = std::max(0.0, distance - radius_);
-    const double fine = beyond <= 8 ? std::ceil(beyond) : 8 + std::ceil(3 * std::log2(beyond / 8));
-    const double late = lag <= 4 ? lag : 4 + std::floor(2 * std::log2(static_cast<double>(lag) / 4));
-    const auto row = std::min(static_cast<std::size_t>(fine), DISTANCES - 1);
-    return row * LAG_CLASSES + std::min(static_cast<std::size_t>(late), LAG_CLASSES - 1);
-  }
+  std::size_t index(double distance, Step lag) const;
 
   double radius_;
   std::vector<Count> counts_ = std::vector<Count>(DISTANCES * LAG_CLASSES);
+};
+
+// Judges which agents run ahead.
+class SightRisk {
+ public:
+  SightRisk(const TraceView& trace, const Metric& metric, const OptimisticOptions& options);
+
+  // The agent's next step is `step` now: it, and those who waited for it, are judged again.
+  void progress(AgentId agent, Step step);
+  // Those of `candidates` that run ahead; each is judged once after a progress.
+  std::vector<AgentId> daring(const std::vector<AgentId>& candidates);
+  // Learns from the positions at the steps below `floor`.
+  void learn(Step floor);
+
+ private:
+  template <class M>
+  bool dares(const M& metric, AgentId agent);
+  template <class M>
+  void learn(const M& metric, AgentId agent, Step step);
+
+  TraceView trace_;
+  Metric metric_;
+  OptimisticOptions options_;
+  double reach_;  // beyond it, plus the velocity for each step of lag, nobody comes into sight
+  SightChances chances_;
+  Step learned_ = 0;  // steps below it have been learned from
+  std::vector<Step> next_;
+  std::set<AgentId> unjudged_;
+  std::vector<std::vector<AgentId>> waiting_on_;
 };
 
 }  // namespace metropolis

@@ -1,10 +1,11 @@
 // The executions of a speculative run and what is true of them, as
-// metropolis/speculation/executions.py specifies; and the index of what each has read.
+// metropolis/speculation/executions.py specifies.
 #pragma once
 
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <unordered_map>
 #include <utility>
@@ -22,7 +23,6 @@ struct ProceedState {
   bool sure;
   bool observed = false;
   bool ended = false;
-  Digest after = 0;
   Reads reads;
 };
 using ProceedPointer = std::shared_ptr<ProceedState>;
@@ -46,6 +46,7 @@ struct ResolutionState {
 };
 using ResolutionPointer = std::shared_ptr<ResolutionState>;
 
+// A cluster that the controller has dispatched and that is not committed.
 struct TurnState {
   Step step;
   std::vector<AgentId> agents;
@@ -54,74 +55,78 @@ using TurnPointer = std::shared_ptr<const TurnState>;
 
 struct AgentState {
   EntityId body;
+  Digest final_mind;
   Step final = 0;  // the first step that is not committed
   Step next = 0;   // the first step without a valid result
-  Digest final_mind = 0;
   TurnPointer turn;
-  std::map<Step, ProceedPointer> proceeds;
-  std::map<Step, ResolutionPointer> results;
-  std::map<Step, ResolutionPointer> resolving;
+  std::map<Step, ProceedPointer> proceeds;      // the valid ones, in flight and ended
+  std::map<Step, ResolutionPointer> results;    // valid ones, and predictions
+  std::map<Step, ResolutionPointer> resolving;  // in flight
 };
 
-// Which executions asked about a place or an entity, by step. Entries of ended executions remain
-// until their step is below the floor.
-class ReaderIndex {
+// The state by step, or null.
+template <class Pointer>
+Pointer at(const std::map<Step, Pointer>& states, Step step) {
+  const auto found = states.find(step);
+  return found == states.end() ? nullptr : found->second;
+}
+
+class SpeculationState {
  public:
-  void add(const Question& question, Step step, ExecutionId id, CellKey cell, bool wide) {
-    if (question.kind == Question::Kind::ENTITY) {
-      by_entity_[question.entity][step].push_back(id);
-    } else if (wide) {
-      steps_[step].wide.push_back(id);
-    } else {
-      steps_[step].by_cell[cell].push_back(id);
-    }
-  }
+  SpeculationState(const Metric& metric, const SpeculationOptions& options,
+                   std::span<const EntityId> bodies, std::span<const Sighting> entities,
+                   std::span<const Digest> minds);
 
-  // Calls visit(id) for the readers of `entity` in the steps [since, until).
-  template <class Visit>
-  void of_entity(EntityId entity, Step since, Step until, const Visit& visit) const {
-    const auto steps = by_entity_.find(entity);
-    if (steps == by_entity_.end()) return;
-    for (auto at = steps->second.lower_bound(since); at != steps->second.end(); ++at) {
-      if (at->first >= until) return;
-      for (const ExecutionId id : at->second) visit(id);
-    }
-  }
+  AgentState& of(AgentId agent) { return agents_[static_cast<std::size_t>(agent)]; }
+  const AgentState& of(AgentId agent) const { return agents_[static_cast<std::size_t>(agent)]; }
+  const std::vector<AgentState>& agents() const { return agents_; }
+  // Whose body `entity` is.
+  std::optional<AgentId> agent_of(EntityId entity) const;
 
-  // The same for those whose centre lies in one of `cells`.
-  template <class Visit>
-  void of_cells(const std::vector<CellKey>& cells, Step since, Step until,
-                const Visit& visit) const {
-    for (auto at = steps_.lower_bound(since); at != steps_.end() && at->first < until; ++at) {
-      for (const ExecutionId id : at->second.wide) visit(id);
-      for (const CellKey cell : cells) {
-        const auto found = at->second.by_cell.find(cell);
-        if (found == at->second.by_cell.end()) continue;
-        for (const ExecutionId id : found->second) visit(id);
-      }
-    }
-  }
+  // Null: unknown, or ended.
+  ProceedPointer proceed_in_flight(ExecutionId id) const;
+  ResolutionPointer resolution_in_flight(ExecutionId id) const;
 
-  void collect(Step floor) {
-    steps_.erase(steps_.begin(), steps_.lower_bound(floor));
-    if (floor < collected_ + COLLECT_STEPS) return;
-    collected_ = floor;
-    for (auto entry = by_entity_.begin(); entry != by_entity_.end();) {
-      auto& steps = entry->second;
-      steps.erase(steps.begin(), steps.lower_bound(floor));
-      entry = steps.empty() ? by_entity_.erase(entry) : std::next(entry);
-    }
-  }
+  // The mind at the beginning of `step` and the resolution whose result it is; nullopt: the step
+  // before has no valid result.
+  std::optional<std::pair<Digest, ExecutionId>> mind_before(AgentId agent, Step step) const;
+
+  // Whether the inputs are as they were.
+  bool is_valid(const ProceedState& proceed) const;
+  bool is_valid(const ResolutionState& resolution) const;
+  // Whether the inputs are as the final versions say.
+  bool is_final(const ProceedState& proceed) const;
+  // Whether `result` is that of the dispatched cluster, with final inputs.
+  bool may_commit(const TurnState& turn, const ResolutionState& result) const;
+
+  // Whether the agent may be resolved speculatively: its proceed of `step` has ended.
+  bool is_eligible(AgentId agent, Step step) const;
+  // Whether the agent's cluster is dispatched and only its resolution is missing.
+  bool is_closed(AgentId agent, Step step) const;
+  bool is_held(AgentId agent, Step step) const { return held.contains({agent, step}); }
+  bool is_candidate(AgentId agent) const;
+
+  // Where the agent stands at the beginning of `step`.
+  Position position(AgentId agent, Step step, bool final) const;
+  // The agents other than `agent` that act in one cluster with it at `step`.
+  std::vector<AgentId> coupled(AgentId agent, Step step) const;
+  // The cluster of `agent` at `step`, as predicted.
+  std::vector<AgentId> component(AgentId agent, Step step) const;
+
+  // Throws std::logic_error that names an execution.
+  void validate() const;
+
+  SpeculationVersions versions;
+  std::unordered_map<ExecutionId, ProceedPointer> proceeds;        // the valid ones
+  std::unordered_map<ExecutionId, ResolutionPointer> resolutions;  // in flight, and results
+  std::set<std::pair<AgentId, Step>> held;  // failed speculatively: not repeated before it is sure
 
  private:
-  static constexpr Step COLLECT_STEPS = 16;
-  struct AtStep {
-    std::unordered_map<CellKey, std::vector<ExecutionId>> by_cell;
-    std::vector<ExecutionId> wide;
-  };
-  std::map<Step, AtStep> steps_;
-  std::unordered_map<EntityId, std::map<Step, std::vector<ExecutionId>>> by_entity_;
-  Step collected_ = 0;
+  bool holds(const Reads& reads, Step step, bool final) const;
+
+  SpeculationOptions options_;
+  std::vector<AgentState> agents_;
+  std::unordered_map<EntityId, AgentId> agent_of_;
 };
 
 }  // namespace metropolis

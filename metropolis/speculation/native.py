@@ -20,7 +20,6 @@ from metropolis.speculation.base import (
     Drop,
     Emitted,
     Event,
-    Failed,
     Lost,
     Observed,
     Proceed,
@@ -117,7 +116,7 @@ class NativeSpeculation:
         if isinstance(event, Observed):
             core.observed(event.id, self._reads(event.reads))
         elif isinstance(event, Proceeded):
-            core.proceeded(event.id, self._digests[event.mind])
+            core.proceeded(event.id)
         elif isinstance(event, Resolved):
             core.resolved(
                 event.id,

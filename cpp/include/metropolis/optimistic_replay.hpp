@@ -30,10 +30,8 @@ struct OptimisticOptions {
 
 // The arguments are borrowed, as Replay's. `controller` uses the versioned rule. Throws
 // std::invalid_argument as Replay does.
-std::unique_ptr<TraceReplay> make_optimistic_replay(const TraceView& trace,
-                                                         Controller& controller,
-                                                         InstancePool& instances,
-                                                         const Metric& metric,
-                                                         const OptimisticOptions& options);
+std::unique_ptr<TraceReplay> make_optimistic_replay(const TraceView& trace, Controller& controller,
+                                                    InstancePool& instances, const Metric& metric,
+                                                    const OptimisticOptions& options);
 
 }  // namespace metropolis

@@ -9,6 +9,7 @@
 // 4. Calls that can be sent at the same instant are sent in the order of (step, agent, number).
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -36,6 +37,16 @@ struct TraceView {
   std::span<const std::int32_t> output_tokens;
   std::span<const std::int64_t> prefix_id;
   std::span<const std::int32_t> prefix_tokens;
+
+  std::size_t row(Step step, AgentId agent) const {
+    return static_cast<std::size_t>(step) * static_cast<std::size_t>(agents) +
+           static_cast<std::size_t>(agent);
+  }
+  // At the beginning of a step; in the last one agents stay in place.
+  Position position(Step step, AgentId agent) const {
+    const std::size_t at = 2 * row(std::min<Step>(step, steps - 1), agent);
+    return {positions[at], positions[at + 1]};
+  }
 };
 
 struct ReplayOptions {
@@ -101,10 +112,6 @@ class Replay final : public TraceReplay {
     std::vector<AgentId> agents;
   };
 
-  std::size_t row(Step step, AgentId agent) const {
-    return static_cast<std::size_t>(step) * static_cast<std::size_t>(trace_.agents) +
-           static_cast<std::size_t>(agent);
-  }
   bool run_until(std::int64_t pause_at);
   void dispatch();
   void commit(std::size_t slot);

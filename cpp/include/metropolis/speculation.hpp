@@ -77,7 +77,7 @@ class Speculation {
   // Events of executions in flight; those of others are ignored. They take effect in `settle`.
   // Throw std::invalid_argument on an event that does not belong to its execution.
   virtual void observed(ExecutionId id, Reads reads) = 0;
-  virtual void proceeded(ExecutionId id, Digest mind) = 0;
+  virtual void proceeded(ExecutionId id) = 0;
   // minds: of the members, in their order.
   virtual void resolved(ExecutionId id, Reads reads, std::vector<Write> writes,
                         std::vector<Sighting> events, std::vector<Digest> minds) = 0;

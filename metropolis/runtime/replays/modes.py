@@ -23,8 +23,6 @@ class Mode:
     outstanding_max: int = 0
     """Maximum number of calls in flight; 0: unlimited."""
     is_bound: bool = False
-    is_optimistic: bool = False
-    """Whether agents run ahead on predictions, and commit by the rule."""
 
 
 MODES: dict[str, Mode] = {
@@ -38,8 +36,6 @@ MODES: dict[str, Mode] = {
         Mode("conservative", rule=conservative),
         # out of order, with step-versioned state
         Mode("versioned", rule=versioned),
-        # out of order, and ahead of that on predictions; wrong ones are repeated
-        Mode("optimistic", rule=versioned, is_optimistic=True),
         # out of order, waiting only for dependencies that the trace proves
         Mode("oracle"),
         # the longest dependency chain, on unlimited instances

@@ -1,0 +1,103 @@
+// Speculation that looks, after an event, only at what the event may have changed.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <tuple>
+#include <vector>
+
+#include "speculation_readers.hpp"
+#include "speculation_state.hpp"
+
+namespace metropolis {
+
+class IndexedSpeculation final : public Speculation {
+ public:
+  IndexedSpeculation(Controller& controller, const Metric& metric,
+                     const SpeculationOptions& options, std::span<const EntityId> bodies,
+                     std::span<const Sighting> entities, std::span<const Digest> minds);
+
+  std::vector<SpeculationCommand> start() override;
+  void observed(ExecutionId id, Reads reads) override;
+  void proceeded(ExecutionId id) override;
+  void resolved(ExecutionId id, Reads reads, std::vector<Write> writes,
+                std::vector<Sighting> events, std::vector<Digest> minds) override;
+  void lost(ExecutionId id) override;
+  void failed(ExecutionId id) override;
+  std::vector<SpeculationCommand> settle() override;
+  std::vector<AgentId> candidates() const override;
+  std::vector<SpeculationCommand> speculate(std::span<const AgentId> agents) override;
+  Step next_step(AgentId agent) const override;
+  Position next_position(AgentId agent) const override;
+  std::vector<Sighting> answer(const Question& question, Step step, bool final) const override;
+  Step floor() const override;
+  void validate() const override;
+
+ private:
+  using Kind = SpeculationCommand::Kind;
+  enum SuspectKind : std::uint8_t { PROCEED, RESOLUTION };
+  // (step, kind, agent of the proceed or id of the resolution)
+  using Suspect = std::tuple<Step, SuspectKind, std::int64_t>;
+  struct TurnOrder {
+    bool operator()(const TurnPointer& a, const TurnPointer& b) const {
+      return std::tie(a->step, a->agents) < std::tie(b->step, b->agents);
+    }
+  };
+  using Turns = std::set<TurnPointer, TurnOrder>;
+
+  // What a change of the state makes doubtful (speculation_changes.cpp).
+  void put(const ResolutionPointer& resolution, std::vector<Write> writes,
+           std::vector<Sighting> events);
+  void forget(const ResolutionPointer& resolution);
+  void lose(ExecutionId id, bool is_failure);
+  void hold(const std::vector<AgentId>& members, Step step, bool sure, ExecutionId id);
+  void remove(const ProceedPointer& proceed);
+  void remove(const ResolutionPointer& resolution);
+  void stop(const ProceedPointer& proceed);
+  void abort(const ResolutionPointer& resolution);
+  void add_readers(const Reads& reads, Step step, ExecutionId id);
+  void become_eligible(AgentId agent, Step step);
+  void advance_next(AgentId agent);
+  void lower_next(AgentId agent, Step step);
+  void touch_turn(AgentId agent, Step step);
+  void suspect(const ResolutionPointer& resolution);
+  void suspect_resolutions_of(AgentId agent, Step step);
+  void suspect_resolutions_beside(AgentId agent, Step step);
+  void suspect_reader(ExecutionId id);
+  void suspect_readers_of(const SpeculationResult& result, const std::vector<ValueChange>& changes);
+  void suspect_resolutions_around(AgentId moved, Step since, Step until);
+
+  // The phases of settle() (speculation_progress.cpp).
+  void stop_what_is_not_final();
+  void retract();
+  void stop_beyond_gap(AgentId agent);
+  bool commit_turns();
+  void commit(const ResolutionPointer& result);
+  void add_turns(const Dispatches& dispatches);
+  void dispatch_turns();
+  void dispatch(const TurnState& turn);
+  void resolve_speculatively();
+  void proceed(AgentId agent, Step step, bool sure);
+  void resolve(const std::vector<AgentId>& agents, Step step, bool sure);
+
+  void command(Kind kind, ExecutionId id, Step step, std::vector<AgentId> agents = {});
+  std::vector<SpeculationCommand> taken();
+
+  Controller& controller_;
+  SpeculationState state_;
+  SpeculationReaders readers_;
+  ExecutionId last_id_ = 0;
+  std::vector<SpeculationCommand> commands_;
+  std::set<AgentId> candidates_;
+
+  // What the next settle() must look at.
+  std::set<Suspect> suspects_;        // they may have lost their validity
+  std::set<AgentId> gaps_;            // a proceed was removed
+  std::set<AgentId> unchecked_;       // their proceed may have read what is not final
+  std::set<AgentId> touched_agents_;  // may be resolved, or candidates, now or no longer
+  std::set<AgentId> blocked_;         // not resolved because of a member that is held
+  Turns touched_turns_;               // may need a proceed or a resolution
+  Turns pending_turns_;               // may be committed
+};
+
+}  // namespace metropolis

@@ -1,0 +1,75 @@
+// The calls of the executions of an optimistic replay: sends them, in the order of their parents.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <set>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "metropolis/instance.hpp"
+#include "metropolis/replay.hpp"
+#include "metropolis/speculation.hpp"
+
+namespace metropolis {
+
+class OptimisticCalls {
+ public:
+  // The arguments are borrowed. Throws std::invalid_argument for instances that are not idle.
+  OptimisticCalls(const TraceView& trace, InstancePool& instances, bool step_priority);
+
+  // Adds the calls of the execution of an agent-step; returns whether there are any.
+  bool add(ExecutionId id, Step step, AgentId agent, bool sure);
+  // Its calls in flight come to nothing.
+  void abort(ExecutionId id);
+  // Its calls are those of the trace: writes their times into the timeline.
+  void commit(ExecutionId id);
+
+  // Sends what can be sent, and leaps to the next completion; appends the executions whose calls
+  // have all completed.
+  void leap(std::vector<ExecutionId>& ended);
+
+  double now_sim_s() const { return now_sim_s_; }
+  std::int64_t sent() const { return last_request_; }
+  const Timeline& timeline() const { return timeline_; }
+
+ private:
+  struct Call {
+    RequestId request = 0;  // 0: not sent
+    std::int32_t open_parents = 0;
+    double sent_sim_s = 0, first_token_sim_s = 0, completed_sim_s = 0;
+    std::int32_t instance = -1;
+  };
+  struct Calls {  // of an execution: the trace's calls from `first` on
+    std::size_t first = 0;
+    bool sure = false;
+    std::size_t open = 0;
+    std::vector<Call> calls;
+
+    bool has(std::size_t call) const { return call >= first && call < first + calls.size(); }
+    Call& at(std::size_t call) { return calls[call - first]; }
+  };
+  using Sent = std::pair<ExecutionId, std::size_t>;
+
+  void submit(std::size_t call, ExecutionId id);
+  void complete(ExecutionId id, std::size_t call, const Completion& completion);
+  void answered(ExecutionId id, std::size_t child);
+  std::span<const std::int64_t> parents_of(std::size_t call) const;
+
+  TraceView trace_;
+  InstancePool& instances_;
+  bool step_priority_;
+  std::unordered_map<ExecutionId, Calls> executions_;
+  std::unordered_map<RequestId, Sent> requests_;
+  std::vector<bool> answered_;  // calls that an execution has completed
+  // Call -> calls of other agents that wait for it.
+  std::unordered_map<std::size_t, std::vector<Sent>> children_;
+  std::set<std::pair<std::size_t, ExecutionId>> ready_;  // to send, in the trace's order
+  std::vector<Completion> completions_;
+  Timeline timeline_;
+  RequestId last_request_ = 0;
+  double now_sim_s_ = 0;
+};
+
+}  // namespace metropolis

@@ -1,0 +1,118 @@
+#include "risk.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace metropolis {
+
+namespace {
+
+constexpr AgentId OBSERVERS_MAX = 64;  // learned from in a step
+
+}  // namespace
+
+void SightChances::add(double distance, Step lag, bool in_sight) {
+  Count& count = counts_[index(distance, lag)];
+  ++count.pairs;
+  if (in_sight) ++count.in_sight;
+}
+
+double SightChances::chance(double distance, Step lag) const {
+  const Count& count = counts_[index(distance, lag)];
+  return (static_cast<double>(count.in_sight) + 0.5) / (static_cast<double>(count.pairs) + 2);
+}
+
+// Single units near the radius, geometric beyond.
+std::size_t SightChances::index(double distance, Step lag) const {
+  const double beyond = std::max(0.0, distance - radius_);
+  const double fine = beyond <= 8 ? std::ceil(beyond) : 8 + std::ceil(3 * std::log2(beyond / 8));
+  const double late = lag <= 4 ? lag : 4 + std::floor(2 * std::log2(static_cast<double>(lag) / 4));
+  const auto row = static_cast<std::size_t>(std::min<double>(fine, DISTANCES - 1));
+  return row * LAG_CLASSES + static_cast<std::size_t>(std::min<double>(late, LAG_CLASSES - 1));
+}
+
+SightRisk::SightRisk(const TraceView& trace, const Metric& metric, const OptimisticOptions& options)
+    : trace_(trace),
+      metric_(metric),
+      options_(options),
+      reach_(std::max(options.perception_radius, 2 * options.max_velocity)),
+      chances_(options.perception_radius),
+      next_(static_cast<std::size_t>(trace.agents)),
+      waiting_on_(next_.size()) {
+  for (AgentId agent = 0; agent < trace.agents; ++agent) unjudged_.insert(agent);
+}
+
+void SightRisk::progress(AgentId agent, Step step) {
+  const auto index = static_cast<std::size_t>(agent);
+  if (step == next_[index]) return;
+  next_[index] = step;
+  unjudged_.insert(agent);
+  for (const AgentId waiting : std::exchange(waiting_on_[index], {})) unjudged_.insert(waiting);
+}
+
+std::vector<AgentId> SightRisk::daring(const std::vector<AgentId>& candidates) {
+  std::vector<AgentId> daring;
+  if (options_.risk_max < 0) return daring;
+  std::visit(
+      [&](const auto& metric) {
+        for (const AgentId agent : candidates) {
+          if (unjudged_.erase(agent) && dares(metric, agent)) daring.push_back(agent);
+        }
+      },
+      metric_);
+  return daring;
+}
+
+template <class M>
+bool SightRisk::dares(const M& metric, AgentId agent) {
+  const Step step = next_[static_cast<std::size_t>(agent)];
+  const Position here = trace_.position(step, agent);
+  double right = 1;
+  for (AgentId other = 0; other < trace_.agents; ++other) {
+    const Step behind = next_[static_cast<std::size_t>(other)];
+    const Step lag = step - behind;
+    if (lag <= 0) continue;
+    const double distance = metric.distance(here, trace_.position(behind, other));
+    if (distance > reach_ + lag * options_.max_velocity) continue;
+    right *= distance <= options_.perception_radius ? 0 : 1 - chances_.chance(distance, lag);
+    if (1 - right <= options_.risk_max) continue;
+    waiting_on_[static_cast<std::size_t>(other)].push_back(agent);
+    return false;
+  }
+  return true;
+}
+
+void SightRisk::learn(Step floor) {
+  std::visit(
+      [&](const auto& metric) {
+        for (; learned_ < floor; ++learned_) {
+          const AgentId observers = std::min<AgentId>(trace_.agents, OBSERVERS_MAX);
+          for (AgentId i = 0; i < observers; ++i) {
+            const auto spread = static_cast<std::int64_t>(i) * trace_.agents / observers;
+            learn(metric, static_cast<AgentId>((spread + learned_) % trace_.agents), learned_);
+          }
+        }
+      },
+      metric_);
+}
+
+template <class M>
+void SightRisk::learn(const M& metric, AgentId agent, Step step) {
+  const Position here = trace_.position(step, agent);
+  for (AgentId other = 0; other < trace_.agents; ++other) {
+    if (other == agent) continue;
+    const bool in_sight =
+        metric.perceives(here, trace_.position(step, other), options_.perception_radius);
+    for (const Step lag : SightChances::LAGS) {
+      if (lag > step) break;
+      const double distance = metric.distance(here, trace_.position(step - lag, other));
+      if (distance <= options_.perception_radius) continue;
+      if (distance <= reach_ + lag * options_.max_velocity) {
+        chances_.add(distance, lag, in_sight);
+      }
+    }
+  }
+}
+
+}  // namespace metropolis

@@ -1,0 +1,217 @@
+// settle(): retracts what is not valid, commits what is final, and starts what can run.
+#include <stdexcept>
+#include <utility>
+
+#include "indexed_speculation.hpp"
+
+namespace metropolis {
+
+std::vector<SpeculationCommand> IndexedSpeculation::settle() {
+  do {
+    stop_what_is_not_final();
+    retract();
+  } while (commit_turns());
+  state_.versions.collect(floor());
+  readers_.collect(floor());
+  dispatch_turns();
+  resolve_speculatively();
+  return taken();
+}
+
+// Stops the proceeds of dispatched clusters that have read wrong predictions.
+void IndexedSpeculation::stop_what_is_not_final() {
+  for (const AgentId agent : std::exchange(unchecked_, {})) {
+    const TurnPointer& turn = state_.of(agent).turn;
+    if (!turn) continue;
+    const ProceedPointer proceed = at(state_.of(agent).proceeds, turn->step);
+    if (proceed && proceed->observed && !state_.is_final(*proceed)) stop(proceed);
+  }
+}
+
+// Stops the proceeds and marks the resolutions that are not valid, lowest step first.
+void IndexedSpeculation::retract() {
+  while (!suspects_.empty()) {
+    const auto [step, kind, key] = *suspects_.begin();
+    suspects_.erase(suspects_.begin());
+    if (kind == PROCEED) {
+      const ProceedPointer one = at(state_.of(static_cast<AgentId>(key)).proceeds, step);
+      if (one && !state_.is_valid(*one)) stop(one);
+      continue;
+    }
+    const auto found = state_.resolutions.find(key);
+    if (found == state_.resolutions.end()) continue;
+    const ResolutionPointer resolution = found->second;
+    if (!resolution->valid || state_.is_valid(*resolution)) continue;
+    resolution->valid = false;
+    if (!resolution->result) {
+      abort(resolution);
+    } else {
+      for (const AgentId member : resolution->members) lower_next(member, step);
+    }
+  }
+  for (const AgentId agent : std::exchange(gaps_, {})) stop_beyond_gap(agent);
+  gaps_.clear();  // stops make gaps; they lie beyond the first one
+}
+
+// Ends the proceeds in flight that began with a mind that is being replaced.
+void IndexedSpeculation::stop_beyond_gap(AgentId agent) {
+  Step first = state_.of(agent).final;
+  std::vector<ProceedPointer> later;
+  for (const auto& [step, proceed] : state_.of(agent).proceeds) {
+    if (step == first) {
+      ++first;
+    } else if (!proceed->ended) {
+      later.push_back(proceed);
+    }
+  }
+  for (const ProceedPointer& proceed : later) stop(proceed);
+}
+
+// Commits the results of dispatched clusters that are final; whether there was one.
+bool IndexedSpeculation::commit_turns() {
+  std::vector<ResolutionPointer> ready;
+  for (const TurnPointer& turn : std::exchange(pending_turns_, {})) {
+    const AgentState& first = state_.of(turn->agents.front());
+    if (first.turn != turn) continue;
+    const ResolutionPointer result = at(first.results, turn->step);
+    if (result && state_.may_commit(*turn, *result)) ready.push_back(result);
+  }
+  for (const ResolutionPointer& result : ready) commit(result);
+  return !ready.empty();
+}
+
+void IndexedSpeculation::commit(const ResolutionPointer& result) {
+  const Step step = result->step;
+  result->result->final = true;
+  command(Kind::COMMIT, result->id, step, result->members);
+  for (const AgentId member : result->members) {
+    if (const ResolutionPointer other = at(state_.of(member).resolving, step)) abort(other);
+  }
+  for (const AgentId member : result->members) {
+    if (const ProceedPointer current = at(state_.of(member).proceeds, step)) stop(current);
+  }
+  std::vector<Position> positions;
+  for (std::size_t i = 0; i < result->members.size(); ++i) {
+    const AgentId member = result->members[i];
+    AgentState& agent = state_.of(member);
+    touched_turns_.erase(agent.turn);
+    agent.turn = nullptr;
+    agent.final = step + 1;
+    agent.final_mind = result->minds[i];
+    agent.results.erase(step);
+    state_.held.erase({member, step});
+    suspects_.insert({step + 1, PROCEED, member});
+    advance_next(member);
+    positions.push_back(state_.position(member, step + 1, true));
+  }
+  state_.resolutions.erase(result->id);
+  Dispatches dispatches;
+  controller_.commit(result->members, positions, dispatches);
+  add_turns(dispatches);
+}
+
+void IndexedSpeculation::add_turns(const Dispatches& dispatches) {
+  for (const auto& cluster : dispatches.clusters) {
+    const auto members = dispatches.members(cluster);
+    const auto turn = std::make_shared<const TurnState>(
+        TurnState{cluster.step, {members.begin(), members.end()}});
+    for (const AgentId member : members) {
+      state_.of(member).turn = turn;
+      unchecked_.insert(member);
+    }
+    pending_turns_.insert(turn);
+    touched_turns_.insert(turn);
+  }
+}
+
+// Lets the dispatched clusters proceed, and resolves those whose members have proceeded.
+void IndexedSpeculation::dispatch_turns() {
+  for (const TurnPointer& turn : std::exchange(touched_turns_, {})) dispatch(*turn);
+  touched_turns_.clear();  // aborts touch the turns again
+}
+
+void IndexedSpeculation::dispatch(const TurnState& turn) {
+  for (const AgentId agent : turn.agents) {
+    const ProceedPointer one = at(state_.of(agent).proceeds, turn.step);
+    if (!one) {
+      proceed(agent, turn.step, true);
+    } else if (one->observed && !one->sure) {
+      one->sure = true;
+      if (!one->ended) command(Kind::PROMOTE, one->id, turn.step);
+    }
+  }
+  if (!state_.is_closed(turn.agents.front(), turn.step)) return;
+  std::set<ResolutionPointer> overlapping;
+  for (const AgentId agent : turn.agents) {
+    if (const ResolutionPointer other = at(state_.of(agent).resolving, turn.step)) {
+      if (other->sure) return;
+      overlapping.insert(other);
+    }
+  }
+  for (const ResolutionPointer& other : overlapping) abort(other);
+  resolve(turn.agents, turn.step, true);
+}
+
+void IndexedSpeculation::resolve_speculatively() {
+  const auto agents = std::exchange(touched_agents_, {});
+  std::set<AgentId> tried = std::exchange(blocked_, {});
+  tried.insert(agents.begin(), agents.end());
+  for (const AgentId agent : tried) {
+    const Step step = state_.of(agent).next;
+    if (!state_.is_eligible(agent, step) || at(state_.of(agent).resolving, step)) continue;
+    const std::vector<AgentId> cluster = state_.component(agent, step);
+    if (std::ranges::any_of(cluster, [&](AgentId one) { return state_.is_held(one, step); })) {
+      blocked_.insert(agent);
+    } else {
+      resolve(cluster, step, false);
+    }
+  }
+  for (const AgentId agent : agents) {
+    if (state_.is_candidate(agent)) {
+      candidates_.insert(agent);
+    } else {
+      candidates_.erase(agent);
+    }
+  }
+}
+
+void IndexedSpeculation::proceed(AgentId agent, Step step, bool sure) {
+  const auto mind = state_.mind_before(agent, step);
+  if (!mind) throw std::logic_error("an agent proceeds without a mind");
+  const auto one = std::make_shared<ProceedState>(
+      ProceedState{++last_id_, agent, step, mind->first, sure, false, false, {}});
+  state_.of(agent).proceeds[step] = one;
+  state_.proceeds[one->id] = one;
+  candidates_.erase(agent);
+  touched_agents_.insert(agent);
+  command(Kind::PROCEED, one->id, step, {agent});
+  commands_.back().mind = mind->second;
+  commands_.back().sure = sure;
+}
+
+void IndexedSpeculation::resolve(const std::vector<AgentId>& agents, Step step, bool sure) {
+  const auto resolution = std::make_shared<ResolutionState>();
+  resolution->id = ++last_id_;
+  resolution->step = step;
+  resolution->members = agents;
+  resolution->sure = sure;
+  state_.resolutions[resolution->id] = resolution;
+  command(Kind::RESOLVE, resolution->id, step, agents);
+  commands_.back().sure = sure;
+  for (const AgentId agent : agents) {
+    resolution->proceeds.push_back(state_.of(agent).proceeds.at(step));
+    commands_.back().proceeds.push_back(resolution->proceeds.back()->id);
+    state_.of(agent).resolving[step] = resolution;
+  }
+}
+
+void IndexedSpeculation::command(Kind kind, ExecutionId id, Step step,
+                                 std::vector<AgentId> agents) {
+  commands_.push_back({kind, id, step, std::move(agents), {}, NO_EXECUTION, false});
+}
+
+std::vector<SpeculationCommand> IndexedSpeculation::taken() {
+  return std::exchange(commands_, {});
+}
+
+}  // namespace metropolis

@@ -1,0 +1,156 @@
+#include "speculation_state.hpp"
+
+#include <stdexcept>
+#include <string>
+
+namespace metropolis {
+
+namespace {
+
+void check(bool holds, ExecutionId id, const char* flaw) {
+  if (!holds) throw std::logic_error("the execution " + std::to_string(id) + " " + flaw);
+}
+
+}  // namespace
+
+SpeculationState::SpeculationState(const Metric& metric, const SpeculationOptions& options,
+                                   std::span<const EntityId> bodies,
+                                   std::span<const Sighting> entities,
+                                   std::span<const Digest> minds)
+    : versions(metric, options.perception_radius), options_(options) {
+  for (const Sighting& entity : entities) versions.add_initial(entity);
+  agents_.resize(bodies.size());
+  for (std::size_t i = 0; i < bodies.size(); ++i) {
+    agents_[i].body = bodies[i];
+    agents_[i].final_mind = minds[i];
+    agent_of_[bodies[i]] = static_cast<AgentId>(i);
+  }
+}
+
+std::optional<AgentId> SpeculationState::agent_of(EntityId entity) const {
+  const auto found = agent_of_.find(entity);
+  return found == agent_of_.end() ? std::nullopt : std::optional(found->second);
+}
+
+ProceedPointer SpeculationState::proceed_in_flight(ExecutionId id) const {
+  const auto found = proceeds.find(id);
+  return found == proceeds.end() || found->second->ended ? nullptr : found->second;
+}
+
+ResolutionPointer SpeculationState::resolution_in_flight(ExecutionId id) const {
+  const auto found = resolutions.find(id);
+  return found == resolutions.end() || found->second->result ? nullptr : found->second;
+}
+
+std::optional<std::pair<Digest, ExecutionId>> SpeculationState::mind_before(AgentId agent,
+                                                                            Step step) const {
+  const AgentState& state = of(agent);
+  if (step == state.final) return {{state.final_mind, NO_EXECUTION}};
+  const ResolutionPointer result = at(state.results, step - 1);
+  if (!result || !result->valid) return std::nullopt;
+  return {{result->mind_of(agent), result->id}};
+}
+
+bool SpeculationState::is_valid(const ProceedState& proceed) const {
+  const auto mind = mind_before(proceed.agent, proceed.step);
+  // A mind that is being replaced may stay the same.
+  return (!mind || mind->first == proceed.before) &&
+         (proceed.sure || holds(proceed.reads, proceed.step, false));
+}
+
+bool SpeculationState::is_valid(const ResolutionState& resolution) const {
+  const Step step = resolution.step;
+  for (const ProceedPointer& one : resolution.proceeds) {
+    if (at(of(one->agent).proceeds, step) != one) return false;
+  }
+  if (resolution.sure) return true;
+  for (const AgentId member : resolution.members) {
+    for (const AgentId other : coupled(member, step)) {
+      if (!resolution.has(other) && is_eligible(other, step)) return false;
+    }
+  }
+  return holds(resolution.reads, step, false);
+}
+
+bool SpeculationState::is_final(const ProceedState& proceed) const {
+  const AgentState& state = of(proceed.agent);
+  return proceed.step == state.final && proceed.before == state.final_mind &&
+         holds(proceed.reads, proceed.step, true);
+}
+
+bool SpeculationState::may_commit(const TurnState& turn, const ResolutionState& result) const {
+  return result.members == turn.agents &&
+         std::ranges::all_of(result.proceeds, [&](const auto& one) { return is_final(*one); }) &&
+         holds(result.reads, turn.step, true);
+}
+
+bool SpeculationState::is_eligible(AgentId agent, Step step) const {
+  const ProceedPointer proceed = at(of(agent).proceeds, step);
+  return proceed && proceed->ended && !is_closed(agent, step);
+}
+
+bool SpeculationState::is_closed(AgentId agent, Step step) const {
+  const TurnPointer& turn = of(agent).turn;
+  return turn && turn->step == step && std::ranges::all_of(turn->agents, [&](AgentId member) {
+           const ProceedPointer one = at(of(member).proceeds, step);
+           return one && one->ended && one->sure;
+         });
+}
+
+bool SpeculationState::is_candidate(AgentId agent) const {
+  const AgentState& state = of(agent);
+  return state.next < options_.target_step && !state.proceeds.contains(state.next) &&
+         !is_held(agent, state.next);
+}
+
+Position SpeculationState::position(AgentId agent, Step step, bool final) const {
+  const Sighting* body = versions.value(of(agent).body, step, final);
+  if (body == nullptr) throw std::logic_error("agent " + std::to_string(agent) + " has no body");
+  return body->position;
+}
+
+std::vector<AgentId> SpeculationState::coupled(AgentId agent, Step step) const {
+  std::vector<AgentId> found;
+  const Position here = position(agent, step, false);
+  for (const Sighting& one : versions.within(here, options_.cluster_radius, step)) {
+    const auto other = agent_of(one.entity);
+    if (other && *other != agent) found.push_back(*other);
+  }
+  return found;
+}
+
+std::vector<AgentId> SpeculationState::component(AgentId agent, Step step) const {
+  std::set<AgentId> found{agent};
+  std::vector<AgentId> edge{agent};
+  while (!edge.empty()) {
+    const AgentId member = edge.back();
+    edge.pop_back();
+    for (const AgentId other : coupled(member, step)) {
+      if (is_eligible(other, step) && found.insert(other).second) edge.push_back(other);
+    }
+  }
+  return {found.begin(), found.end()};
+}
+
+void SpeculationState::validate() const {
+  versions.validate();
+  for (const AgentState& agent : agents_) {
+    if (agent.next < agent.final) throw std::logic_error("the next step is below the final one");
+    for (const auto& [step, proceed] : agent.proceeds) {
+      check(is_valid(*proceed), proceed->id, "is not valid");
+      check(!proceed->sure || !proceed->observed || is_final(*proceed), proceed->id,
+            "is sure and has read what is not final");
+    }
+    for (const auto& [step, result] : agent.results) {
+      check(!result->valid || is_valid(*result), result->id, "is not valid");
+    }
+  }
+}
+
+bool SpeculationState::holds(const Reads& reads, Step step, bool final) const {
+  return std::ranges::all_of(reads, [&](const Read& read) {
+    return versions.answer(read.question, step, final) == read.answer;
+  });
+}
+
+}  // namespace metropolis

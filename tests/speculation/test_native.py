@@ -1,0 +1,94 @@
+"""The native speculation returns the commands of the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metropolis.controller.native import native_controller
+from metropolis.speculation.base import Abort, Command, Drop, Event
+from metropolis.speculation.native import NativeSpeculation
+from metropolis.speculation.reference import ReferenceSpeculation
+from metropolis.types import AgentId, Step
+from tests.speculation.executions import OptimisticRun, lockstep, rule_of
+from tests.speculation.worlds import World
+
+
+def ordered(commands: Sequence[Command]) -> list[Command]:
+    """Aborts and drops in one order: theirs has no meaning."""
+    ends = [one for one in commands if isinstance(one, Abort | Drop)]
+    rest = [one for one in commands if not isinstance(one, Abort | Drop)]
+    return [*sorted(ends, key=lambda one: (type(one).__name__, one.id)), *rest]
+
+
+class Both:
+    """The reference and the native speculation side by side."""
+
+    def __init__(self, world: World, controller: Any, metric: Any, *rest: Any) -> None:
+        self._reference = ReferenceSpeculation(controller, metric, *rest)
+        starts = [world.entities[name].position for name in world.bodies]
+        self._native = NativeSpeculation(
+            native_controller(rule_of(world), metric, world.max_velocity, starts, world.steps),
+            metric,
+            *rest,
+            perception_radius=world.perception_radius,
+        )
+
+    def start(self) -> list[Command]:
+        return self._equal(self._reference.start(), self._native.start())
+
+    def handle(self, events: Sequence[Event]) -> list[Command]:
+        return self._equal(self._reference.handle(events), self._native.handle(events))
+
+    def candidates(self) -> list[AgentId]:
+        agents = self._reference.candidates()
+        assert self._native.candidates() == agents
+        return agents
+
+    def speculate(self, agents: Sequence[AgentId]) -> list[Command]:
+        return self._equal(self._reference.speculate(agents), self._native.speculate(agents))
+
+    @property
+    def floor(self) -> Step:
+        assert self._native.floor == self._reference.floor
+        return self._reference.floor
+
+    @property
+    def finished(self) -> bool:
+        assert self._native.finished == self._reference.finished
+        return self._reference.finished
+
+    def validate(self) -> None:
+        self._native.validate()
+
+    def _equal(self, expected: list[Command], commands: list[Command]) -> list[Command]:
+        assert ordered(commands) == ordered(expected)
+        assert self.floor >= 0
+        return expected
+
+
+def compare(seed: int, risk: float, faults: float) -> None:
+    world = World(seed)
+    make: Any = partial(Both, world)
+    history = OptimisticRun(world, seed, make=make, risk=risk, faults=faults).run()
+    assert history == lockstep(world)[0], world
+
+
+@given(
+    st.integers(0, 10**9), st.sampled_from([0.0, 0.3, 0.9, 1.0]), st.sampled_from([0.0, 0.05, 0.3])
+)
+def test_native_commands_equal_those_of_the_reference(
+    seed: int, risk: float, faults: float
+) -> None:
+    compare(seed, risk, faults)
+
+
+@pytest.mark.campaign
+def test_native_commands_equal_those_of_the_reference_in_many_worlds() -> None:
+    for seed in range(5_000):
+        compare(seed, [0.9, 0.3, 1][seed % 3], [0.05, 0.3, 0][seed // 3 % 3])
