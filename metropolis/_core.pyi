@@ -360,6 +360,18 @@ class Speculation:
     violated invariant.
     """
 
+    def __init__(
+        self,
+        *,
+        controller: Controller,
+        metric: Metric,
+        perception_radius: float,
+        cluster_radius: float,
+        target_step: int,
+        bodies: Sequence[int],
+        entities: Sequence[_Sighting],
+        minds: Sequence[int],
+    ) -> None: ...
     def start(self) -> list[_SpeculationCommand]: ...
     def observed(self, id: int, reads: Sequence[_Read]) -> None: ...
     def proceeded(self, id: int) -> None: ...
@@ -369,7 +381,7 @@ class Speculation:
         reads: Sequence[_Read],
         writes: Sequence[tuple[int, tuple[float, float, int] | None]],
         events: Sequence[_Sighting],
-        minds: Sequence[int],
+        minds: Sequence[tuple[int, int]],
     ) -> None: ...
     def lost(self, id: int) -> None: ...
     def failed(self, id: int) -> None: ...
@@ -379,14 +391,3 @@ class Speculation:
     @property
     def floor(self) -> int: ...
     def validate(self) -> None: ...
-
-def make_speculation(
-    controller: Controller,
-    metric: Metric,
-    perception_radius: float,
-    cluster_radius: float,
-    target_step: int,
-    bodies: Sequence[int],
-    entities: Sequence[_Sighting],
-    minds: Sequence[int],
-) -> Speculation: ...

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "arguments.hpp"
 #include "bindings.hpp"
-#include "bound_metric.hpp"
 #include "columns.hpp"
 #include "metropolis/controller_bench.hpp"
 #include "metropolis/controllers.hpp"

@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
+#include "arguments.hpp"
 #include "bindings.hpp"
-#include "bound_metric.hpp"
 #include "columns.hpp"
 #include "metropolis/optimistic_replay.hpp"
 #include "metropolis/replay.hpp"
@@ -59,16 +59,10 @@ struct BoundReplay {
   }
 };
 
-template <class T>
-T& checked_cast(const py::object& object, const char* name, const char* type) {
-  if (py::isinstance<T>(object)) return object.cast<T&>();
-  throw py::type_error(std::string(name) + " must be " + type + " of metropolis._core");
-}
-
 // A column that indexes others while the replay runs; copied if the caller could change it.
 template <class T>
-Column<T> fixed_column(const py::object& given, const char* name) {
-  Column<T> column = column_of<T>(given, name);
+Column<T> fixed_column(const py::object& given, const char* name, py::ssize_t dimensions = 1) {
+  Column<T> column = column_of<T>(given, name, dimensions);
   return column.writeable() ? Column<T>(column.attr("copy")()) : column;
 }
 
@@ -80,11 +74,12 @@ std::unique_ptr<BoundReplay> make_replay(
     bool step_priority, std::int64_t max_outstanding,
     const std::optional<BoundOptimism>& optimism) {
   auto bound = std::make_unique<BoundReplay>(BoundReplay{
-      column_of<float>(positions, "positions", 3),
+      optimism ? fixed_column<float>(positions, "positions", 3)
+               : column_of<float>(positions, "positions", 3),
       fixed_column<std::int64_t>(call_offsets, "call_offsets"),
       fixed_column<Step>(call_step, "call_step"), fixed_column<AgentId>(call_agent, "call_agent"),
-      column_of<std::int64_t>(parent_offsets, "parent_offsets"),
-      column_of<std::int64_t>(parents, "parents"),
+      fixed_column<std::int64_t>(parent_offsets, "parent_offsets"),
+      fixed_column<std::int64_t>(parents, "parents"),
       column_of<std::int32_t>(prompt_tokens, "prompt_tokens"),
       column_of<std::int32_t>(output_tokens, "output_tokens"),
       column_of<std::int64_t>(prefix_id, "prefix_id"),
@@ -92,6 +87,10 @@ std::unique_ptr<BoundReplay> make_replay(
   auto& used = checked_cast<Controller>(controller, "controller", "a Controller");
   auto& pool = checked_cast<InstancePool>(instances, "instances", "an InstancePool");
   if (optimism) {
+    if (max_outstanding != 0) {
+      throw py::value_error("max_outstanding is " + std::to_string(max_outstanding) +
+                            "; it must be 0 where agents run ahead");
+    }
     OptimisticOptions options = optimism->options;
     options.step_priority = step_priority;
     bound->replay =

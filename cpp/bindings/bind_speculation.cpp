@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "arguments.hpp"
 #include "bindings.hpp"
-#include "bound_metric.hpp"
 #include "metropolis/speculation.hpp"
 
 namespace py = pybind11;
@@ -58,6 +58,13 @@ std::vector<Write> writes_of(const std::vector<Written>& given) {
   return writes;
 }
 
+std::vector<Mind> minds_of(const std::vector<std::pair<AgentId, Digest>>& given) {
+  std::vector<Mind> minds;
+  minds.reserve(given.size());
+  for (const auto& [agent, digest] : given) minds.push_back({agent, digest});
+  return minds;
+}
+
 py::list commands_of(const std::vector<SpeculationCommand>& commands) {
   py::list found(commands.size());
   for (std::size_t i = 0; i < commands.size(); ++i) {
@@ -69,49 +76,63 @@ py::list commands_of(const std::vector<SpeculationCommand>& commands) {
   return found;
 }
 
+// Keeps the controller alive that the core borrows.
+struct BoundSpeculation {
+  py::object controller;
+  std::unique_ptr<Speculation> core;
+};
+
+std::unique_ptr<BoundSpeculation> make_bound(const py::object& controller,
+                                             const BoundMetric& metric, double perception_radius,
+                                             double cluster_radius, Step target_step,
+                                             const std::vector<EntityId>& bodies,
+                                             const std::vector<Sighted>& entities,
+                                             const std::vector<Digest>& minds) {
+  auto& borrowed = checked_cast<Controller>(controller, "controller", "a Controller");
+  auto core =
+      make_speculation(borrowed, metric.metric, {perception_radius, cluster_radius, target_step},
+                       bodies, sightings_of(entities), minds);
+  return std::make_unique<BoundSpeculation>(BoundSpeculation{controller, std::move(core)});
+}
+
 }  // namespace
 
 void bind_speculation(py::module_& m) {
   using namespace py::literals;
-  py::class_<Speculation>(m, "Speculation", py::is_final())
-      .def("start", [](Speculation& of) { return commands_of(of.start()); })
+  using Bound = BoundSpeculation;
+  py::class_<Bound>(m, "Speculation", py::is_final())
+      .def(py::init(&make_bound), py::kw_only(), "controller"_a, "metric"_a, "perception_radius"_a,
+           "cluster_radius"_a, "target_step"_a, "bodies"_a, "entities"_a, "minds"_a)
+      .def("start", [](Bound& of) { return commands_of(of.core->start()); })
       .def(
           "observed",
-          [](Speculation& of, ExecutionId id, const std::vector<Asked>& reads) {
-            of.observed(id, reads_of(reads));
+          [](Bound& of, ExecutionId id, const std::vector<Asked>& reads) {
+            of.core->observed(id, reads_of(reads));
           },
           "id"_a, "reads"_a)
-      .def("proceeded", &Speculation::proceeded, "id"_a)
+      .def(
+          "proceeded", [](Bound& of, ExecutionId id) { of.core->proceeded(id); }, "id"_a)
       .def(
           "resolved",
-          [](Speculation& of, ExecutionId id, const std::vector<Asked>& reads,
+          [](Bound& of, ExecutionId id, const std::vector<Asked>& reads,
              const std::vector<Written>& writes, const std::vector<Sighted>& events,
-             std::vector<Digest> minds) {
-            of.resolved(id, reads_of(reads), writes_of(writes), sightings_of(events),
-                        std::move(minds));
+             const std::vector<std::pair<AgentId, Digest>>& minds) {
+            of.core->resolved(id, reads_of(reads), writes_of(writes), sightings_of(events),
+                              minds_of(minds));
           },
           "id"_a, "reads"_a, "writes"_a, "events"_a, "minds"_a)
-      .def("lost", &Speculation::lost, "id"_a)
-      .def("failed", &Speculation::failed, "id"_a)
-      .def("settle", [](Speculation& of) { return commands_of(of.settle()); })
-      .def("candidates", &Speculation::candidates)
+      .def(
+          "lost", [](Bound& of, ExecutionId id) { of.core->lost(id); }, "id"_a)
+      .def(
+          "failed", [](Bound& of, ExecutionId id) { of.core->failed(id); }, "id"_a)
+      .def("settle", [](Bound& of) { return commands_of(of.core->settle()); })
+      .def("candidates", [](const Bound& of) { return of.core->candidates(); })
       .def(
           "speculate",
-          [](Speculation& of, const std::vector<AgentId>& agents) {
-            return commands_of(of.speculate(agents));
+          [](Bound& of, const std::vector<AgentId>& agents) {
+            return commands_of(of.core->speculate(agents));
           },
           "agents"_a)
-      .def_property_readonly("floor", &Speculation::floor)
-      .def("validate", &Speculation::validate);
-  m.def(
-      "make_speculation",
-      [](Controller& controller, const BoundMetric& metric, double perception_radius,
-         double cluster_radius, Step target_step, const std::vector<EntityId>& bodies,
-         const std::vector<Sighted>& entities, const std::vector<Digest>& minds) {
-        return make_speculation(controller, metric.metric,
-                                {perception_radius, cluster_radius, target_step}, bodies,
-                                sightings_of(entities), minds);
-      },
-      "controller"_a, "metric"_a, "perception_radius"_a, "cluster_radius"_a, "target_step"_a,
-      "bodies"_a, "entities"_a, "minds"_a, py::keep_alive<0, 1>());
+      .def_property_readonly("floor", [](const Bound& of) { return of.core->floor(); })
+      .def("validate", [](const Bound& of) { of.core->validate(); });
 }

@@ -21,14 +21,13 @@ class IndexedSpeculation final : public Speculation {
   void observed(ExecutionId id, Reads reads) override;
   void proceeded(ExecutionId id) override;
   void resolved(ExecutionId id, Reads reads, std::vector<Write> writes,
-                std::vector<Sighting> events, std::vector<Digest> minds) override;
+                std::vector<Sighting> events, std::vector<Mind> minds) override;
   void lost(ExecutionId id) override;
   void failed(ExecutionId id) override;
   std::vector<SpeculationCommand> settle() override;
   std::vector<AgentId> candidates() const override;
   std::vector<SpeculationCommand> speculate(std::span<const AgentId> agents) override;
   Step next_step(AgentId agent) const override;
-  Position next_position(AgentId agent) const override;
   std::vector<Sighting> answer(const Question& question, Step step, bool final) const override;
   Step floor() const override;
   void validate() const override;
@@ -67,6 +66,7 @@ class IndexedSpeculation final : public Speculation {
   void suspect_readers_of(const SpeculationResult& result, const std::vector<ValueChange>& changes);
   void suspect_resolutions_around(AgentId moved, Step since, Step until);
 
+  std::vector<SpeculationCommand> settled();
   // The phases of settle() (speculation_progress.cpp).
   void stop_what_is_not_final();
   void retract();
@@ -80,12 +80,17 @@ class IndexedSpeculation final : public Speculation {
   void proceed(AgentId agent, Step step, bool sure);
   void resolve(const std::vector<AgentId>& agents, Step step, bool sure);
 
+  // Throws unless it runs and the execution has been commanded.
+  void check_event(ExecutionId id) const;
+  void check_runs() const;
   void command(Kind kind, ExecutionId id, Step step, std::vector<AgentId> agents = {});
   std::vector<SpeculationCommand> taken();
 
   Controller& controller_;
   SpeculationState state_;
   SpeculationReaders readers_;
+  bool started_ = false;
+  bool failed_ = false;  // settle() has thrown
   ExecutionId last_id_ = 0;
   std::vector<SpeculationCommand> commands_;
   std::set<AgentId> candidates_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
+#include <string>
 
 namespace metropolis {
 
@@ -13,19 +14,12 @@ constexpr std::int64_t SPECULATIVE = std::int64_t{1} << 32;  // added to a prior
 }  // namespace
 
 OptimisticCalls::OptimisticCalls(const TraceView& trace, InstancePool& instances,
-                                 bool step_priority)
+                                 Timeline& timeline, bool step_priority)
     : trace_(trace),
       instances_(instances),
+      timeline_(timeline),
       step_priority_(step_priority),
-      answered_(trace.prompt_tokens.size()) {
-  if (instances.outstanding() != 0) {
-    throw std::invalid_argument("the instances are not idle; a replay needs them idle");
-  }
-  timeline_.sent_sim_s.assign(answered_.size(), std::nan(""));
-  timeline_.first_token_sim_s.assign(answered_.size(), std::nan(""));
-  timeline_.completed_sim_s.assign(answered_.size(), std::nan(""));
-  timeline_.instance.assign(answered_.size(), -1);
-}
+      answered_(trace.prompt_tokens.size()) {}
 
 bool OptimisticCalls::add(ExecutionId id, Step step, AgentId agent, bool sure) {
   const std::size_t row = trace_.row(step, agent);
@@ -71,7 +65,7 @@ void OptimisticCalls::commit(ExecutionId id) {
   executions_.erase(found);
 }
 
-void OptimisticCalls::leap(std::vector<ExecutionId>& ended) {
+double OptimisticCalls::leap(std::vector<ExecutionId>& ended) {
   for (const auto& [call, id] : std::exchange(ready_, {})) submit(call, id);
   const double next_sim_s = instances_.next_event_sim_s();
   if (!std::isfinite(next_sim_s)) {
@@ -82,12 +76,17 @@ void OptimisticCalls::leap(std::vector<ExecutionId>& ended) {
   now_sim_s_ = std::max(now_sim_s_, next_sim_s);
   for (const Completion& completion : completions_) {
     const auto found = requests_.find(completion.id);
+    if (completion.id < 1 || completion.id > last_request_) {
+      throw std::invalid_argument("replay: request " + std::to_string(completion.id) +
+                                  " was not submitted by this replay");
+    }
     if (found == requests_.end()) continue;  // aborted
     const auto [id, call] = found->second;
     requests_.erase(found);
     complete(id, call, completion);
     if (executions_.at(id).open == 0) ended.push_back(id);
   }
+  return now_sim_s_;
 }
 
 void OptimisticCalls::submit(std::size_t call, ExecutionId id) {

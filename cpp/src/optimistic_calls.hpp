@@ -16,23 +16,22 @@ namespace metropolis {
 
 class OptimisticCalls {
  public:
-  // The arguments are borrowed. Throws std::invalid_argument for instances that are not idle.
-  OptimisticCalls(const TraceView& trace, InstancePool& instances, bool step_priority);
+  // The arguments are borrowed. The times of committed calls go into `timeline`.
+  OptimisticCalls(const TraceView& trace, InstancePool& instances, Timeline& timeline,
+                  bool step_priority);
 
   // Adds the calls of the execution of an agent-step; returns whether there are any.
   bool add(ExecutionId id, Step step, AgentId agent, bool sure);
   // Its calls in flight come to nothing.
   void abort(ExecutionId id);
-  // Its calls are those of the trace: writes their times into the timeline.
+  // Its calls are those of the trace.
   void commit(ExecutionId id);
 
-  // Sends what can be sent, and leaps to the next completion; appends the executions whose calls
-  // have all completed.
-  void leap(std::vector<ExecutionId>& ended);
+  // Sends what can be sent, and leaps to the next completion, whose time it returns; appends the
+  // executions whose calls have all completed. Throws std::logic_error if no call is in flight.
+  double leap(std::vector<ExecutionId>& ended);
 
-  double now_sim_s() const { return now_sim_s_; }
   std::int64_t sent() const { return last_request_; }
-  const Timeline& timeline() const { return timeline_; }
 
  private:
   struct Call {
@@ -59,6 +58,7 @@ class OptimisticCalls {
 
   TraceView trace_;
   InstancePool& instances_;
+  Timeline& timeline_;
   bool step_priority_;
   std::unordered_map<ExecutionId, Calls> executions_;
   std::unordered_map<RequestId, Sent> requests_;
@@ -67,7 +67,6 @@ class OptimisticCalls {
   std::unordered_map<std::size_t, std::vector<Sent>> children_;
   std::set<std::pair<std::size_t, ExecutionId>> ready_;  // to send, in the trace's order
   std::vector<Completion> completions_;
-  Timeline timeline_;
   RequestId last_request_ = 0;
   double now_sim_s_ = 0;
 };

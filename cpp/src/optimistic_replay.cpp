@@ -5,9 +5,11 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <stdexcept>
 #include <unordered_map>
 #include <utility>
 
+#include "metropolis/checks.hpp"
 #include "metropolis/speculation.hpp"
 #include "optimistic_calls.hpp"
 #include "risk.hpp"
@@ -48,51 +50,52 @@ Digest mind_after(Digest before, const std::vector<Sighting>& seen) {
   return static_cast<Digest>(digest >> 1);
 }
 
+void check_options(const OptimisticOptions& options) {
+  if (!(options.max_velocity >= 0 && options.max_velocity <= VELOCITY_MAX)) {
+    throw std::invalid_argument("the velocity is " + format_number(options.max_velocity) +
+                                "; it must be from 0 to " + format_number(VELOCITY_MAX));
+  }
+  if (!(options.risk_max <= 1)) {
+    throw std::invalid_argument("the risk is " + format_number(options.risk_max) +
+                                "; it must be at most 1");
+  }
+}
+
 class OptimisticReplay final : public TraceReplay {
  public:
   OptimisticReplay(const TraceView& trace, Controller& controller, InstancePool& instances,
                    const Metric& metric, const OptimisticOptions& options)
-      : trace_(trace),
+      : TraceReplay(trace, controller, instances),
         options_(options),
         speculation_(speculation_of(trace, controller, metric, options)),
-        calls_(trace, instances, options.step_priority),
+        calls_(trace, instances, timeline_, options.step_priority),
         risk_(trace, metric, options),
-        final_minds_(static_cast<std::size_t>(trace.agents)),
-        dispatched_sim_s_(trace.row(trace.steps, 0), std::nan("")),
-        committed_sim_s_(dispatched_sim_s_) {}
-
-  bool run(std::int64_t agent_steps) override {
-    const std::int64_t total = static_cast<std::int64_t>(trace_.agents) * trace_.steps;
-    const std::int64_t pause_at = committed_ + std::min(agent_steps, total);
-    if (!started_) {
-      started_ = true;
-      obey(timed([&] { return speculation_->start(); }));
-    }
-    while (committed_ < total) {
-      settle();
-      while (run_ahead()) settle();
-      if (committed_ >= pause_at) break;
-      calls_.leap(ended_);
-    }
-    return committed_ == total;
+        final_minds_(static_cast<std::size_t>(trace.agents)) {
+    check_options(options);
   }
-
-  std::int64_t committed_agent_steps() const override { return committed_; }
-  double makespan_sim_s() const override { return calls_.now_sim_s(); }
-  double controller_wall_s() const override { return controller_wall_s_; }
-  std::int64_t sent_calls() const override { return calls_.sent(); }
-  const Timeline& timeline() const override { return calls_.timeline(); }
-  const std::vector<double>& dispatched_sim_s() const override { return dispatched_sim_s_; }
-  const std::vector<double>& committed_sim_s() const override { return committed_sim_s_; }
 
  private:
   struct Execution {
     Step step = 0;
     std::vector<AgentId> agents;
-    std::vector<Digest> minds;          // afterwards
+    std::vector<Mind> minds;            // afterwards
     std::vector<ExecutionId> proceeds;  // of a resolution
     double dispatched_sim_s = 0;
   };
+
+  void run_until(std::int64_t pause_at) override {
+    if (!started_) {
+      started_ = true;
+      obey(timed([&] { return speculation_->start(); }));
+    }
+    while (committed_ < total_agent_steps()) {
+      settle();
+      while (run_ahead()) settle();
+      if (committed_ >= pause_at) return;
+      now_sim_s_ = calls_.leap(ended_);
+      sent_ = calls_.sent();
+    }
+  }
 
   template <class Call>
   std::vector<SpeculationCommand> timed(const Call& call) {
@@ -176,8 +179,8 @@ class OptimisticReplay final : public TraceReplay {
                             options_.perception_radius};
     auto seen = speculation_->answer(question, command.step, command.sure);
     Execution& execution = add(command);
-    execution.dispatched_sim_s = calls_.now_sim_s();
-    execution.minds = {mind_after(mind_before(command), seen)};
+    execution.dispatched_sim_s = now_sim_s_;
+    execution.minds = {{agent, mind_after(mind_before(command), seen)}};
     observed_.emplace_back(command.id, Reads{{question, std::move(seen)}});
     if (!calls_.add(command.id, command.step, agent, command.sure)) ended_.push_back(command.id);
   }
@@ -186,8 +189,7 @@ class OptimisticReplay final : public TraceReplay {
     const AgentId agent = command.agents.front();
     if (command.mind == NO_EXECUTION) return final_minds_[static_cast<std::size_t>(agent)];
     const Execution& source = executions_.at(command.mind);
-    const auto at = std::ranges::lower_bound(source.agents, agent) - source.agents.begin();
-    return source.minds[static_cast<std::size_t>(at)];
+    return std::ranges::lower_bound(source.minds, agent, {}, &Mind::agent)->digest;
   }
 
   void resolve(const SpeculationCommand& command) {
@@ -206,9 +208,9 @@ class OptimisticReplay final : public TraceReplay {
       const AgentId agent = execution.agents[i];
       const std::size_t row = trace_.row(command.step, agent);
       const auto proceed = executions_.find(execution.proceeds[i]);
-      final_minds_[static_cast<std::size_t>(agent)] = execution.minds[i];
+      final_minds_[static_cast<std::size_t>(agent)] = execution.minds[i].digest;
       dispatched_sim_s_[row] = proceed->second.dispatched_sim_s;
-      committed_sim_s_[row] = calls_.now_sim_s();
+      committed_sim_s_[row] = now_sim_s_;
       calls_.commit(proceed->first);
       executions_.erase(proceed);
     }
@@ -235,7 +237,6 @@ class OptimisticReplay final : public TraceReplay {
     return true;
   }
 
-  TraceView trace_;
   OptimisticOptions options_;
   std::unique_ptr<Speculation> speculation_;
   OptimisticCalls calls_;
@@ -245,10 +246,6 @@ class OptimisticReplay final : public TraceReplay {
   std::vector<Digest> final_minds_;
   std::vector<std::pair<ExecutionId, Reads>> observed_;
   std::vector<ExecutionId> ended_;
-  std::vector<double> dispatched_sim_s_, committed_sim_s_;
-  std::int64_t committed_ = 0;
-  double controller_wall_s_ = 0;
-  bool started_ = false;
 };
 
 }  // namespace
@@ -256,7 +253,6 @@ class OptimisticReplay final : public TraceReplay {
 std::unique_ptr<TraceReplay> make_optimistic_replay(const TraceView& trace, Controller& controller,
                                                     InstancePool& instances, const Metric& metric,
                                                     const OptimisticOptions& options) {
-  check_trace(trace);
   return std::make_unique<OptimisticReplay>(trace, controller, instances, metric, options);
 }
 

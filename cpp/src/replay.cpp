@@ -27,8 +27,8 @@ class Stopwatch {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-void check_arguments(const TraceView& trace, const Controller& controller,
-                     const InstancePool& instances, const ReplayOptions& options) {
+void check_idle(const TraceView& trace, const Controller& controller,
+                const InstancePool& instances) {
   if (controller.agents() != static_cast<std::size_t>(trace.agents) ||
       controller.target() != trace.steps) {
     throw std::invalid_argument("the controller runs " + std::to_string(controller.agents()) +
@@ -40,32 +40,47 @@ void check_arguments(const TraceView& trace, const Controller& controller,
     throw std::invalid_argument("the instances have " + std::to_string(instances.outstanding()) +
                                 " requests already; a replay needs them idle");
   }
-  if (options.max_outstanding < 0) {
-    throw std::invalid_argument("max_outstanding is " + std::to_string(options.max_outstanding) +
-                                ", but must be at least 0");
-  }
 }
 
 }  // namespace
 
+TraceReplay::TraceReplay(const TraceView& trace, Controller& controller, InstancePool& instances)
+    : trace_(trace), controller_(controller), instances_(instances) {
+  check_trace(trace_);
+  check_idle(trace_, controller, instances);
+  const std::size_t calls = trace_.prompt_tokens.size();
+  timeline_.sent_sim_s.assign(calls, std::nan(""));
+  timeline_.first_token_sim_s.assign(calls, std::nan(""));
+  timeline_.completed_sim_s.assign(calls, std::nan(""));
+  timeline_.instance.assign(calls, -1);
+  dispatched_sim_s_.assign(trace_.row(trace_.steps, 0), std::nan(""));
+  committed_sim_s_ = dispatched_sim_s_;
+}
+
+bool TraceReplay::run(std::int64_t agent_steps) {
+  if (agent_steps < 1) {
+    throw std::invalid_argument("a replay cannot run " + std::to_string(agent_steps) +
+                                " agent-steps; it needs at least 1");
+  }
+  if (broken_) throw std::invalid_argument("the replay has already failed");
+  broken_ = true;
+  run_until(committed_ + std::min(agent_steps, total_agent_steps()));
+  broken_ = false;
+  return committed_ == total_agent_steps();
+}
+
 Replay::Replay(const TraceView& trace, Controller& controller, InstancePool& instances,
                const ReplayOptions& options)
-    : trace_(trace), controller_(controller), instances_(instances), options_(options) {
-  check_trace(trace_);
-  check_arguments(trace_, controller, instances, options);
+    : TraceReplay(trace, controller, instances), options_(options) {
+  if (options.max_outstanding < 0) {
+    throw std::invalid_argument("max_outstanding is " + std::to_string(options.max_outstanding) +
+                                ", but must be at least 0");
+  }
   const std::size_t calls = trace_.prompt_tokens.size();
   const auto agents = static_cast<std::size_t>(trace_.agents);
   slot_of_.resize(agents);
   step_of_.resize(agents);
   open_calls_.resize(agents);
-  timeline_.sent_sim_s.assign(calls, std::nan(""));
-  timeline_.first_token_sim_s.assign(calls, std::nan(""));
-  timeline_.completed_sim_s.assign(calls, std::nan(""));
-  timeline_.instance.assign(calls, -1);
-  const std::size_t rows = agents * static_cast<std::size_t>(trace_.steps);
-  dispatched_sim_s_.assign(rows, std::nan(""));
-  committed_sim_s_.assign(rows, std::nan(""));
-
   open_parents_.resize(calls);
   child_offsets_.assign(calls + 1, 0);
   for (const std::int64_t parent : trace_.parents) {
@@ -85,21 +100,7 @@ Replay::Replay(const TraceView& trace, Controller& controller, InstancePool& ins
   }
 }
 
-bool Replay::run(std::int64_t agent_steps) {
-  if (agent_steps < 1) {
-    throw std::invalid_argument("a replay cannot run " + std::to_string(agent_steps) +
-                                " agent-steps; it needs at least 1");
-  }
-  if (broken_) throw std::invalid_argument("the replay has already failed");
-  const std::int64_t total = static_cast<std::int64_t>(trace_.agents) * trace_.steps;
-  broken_ = true;
-  const bool finished = run_until(committed_ + std::min(agent_steps, total));
-  broken_ = false;
-  return finished;
-}
-
-bool Replay::run_until(std::int64_t pause_at) {
-  const std::int64_t total = static_cast<std::int64_t>(trace_.agents) * trace_.steps;
+void Replay::run_until(std::int64_t pause_at) {
   if (!started_) {
     started_ = true;
     {
@@ -108,14 +109,14 @@ bool Replay::run_until(std::int64_t pause_at) {
     }
     dispatch();
   }
-  while (committed_ < total) {
+  while (committed_ < total_agent_steps()) {
     while (!finished_.empty()) {
       const std::size_t slot = finished_.front();
       finished_.pop();
       commit(slot);
-      if (committed_ >= pause_at) return committed_ == total;
+      if (committed_ >= pause_at) return;
     }
-    if (committed_ == total) break;
+    if (committed_ == total_agent_steps()) return;
     submit_ready();
     const double next_sim_s = instances_.next_event_sim_s();
     if (!std::isfinite(next_sim_s)) {
@@ -137,7 +138,6 @@ bool Replay::run_until(std::int64_t pause_at) {
       complete(call);
     }
   }
-  return true;
 }
 
 void Replay::dispatch() {

@@ -6,13 +6,15 @@
 #include <utility>
 
 #include "indexed_speculation.hpp"
+#include "metropolis/checks.hpp"
+#include "speculation_checks.hpp"
 
 namespace metropolis {
 
 namespace {
 
-std::string name_of(ExecutionId id) {
-  return "the execution " + std::to_string(id);
+void misfit(const char* event, ExecutionId id) {
+  throw std::invalid_argument(std::string(event) + " does not fit " + name_of(id));
 }
 
 }  // namespace
@@ -27,19 +29,25 @@ IndexedSpeculation::IndexedSpeculation(Controller& controller, const Metric& met
 }
 
 std::vector<SpeculationCommand> IndexedSpeculation::start() {
+  if (started_) throw std::invalid_argument("the speculation has been started before");
   Dispatches dispatches;
   controller_.start(dispatches);
+  started_ = true;
   add_turns(dispatches);
   return settle();
 }
 
 void IndexedSpeculation::observed(ExecutionId id, Reads reads) {
+  check_event(id);
   const ProceedPointer proceed = state_.proceed_in_flight(id);
   if (!proceed) {
-    if (state_.resolution_in_flight(id)) {
-      throw std::invalid_argument(name_of(id) + " is a resolution; it cannot observe");
-    }
+    if (state_.resolution_in_flight(id)) misfit("Observed", id);
     return;
+  }
+  if (proceed->observed) throw std::invalid_argument(name_of(id) + " has observed before");
+  check_reads(state_.versions.metric(), id, reads);
+  if (proceed->sure && !state_.holds(reads, proceed->step, true)) {
+    throw std::invalid_argument(name_of(id) + " is sure, and has not read the final versions");
   }
   proceed->reads = std::move(reads);
   proceed->observed = true;
@@ -50,32 +58,38 @@ void IndexedSpeculation::observed(ExecutionId id, Reads reads) {
 }
 
 void IndexedSpeculation::proceeded(ExecutionId id) {
+  check_event(id);
   const ProceedPointer proceed = state_.proceed_in_flight(id);
   if (!proceed) {
-    if (state_.resolution_in_flight(id)) {
-      throw std::invalid_argument(name_of(id) + " is a resolution; it cannot proceed");
-    }
+    if (state_.resolution_in_flight(id)) misfit("Proceeded", id);
     return;
   }
-  if (!proceed->observed) throw std::invalid_argument(name_of(id) + " has not observed");
+  if (!proceed->observed) misfit("Proceeded", id);
   proceed->ended = true;
   touch_turn(proceed->agent, proceed->step);
   become_eligible(proceed->agent, proceed->step);
 }
 
 void IndexedSpeculation::resolved(ExecutionId id, Reads reads, std::vector<Write> writes,
-                                  std::vector<Sighting> events, std::vector<Digest> minds) {
+                                  std::vector<Sighting> events, std::vector<Mind> minds) {
+  check_event(id);
   const ResolutionPointer resolution = state_.resolution_in_flight(id);
   if (!resolution) {
-    if (state_.proceed_in_flight(id)) {
-      throw std::invalid_argument(name_of(id) + " is no resolution");
-    }
+    if (state_.proceed_in_flight(id)) misfit("Resolved", id);
     return;
   }
-  if (minds.size() != resolution->members.size()) {
-    throw std::invalid_argument("the result of " + name_of(id) + " has " +
-                                std::to_string(minds.size()) + " minds; it needs " +
-                                std::to_string(resolution->members.size()));
+  const Metric& metric = state_.versions.metric();
+  check_reads(metric, id, reads);
+  check_writes(metric, id, writes);
+  check_events(metric, id, events);
+  check_minds(id, resolution->members, minds);
+  for (const Write& write : writes) {
+    if (write.value || !state_.agent_of(write.entity)) continue;
+    throw std::invalid_argument(name_of(id) + " removes the body of agent " +
+                                std::to_string(*state_.agent_of(write.entity)));
+  }
+  if (resolution->sure && !state_.holds(reads, resolution->step, true)) {
+    throw std::invalid_argument(name_of(id) + " is sure, and has not read the final versions");
   }
   resolution->reads = std::move(reads);
   resolution->minds = std::move(minds);
@@ -94,6 +108,7 @@ std::vector<AgentId> IndexedSpeculation::candidates() const {
 }
 
 std::vector<SpeculationCommand> IndexedSpeculation::speculate(std::span<const AgentId> agents) {
+  check_runs();
   std::vector<std::pair<Step, AgentId>> ordered;
   for (const AgentId agent : agents) {
     if (!candidates_.contains(agent)) {
@@ -103,16 +118,15 @@ std::vector<SpeculationCommand> IndexedSpeculation::speculate(std::span<const Ag
     ordered.emplace_back(state_.of(agent).next, agent);
   }
   std::ranges::sort(ordered);
+  if (std::ranges::adjacent_find(ordered) != ordered.end()) {
+    throw std::invalid_argument("an agent is named twice: " + format_agents(agents));
+  }
   for (const auto& [step, agent] : ordered) proceed(agent, step, false);
   return taken();
 }
 
 Step IndexedSpeculation::next_step(AgentId agent) const {
   return state_.of(agent).next;
-}
-
-Position IndexedSpeculation::next_position(AgentId agent) const {
-  return state_.position(agent, state_.of(agent).next, false);
 }
 
 std::vector<Sighting> IndexedSpeculation::answer(const Question& question, Step step,
@@ -127,6 +141,22 @@ Step IndexedSpeculation::floor() const {
 void IndexedSpeculation::validate() const {
   controller_.validate();
   state_.validate();
+  if (!suspects_.empty() || failed_) return;  // the candidates are those before the events
+  for (std::size_t i = 0; started_ && i < state_.agents().size(); ++i) {
+    const auto agent = static_cast<AgentId>(i);
+    if (state_.is_candidate(agent) == candidates_.contains(agent)) continue;
+    throw std::logic_error("agent " + std::to_string(agent) + " is wrongly a candidate or not");
+  }
+}
+
+void IndexedSpeculation::check_event(ExecutionId id) const {
+  check_runs();
+  if (id < 1 || id > last_id_) throw std::invalid_argument("there is no " + name_of(id).substr(4));
+}
+
+void IndexedSpeculation::check_runs() const {
+  if (!started_) throw std::invalid_argument("the speculation has not started");
+  if (failed_) throw std::invalid_argument("the speculation has already failed");
 }
 
 std::unique_ptr<Speculation> make_speculation(Controller& controller, const Metric& metric,
@@ -134,9 +164,7 @@ std::unique_ptr<Speculation> make_speculation(Controller& controller, const Metr
                                               std::span<const EntityId> bodies,
                                               std::span<const Sighting> entities,
                                               std::span<const Digest> minds) {
-  if (bodies.size() != controller.agents() || minds.size() != bodies.size()) {
-    throw std::invalid_argument("there must be a body and a mind for each agent");
-  }
+  check_speculation(controller, metric, options, bodies, entities, minds);
   return std::make_unique<IndexedSpeculation>(controller, metric, options, bodies, entities, minds);
 }
 

@@ -1,5 +1,7 @@
 // settle(): retracts what is not valid, commits what is final, and starts what can run.
+#include <algorithm>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 #include "indexed_speculation.hpp"
@@ -7,6 +9,14 @@
 namespace metropolis {
 
 std::vector<SpeculationCommand> IndexedSpeculation::settle() {
+  check_runs();
+  failed_ = true;
+  auto commands = settled();
+  failed_ = false;
+  return commands;
+}
+
+std::vector<SpeculationCommand> IndexedSpeculation::settled() {
   do {
     stop_what_is_not_final();
     retract();
@@ -97,7 +107,7 @@ void IndexedSpeculation::commit(const ResolutionPointer& result) {
     touched_turns_.erase(agent.turn);
     agent.turn = nullptr;
     agent.final = step + 1;
-    agent.final_mind = result->minds[i];
+    agent.final_mind = result->minds[i].digest;
     agent.results.erase(step);
     state_.held.erase({member, step});
     suspects_.insert({step + 1, PROCEED, member});
@@ -105,6 +115,12 @@ void IndexedSpeculation::commit(const ResolutionPointer& result) {
     positions.push_back(state_.position(member, step + 1, true));
   }
   state_.resolutions.erase(result->id);
+  for (const Write& write : result->result->writes) {
+    const auto agent = state_.agent_of(write.entity);
+    if (!agent || result->has(*agent)) continue;
+    throw std::invalid_argument("the execution " + std::to_string(result->id) + " moves agent " +
+                                std::to_string(*agent) + ", which is not one of its members");
+  }
   Dispatches dispatches;
   controller_.commit(result->members, positions, dispatches);
   add_turns(dispatches);
@@ -113,6 +129,12 @@ void IndexedSpeculation::commit(const ResolutionPointer& result) {
 void IndexedSpeculation::add_turns(const Dispatches& dispatches) {
   for (const auto& cluster : dispatches.clusters) {
     const auto members = dispatches.members(cluster);
+    for (const AgentId member : members) {
+      if (state_.of(member).final == cluster.step) continue;
+      throw std::invalid_argument("the controller dispatches agent " + std::to_string(member) +
+                                  " at step " + std::to_string(cluster.step) +
+                                  "; its next step is " + std::to_string(state_.of(member).final));
+    }
     const auto turn = std::make_shared<const TurnState>(
         TurnState{cluster.step, {members.begin(), members.end()}});
     for (const AgentId member : members) {

@@ -105,7 +105,10 @@ bool SpeculationState::is_candidate(AgentId agent) const {
 
 Position SpeculationState::position(AgentId agent, Step step, bool final) const {
   const Sighting* body = versions.value(of(agent).body, step, final);
-  if (body == nullptr) throw std::logic_error("agent " + std::to_string(agent) + " has no body");
+  if (body == nullptr) {
+    throw std::invalid_argument("agent " + std::to_string(agent) +
+                                " has no body; has its controller been used elsewhere?");
+  }
   return body->position;
 }
 

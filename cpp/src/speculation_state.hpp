@@ -35,12 +35,11 @@ struct ResolutionState {
   bool sure;
   bool valid = true;
   Reads reads;
-  ResultPointer result;  // null: in flight
-  std::vector<Digest> minds;
+  ResultPointer result;     // null: in flight
+  std::vector<Mind> minds;  // of the members
 
   Digest mind_of(AgentId agent) const {
-    const auto found = std::ranges::lower_bound(members, agent);
-    return minds[static_cast<std::size_t>(found - members.begin())];
+    return std::ranges::lower_bound(minds, agent, {}, &Mind::agent)->digest;
   }
   bool has(AgentId agent) const { return std::ranges::binary_search(members, agent); }
 };
@@ -113,6 +112,9 @@ class SpeculationState {
   // The cluster of `agent` at `step`, as predicted.
   std::vector<AgentId> component(AgentId agent, Step step) const;
 
+  // Whether each question has the same answer now.
+  bool holds(const Reads& reads, Step step, bool final) const;
+
   // Throws std::logic_error that names an execution.
   void validate() const;
 
@@ -122,8 +124,6 @@ class SpeculationState {
   std::set<std::pair<AgentId, Step>> held;  // failed speculatively: not repeated before it is sure
 
  private:
-  bool holds(const Reads& reads, Step step, bool final) const;
-
   SpeculationOptions options_;
   std::vector<AgentState> agents_;
   std::unordered_map<EntityId, AgentId> agent_of_;

@@ -74,7 +74,7 @@ class Executions:
         minds: Sequence[Digest],
     ) -> None:
         """Parameters as of `ReferenceSpeculation`."""
-        self._metric, self._radius, self._bodies = metric, cluster_radius, list(bodies)
+        self._metric, self._radius, self.bodies = metric, cluster_radius, list(bodies)
         self.agents = range(len(bodies))
         self.versions = Versions(metric, entities)
         self.final: list[Step] = [0 for _ in bodies]
@@ -208,7 +208,7 @@ class Executions:
 
     def position(self, agent: AgentId, step: Step, *, final: bool = False) -> Position:
         """Where the agent stands at the beginning of `step`."""
-        body = self.versions.value(self._bodies[agent], step, final=final)
+        body = self.versions.value(self.bodies[agent], step, final=final)
         assert body is not None
         return body.position
 

@@ -59,16 +59,19 @@ class NativeSpeculation:
         self._digests: defaultdict[Digest, int] = defaultdict(count(1).__next__)
         self._target = target_step
         sightings = [self._sighting(name, value) for name, value in entities.items()]
-        self._core = _core.make_speculation(
-            controller,
-            core_metric(metric),
-            perception_radius,
-            cluster_radius,
-            target_step,
-            [self._names[name] for name in bodies],
-            sightings,
-            [self._digests[mind] for mind in minds],
-        )
+        try:
+            self._core = _core.Speculation(
+                controller=controller,
+                metric=core_metric(metric),
+                perception_radius=perception_radius,
+                cluster_radius=cluster_radius,
+                target_step=target_step,
+                bodies=[self._names[name] for name in bodies],
+                entities=sightings,
+                minds=[self._digests[mind] for mind in minds],
+            )
+        except ValueError as error:
+            raise MetropolisError(str(error)) from error
 
     def start(self) -> list[Command]:
         """See `Speculation.start`."""
@@ -132,7 +135,7 @@ class NativeSpeculation:
                     (self._names[one.source], *one.position, self._digests[one.digest])
                     for one in event.events
                 ],
-                [self._digests[event.minds[agent]] for agent in sorted(event.minds)],
+                [(agent, self._digests[mind]) for agent, mind in sorted(event.minds.items())],
             )
         elif isinstance(event, Lost):
             core.lost(event.id)

@@ -27,6 +27,7 @@ from metropolis.speculation.base import (
     Proceed,
     Proceeded,
     Promote,
+    Reads,
     Resolve,
     Resolved,
     Value,
@@ -79,6 +80,8 @@ class ReferenceSpeculation:
 
     def speculate(self, agents: Sequence[AgentId]) -> list[Command]:
         """See `Speculation.speculate`."""
+        if len(set(agents)) != len(agents):
+            raise MetropolisError(f"an agent is named twice: {', '.join(map(str, agents))}")
         for agent in agents:
             if not self._of.may_speculate(agent, self._target):
                 raise MetropolisError(f"agent {agent} is not a candidate for speculation")
@@ -116,7 +119,18 @@ class ReferenceSpeculation:
             if not all(of.holds(each, resolution.step, final=True) for each in reads):
                 raise InvariantError(f"the result of the execution {resolution.id} was not final")
 
+    def _check_sure(self, execution: OneProceed | OneResolution, reads: Reads) -> None:
+        if execution.sure and not self._of.holds(reads, execution.step, final=True):
+            raise MetropolisError(
+                f"the execution {execution.id} is sure, and has not read the final versions"
+            )
+
+    def _check_id(self, id: ExecutionId) -> None:
+        if not 1 <= id <= self._last_id:
+            raise MetropolisError(f"there is no execution {id}")
+
     def _apply(self, event: Event) -> None:
+        self._check_id(event.id)
         proceed = self._of.proceed_in_flight(event.id)
         resolution = self._of.resolving.get(event.id)
         if proceed is None and resolution is None:
@@ -126,6 +140,9 @@ class ReferenceSpeculation:
         elif isinstance(event, Resolved) and resolution is not None:
             self._put(resolution, event)
         elif isinstance(event, Observed) and proceed is not None:
+            if proceed.reads is not None:
+                raise MetropolisError(f"the execution {event.id} has observed before")
+            self._check_sure(proceed, event.reads)
             proceed.reads = tuple(event.reads)
         elif isinstance(event, Proceeded) and proceed is not None and proceed.reads is not None:
             proceed.after, proceed.ended = event.mind, True
@@ -137,9 +154,14 @@ class ReferenceSpeculation:
         step, members = resolution.step, resolution.members
         if sorted(event.minds) != list(members):
             raise MetropolisError(
-                f"the result of the execution {event.id} has the minds of {sorted(event.minds)}; "
-                f"it needs those of {list(members)}"
+                f"the execution {event.id} has the minds of "
+                f"{', '.join(map(str, sorted(event.minds))) or 'nobody'}; "
+                f"it needs those of {', '.join(map(str, members))}"
             )
+        for agent, body in enumerate(self._of.bodies):
+            if event.writes.get(body, event) is None:
+                raise MetropolisError(f"the execution {event.id} removes the body of agent {agent}")
+        self._check_sure(resolution, event.reads)
         for other in self._of.results_at(step):
             if set(other.members) & set(members) or other.writes.keys() & event.writes.keys():
                 self._forget(other)

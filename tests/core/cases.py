@@ -20,6 +20,8 @@ PROFILE_FIELDS = {
     "c_once": (0, 1),
 }  # fmt: skip
 
+CONSTRUCTED = ("Profile", "Request", "InstancePool", "Replay", "Optimism", "Speculation")
+
 
 def metric(draw: Draw) -> Any:
     """A metric with positions from (0, 0) to (7, 7), or (0, 0) to (7, 0) for a graph."""
@@ -292,13 +294,19 @@ def use_replay(draw: Draw) -> None:
     draw.hostility = hostility
     if draw.hostile():
         draw.attempt([lambda: draw.do("InstancePool.submit", pool, 0, request(draw), 0.0)], 1)
+    options = {"max_outstanding": draw.whole(0, 3)}
+    if draw.random.random() < 0.5:
+        radii = {"perception_radius": draw.number(0, 4), "max_velocity": draw.number(0, 2)}
+        chosen = {"cluster_radius": draw.number(0, 3), "risk_max": draw.number(0, 1)}
+        optimism = draw.do("Optimism", metric=metric(draw), **radii, **chosen)
+        options = {"max_outstanding": draw.whole(0, 0), "optimism": draw.one_of(optimism)}
     replay = draw.do(
         "Replay",
         **given,
         controller=draw.one_of(controller),
         instances=draw.one_of(pool),
         step_priority=draw.flag(),
-        max_outstanding=draw.whole(0, 3),
+        **options,
     )
 
     def spoil() -> None:
@@ -320,7 +328,12 @@ def use_replay(draw: Draw) -> None:
             ),
             *[
                 lambda name=name: draw.get(f"Replay.{name}", replay)
-                for name in ("committed_agent_steps", "makespan_sim_s", "controller_wall_s")
+                for name in (
+                    "committed_agent_steps",
+                    "makespan_sim_s",
+                    "controller_wall_s",
+                    "sent_calls",
+                )
             ],
             *[
                 lambda name=name: draw.do(f"Replay.{name}", replay)
@@ -372,7 +385,7 @@ def public_names(core: Any) -> list[str]:
         value = getattr(core, name)
         if inspect.isclass(value):
             names += [f"{name}.{member}" for member in public(value)]
-            if value.__name__ in ("Profile", "Request", "InstancePool", "Replay"):
+            if value.__name__ in CONSTRUCTED:
                 names.append(name)
         else:
             names.append(name)

@@ -111,7 +111,11 @@ class Draw:
             self._check_sentence(name, error)
             raise RefusedError from error
         except RuntimeError as error:
-            if name not in ("Controller.validate", "Replay.run"):  # broken on purpose
+            if name not in (
+                "Controller.validate",
+                "Speculation.validate",
+                "Replay.run",
+            ):  # broken on purpose
                 raise FindingError(f"{name}: {error!r}") from error
             raise RefusedError from error
         except MemoryError as error:

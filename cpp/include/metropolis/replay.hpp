@@ -75,35 +75,49 @@ class TraceReplay {
   // Runs until at least `agent_steps` (>= 1) more agent-steps have committed, or all; true when all
   // have. Throws std::invalid_argument for errors of controller and instances, and std::logic_error
   // if no event is left although agents have steps to run; it cannot continue after that.
-  virtual bool run(std::int64_t agent_steps) = 0;
+  bool run(std::int64_t agent_steps);
 
-  virtual std::int64_t committed_agent_steps() const = 0;
-  virtual double makespan_sim_s() const = 0;
-  virtual double controller_wall_s() const = 0;
+  std::int64_t committed_agent_steps() const { return committed_; }
+  double makespan_sim_s() const { return now_sim_s_; }
+  double controller_wall_s() const { return controller_wall_s_; }
   // The calls sent so far, those of wrong executions included.
-  virtual std::int64_t sent_calls() const = 0;
-  virtual const Timeline& timeline() const = 0;
+  std::int64_t sent_calls() const { return sent_; }
+  const Timeline& timeline() const { return timeline_; }
   // (steps * agents): when each agent-step was dispatched and committed.
-  virtual const std::vector<double>& dispatched_sim_s() const = 0;
-  virtual const std::vector<double>& committed_sim_s() const = 0;
+  const std::vector<double>& dispatched_sim_s() const { return dispatched_sim_s_; }
+  const std::vector<double>& committed_sim_s() const { return committed_sim_s_; }
+
+ protected:
+  // The arguments are borrowed, must outlive the replay, and must not be used elsewhere meanwhile.
+  // Throws std::invalid_argument for a trace that check_trace refuses, for a controller of other
+  // agents or steps than the trace's, and for instances that are not idle.
+  TraceReplay(const TraceView& trace, Controller& controller, InstancePool& instances);
+
+  virtual void run_until(std::int64_t pause_at) = 0;
+  std::int64_t total_agent_steps() const {
+    return static_cast<std::int64_t>(trace_.agents) * trace_.steps;
+  }
+
+  TraceView trace_;
+  Controller& controller_;
+  InstancePool& instances_;
+  Timeline timeline_;
+  std::vector<double> dispatched_sim_s_;
+  std::vector<double> committed_sim_s_;
+  std::int64_t committed_ = 0;
+  std::int64_t sent_ = 0;
+  double now_sim_s_ = 0;
+  double controller_wall_s_ = 0;
+  bool started_ = false;
+
+ private:
+  bool broken_ = false;  // an exception has ended run()
 };
 
 class Replay final : public TraceReplay {
  public:
-  // The arguments are borrowed, must outlive the replay, and must not be used elsewhere meanwhile.
-  // Throws std::invalid_argument for a trace that check_trace refuses, for a controller of other
-  // agents or steps than the trace's, and for instances that are not idle.
   Replay(const TraceView& trace, Controller& controller, InstancePool& instances,
          const ReplayOptions& options);
-
-  bool run(std::int64_t agent_steps) override;
-  std::int64_t committed_agent_steps() const override { return committed_; }
-  double makespan_sim_s() const override { return now_sim_s_; }
-  double controller_wall_s() const override { return controller_wall_s_; }
-  std::int64_t sent_calls() const override { return sent_; }
-  const Timeline& timeline() const override { return timeline_; }
-  const std::vector<double>& dispatched_sim_s() const override { return dispatched_sim_s_; }
-  const std::vector<double>& committed_sim_s() const override { return committed_sim_s_; }
 
  private:
   struct Cluster {
@@ -112,7 +126,7 @@ class Replay final : public TraceReplay {
     std::vector<AgentId> agents;
   };
 
-  bool run_until(std::int64_t pause_at);
+  void run_until(std::int64_t pause_at) override;
   void dispatch();
   void commit(std::size_t slot);
   void enqueue_if_ready(std::size_t call);
@@ -121,9 +135,6 @@ class Replay final : public TraceReplay {
   void complete(std::size_t call);
   void finish_agent(AgentId agent);
 
-  TraceView trace_;
-  Controller& controller_;
-  InstancePool& instances_;
   ReplayOptions options_;
 
   std::vector<Cluster> clusters_;
@@ -139,17 +150,8 @@ class Replay final : public TraceReplay {
   Dispatches dispatches_;
   std::vector<Position> new_positions_;
   std::vector<Completion> completions_;
-  Timeline timeline_;
-  std::vector<double> dispatched_sim_s_;
-  std::vector<double> committed_sim_s_;
   std::vector<std::int64_t> child_offsets_;  // the inverse of parents
   std::vector<std::size_t> children_;
-  std::int64_t committed_ = 0;
-  std::int64_t sent_ = 0;
-  double now_sim_s_ = 0;
-  double controller_wall_s_ = 0;
-  bool started_ = false;
-  bool broken_ = false;  // an exception has ended run()
 };
 
 }  // namespace metropolis

@@ -19,6 +19,7 @@ using Digest = std::int64_t;  // equal for equal values
 using ExecutionId = std::int64_t;
 
 inline constexpr ExecutionId NO_EXECUTION = 0;
+inline constexpr EntityId ENTITY_MAX = 9'999'999;  // versions are found by it in a vector
 
 // What is to be seen of an entity, or of an event of its source.
 struct Sighting {
@@ -56,6 +57,12 @@ struct Write {
   std::optional<Sighting> value;
 };
 
+// The mind of an agent after a step.
+struct Mind {
+  AgentId agent;
+  Digest digest;
+};
+
 struct SpeculationCommand {
   enum class Kind : std::uint8_t { ABORT, DROP, COMMIT, PROMOTE, RESOLVE, PROCEED };
   Kind kind;
@@ -71,16 +78,18 @@ class Speculation {
  public:
   virtual ~Speculation() = default;
 
+  // All members but validate() throw std::invalid_argument. After settle() has thrown they are of
+  // no use any more; what else throws has changed nothing.
+
   // Returns the sure executions that can run initially. Called once.
   virtual std::vector<SpeculationCommand> start() = 0;
 
-  // Events of executions in flight; those of others are ignored. They take effect in `settle`.
-  // Throw std::invalid_argument on an event that does not belong to its execution.
+  // Events of executions in flight; those of executions that ended are ignored. They take effect in
+  // settle(). Refused: an event that does not belong to its execution, or is out of turn.
   virtual void observed(ExecutionId id, Reads reads) = 0;
   virtual void proceeded(ExecutionId id) = 0;
-  // minds: of the members, in their order.
   virtual void resolved(ExecutionId id, Reads reads, std::vector<Write> writes,
-                        std::vector<Sighting> events, std::vector<Digest> minds) = 0;
+                        std::vector<Sighting> events, std::vector<Mind> minds) = 0;
   virtual void lost(ExecutionId id) = 0;
   virtual void failed(ExecutionId id) = 0;
 
@@ -89,12 +98,11 @@ class Speculation {
 
   // The agents that could proceed speculatively now, ascending.
   virtual std::vector<AgentId> candidates() const = 0;
-  // Lets candidates proceed; throws std::invalid_argument if one is no candidate.
+  // Lets candidates proceed.
   virtual std::vector<SpeculationCommand> speculate(std::span<const AgentId> agents) = 0;
 
-  // The step that an agent would run next, and its position there as predicted.
+  // The first step of an agent without a valid result.
   virtual Step next_step(AgentId agent) const = 0;
-  virtual Position next_position(AgentId agent) const = 0;
   // What an execution of `step` is told now; final: by final versions only.
   virtual std::vector<Sighting> answer(const Question& question, Step step, bool final) const = 0;
   virtual Step floor() const = 0;
