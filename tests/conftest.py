@@ -20,10 +20,9 @@ LONGEST = (
     "ray",
     "tests/test_cpp.py",
     "engines",
-    "tests/test_install.py::test_the_readme_first_command",
+    "tests/test_install.py",
     "tests/runtime/test_check_world.py",
     "tests/test_style.py",
-    "tests/test_install.py::test_a_wheel_built_from_the_sdist_works_without_the_checkout",
     "tests/runtime/test_nodes.py",
     "tests/runtime/test_lookahead.py",
     "tests/gateway/test_thousand.py",
@@ -31,9 +30,6 @@ LONGEST = (
     "tests/test_docs.py",
 )
 """The groups that take longest (25 to 400 s), which begin first: short ones fill what is left."""
-APART = "tests/test_install.py"
-"""A file whose tests share nothing: each is a group."""
-
 GROUP = pytest.StashKey[str]()
 
 
@@ -59,8 +55,7 @@ def group_of(item: pytest.Item) -> str:
     for name in getattr(item, "fixturenames", ()):
         if name in SERVERS:
             return SERVERS[name]
-    file = item.nodeid.partition("::")[0]
-    return item.nodeid if file == APART else file
+    return item.nodeid.partition("::")[0]
 
 
 @pytest.fixture(scope="session", autouse=True)
