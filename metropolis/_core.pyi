@@ -346,6 +346,8 @@ class Replay:
 
 # --- speculation (cpp/bindings/bind_speculation.cpp)
 
+def bench_speculation(agents: int, steps: int, seed: int) -> dict[str, float]: ...
+
 _Sighting = tuple[int, float, float, int]
 """(entity, x, y, digest)."""
 _Read = tuple[int, int, float, float, float, Sequence[_Sighting]]

@@ -1,5 +1,6 @@
 #include <pybind11/stl.h>
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,6 +11,7 @@
 #include "arguments.hpp"
 #include "bindings.hpp"
 #include "metropolis/speculation.hpp"
+#include "metropolis/speculation_bench.hpp"
 
 namespace py = pybind11;
 using namespace metropolis;
@@ -135,4 +137,22 @@ void bind_speculation(py::module_& m) {
           "agents"_a)
       .def_property_readonly("floor", [](const Bound& of) { return of.core->floor(); })
       .def("validate", [](const Bound& of) { of.core->validate(); });
+  m.def(
+      "bench_speculation",
+      [](AgentId agents, Step steps, std::uint64_t seed) {
+        ControllerBenchOptions options;
+        options.agents = agents;
+        options.steps = steps;
+        options.seed = seed;
+        SpeculationBenchResult result{};
+        {
+          const py::gil_scoped_release release;
+          result = bench_speculation(options);
+        }
+        return py::dict("agent_steps"_a = result.agent_steps, "cpu_s"_a = result.cpu_s,
+                        "executions_per_agent_step"_a = result.executions_per_agent_step,
+                        "bytes_per_agent"_a = result.bytes_per_agent,
+                        "skew_max"_a = result.skew_max);
+      },
+      "agents"_a, "steps"_a, "seed"_a);
 }

@@ -2,11 +2,8 @@
 
 #include <algorithm>
 #include <bit>
-#include <chrono>
 #include <cmath>
-#include <ctime>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <random>
 #include <stdexcept>
@@ -14,13 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "bench_clock.hpp"
 #include "metropolis/controllers.hpp"
-#if defined(__GLIBC__)
-#include <malloc.h>
-#endif
-#if defined(__x86_64__)
-#include <x86intrin.h>
-#endif
 
 namespace metropolis {
 
@@ -30,35 +22,6 @@ constexpr double VELOCITY = 1;
 constexpr AgentId AGENTS_MAX = 10'000'000;
 constexpr Step STEPS_MAX = 1'000'000;
 constexpr std::int64_t AGENT_STEPS_MIN = 1'000'000;  // small populations are run several times
-
-// A clock that takes a few nanoseconds to read; its unit is calibrated.
-std::uint64_t ticks() {
-#if defined(__x86_64__)
-  return __rdtsc();
-#else
-  return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
-#endif
-}
-
-double wall_s() {
-  return 1e-9 * static_cast<double>(std::chrono::steady_clock::now().time_since_epoch() /
-                                    std::chrono::nanoseconds(1));
-}
-
-double thread_cpu_s() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-double heap_bytes() {
-#if defined(__GLIBC__) && (__GLIBC__ > 2 || __GLIBC_MINOR__ >= 33)
-  const struct mallinfo2 info = mallinfo2();
-  return static_cast<double>(info.uordblks) + static_cast<double>(info.hblkhd);
-#else
-  return std::numeric_limits<double>::quiet_NaN();
-#endif
-}
 
 // A histogram of durations with buckets of 1/32 octave, in constant memory.
 class Histogram {

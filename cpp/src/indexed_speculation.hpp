@@ -26,6 +26,7 @@ class IndexedSpeculation final : public Speculation {
   void failed(ExecutionId id) override;
   std::vector<SpeculationCommand> settle() override;
   std::vector<AgentId> candidates() const override;
+  bool is_candidate(AgentId agent) const override;
   std::vector<SpeculationCommand> speculate(std::span<const AgentId> agents) override;
   Step next_step(AgentId agent) const override;
   std::vector<Sighting> answer(const Question& question, Step step, bool final) const override;

@@ -107,6 +107,10 @@ std::vector<AgentId> IndexedSpeculation::candidates() const {
   return {candidates_.begin(), candidates_.end()};
 }
 
+bool IndexedSpeculation::is_candidate(AgentId agent) const {
+  return candidates_.contains(agent);
+}
+
 std::vector<SpeculationCommand> IndexedSpeculation::speculate(std::span<const AgentId> agents) {
   check_runs();
   std::vector<std::pair<Step, AgentId>> ordered;

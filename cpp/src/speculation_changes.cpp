@@ -57,6 +57,7 @@ void IndexedSpeculation::forget(const ResolutionPointer& resolution) {
 }
 
 void IndexedSpeculation::lose(ExecutionId id, bool is_failure) {
+  check_event(id);
   if (const ProceedPointer proceed = state_.proceed_in_flight(id)) {
     if (is_failure) hold({proceed->agent}, proceed->step, proceed->sure, id);
     remove(proceed);
@@ -125,7 +126,7 @@ void IndexedSpeculation::add_readers(const Reads& reads, Step step, ExecutionId 
 void IndexedSpeculation::become_eligible(AgentId agent, Step step) {
   touched_agents_.insert(agent);
   suspect_resolutions_of(agent, step);
-  suspect_resolutions_beside(agent, step);
+  if (!state_.is_closed(agent, step)) suspect_resolutions_beside(agent, step);
 }
 
 void IndexedSpeculation::advance_next(AgentId agent) {

@@ -75,13 +75,13 @@ bool SpeculationState::is_valid(const ResolutionState& resolution) const {
 bool SpeculationState::is_final(const ProceedState& proceed) const {
   const AgentState& state = of(proceed.agent);
   return proceed.step == state.final && proceed.before == state.final_mind &&
-         holds(proceed.reads, proceed.step, true);
+         (proceed.sure || holds(proceed.reads, proceed.step, true));
 }
 
 bool SpeculationState::may_commit(const TurnState& turn, const ResolutionState& result) const {
   return result.members == turn.agents &&
          std::ranges::all_of(result.proceeds, [&](const auto& one) { return is_final(*one); }) &&
-         holds(result.reads, turn.step, true);
+         (result.sure || holds(result.reads, turn.step, true));
 }
 
 bool SpeculationState::is_eligible(AgentId agent, Step step) const {
@@ -141,8 +141,9 @@ void SpeculationState::validate() const {
     if (agent.next < agent.final) throw std::logic_error("the next step is below the final one");
     for (const auto& [step, proceed] : agent.proceeds) {
       check(is_valid(*proceed), proceed->id, "is not valid");
-      check(!proceed->sure || !proceed->observed || is_final(*proceed), proceed->id,
-            "is sure and has read what is not final");
+      check(!proceed->sure || !proceed->observed ||
+                (is_final(*proceed) && holds(proceed->reads, step, true)),
+            proceed->id, "is sure and has read what is not final");
     }
     for (const auto& [step, result] : agent.results) {
       check(!result->valid || is_valid(*result), result->id, "is not valid");

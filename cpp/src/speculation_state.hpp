@@ -20,7 +20,7 @@ struct ProceedState {
   AgentId agent;
   Step step;
   Digest before;
-  bool sure;
+  bool sure;  // what it has read is final
   bool observed = false;
   bool ended = false;
   Reads reads;
@@ -32,7 +32,7 @@ struct ResolutionState {
   Step step;
   std::vector<AgentId> members;
   std::vector<ProceedPointer> proceeds;
-  bool sure;
+  bool sure;  // as its proceeds, and what it reads is final
   bool valid = true;
   Reads reads;
   ResultPointer result;     // null: in flight

@@ -25,7 +25,8 @@ CellKey key_of(std::int64_t column, std::int64_t row) {
 SpeculationVersions::SpeculationVersions(Metric metric, double radius)
     : metric_(std::move(metric)),
       planar_(std::visit([](const auto& chosen) { return chosen.PLANAR; }, metric_)),
-      side_(std::max(1.0, radius)) {}
+      radius_(radius),
+      side_(std::max(1.0, 2 * radius)) {}
 
 void SpeculationVersions::add_initial(const Sighting& value) {
   insert(value.entity, {0, value, nullptr});
@@ -120,21 +121,21 @@ std::vector<Sighting> SpeculationVersions::within(Position centre, double radius
 }
 
 std::optional<CellKey> SpeculationVersions::cell_of(const Question& question) const {
-  if (!planar_ || !(question.radius <= side_)) return std::nullopt;
+  if (!planar_ || !(question.radius <= radius_)) return std::nullopt;
   return cell_at(question.centre);
 }
 
 void SpeculationVersions::cells_around(Position position, std::vector<CellKey>& cells) const {
   if (!planar_) return;
-  for_cells(position, side_, [&](CellKey key) { cells.push_back(key); });
+  for_cells(position, radius_, [&](CellKey key) { cells.push_back(key); });
 }
 
 const SpeculationResult* SpeculationVersions::writer(EntityId entity, Step step) const {
   if (index(entity) >= versions_.size()) return nullptr;
-  for (const Version& version : versions_[index(entity)]) {
-    if (version.since == step + 1 && !version.final()) return version.result.get();
-  }
-  return nullptr;
+  const auto& versions = versions_[index(entity)];
+  const auto found = std::ranges::lower_bound(versions, step + 1, {}, &Version::since);
+  const bool written = found != versions.end() && found->since == step + 1 && !found->final();
+  return written ? found->result.get() : nullptr;
 }
 
 void SpeculationVersions::validate() const {

@@ -90,6 +90,7 @@ class SpeculationVersions {
 
   Metric metric_;
   bool planar_;
+  double radius_;                               // the usual one of questions
   double side_;                                 // of a cell
   std::vector<std::vector<Version>> versions_;  // of each entity, by step
   std::unordered_map<CellKey, Cell> cells_;

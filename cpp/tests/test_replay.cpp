@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "metropolis/controllers.hpp"
+#include "metropolis/optimistic_replay.hpp"
 #include "metropolis/replay.hpp"
 
 using namespace metropolis;
@@ -176,4 +178,35 @@ TEST_CASE("a replay that has failed does not continue") {
   Replay replay(trace.view(), *controller, pool, {});
   CHECK_THROWS_AS(replay.run(1), std::invalid_argument);
   CHECK_THROWS_WITH(replay.run(1), "the replay has already failed");
+}
+
+TEST_CASE("agents that run ahead repeat what they saw wrongly") {
+  const Columns trace(3, 2,
+                      {{0, 0, 10, 5, {}},
+                       {0, 1, 10, 50, {}},
+                       {1, 0, 10, 5, {}},
+                       {2, 0, 10, 5, {}},
+                       {2, 1, 10, 5, {}}});
+  const auto run = [&](double perception_radius, double risk_max) {
+    const auto controller =
+        make_controller({2, perception_radius}, Chebyshev{}, 1,
+                        std::vector<Position>{{0, 0}, {100, 0}}, {}, trace.steps);
+    InstancePool pool(one_per_second(), {.instances = 2});
+    const auto replay = make_optimistic_replay(trace.view(), *controller, pool, Chebyshev{},
+                                               {perception_radius, 1, 2, risk_max, true});
+    CHECK_THROWS_AS(replay->run(0), std::invalid_argument);
+    CHECK(replay->run(100));
+    CHECK(replay->committed_agent_steps() == 6);
+    for (const double sim_s : replay->timeline().completed_sim_s) CHECK(std::isfinite(sim_s));
+    for (const double sim_s : replay->committed_sim_s()) CHECK(std::isfinite(sim_s));
+    return std::pair(replay->sent_calls(), replay->makespan_sim_s());
+  };
+  const auto [alone_calls, alone_sim_s] = run(4, 0);
+  CHECK(alone_calls == 5);
+  const auto [careful_calls, careful_sim_s] = run(150, -1);
+  CHECK(careful_calls == 5);
+  CHECK(careful_sim_s > alone_sim_s);
+  const auto [daring_calls, daring_sim_s] = run(150, 1);
+  CHECK(daring_calls > 5);
+  CHECK(daring_sim_s <= careful_sim_s);
 }

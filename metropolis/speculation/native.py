@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
@@ -59,7 +60,7 @@ class NativeSpeculation:
         self._digests: defaultdict[Digest, int] = defaultdict(count(1).__next__)
         self._target = target_step
         sightings = [self._sighting(name, value) for name, value in entities.items()]
-        try:
+        with _sentences():
             self._core = _core.Speculation(
                 controller=controller,
                 metric=core_metric(metric),
@@ -70,21 +71,18 @@ class NativeSpeculation:
                 entities=sightings,
                 minds=[self._digests[mind] for mind in minds],
             )
-        except ValueError as error:
-            raise MetropolisError(str(error)) from error
 
     def start(self) -> list[Command]:
         """See `Speculation.start`."""
-        return [_command(*one) for one in self._core.start()]
+        with _sentences():
+            return [_command(*one) for one in self._core.start()]
 
     def handle(self, events: Sequence[Event]) -> list[Command]:
         """See `Speculation.handle`."""
-        try:
+        with _sentences():
             for event in events:
                 self._apply(event)
             return [_command(*one) for one in self._core.settle()]
-        except ValueError as error:
-            raise MetropolisError(str(error)) from error
 
     def candidates(self) -> list[AgentId]:
         """See `Speculation.candidates`."""
@@ -92,10 +90,8 @@ class NativeSpeculation:
 
     def speculate(self, agents: Sequence[AgentId]) -> list[Command]:
         """See `Speculation.speculate`."""
-        try:
+        with _sentences():
             return [_command(*one) for one in self._core.speculate(agents)]
-        except ValueError as error:
-            raise MetropolisError(str(error)) from error
 
     @property
     def floor(self) -> Step:
@@ -169,6 +165,14 @@ class NativeSpeculation:
 
     def _sighting(self, name: str, value: Value) -> _Sighting:
         return (self._names[name], *value.position, self._digests[value.digest])
+
+
+@contextmanager
+def _sentences() -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise MetropolisError(str(error)) from error
 
 
 def _command(

@@ -80,11 +80,11 @@ class ReferenceSpeculation:
 
     def speculate(self, agents: Sequence[AgentId]) -> list[Command]:
         """See `Speculation.speculate`."""
+        for agent in agents:
+            if agent not in self._of.agents or not self._of.may_speculate(agent, self._target):
+                raise MetropolisError(f"agent {agent} is not a candidate for speculation")
         if len(set(agents)) != len(agents):
             raise MetropolisError(f"an agent is named twice: {', '.join(map(str, agents))}")
-        for agent in agents:
-            if not self._of.may_speculate(agent, self._target):
-                raise MetropolisError(f"agent {agent} is not a candidate for speculation")
         for step, agent in sorted((self._of.next(agent), agent) for agent in agents):
             self._proceed(agent, step, sure=False)
         return self._taken()

@@ -27,6 +27,19 @@ def test_bench_prints_a_table() -> None:
     assert "3.50" in result.output
 
 
+def test_bench_of_a_speculation() -> None:
+    arguments = ["--agents", "1,300", "--steps", "20", "--rule", "optimistic"]
+    result = CliRunner().invoke(command, [*arguments, "--json"], catch_exceptions=False)
+    for row in json.loads(result.output):
+        assert row["agent_steps_per_cpu_s"] > 0
+        assert row["commit_p50_us"] is None
+        assert row["skew_max_steps"] < 20
+    assert CliRunner().invoke(command, arguments).exit_code == 0
+    refused = CliRunner().invoke(command, [*arguments, "--metric", "manhattan"])
+    assert refused.exit_code == 2
+    assert "is measured with --metric chebyshev only" in refused.output
+
+
 def test_bench_refuses_invalid_sizes() -> None:
     result = CliRunner().invoke(command, ["--agents", "25,many"])
     assert result.exit_code == 2

@@ -19,7 +19,7 @@ import numpy as np
 
 from .cases import CASES, public_names
 from .draw import Draw, FindingError, RefusedError
-from .speculation_cases import use_speculation
+from .speculation_cases import use_speculation, use_speculation_bench
 
 CASE_SECONDS_MAX = 120  # on a busy machine; no case takes two
 MEMORY_BYTES_MAX = 4 << 30
@@ -45,7 +45,7 @@ def main(extension: str, first: int, count: int, progress: str, sanitized: bool)
             faulthandler.dump_traceback_later(CASE_SECONDS_MAX, exit=True)
             draw = Draw(core, case, done, VAST_ROWS[sanitized])
             try:
-                draw.random.choice((*CASES, use_speculation))(draw)
+                draw.random.choice((*CASES, use_speculation, use_speculation_bench))(draw)
             except RefusedError:
                 continue
             except FindingError as error:

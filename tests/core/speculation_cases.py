@@ -101,6 +101,14 @@ def use_speculation(draw: Draw) -> None:
     )
 
 
+def use_speculation_bench(draw: Draw) -> None:
+    if draw.random.random() < 0.1:
+        draw.do("bench_speculation", draw.random.randint(1, 9), draw.random.randint(1, 9), 1)
+        return
+    sizes = [(0, 5), (-1, 5), (5, 0), (5, -(2**31)), (2**31 - 1, 2**31 - 1), (5, 2**40)]
+    draw.do("bench_speculation", *draw.random.choice(sizes), draw.whole(0, 9))
+
+
 def sighting(draw: Draw, entity: int, where: Any) -> Any:
     if draw.hostile():
         return draw.whole(entity, entity), *(draw.number(0, 7), draw.number(0, 7)), draw.whole(0, 2)

@@ -98,6 +98,7 @@ class Speculation {
 
   // The agents that could proceed speculatively now, ascending.
   virtual std::vector<AgentId> candidates() const = 0;
+  virtual bool is_candidate(AgentId agent) const = 0;
   // Lets candidates proceed.
   virtual std::vector<SpeculationCommand> speculate(std::span<const AgentId> agents) = 0;
 
