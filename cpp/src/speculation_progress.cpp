@@ -92,7 +92,7 @@ bool IndexedSpeculation::commit_turns() {
 
 void IndexedSpeculation::commit(const ResolutionPointer& result) {
   const Step step = result->step;
-  result->result->final = true;
+  state_.versions.finalise(*result->result);
   command(Kind::COMMIT, result->id, step, result->members);
   for (const AgentId member : result->members) {
     if (const ResolutionPointer other = at(state_.of(member).resolving, step)) abort(other);

@@ -58,6 +58,14 @@ void SpeculationVersions::drop(const ResultPointer& result, std::vector<ValueCha
   if (events->second.empty()) events_.erase(events);
 }
 
+void SpeculationVersions::finalise(SpeculationResult& result) {
+  result.final = true;
+  for (const Write& write : result.writes) {
+    auto& versions = versions_[index(write.entity)];
+    std::ranges::lower_bound(versions, result.step + 1, {}, &Version::since)->result = nullptr;
+  }
+}
+
 void SpeculationVersions::collect(Step floor) {
   events_.erase(events_.begin(), events_.lower_bound(floor));
   while (!stale_.empty() && stale_.begin()->first <= floor) {
@@ -72,7 +80,7 @@ const Sighting* SpeculationVersions::value(EntityId entity, Step step, bool fina
   auto after = std::ranges::upper_bound(versions, step, {}, &Version::since);
   while (after != versions.begin()) {
     --after;
-    if (!final || after->final()) return after->value ? &*after->value : nullptr;
+    if (!final || !after->result) return after->value ? &*after->value : nullptr;
   }
   return nullptr;
 }
@@ -134,8 +142,7 @@ const SpeculationResult* SpeculationVersions::writer(EntityId entity, Step step)
   if (index(entity) >= versions_.size()) return nullptr;
   const auto& versions = versions_[index(entity)];
   const auto found = std::ranges::lower_bound(versions, step + 1, {}, &Version::since);
-  const bool written = found != versions.end() && found->since == step + 1 && !found->final();
-  return written ? found->result.get() : nullptr;
+  return found != versions.end() && found->since == step + 1 ? found->result.get() : nullptr;
 }
 
 void SpeculationVersions::validate() const {

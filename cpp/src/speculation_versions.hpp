@@ -45,6 +45,8 @@ class SpeculationVersions {
   // Add and remove a result; append what changes for readers.
   void put(const ResultPointer& result, std::vector<ValueChange>& changes);
   void drop(const ResultPointer& result, std::vector<ValueChange>& changes);
+  // The result is final now: its versions remain without it.
+  void finalise(SpeculationResult& result);
 
   // Drops what only steps below `floor` can read.
   void collect(Step floor);
@@ -72,9 +74,7 @@ class SpeculationVersions {
   struct Version {
     Step since;  // the first step that sees it
     std::optional<Sighting> value;
-    ResultPointer result;  // null: it existed at step 0
-
-    bool final() const { return !result || result->final; }
+    ResultPointer result;  // null: it is final
   };
   using Cell = std::vector<std::pair<EntityId, int>>;  // with the number of versions in the cell
 
