@@ -7,12 +7,19 @@ import hashlib
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from copy import copy
 from difflib import get_close_matches
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, Protocol, TypedDict, TypeVar, Unpack
 
-from metropolis.llm.base import Completion, Message, Request, digest_of
+from metropolis.llm.base import (
+    Backend,
+    BudgetExhausted,
+    Completion,
+    Message,
+    Request,
+    digest_of,
+)
 from metropolis.llm.call_log import CallLog, CallRecord, Strand, current_strand, in_strand
-from metropolis.llm.client import Client
 from metropolis.types import AgentId, MetropolisError, Step
 
 SEED_BITS = 31
@@ -38,6 +45,26 @@ class Options(TypedDict, total=False):
     """Regular expression that the answer must match, if the server supports it."""
 
 
+class Sender(Protocol):
+    """Sends the calls of agents: a `metropolis.llm.client.Client`, or a wrapper of one."""
+
+    @property
+    def backend(self) -> Backend:
+        """Receives the calls."""
+
+    @property
+    def exhausted(self) -> BudgetExhausted | None:
+        """The error of the first call that the budget cannot pay for."""
+
+    async def call(self, request: Request) -> Completion:
+        """The answer to `request`; raises LLMError on failure."""
+
+    def stream(
+        self, request: Request, on_end: Callable[[Completion], object]
+    ) -> AsyncGenerator[str | Completion, None]:
+        """The answer in pieces; see `Client.stream`."""
+
+
 class LLM:
     """Calls the model for one agent at one step.
 
@@ -47,7 +74,7 @@ class LLM:
 
     def __init__(
         self,
-        client: Client,
+        client: Sender,
         *,
         agent: AgentId,
         step: Step,
@@ -58,8 +85,9 @@ class LLM:
         log: CallLog | None = None,
         keep_text: bool = False,
     ) -> None:
-        self._log = CallLog() if log is None else log
-        self._strand = self._log.strand()
+        self.log = CallLog() if log is None else log
+        """The calls of the cluster's step."""
+        self._strand = self.log.strand()
         """The strand of calls from untracked tasks."""
         self._client = client
         self._agent = agent
@@ -75,10 +103,21 @@ class LLM:
         self.active_wall_s = 0.0
         """`time.monotonic` at the end of the latest call."""
 
+    def continued(self, log: CallLog, *, speculative: bool) -> LLM:
+        """The same agent's model later in the step; `log` contains its calls so far."""
+        llm = copy(self)
+        llm.log, llm._strand, llm._speculative = log, log.strand(), speculative
+        llm._occurrences = dict(self._occurrences)
+        return llm
+
+    def promote(self) -> None:
+        """Send further calls as not speculative."""
+        self._speculative = False
+
     @property
     def calls(self) -> list[CallRecord]:
         """The calls, in the order of sending."""
-        return self._log.calls.get(self._agent, [])
+        return self.log.calls.get(self._agent, [])
 
     async def chat(
         self,
@@ -178,7 +217,7 @@ class LLM:
 
     def _current(self) -> Strand:
         strand = current_strand()
-        return self._strand if strand is None or strand.log is not self._log else strand
+        return self._strand if strand is None or strand.log is not self.log else strand
 
     def _record_sent(self, request: Request) -> tuple[Strand, int]:
         self.waiting += 1
@@ -190,7 +229,7 @@ class LLM:
     def _record_ended(self, index: int, completion: Completion | None) -> None:
         self.waiting -= 1
         self.active_wall_s = time.monotonic()
-        record = self._log.end(index, completion)
+        record = self.log.end(index, completion)
         if self._keep_text and completion is not None:
             record.completion = completion.text
 

@@ -72,6 +72,17 @@ class CallLog:
         """Bit set per call: the calls that it waited for, directly or not."""
         self._ended: list[int] = []
 
+    def joined(self, others: Iterable[CallLog]) -> CallLog:
+        """A log that continues this one and `others`, of other agents in the same step."""
+        log = CallLog(self.clock, self.instant)
+        for part in (self, *others):
+            first = len(log._ids)
+            log.calls |= {agent: list(calls) for agent, calls in part.calls.items()}
+            log._ids += part._ids
+            log._ancestors += [ancestors << first for ancestors in part._ancestors]
+            log._ended += [first + index for index in part._ended]
+        return log
+
     def strand(self) -> Strand:
         """The strand of the first task of an agent, which waits for no other agent."""
         return Strand(self, frozenset(), [])

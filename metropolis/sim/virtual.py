@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isinf
 
 import metropolis._core as _core
@@ -23,16 +23,22 @@ from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.options import PoolOptions
 from metropolis.types import AgentId, Step
 
+SPECULATIVE = 1 << 32
+"""Added to the priority of a speculative call, which then ranks below every step."""
+
 
 @dataclass(slots=True)
 class _Call:
     request: Request
     lengths: _core.Request
     completed: asyncio.Future[None]
+    number: int | None = None
+    """On the instances."""
 
     @property
-    def order(self) -> tuple[Step, AgentId, int]:
-        return self.request.step, self.request.agent, self.request.number
+    def order(self) -> tuple[bool, Step, AgentId, int]:
+        request = self.request
+        return request.speculative, request.step, request.agent, request.number
 
 
 class VirtualInstances:
@@ -61,6 +67,8 @@ class VirtualInstances:
         self._arrived: list[_Call] = []
         """Calls that arrived at this instant and are not submitted yet."""
         self._waiting: dict[int, asyncio.Future[None]] = {}
+        self._speculative: dict[int, _Call] = {}
+        """Those of the waiting calls that are speculative."""
         self._sent = 0
         self.now_sim_s = 0.0
         """Current virtual time."""
@@ -88,8 +96,13 @@ class VirtualInstances:
             except ValueError as error:
                 raise RefusedError(f"{request.where}: {error}") from error
         completed = asyncio.get_running_loop().create_future()
-        self._arrived.append(_Call(request, lengths, completed))
-        await completed
+        call = _Call(request, lengths, completed)
+        self._arrived.append(call)
+        try:
+            await completed
+        except asyncio.CancelledError:
+            self._abort(call)
+            raise
         return completion
 
     async def stream(self, request: Request) -> AsyncGenerator[str | Completion, None]:
@@ -102,6 +115,25 @@ class VirtualInstances:
         """See `Backend.close`."""
         await self._backend.close()
 
+    def _abort(self, call: _Call) -> None:
+        """Free the instance of a call that nobody waits for any more."""
+        if call.number is not None and self._waiting.pop(call.number, None) is not None:
+            self._speculative.pop(call.number, None)
+            self._instances.abort(call.number, self.now_sim_s)
+
+    def promote(self, agent: AgentId, step: Step) -> None:
+        """Rank the calls of an agent-step like others from now on: it is not speculative."""
+        for call in [*self._arrived, *self._speculative.values()]:
+            request = call.request
+            if request.speculative and (request.agent, request.step) == (agent, step):
+                call.request = replace(request, speculative=False)
+                if call.number is not None and self._instances.withdraw(
+                    call.number, self.now_sim_s
+                ):
+                    del self._waiting[call.number], self._speculative[call.number]
+                    call.number = None
+                    self._arrived.append(call)
+
     def leap(self) -> bool:
         """Advance to the next completion; False when no call is waiting."""
         self._submit()
@@ -109,8 +141,9 @@ class VirtualInstances:
             self.now_sim_s = self._instances.next_event_sim_s(self.now_sim_s)
             served = self._instances.advance(self.now_sim_s)
             for number in served:
-                completed = self._waiting.pop(number)
-                if not completed.cancelled():
+                self._speculative.pop(number, None)
+                completed = self._waiting.pop(number, None)
+                if completed is not None and not completed.done():
                     completed.set_result(None)
             if served:
                 return True
@@ -120,9 +153,12 @@ class VirtualInstances:
         """Submit the calls of this instant to the instances, in the same order as a replay."""
         for call in sorted(self._arrived, key=lambda call: call.order):
             if not call.completed.cancelled():
-                self._instances.send(self._sent, call, self.now_sim_s)
-                self._waiting[self._sent] = call.completed
+                call.number = self._sent
                 self._sent += 1
+                self._instances.send(call.number, call, self.now_sim_s)
+                self._waiting[call.number] = call.completed
+                if call.request.speculative:
+                    self._speculative[call.number] = call
         self._arrived.clear()
 
 
@@ -157,6 +193,13 @@ class _ByPolicy:
         )
         self._cluster.send(queued, call.lengths.output_tokens)
 
+    def abort(self, number: int, now_sim_s: float) -> None:
+        """Not simulated: the call runs to its end."""
+
+    def withdraw(self, _number: int, _now_sim_s: float) -> bool:
+        """Not simulated: the call keeps its rank."""
+        return False
+
     def next_event_sim_s(self, now_sim_s: float) -> float:
         """Dispatch the waiting calls; returns the time of the earliest next event."""
         self._cluster.dispatch(now_sim_s)
@@ -174,13 +217,26 @@ class _ByStep:
     """Equal to `_ByPolicy` with the policy `step` and the dispatcher `least_used`; in C++."""
 
     def __init__(self, profile: _core.Profile, instances: int) -> None:
-        self._pool = _core.InstancePool(profile, instances=instances)
+        self._pool, self._count = _core.InstancePool(profile, instances=instances), instances
 
     def send(self, number: int, call: _Call, now_sim_s: float) -> None:
         """Submit a call."""
         lengths = call.lengths
-        request = _core.Request(lengths.prompt_tokens, lengths.output_tokens, call.request.step)
+        priority = call.request.step + (SPECULATIVE if call.request.speculative else 0)
+        request = _core.Request(lengths.prompt_tokens, lengths.output_tokens, priority)
         self._pool.submit(number, request, now_sim_s)
+
+    def abort(self, number: int, now_sim_s: float) -> None:
+        """Abort a call."""
+        self._pool.abort(number, now_sim_s)
+
+    def withdraw(self, number: int, now_sim_s: float) -> bool:
+        """Abort a call unless it has started; returns whether it was aborted."""
+        for instance in range(self._count):
+            if number in self._pool.progress(instance):
+                return False
+        self._pool.abort(number, now_sim_s)
+        return True
 
     def next_event_sim_s(self, _now_sim_s: float) -> float:
         """The earliest next completion."""
@@ -188,7 +244,7 @@ class _ByStep:
 
     def advance(self, now_sim_s: float) -> list[int]:
         """Advance to `now_sim_s`; returns the calls completed by then."""
-        return [one.id for one in self._pool.advance(now_sim_s)]
+        return [one.id for one in self._pool.advance(now_sim_s) if not one.aborted]
 
 
 class IdleSelector(selectors.DefaultSelector):

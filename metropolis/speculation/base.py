@@ -167,8 +167,8 @@ class Speculation(Protocol):
     """A pure state machine in front of a controller: no clock, thread, socket or randomness.
 
     The controller, with the `versioned` rule, is the commit stage: the clusters that it dispatches
-    are those whose step cannot be influenced any more. Commands of one call are ordered: aborts and
-    drops, commits (each after those it depends on), promotions, resolutions, proceeds.
+    are those whose step cannot be influenced any more. Commands of one call are ordered: drops
+    first, each commit after those it depends on, and each execution after what it reads.
     """
 
     def start(self) -> list[Command]:

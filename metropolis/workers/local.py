@@ -11,9 +11,8 @@ from functools import cache, partial
 from threading import get_ident
 from typing import Any
 
-from metropolis.llm.agent import LLM, BlockingLLM
+from metropolis.llm.agent import LLM, BlockingLLM, Sender
 from metropolis.llm.call_log import CallLog, CallRecord, current_strand, follow_tasks, in_strand
-from metropolis.llm.client import Client
 from metropolis.store.execution import Execution
 from metropolis.types import AgentId, Dispatch, Step
 from metropolis.workers.event_loop import idles
@@ -41,7 +40,7 @@ class LocalWorker:
         self,
         world: World,
         agents: Sequence[Agent],
-        client: Client,
+        client: Sender,
         seed: int,
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -52,7 +51,8 @@ class LocalWorker:
     ) -> None:
         self._world, self._agents = world, agents
         self._reach: Reach = world.reach
-        self._client, self._seed, self._clock, self._virtual = client, seed, clock, virtual
+        self.client: Sender = client
+        self._seed, self._clock, self._virtual = seed, clock, virtual
         self._keep_text, self._one_by_one = keep_text, one_by_one
         self._ids = {agent.name: i for i, agent in enumerate(agents)}
         self._threads = DaemonThreads()
@@ -60,19 +60,15 @@ class LocalWorker:
         self.invocations = Invocations() if invocations is None else invocations
         self._tracked_loop: asyncio.AbstractEventLoop | None = None
         """The event loop whose tasks are mapped to invocations and strands."""
-        self.computing = 0
-        """Threads in which agents run without waiting for an LLM; updated on the event loop."""
+        self.computing: set[object] = set()
+        """Calls of agents in threads that do not wait for an LLM; updated on the event loop."""
 
     async def run(self, dispatch: Dispatch, state: State, attempt: int = 0) -> Execution:
         """Let agents perceive `state`, proceed and act; commits nothing.
 
         `attempt` distinguishes executions of the same step.
         """
-        loop = asyncio.get_running_loop()
-        if loop is not self._tracked_loop:
-            follow_tasks(loop)
-            self.invocations.follow_tasks(loop)
-            self._tracked_loop = loop
+        self.track_tasks(asyncio.get_running_loop())
         names = [self._agents[i].name for i in dispatch.agents]
         parts = await self._gather(
             [
@@ -80,8 +76,8 @@ class LocalWorker:
                 for part in split_into_clusters(state, self._reach, dispatch.step, names)
             ]
         )
-        if self._client.exhausted is not None:  # an agent may have continued without its answer
-            raise self._client.exhausted
+        if self.client.exhausted is not None:  # an agent may have continued without its answer
+            raise self.client.exhausted
         writes: dict[str, Entity | None] = {}
         actions: dict[str, Any] = {}
         calls: dict[AgentId, list[CallRecord]] = {}
@@ -105,18 +101,31 @@ class LocalWorker:
             attempt=attempt,
         )
 
+    def track_tasks(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Attribute the tasks of `loop` to agents from now on."""
+        if loop is not self._tracked_loop:
+            follow_tasks(loop)
+            self.invocations.follow_tasks(loop)
+            self._tracked_loop = loop
+
     def close(self) -> None:
         """End the threads; those that still compute end by themselves."""
         self._threads.shutdown()
 
-    def _llm(self, name: str, step: Step, log: CallLog) -> LLM:
-        agent = self._ids[name]
+    def call_log(self) -> CallLog:
+        """A new log, on this worker's clock."""
+        idle = None if self._virtual else idles(asyncio.get_running_loop())
+        return CallLog(self._clock, idle)
+
+    def llm(self, name: str, step: Step, log: CallLog, *, speculative: bool = False) -> LLM:
+        """The model of the agent `name` at `step`, which adds its calls to `log`."""
         return LLM(
-            self._client,
-            agent=agent,
+            self.client,
+            agent=self._ids[name],
             step=step,
             seed=self._seed,
             program=name,
+            speculative=speculative,
             log=log,
             keep_text=self._keep_text,
         )
@@ -140,40 +149,63 @@ class LocalWorker:
         self, names: Sequence[str], step: Step, state: State
     ) -> tuple[Transaction, dict[str, Any], dict[str, Reads], CallLog]:
         """Run the step of one cluster: all agents decide, then the world resolves the actions."""
-        loop = asyncio.get_running_loop()
-        log = CallLog(self._clock, None if self._virtual else idles(loop))
-        llms = {name: self._llm(name, step, log) for name in names}
+        log = self.call_log()
+        members = {name: self._agents[self._ids[name]] for name in names}
+        llms = {name: self.llm(name, step, log) for name in names}
         decided = await self._gather(
-            [self._proceed(name, llm, log, step, state) for name, llm in llms.items()]
+            [self._proceed(agent, llms[name], step, state) for name, agent in members.items()]
         )
         actions = {name: action for name, (action, _) in zip(names, decided, strict=True)}
         observed = {name: reads for name, (_, reads) in zip(names, decided, strict=True)}
-        cluster = Transaction(
-            state, self._reach, self._seed, step, actions, partial(self._answer, llms)
-        )
-        world = self._world
-        with (
-            in_strand(log.resolving()),
-            Invocation(self.invocations, step, names, world.resolve, world),
-        ):
+        cluster = self.transaction(state, step, actions, members, llms)
+        with in_strand(log.resolving()):
+            await self.resolve(cluster)
+        return cluster, actions, observed, log
+
+    async def _proceed(self, agent: Agent, llm: LLM, step: Step, state: State) -> tuple[Any, Reads]:
+        observation, reads = self.observe(agent, step, state)
+        return await self.decide(agent, observation, llm), reads
+
+    def observe(self, agent: Agent, step: Step, state: State) -> tuple[Any, Reads]:
+        """Begin the agent's step; returns its observation, and what that was made of."""
+        agent.begin_step(self._seed, step)
+        view = View(state, self._reach, self._seed, step, agent.name)
+        observe = self._world.observe
+        with Invocation(self.invocations, step, (agent.name,), observe, self._world):
+            return observe(view), view.reads
+
+    async def decide(self, agent: Agent, observation: Any, llm: LLM) -> Any:
+        """The agent's action."""
+        with in_strand(llm.log.strand()):
+            return await self._call(agent.proceed, observation, llm)
+
+    def transaction(
+        self,
+        state: State,
+        step: Step,
+        actions: Mapping[str, Any],
+        members: Mapping[str, Agent],
+        llms: Mapping[str, LLM],
+        before_answer: Callable[[str], None] = lambda _: None,
+    ) -> Transaction:
+        """The cluster of `members`, whose `actions` the world will resolve.
+
+        `before_answer` is called before a member answers, and so may change its mind.
+        """
+
+        async def answer(name: str, question: Any) -> Any:
+            before_answer(name)
+            return await self._call(members[name].answer, question, llms[name])
+
+        return Transaction(state, self._reach, self._seed, step, actions, answer)
+
+    async def resolve(self, cluster: Transaction) -> None:
+        """Let the world turn the actions of `cluster` into writes."""
+        world, names = self._world, [member.name for member in cluster]
+        with Invocation(self.invocations, cluster.step, names, world.resolve, world):
             resolving = world.resolve(cluster)
             if resolving is not None:
                 await resolving
-        return cluster, actions, observed, log
-
-    async def _proceed(
-        self, name: str, llm: LLM, log: CallLog, step: Step, state: State
-    ) -> tuple[Any, Reads]:
-        agent, world = self._agents[self._ids[name]], self._world
-        agent.begin_step(self._seed, step)
-        view = View(state, self._reach, self._seed, step, name)
-        with Invocation(self.invocations, step, (name,), world.observe, world):
-            observation = world.observe(view)
-        with in_strand(log.strand()):
-            return await self._call(agent.proceed, observation, llm), view.reads
-
-    async def _answer(self, llms: Mapping[str, LLM], name: str, question: Any) -> Any:
-        return await self._call(self._agents[self._ids[name]].answer, question, llms[name])
 
     async def _call(self, method: Callable[[Any, Any], Any], argument: Any, llm: LLM) -> Any:
         """Return the result of an agent's method, plain or async."""
@@ -183,12 +215,20 @@ class LocalWorker:
             with invocation:
                 return await method(argument, llm)
         loop = asyncio.get_running_loop()
-        blocking = BlockingLLM(llm, loop, on_block=self._stop_computing, on_unblock=self._compute)
+        call, computing, is_cancelled = object(), self.computing, False
+
+        def compute() -> None:
+            if not is_cancelled:  # otherwise nobody waits for the thread
+                computing.add(call)
+
+        blocking = BlockingLLM(
+            llm, loop, on_block=partial(computing.discard, call), on_unblock=compute
+        )
         strand = current_strand()
         async with self._free_threads:
             if strand is not None:
                 strand.catch_up()
-            self._compute()
+            compute()
             try:
                 with invocation:
                     answer, error = await loop.run_in_executor(
@@ -200,13 +240,8 @@ class LocalWorker:
             finally:
                 if strand is not None:
                     strand.has_computed()
-                self._stop_computing()
-
-    def _compute(self) -> None:
-        self.computing += 1
-
-    def _stop_computing(self) -> None:
-        self.computing -= 1
+                is_cancelled = True
+                computing.discard(call)
 
 
 _is_async = cache(inspect.iscoroutinefunction)

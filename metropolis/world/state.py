@@ -7,10 +7,12 @@ which no agent can read, and removed entities.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from math import floor as floor_of
 from math import isinf
+from operator import itemgetter
 
 from metropolis.rules.metrics import Hops, Metric
 from metropolis.types import MetropolisError, Position, Step
@@ -166,8 +168,19 @@ class State:
             cells.setdefault(self._cell_of(event.position), []).append((self._emitted, event))
             self._emitted += 1
 
+    def put(self, step: Step, writes: Mapping[str, Entity | None], events: Iterable[Event]) -> None:
+        """Like `commit`, but in any order of steps: for predictions, which `retract` removes."""
+        for name, entity in writes.items():
+            self._stale.setdefault(step + 1, []).append(name)
+            self._add(name, (step + 1, entity))
+        self.restore_events(events)
+
     def _add(self, name: str, version: Version) -> None:
-        self._versions.setdefault(name, []).append(version)
+        versions = self._versions.setdefault(name, [])
+        if not versions or versions[-1][0] < version[0]:
+            versions.append(version)
+        else:
+            insort(versions, version, key=itemgetter(0))
         if version[1] is not None:
             names = self._cells[self._cell_of(version[1].position)]
             names[name] = names.get(name, 0) + 1

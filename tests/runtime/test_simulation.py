@@ -57,6 +57,8 @@ WAYS: list[dict[str, Any]] = [
     {"rule": "versioned"},
     {"rule": "conservative"},
     {"rule": "versioned", "agent": PlainWalker},
+    {"mode": "optimistic"},
+    {"mode": "optimistic", "agent": PlainWalker},
 ]
 
 

@@ -33,6 +33,7 @@ from metropolis.workers.local import LocalWorker
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import AGENT, Entity
 from metropolis.world.record import StepRecord
+from metropolis.world.saving import SavedWhenRead
 from metropolis.world.scenario import Scenario
 from metropolis.world.state import State
 
@@ -153,9 +154,8 @@ class Trial:
             )
 
         agents, velocity = self.scenario.agents, self._world.max_velocity
-        begin_run(
-            self.store, self._world, agents, self._seed, self.beginning, steps, {}, shared=True
-        )
+        minds, beginning = SavedWhenRead(agents), self.beginning
+        begin_run(self.store, self._world, agents, minds, self._seed, beginning, steps, {})
         worker_pool = SharedWorkerPool(self.worker, self.store)
         executor = Executor(controller_of, self.store, worker_pool, commit, max_velocity=velocity)
         try:

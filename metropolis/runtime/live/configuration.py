@@ -13,7 +13,7 @@ from metropolis.types import MetropolisError
 from metropolis.workers.watchdog import STALL_S
 from metropolis.world.checks import check_number, check_seed
 
-LIVE_MODES = ("sequential", "lockstep", "out_of_order")
+LIVE_MODES = ("sequential", "lockstep", "out_of_order", "optimistic")
 LIVE_RULES = ("versioned", "conservative")
 
 
@@ -23,8 +23,9 @@ class RunConfiguration:
 
     mode: Annotated[
         str,
-        "Execution mode: out_of_order, lockstep (a barrier after every step), or sequential (also "
-        "only one agent, and one call, at a time).",
+        "Execution mode: out_of_order, optimistic (agents also run ahead on predictions), lockstep "
+        "(a barrier after every step), or sequential (also only one agent, and one call, at a "
+        "time).",
     ] = "out_of_order"
     rule: Annotated[str, "Dependency rule of out_of_order."] = "versioned"
     seed: Annotated[int, "Seed of all randomness."] = 0

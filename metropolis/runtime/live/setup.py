@@ -158,8 +158,8 @@ def check_steps(steps: Step, first_step: Step) -> None:
 def rule_of(configuration: RunConfiguration, reach: Reach) -> Rule:
     """The controller's rule; every mode validates the joint radius."""
     exact = versioned(reach.perception_radius, reach.max_velocity, reach.joint_radius)
-    if configuration.mode != "out_of_order":
+    if configuration.mode not in ("out_of_order", "optimistic"):
         return lockstep()
-    if configuration.rule == "versioned":
+    if configuration.mode == "optimistic" or configuration.rule == "versioned":
         return exact
     return conservative(reach.perception_radius, reach.max_velocity)

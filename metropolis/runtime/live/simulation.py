@@ -18,6 +18,7 @@ from metropolis.runtime.live.configuration import DEFAULTS, RunConfiguration
 from metropolis.runtime.live.event_loop import event_loop
 from metropolis.runtime.live.executor import Executor
 from metropolis.runtime.live.interruption import Interruption
+from metropolis.runtime.live.optimistic import OptimisticWorkerPool
 from metropolis.runtime.live.recording import Recording
 from metropolis.runtime.live.result import INTERRUPTED, Interrupted, RunResult
 from metropolis.runtime.live.reuse import ReuseGuard
@@ -240,8 +241,11 @@ class Simulation:
             self._recording.notes.clear()  # the checkpoints are not needed
         return found or self._recording.checkpoint
 
-    def _make_worker_pool(self) -> WorkerPool:
+    def _make_worker_pool(self, optimistic: OptimisticWorkerPool | None) -> WorkerPool:
         configuration, stored = self.configuration, self._stored
+        if optimistic is not None and isinstance(stored.store, MemoryStore):
+            optimistic.use(stored.store)
+            return optimistic
         if stored.shared and isinstance(stored.store, MemoryStore):
             return SharedWorkerPool(self._worker, stored.store)
         spec = WorkerSpec(
@@ -269,13 +273,24 @@ class Simulation:
                 rule, metric, velocity, nodes.positions, last_step, steps=nodes.steps
             )
 
-        self._stored.create(
-            self.agents, configuration.seed, self._start, last_step, self._clock.now_s()
-        )
+        optimistic = None
+        if configuration.mode == "optimistic":
+            optimistic = OptimisticWorkerPool(
+                self._worker,
+                world,
+                self.agents,
+                self.client,
+                self._causality,
+                self._start,
+                last_step,
+                self._recording.seed,
+            )
+        now_s, minds = self._clock.now_s(), None if optimistic is None else optimistic.minds
+        self._stored.create(self.agents, configuration.seed, self._start, last_step, now_s, minds)
         executor = Executor(
             controller_of,
             store,
-            self._make_worker_pool(),
+            self._make_worker_pool(optimistic),
             self._recording.recorder.commit,
             max_velocity=world.max_velocity,
             lease_s=configuration.lease_s,

@@ -22,7 +22,7 @@ from metropolis.store.base import RunInfo, Store, StoreError
 from metropolis.store.cells import reach_of
 from metropolis.store.factory import is_own_store, open_server
 from metropolis.store.memory import MemoryServer
-from metropolis.types import MetropolisError, Step
+from metropolis.types import AgentId, MetropolisError, Step
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import Entity, Event
 from metropolis.world.saving import SavedWhenRead
@@ -91,15 +91,24 @@ class StoredRun:
         return Checkpoint(step, entities, events, {}, time.time() - self.began_s, None)
 
     def create(
-        self, agents: Sequence[Agent], seed: int, start: Start, last_step: Step, now_s: float
+        self,
+        agents: Sequence[Agent],
+        seed: int,
+        start: Start,
+        last_step: Step,
+        now_s: float,
+        minds: Mapping[AgentId, Any] | None = None,
     ) -> None:
         """Put the run into the store, unless it is there; all agents are at the step of `start`.
 
-        `now_s` is the time of the run's clock.
+        `now_s` is the time of the run's clock. `minds`: what the store is to read as the minds of a
+        shared run; None: the agents themselves.
         """
         if self.info() is None:
             options = {"began_s": time.time() - now_s}
-            begin_run(self.store, self._world, agents, seed, start, last_step, options, self.shared)
+            minds = SavedWhenRead(agents) if minds is None else minds
+            kept = minds if self.shared else dict(minds)
+            begin_run(self.store, self._world, agents, kept, seed, start, last_step, options)
 
     def close(self) -> None:
         """Close the connections, and stop an embedded server."""
@@ -119,13 +128,13 @@ def begin_run(
     store: Store,
     world: World,
     agents: Sequence[Agent],
+    minds: Mapping[AgentId, Any],
     seed: int,
     start: Start,
     last_step: Step,
     options: Mapping[str, Any],
-    shared: bool,
 ) -> None:
-    """Begin a run in `store`; `shared`: see `MemoryServer`."""
+    """Begin a run in `store`."""
     info = RunInfo(
         world.name,
         seed,
@@ -137,8 +146,7 @@ def begin_run(
         world.metric.neighbours if isinstance(world.metric, Hops) else None,
         options,
     )
-    minds = SavedWhenRead(agents)
-    store.begin(info, start.entities, minds if shared else dict(minds), start.events)
+    store.begin(info, start.entities, minds, start.events)
 
 
 def stored_run(

@@ -1,0 +1,1 @@
+"""Optimistic execution in one process: agents run ahead on predictions."""

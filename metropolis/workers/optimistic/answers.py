@@ -1,0 +1,131 @@
+"""Answers of models, kept until the step is final: a repeated execution that sends an equal request
+gets the answer that is known, or waits for the one in flight.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextvars import Context
+from dataclasses import dataclass
+
+from metropolis.llm.base import Backend, BudgetExhausted, Completion, Request
+from metropolis.llm.client import Client
+from metropolis.llm.journal import Answers, Key, key_of
+from metropolis.sim.virtual import VirtualInstances
+from metropolis.types import AgentId, Step
+
+
+class KeptAnswers:
+    """The answers above the floor, in memory; `journal` keeps all of them, if there is one."""
+
+    def __init__(self, journal: Answers | None) -> None:
+        self._journal = journal
+        self._kept: defaultdict[Step, dict[Key, Completion]] = defaultdict(dict)
+
+    def get(self, key: Key) -> Completion | None:
+        """See Answers."""
+        known = self._kept[key.step].get(key)
+        return known if known or self._journal is None else self._journal.get(key)
+
+    def answers(self) -> Iterable[Completion]:
+        """See Answers."""
+        return () if self._journal is None else self._journal.answers()
+
+    def put(self, key: Key, completion: Completion) -> Awaitable[None] | None:
+        """See Answers."""
+        self._kept[key.step][key] = completion
+        return None if self._journal is None else self._journal.put(key, completion)
+
+    def collect(self, floor: Step) -> None:
+        """Forget the answers of steps below `floor`."""
+        for step in [step for step in self._kept if step < floor]:
+            del self._kept[step]
+
+    def flush(self) -> None:
+        """See Answers."""
+        if self._journal is not None:
+            self._journal.flush()
+
+    def close(self) -> None:
+        """See Answers."""
+        if self._journal is not None:
+            self._journal.close()
+
+
+@dataclass(eq=False)
+class _InFlight:
+    task: asyncio.Task[Completion]
+    waiting: int = 0
+    """Executions that wait for it."""
+
+
+class JoiningClient:
+    """Sends equal requests of an agent-step once; see `metropolis.llm.agent.Sender`.
+
+    A request that no execution waits for any more stays in flight until `cancel_orphans`.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.on_orphan: Callable[[], None] = lambda: None
+        """Called when no execution waits for a request any more."""
+        self._in_flight: dict[Key, _InFlight] = {}
+        self._orphans: dict[Key, _InFlight] = {}
+
+    @property
+    def backend(self) -> Backend:
+        """See Sender."""
+        return self._client.backend
+
+    @property
+    def exhausted(self) -> BudgetExhausted | None:
+        """See Sender."""
+        return self._client.exhausted
+
+    def stream(
+        self, request: Request, on_end: Callable[[Completion], object]
+    ) -> AsyncGenerator[str | Completion, None]:
+        """See Sender; streams are not joined."""
+        return self._client.stream(request, on_end)
+
+    async def call(self, request: Request) -> Completion:
+        """See Sender."""
+        key = key_of(request)
+        one = self._in_flight.get(key)
+        if one is None:
+            task = Context().run(asyncio.ensure_future, self._client.call(request))
+            one = self._in_flight[key] = _InFlight(task)
+            task.add_done_callback(lambda task: self._end(key, task))
+        elif not request.speculative:
+            self.promote(key.agent, key.step)
+        one.waiting += 1
+        self._orphans.pop(key, None)
+        try:
+            return await asyncio.shield(one.task)
+        finally:
+            one.waiting -= 1
+            if not one.waiting and not one.task.done():
+                self._orphans[key] = one
+                self.on_orphan()
+
+    def promote(self, agent: AgentId, step: Step) -> None:
+        """The requests in flight of an agent-step are needed."""
+        backend = self._client.backend
+        if isinstance(backend, VirtualInstances):
+            backend.promote(agent, step)
+
+    def cancel_orphans(self, is_busy: Callable[[AgentId, Step], bool]) -> None:
+        """Cancel requests that nobody waits for, unless an execution that could do so is busy."""
+        for key, one in list(self._orphans.items()):
+            if not is_busy(key.agent, key.step):
+                one.task.cancel()
+                del self._orphans[key]
+
+    def _end(self, key: Key, task: asyncio.Task[Completion]) -> None:
+        if self._in_flight[key].task is task:
+            del self._in_flight[key]
+        self._orphans.pop(key, None)
+        if not task.cancelled():
+            task.exception()  # without waiting executions nobody else asks for it

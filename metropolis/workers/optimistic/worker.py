@@ -1,0 +1,334 @@
+"""A worker whose agents run ahead on predictions, for a run in this process's memory.
+
+It runs what `metropolis.speculation` commands on a copy of the world: the final values, and beside
+them the newest ones, predictions included. The store gets final results only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from math import inf
+from typing import Any
+
+from metropolis.llm.base import BudgetExhausted
+from metropolis.speculation.base import (
+    Abort,
+    Command,
+    CommitResult,
+    Drop,
+    Event,
+    ExecutionId,
+    Failed,
+    Observed,
+    Proceed,
+    Proceeded,
+    Promote,
+    Resolve,
+    Resolved,
+    Speculation,
+)
+from metropolis.store.claim import Claim
+from metropolis.store.execution import Execution
+from metropolis.store.memory import MemoryStore
+from metropolis.types import AgentId, Step
+from metropolis.workers.local import LocalWorker, copied
+from metropolis.workers.optimistic.answers import JoiningClient, KeptAnswers
+from metropolis.workers.optimistic.digests import Digests, mind_digest
+from metropolis.workers.optimistic.executions import OneProceed, OneResolution
+from metropolis.workers.optimistic.minds import CommittedMinds, Mind, Minds
+from metropolis.world.base import Agent
+from metropolis.world.state import State
+
+Work = Callable[[], Coroutine[Any, Any, None]]
+NAME = "optimistic"
+import os
+
+AHEAD_MAX = int(os.environ.get("AHEAD", 30))
+"""Steps that an agent may be ahead of the floor: bounds the memory."""
+
+
+class OptimisticWorker:
+    """Runs every cluster of the run, and agents ahead of that.
+
+    The claims of the store say which results it still needs; they were known before. Steps of
+    `speculation` count from `first_step`.
+    """
+
+    def __init__(
+        self,
+        local: LocalWorker,
+        store: MemoryStore,
+        agents: Sequence[Agent],
+        speculation: Speculation,
+        minds: Minds,
+        committed_minds: CommittedMinds,
+        final: State,
+        predicted: State,
+        client: JoiningClient,
+        answers: KeptAnswers,
+        digests: Digests,
+    ) -> None:
+        """`final`, `predicted` and `minds` are as of the beginning of the run."""
+        self._local, self._store, self._speculation = local, store, speculation
+        self._names = [agent.name for agent in agents]
+        self._final, self._predicted, self._first = final, predicted, final.first_step
+        self._minds, self._committed_minds = minds, committed_minds
+        self._answers, self._digests = answers, digests
+        self._client = client
+        client.on_orphan = self._settle_soon
+        self._proceeds: dict[ExecutionId, OneProceed] = {}
+        self._proceed_of: dict[tuple[AgentId, Step], ExecutionId] = {}
+        """The last one of each agent-step: those before it are not valid any more."""
+        self._resolutions: dict[ExecutionId, OneResolution] = {}
+        self._at_step: defaultdict[Step, list[ExecutionId]] = defaultdict(list)
+        self._busy: defaultdict[tuple[AgentId, Step], int] = defaultdict(int)
+        """(agent, step) -> its executions in flight."""
+        self._events: list[Event] = []
+        self._is_settling_soon = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._due: dict[tuple[Step, tuple[AgentId, ...]], tuple[Execution, OneResolution]] = {}
+        """Final results that the store has not claimed yet."""
+        self._claims: dict[tuple[Step, tuple[AgentId, ...]], Claim] = {}
+        self._floor: Step = 0
+        self._newest: list[Step] = [0 for _ in agents]
+        """The last step that each agent began."""
+        self._committed: list[Step] = [0 for _ in agents]
+        """The first step of each agent that is not final."""
+
+    async def run(self) -> None:
+        """Run until cancelled or until a final execution fails."""
+        self._loop = asyncio.get_running_loop()
+        self._local.track_tasks(self._loop)
+        self._failure: asyncio.Future[None] = self._loop.create_future()
+        self._store.watch("ready", self._claim)
+        try:
+            self._claim()
+            self._obey(self._speculation.start(), [])
+            self._settle()
+            await self._failure
+        finally:
+            self._store.unwatch("ready", self._claim)
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._minds.end()
+
+    # --- events
+
+    def _report(self, event: Event) -> None:
+        self._events.append(event)
+        self._settle_soon()
+
+    def _settle_soon(self) -> None:
+        if not self._is_settling_soon:
+            self._is_settling_soon = True
+            self._loop.call_soon(self._settle)
+
+    def _settle(self) -> None:
+        self._is_settling_soon = False
+        if self._failure.done():
+            return
+        while True:
+            while self._events:
+                events, self._events = self._events, []
+                self._obey(self._speculation.handle(events), events)
+            agents = self._daring()
+            if not agents:
+                break
+            self._obey(self._speculation.speculate(agents), [])
+        self._client.cancel_orphans(lambda agent, step: bool(self._busy[agent, step]))
+        self._collect()
+
+    def _daring(self) -> list[AgentId]:
+        """The agents that run ahead now."""
+        return [
+            agent
+            for agent in self._speculation.candidates()
+            if self._newest[agent] < self._committed[agent] + AHEAD_MAX
+        ]
+
+    def _collect(self) -> None:
+        floor = self._speculation.floor
+        if floor == self._floor:
+            return
+        for step in range(self._floor, floor):
+            for id in self._at_step.pop(step, ()):
+                self._proceeds.pop(id, None)
+                self._resolutions.pop(id, None)
+            for agent in range(len(self._names)):
+                self._proceed_of.pop((agent, step), None)
+        self._floor = floor
+        self._final.collect(self._first + floor)
+        self._predicted.collect(self._first + floor)
+        self._answers.collect(self._first + floor)
+
+    # --- commands
+
+    def _obey(self, commands: Sequence[Command], events: Sequence[Event]) -> None:
+        """Carry out `commands`, which follow from `events`."""
+        for command in commands:
+            if isinstance(command, Drop):
+                self._drop(command.id)
+        for event in events:
+            if isinstance(event, Resolved) and event.id in self._resolutions:
+                self._put(self._resolutions[event.id])
+        for command in commands:
+            if isinstance(command, Abort):
+                self._abort(command.id)
+            elif isinstance(command, CommitResult):
+                self._commit(command)
+            elif isinstance(command, Promote):
+                self._promote(command.id)
+            elif isinstance(command, Proceed):
+                self._proceed(command)
+            elif isinstance(command, Resolve):
+                self._resolve(command)
+
+    def _proceed(self, command: Proceed) -> None:
+        number, step = command.agent, self._first + command.step
+        if command.mind is None:
+            before = self._minds.final[number]
+        else:
+            before = self._resolutions[command.mind].minds[number]
+        agent = self._minds.take(number, before)
+        self._newest[number] = command.step
+        replaced = self._proceed_of.pop((number, command.step), None)
+        if replaced is not None:
+            self._proceeds.pop(replaced, None)
+        self._proceed_of[number, command.step] = command.id
+        log = self._local.call_log()
+        llm = self._local.llm(agent.name, step, log, speculative=not command.sure)
+        one = OneProceed(command.id, step, number, agent.name, before, llm, command.sure)
+        self._proceeds[one.id] = one
+        self._at_step[command.step].append(one.id)
+        state = self._final if command.sure else self._predicted
+        try:
+            observation, one.reads = self._local.observe(agent, step, state)
+        except Exception as error:  # noqa: BLE001 -- reported
+            self._fail(one, error)
+            return
+        self._report(Observed(one.id, self._digests.reads(one.reads)))
+        self._start(one, partial(self._decide, one, agent, observation))
+
+    async def _decide(self, one: OneProceed, agent: Agent, observation: Any) -> None:
+        one.action = copied(await self._local.decide(agent, observation, one.llm))
+        one.mind = Mind(agent)
+        self._report(Proceeded(one.id, None))
+
+    def _resolve(self, command: Resolve) -> None:
+        step = self._first + command.step
+        proceeds = [self._proceeds[id] for id in command.proceeds]
+        one = OneResolution.begin(command.id, step, proceeds, command.sure, self._minds)
+        self._resolutions[one.id] = one
+        self._at_step[command.step].append(one.id)
+        self._start(
+            one, partial(self._write, one, self._final if command.sure else self._predicted)
+        )
+
+    async def _write(self, one: OneResolution, state: State) -> None:
+        await one.resolve(self._local, state, self._minds)
+        digests = self._digests
+        reads = [read for of in one.reads.values() for read in digests.reads(of)]
+        minds = {agent: mind_digest(mind.saved or {}) for agent, mind in one.minds.items()}
+        writes, events = digests.writes(one.writes), digests.events(one.events)
+        self._report(Resolved(one.id, reads, writes, events, minds))
+
+    def _start(self, one: OneProceed | OneResolution, work: Work) -> None:
+        for agent in one.agents:
+            self._busy[agent, one.step] += 1
+        one.task = self._loop.create_task(self._supervise(one, work))
+        self._tasks.add(one.task)
+        one.task.add_done_callback(partial(self._ended, one))
+
+    async def _supervise(self, one: OneProceed | OneResolution, work: Work) -> None:
+        try:
+            await work()
+            if self._client.exhausted is not None:  # an agent may go on without its answer
+                raise self._client.exhausted
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 -- reported
+            self._fail(one, error)
+
+    def _ended(self, one: OneProceed | OneResolution, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        for agent in one.agents:
+            self._busy[agent, one.step] -= 1
+            if not self._busy[agent, one.step]:
+                del self._busy[agent, one.step]
+
+    def _fail(self, one: OneProceed | OneResolution, error: BaseException) -> None:
+        """End the run if the execution was sure; otherwise it is repeated when it is."""
+        if one.id not in self._proceeds and one.id not in self._resolutions:
+            return  # aborted meanwhile
+        if one.sure or isinstance(error, BudgetExhausted):
+            if not self._failure.done():
+                self._failure.set_exception(error)
+            return
+        self._forget(one)
+        self._report(Failed(one.id))
+
+    def _forget(self, one: OneProceed | OneResolution) -> None:
+        if isinstance(one, OneResolution):
+            one.abandon(self._minds)
+            del self._resolutions[one.id]
+        else:
+            del self._proceeds[one.id]
+
+    def _abort(self, id: ExecutionId) -> None:
+        one = self._proceeds.get(id) or self._resolutions.get(id)
+        if one is None:
+            return
+        self._forget(one)
+        if one.task is not None:
+            one.task.cancel()
+
+    def _put(self, one: OneResolution) -> None:
+        self._predicted.put(one.step, one.writes, one.events)
+        one.is_predicted = True
+
+    def _drop(self, id: ExecutionId) -> None:
+        one = self._resolutions.pop(id)
+        if not one.is_predicted:
+            return
+        names = [self._names[agent] for agent in one.agents]
+        self._predicted.retract(one.step, one.writes, names)
+
+    def _promote(self, id: ExecutionId) -> None:
+        one = self._proceeds.get(id) or self._resolutions.get(id)
+        if one is not None:
+            one.promote()
+            for agent in one.agents:
+                self._client.promote(agent, one.step)
+
+    # --- final results
+
+    def _commit(self, command: CommitResult) -> None:
+        one = self._resolutions.pop(command.id)
+        self._final.commit(one.step, one.writes, one.events)
+        for agent, mind in one.minds.items():
+            self._minds.final[agent] = mind
+            self._committed[agent] = command.step + 1
+        self._due[one.step, one.agents] = one.execution(), one
+        for proceed in one.proceeds:
+            self._proceeds.pop(proceed.id, None)
+        self._flush(one.step, one.agents)
+
+    def _claim(self) -> None:
+        for claim in self._store.claims(NAME, inf, most=len(self._names)):
+            self._claims[claim.step, claim.agents] = claim
+            self._flush(claim.step, claim.agents)
+
+    def _flush(self, step: Step, agents: tuple[AgentId, ...]) -> None:
+        """Commit a final result to the store, if the store has claimed it."""
+        name = step, agents
+        if name not in self._due or name not in self._claims:
+            return
+        claim, (execution, one) = self._claims.pop(name), self._due.pop(name)
+        for agent, mind in one.minds.items():
+            assert mind.saved is not None
+            self._committed_minds.commit(agent, mind.saved)
+        self._store.commit(claim, execution)
