@@ -90,6 +90,11 @@ class RunConfiguration:
                 )
         for name in ("checkpoint_wall_s", "lease_s", "stall_s"):
             check_number(name, getattr(self, name))
+        if self.mode == "optimistic" and (store or "memory") != "memory":
+            raise MetropolisError(
+                f"an optimistic run is kept in memory; it has no store {store!r}: leave the store "
+                "out, or use the mode out_of_order"
+            )
         _check_plain(self.about or {})
         parse_workers(self.workers)
 

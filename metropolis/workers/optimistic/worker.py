@@ -33,7 +33,7 @@ from metropolis.speculation.base import (
 from metropolis.store.claim import Claim
 from metropolis.store.execution import Execution
 from metropolis.store.memory import MemoryStore
-from metropolis.types import AgentId, Step
+from metropolis.types import AgentId, MetropolisError, Step
 from metropolis.workers.local import LocalWorker, copied
 from metropolis.workers.optimistic.answers import JoiningClient, KeptAnswers
 from metropolis.workers.optimistic.digests import Digests, mind_digest
@@ -44,10 +44,8 @@ from metropolis.world.state import State
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 NAME = "optimistic"
-import os
-
-AHEAD_MAX = int(os.environ.get("AHEAD", 30))
-"""Steps that an agent may be ahead of the floor: bounds the memory."""
+AHEAD_MAX = 60
+"""Steps that an agent may run ahead of its last final one: bounds memory and repeated work."""
 
 
 class OptimisticWorker:
@@ -87,7 +85,7 @@ class OptimisticWorker:
         self._busy: defaultdict[tuple[AgentId, Step], int] = defaultdict(int)
         """(agent, step) -> its executions in flight."""
         self._events: list[Event] = []
-        self._is_settling_soon = False
+        self._is_settling_soon = self._is_ending = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._due: dict[tuple[Step, tuple[AgentId, ...]], tuple[Execution, OneResolution]] = {}
         """Final results that the store has not claimed yet."""
@@ -110,6 +108,7 @@ class OptimisticWorker:
             self._settle()
             await self._failure
         finally:
+            self._is_ending = True
             self._store.unwatch("ready", self._claim)
             for task in self._tasks:
                 task.cancel()
@@ -128,9 +127,16 @@ class OptimisticWorker:
             self._loop.call_soon(self._settle)
 
     def _settle(self) -> None:
+        """Report the events, and carry out what follows."""
         self._is_settling_soon = False
-        if self._failure.done():
+        if self._is_ending or self._failure.done():
             return
+        try:
+            self._handle_events()
+        except BaseException as error:  # noqa: BLE001 -- it ends the run
+            self._end(error)
+
+    def _handle_events(self) -> None:
         while True:
             while self._events:
                 events, self._events = self._events, []
@@ -139,8 +145,12 @@ class OptimisticWorker:
             if not agents:
                 break
             self._obey(self._speculation.speculate(agents), [])
-        self._client.cancel_orphans(lambda agent, step: bool(self._busy[agent, step]))
+        self._client.cancel_orphans(lambda agent, step: (agent, step) in self._busy)
         self._collect()
+
+    def _end(self, error: BaseException) -> None:
+        if not self._failure.done():
+            self._failure.set_exception(error)
 
     def _daring(self) -> list[AgentId]:
         """The agents that run ahead now."""
@@ -249,9 +259,22 @@ class OptimisticWorker:
             if self._client.exhausted is not None:  # an agent may go on without its answer
                 raise self._client.exhausted
         except asyncio.CancelledError:
+            if not self._is_ending and self._is_current(one):
+                name = self._names[one.agents[0]]
+                self._fail(
+                    one,
+                    MetropolisError(
+                        f"step {one.step}, agent {name!r} or its cluster: a task was cancelled "
+                        "from within; code that cancels a task should catch its CancelledError"
+                    ),
+                )
             raise
         except BaseException as error:  # noqa: BLE001 -- reported
             self._fail(one, error)
+
+    def _is_current(self, one: OneProceed | OneResolution) -> bool:
+        """Whether the execution was not aborted."""
+        return one is self._proceeds.get(one.id) or one is self._resolutions.get(one.id)
 
     def _ended(self, one: OneProceed | OneResolution, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -262,11 +285,10 @@ class OptimisticWorker:
 
     def _fail(self, one: OneProceed | OneResolution, error: BaseException) -> None:
         """End the run if the execution was sure; otherwise it is repeated when it is."""
-        if one.id not in self._proceeds and one.id not in self._resolutions:
+        if not self._is_current(one):
             return  # aborted meanwhile
         if one.sure or isinstance(error, BudgetExhausted):
-            if not self._failure.done():
-                self._failure.set_exception(error)
+            self._end(error)
             return
         self._forget(one)
         self._report(Failed(one.id))
@@ -318,9 +340,12 @@ class OptimisticWorker:
         self._flush(one.step, one.agents)
 
     def _claim(self) -> None:
-        for claim in self._store.claims(NAME, inf, most=len(self._names)):
-            self._claims[claim.step, claim.agents] = claim
-            self._flush(claim.step, claim.agents)
+        try:
+            for claim in self._store.claims(NAME, inf, most=len(self._names)):
+                self._claims[claim.step, claim.agents] = claim
+                self._flush(claim.step, claim.agents)
+        except MetropolisError as error:
+            self._end(error)
 
     def _flush(self, step: Step, agents: tuple[AgentId, ...]) -> None:
         """Commit a final result to the store, if the store has claimed it."""
