@@ -2,10 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <queue>
 #include <set>
 #include <tuple>
 #include <vector>
 
+#include "batch.hpp"
 #include "speculation_readers.hpp"
 #include "speculation_state.hpp"
 
@@ -43,7 +46,7 @@ class IndexedSpeculation final : public Speculation {
       return std::tie(a->step, a->agents) < std::tie(b->step, b->agents);
     }
   };
-  using Turns = std::set<TurnPointer, TurnOrder>;
+  using Turns = Batch<TurnPointer, TurnOrder>;
 
   // What a change of the state makes doubtful (speculation_changes.cpp).
   void put(const ResolutionPointer& resolution, std::vector<Write> writes,
@@ -97,13 +100,14 @@ class IndexedSpeculation final : public Speculation {
   std::set<AgentId> candidates_;
 
   // What the next settle() must look at.
-  std::set<Suspect> suspects_;        // they may have lost their validity
-  std::set<AgentId> gaps_;            // a proceed was removed
-  std::set<AgentId> unchecked_;       // their proceed may have read what is not final
-  std::set<AgentId> touched_agents_;  // may be resolved, or candidates, now or no longer
-  std::set<AgentId> blocked_;         // not resolved because of a member that is held
-  Turns touched_turns_;               // may need a proceed or a resolution
-  Turns pending_turns_;               // may be committed
+  // They may have lost their validity; the lowest step on top.
+  std::priority_queue<Suspect, std::vector<Suspect>, std::greater<>> suspects_;
+  Batch<AgentId> gaps_;            // a proceed was removed
+  Batch<AgentId> unchecked_;       // their proceed may have read what is not final
+  Batch<AgentId> touched_agents_;  // may be resolved, or candidates, now or no longer
+  std::vector<AgentId> blocked_;   // not resolved because of a member that is held
+  Turns touched_turns_;            // may need a proceed or a resolution
+  Turns pending_turns_;            // may be committed
 };
 
 }  // namespace metropolis

@@ -52,7 +52,7 @@ void IndexedSpeculation::observed(ExecutionId id, Reads reads) {
   proceed->reads = std::move(reads);
   proceed->observed = true;
   if (!proceed->sure) add_readers(proceed->reads, proceed->step, id);
-  suspects_.insert({proceed->step, PROCEED, proceed->agent});
+  suspects_.push({proceed->step, PROCEED, proceed->agent});
   unchecked_.insert(proceed->agent);
   touch_turn(proceed->agent, proceed->step);
 }

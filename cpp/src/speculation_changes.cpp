@@ -38,7 +38,7 @@ void IndexedSpeculation::put(const ResolutionPointer& resolution, std::vector<Wr
     AgentState& agent = state_.of(member);
     agent.resolving.erase(step);
     agent.results[step] = resolution;
-    suspects_.insert({step + 1, PROCEED, member});
+    suspects_.push({step + 1, PROCEED, member});
     advance_next(member);
     if (agent.turn && agent.turn->step == step) pending_turns_.insert(agent.turn);
   }
@@ -151,7 +151,7 @@ void IndexedSpeculation::touch_turn(AgentId agent, Step step) {
 }
 
 void IndexedSpeculation::suspect(const ResolutionPointer& resolution) {
-  suspects_.insert({resolution->step, RESOLUTION, resolution->id});
+  suspects_.push({resolution->step, RESOLUTION, resolution->id});
 }
 
 void IndexedSpeculation::suspect_resolutions_of(AgentId agent, Step step) {
@@ -165,7 +165,7 @@ void IndexedSpeculation::suspect_resolutions_beside(AgentId agent, Step step) {
 
 void IndexedSpeculation::suspect_reader(ExecutionId id) {
   if (const auto proceed = state_.proceeds.find(id); proceed != state_.proceeds.end()) {
-    suspects_.insert({proceed->second->step, PROCEED, proceed->second->agent});
+    suspects_.push({proceed->second->step, PROCEED, proceed->second->agent});
   } else if (const auto one = state_.resolutions.find(id); one != state_.resolutions.end()) {
     suspect(one->second);
   }

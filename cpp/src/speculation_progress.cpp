@@ -30,7 +30,7 @@ std::vector<SpeculationCommand> IndexedSpeculation::settled() {
 
 // Stops the proceeds of dispatched clusters that have read wrong predictions.
 void IndexedSpeculation::stop_what_is_not_final() {
-  for (const AgentId agent : std::exchange(unchecked_, {})) {
+  for (const AgentId agent : unchecked_.take()) {
     const TurnPointer& turn = state_.of(agent).turn;
     if (!turn) continue;
     const ProceedPointer proceed = at(state_.of(agent).proceeds, turn->step);
@@ -41,8 +41,9 @@ void IndexedSpeculation::stop_what_is_not_final() {
 // Stops the proceeds and marks the resolutions that are not valid, lowest step first.
 void IndexedSpeculation::retract() {
   while (!suspects_.empty()) {
-    const auto [step, kind, key] = *suspects_.begin();
-    suspects_.erase(suspects_.begin());
+    const Suspect suspect = suspects_.top();
+    while (!suspects_.empty() && suspects_.top() == suspect) suspects_.pop();
+    const auto [step, kind, key] = suspect;
     if (kind == PROCEED) {
       const ProceedPointer one = at(state_.of(static_cast<AgentId>(key)).proceeds, step);
       if (one && !state_.is_valid(*one)) stop(one);
@@ -59,7 +60,7 @@ void IndexedSpeculation::retract() {
       for (const AgentId member : resolution->members) lower_next(member, step);
     }
   }
-  for (const AgentId agent : std::exchange(gaps_, {})) stop_beyond_gap(agent);
+  for (const AgentId agent : gaps_.take()) stop_beyond_gap(agent);
   gaps_.clear();  // stops make gaps; they lie beyond the first one
 }
 
@@ -80,7 +81,7 @@ void IndexedSpeculation::stop_beyond_gap(AgentId agent) {
 // Commits the results of dispatched clusters that are final; whether there was one.
 bool IndexedSpeculation::commit_turns() {
   std::vector<ResolutionPointer> ready;
-  for (const TurnPointer& turn : std::exchange(pending_turns_, {})) {
+  for (const TurnPointer& turn : pending_turns_.take()) {
     const AgentState& first = state_.of(turn->agents.front());
     if (first.turn != turn) continue;
     const ResolutionPointer result = at(first.results, turn->step);
@@ -104,13 +105,12 @@ void IndexedSpeculation::commit(const ResolutionPointer& result) {
   for (std::size_t i = 0; i < result->members.size(); ++i) {
     const AgentId member = result->members[i];
     AgentState& agent = state_.of(member);
-    touched_turns_.erase(agent.turn);
     agent.turn = nullptr;
     agent.final = step + 1;
     agent.final_mind = result->minds[i].digest;
     agent.results.erase(step);
     state_.held.erase({member, step});
-    suspects_.insert({step + 1, PROCEED, member});
+    suspects_.push({step + 1, PROCEED, member});
     advance_next(member);
     positions.push_back(state_.position(member, step + 1, true));
   }
@@ -148,7 +148,10 @@ void IndexedSpeculation::add_turns(const Dispatches& dispatches) {
 
 // Lets the dispatched clusters proceed, and resolves those whose members have proceeded.
 void IndexedSpeculation::dispatch_turns() {
-  for (const TurnPointer& turn : std::exchange(touched_turns_, {})) dispatch(*turn);
+  for (const TurnPointer& turn : touched_turns_.take()) {
+    const bool committed = state_.of(turn->agents.front()).turn != turn;
+    if (!committed) dispatch(*turn);
+  }
   touched_turns_.clear();  // aborts touch the turns again
 }
 
@@ -175,15 +178,14 @@ void IndexedSpeculation::dispatch(const TurnState& turn) {
 }
 
 void IndexedSpeculation::resolve_speculatively() {
-  const auto agents = std::exchange(touched_agents_, {});
-  std::set<AgentId> tried = std::exchange(blocked_, {});
-  tried.insert(agents.begin(), agents.end());
-  for (const AgentId agent : tried) {
+  for (const AgentId agent : std::exchange(blocked_, {})) touched_agents_.insert(agent);
+  const std::vector<AgentId> agents = touched_agents_.take();
+  for (const AgentId agent : agents) {
     const Step step = state_.of(agent).next;
     if (!state_.is_eligible(agent, step) || at(state_.of(agent).resolving, step)) continue;
     const std::vector<AgentId> cluster = state_.component(agent, step);
     if (std::ranges::any_of(cluster, [&](AgentId one) { return state_.is_held(one, step); })) {
-      blocked_.insert(agent);
+      blocked_.push_back(agent);
     } else {
       resolve(cluster, step, false);
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,10 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metropolis.controller.native import native_controller
-from metropolis.speculation.base import Abort, Command, Drop, Event
+from metropolis.speculation.base import (
+    Abort,
+    Command,
+    Drop,
+    Event,
+    Failed,
+    Lost,
+    Reads,
+    Resolved,
+)
 from metropolis.speculation.native import NativeSpeculation
 from metropolis.speculation.reference import ReferenceSpeculation
-from metropolis.types import AgentId, Step
+from metropolis.types import AgentId, MetropolisError, Step
 from tests.speculation.executions import OptimisticRun, lockstep, rule_of
 from tests.speculation.worlds import World
 
@@ -29,10 +39,17 @@ def ordered(commands: Sequence[Command]) -> list[Command]:
 class Both:
     """The reference and the native speculation side by side."""
 
-    def __init__(self, world: World, controller: Any, metric: Any, *rest: Any) -> None:
+    def __init__(
+        self,
+        world: World,
+        native: type[NativeSpeculation],
+        controller: Any,
+        metric: Any,
+        *rest: Any,
+    ) -> None:
         self._reference = ReferenceSpeculation(controller, metric, *rest)
         starts = [world.entities[name].position for name in world.bodies]
-        self._native = NativeSpeculation(
+        self._native = native(
             native_controller(rule_of(world), metric, world.max_velocity, starts, world.steps),
             metric,
             *rest,
@@ -72,9 +89,11 @@ class Both:
         return expected
 
 
-def compare(seed: int, risk: float, faults: float) -> None:
+def compare(
+    seed: int, risk: float, faults: float, native: type[NativeSpeculation] = NativeSpeculation
+) -> None:
     world = World(seed)
-    make: Any = partial(Both, world)
+    make: Any = partial(Both, world, native)
     history = OptimisticRun(world, seed, make=make, risk=risk, faults=faults).run()
     assert history == lockstep(world)[0], world
 
@@ -92,3 +111,50 @@ def test_native_commands_equal_those_of_the_reference(
 def test_native_commands_equal_those_of_the_reference_in_many_worlds() -> None:
     for seed in range(5_000):
         compare(seed, [0.9, 0.3, 1][seed % 3], [0.05, 0.3, 0][seed // 3 % 3])
+
+
+class _Blind(NativeSpeculation):
+    """Does not hear of searches for entities."""
+
+    def _reads(self, reads: Reads) -> list[Any]:
+        return super()._reads([one for one in reads if one[0].kind != "entities"])
+
+
+class _Mindless(NativeSpeculation):
+    """Takes all minds for equal."""
+
+    def _apply(self, event: Event) -> None:
+        if isinstance(event, Resolved):
+            event = replace(event, minds=dict.fromkeys(event.minds, 0))
+        super()._apply(event)
+
+
+class _Motionless(NativeSpeculation):
+    """Does not hear of writes."""
+
+    def _apply(self, event: Event) -> None:
+        super()._apply(replace(event, writes={}) if isinstance(event, Resolved) else event)
+
+
+class _Silent(NativeSpeculation):
+    """Does not hear of events."""
+
+    def _apply(self, event: Event) -> None:
+        super()._apply(replace(event, events=()) if isinstance(event, Resolved) else event)
+
+
+class _Optimist(NativeSpeculation):
+    """Takes failed executions for lost ones."""
+
+    def _apply(self, event: Event) -> None:
+        super()._apply(Lost(event.id) if isinstance(event, Failed) else event)
+
+
+@pytest.mark.parametrize("fault", [_Blind, _Mindless, _Motionless, _Silent, _Optimist])
+def test_a_difference_is_found(fault: type[NativeSpeculation]) -> None:
+    for seed in range(200):
+        try:
+            compare(seed, 0.9, 0.3, fault)
+        except (AssertionError, MetropolisError):
+            return
+    pytest.fail("the commands are equal")
