@@ -153,6 +153,7 @@ def test_kairos_is_measured_beside_its_baselines(monkeypatch: pytest.MonkeyPatch
         assert 0 <= row["queueing_share"] < 1
         blind = row["system"] in ("Parrot", "no priority")
         assert row["accuracy"] == 0.5 if blind else row["accuracy"] > 0.5, row
-    table = CliRunner().invoke(kairos.command, ["--programs", "40"], terminal_width=80)
+    few = ["--programs", "20", "--history", "20"]
+    table = CliRunner().invoke(kairos.command, few, terminal_width=80)
     assert "Kairos' average is" in table.output
     assert "all simulated" in table.output
