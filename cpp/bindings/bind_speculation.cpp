@@ -135,6 +135,11 @@ void bind_speculation(py::module_& m) {
             return commands_of(of.core->speculate(agents));
           },
           "agents"_a)
+      .def("in_use",
+           [](const Bound& of) {
+             const NumbersInUse numbers = of.core->in_use();
+             return py::make_tuple(numbers.entities, numbers.digests);
+           })
       .def_property_readonly("floor", [](const Bound& of) { return of.core->floor(); })
       .def("validate", [](const Bound& of) { of.core->validate(); });
   m.def(

@@ -34,6 +34,7 @@ class IndexedSpeculation final : public Speculation {
   Step next_step(AgentId agent) const override;
   std::vector<Sighting> answer(const Question& question, Step step, bool final) const override;
   Step floor() const override;
+  NumbersInUse in_use() const override;
   void validate() const override;
 
  private:

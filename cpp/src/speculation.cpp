@@ -142,6 +142,10 @@ Step IndexedSpeculation::floor() const {
   return controller_.floor();
 }
 
+NumbersInUse IndexedSpeculation::in_use() const {
+  return state_.in_use();
+}
+
 void IndexedSpeculation::validate() const {
   controller_.validate();
   state_.validate();

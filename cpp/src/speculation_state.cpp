@@ -3,6 +3,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "batch.hpp"
+
 namespace metropolis {
 
 namespace {
@@ -133,6 +135,39 @@ std::vector<AgentId> SpeculationState::component(AgentId agent, Step step) const
     }
   }
   return {found.begin(), found.end()};
+}
+
+NumbersInUse SpeculationState::in_use() const {
+  Batch<EntityId> entities;
+  Batch<Digest> digests;
+  const auto use = [&](const Sighting& one) {
+    entities.insert(one.entity);
+    digests.insert(one.digest);
+  };
+  const auto use_reads = [&](const Reads& reads) {
+    for (const auto& [question, answer] : reads) {
+      if (question.kind == Question::Kind::ENTITY) entities.insert(question.entity);
+      for (const Sighting& one : answer) use(one);
+    }
+  };
+  versions.for_each(use, [&](EntityId entity) { entities.insert(entity); });
+  for (const AgentState& agent : agents_) {
+    entities.insert(agent.body);
+    digests.insert(agent.final_mind);
+  }
+  for (const auto& [id, proceed] : proceeds) {
+    digests.insert(proceed->before);
+    use_reads(proceed->reads);
+  }
+  for (const auto& [id, resolution] : resolutions) {
+    for (const Mind& mind : resolution->minds) digests.insert(mind.digest);
+    for (const ProceedPointer& proceed : resolution->proceeds) {
+      digests.insert(proceed->before);
+      use_reads(proceed->reads);
+    }
+    use_reads(resolution->reads);
+  }
+  return {entities.take(), digests.take()};
 }
 
 void SpeculationState::validate() const {

@@ -115,6 +115,8 @@ class SpeculationState {
   // Whether each question has the same answer now.
   bool holds(const Reads& reads, Step step, bool final) const;
 
+  NumbersInUse in_use() const;
+
   // Throws std::logic_error that names an execution.
   void validate() const;
 

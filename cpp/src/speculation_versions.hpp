@@ -67,6 +67,23 @@ class SpeculationVersions {
   // The result, not final, that has written `entity` at the end of `step`; null: none.
   const SpeculationResult* writer(EntityId entity, Step step) const;
 
+  // Calls value(sighting) for each value and event, removed(entity) for each version without one.
+  template <class Value, class Removed>
+  void for_each(const Value& value, const Removed& removed) const {
+    for (std::size_t entity = 0; entity < versions_.size(); ++entity) {
+      for (const Version& version : versions_[entity]) {
+        if (version.value) {
+          value(*version.value);
+        } else {
+          removed(static_cast<EntityId>(entity));
+        }
+      }
+    }
+    for (const auto& [step, events] : events_) {
+      for (const auto& [event, result] : events) value(event);
+    }
+  }
+
   // Throws std::logic_error if two versions of an entity begin with the same step.
   void validate() const;
 

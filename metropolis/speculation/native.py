@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import count
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import metropolis._core as _core
 from metropolis.controller.base import InvariantError
@@ -34,7 +32,42 @@ from metropolis.speculation.base import (
 from metropolis.types import AgentId, MetropolisError, Step
 
 _KINDS = {"entity": 0, "entities": 1, "events": 2}
+Named = TypeVar("Named", bound=Hashable)
 _Sighting = tuple[int, float, float, int]
+
+
+class _Numbers(Generic[Named]):
+    """A number for each name; those that are not in use any more are given again."""
+
+    def __init__(self, numbers_kept: int = 10_000) -> None:
+        self._numbers: dict[Named, int] = {}
+        self._free: list[int] = []
+        self._next, self._kept, self._full = 0, numbers_kept, numbers_kept
+
+    def __getitem__(self, name: Named) -> int:
+        number = self._numbers.get(name)
+        if number is None:
+            if self._free:
+                number = self._free.pop()
+            else:
+                number, self._next = self._next, self._next + 1
+            self._numbers[name] = number
+        return number
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it is worth looking for what is not in use."""
+        return len(self._numbers) > self._full
+
+    def keep(self, in_use: Iterable[int]) -> None:
+        """Forget the names of all other numbers."""
+        used = set(in_use)
+        self._numbers = {name: one for name, one in self._numbers.items() if one in used}
+        self._free = [one for one in range(self._next) if one not in used]
+        self._full = max(self._kept, 2 * len(self._numbers))
 
 
 class NativeSpeculation:
@@ -51,13 +84,15 @@ class NativeSpeculation:
         target_step: Step,
         *,
         perception_radius: float,
+        numbers_kept: int = 10_000,
     ) -> None:
         """Parameters as of `ReferenceSpeculation`; `controller` has no other user.
 
-        `perception_radius`: the usual radius of questions.
+        `perception_radius`: the usual radius of questions. `numbers_kept`: beyond so many entities
+        or digests, those that are not in use are forgotten.
         """
-        self._names: defaultdict[str, int] = defaultdict(count().__next__)
-        self._digests: defaultdict[Digest, int] = defaultdict(count(1).__next__)
+        self._names = _Numbers[str](numbers_kept)
+        self._digests = _Numbers[Digest](numbers_kept)
         self._target = target_step
         sightings = [self._sighting(name, value) for name, value in entities.items()]
         with _sentences():
@@ -82,7 +117,10 @@ class NativeSpeculation:
         with _sentences():
             for event in events:
                 self._apply(event)
-            return [_command(*one) for one in self._core.settle()]
+            commands = [_command(*one) for one in self._core.settle()]
+        if self._names.is_full or self._digests.is_full:
+            self._forget()
+        return commands
 
     def candidates(self) -> list[AgentId]:
         """See `Speculation.candidates`."""
@@ -109,6 +147,11 @@ class NativeSpeculation:
             self._core.validate()
         except RuntimeError as error:
             raise InvariantError(str(error)) from error
+
+    def _forget(self) -> None:
+        entities, digests = self._core.in_use()
+        self._names.keep(entities)
+        self._digests.keep(digests)
 
     def _apply(self, event: Event) -> None:
         core = self._core

@@ -54,6 +54,7 @@ class Both:
             metric,
             *rest,
             perception_radius=world.perception_radius,
+            numbers_kept=world.seed % 40,
         )
 
     def start(self) -> list[Command]:
@@ -113,6 +114,23 @@ def test_native_commands_equal_those_of_the_reference_in_many_worlds() -> None:
         compare(seed, [0.9, 0.3, 1][seed % 3], [0.05, 0.3, 0][seed // 3 % 3])
 
 
+def test_names_and_digests_that_are_not_in_use_are_forgotten() -> None:
+    counts = []
+
+    class Counting(NativeSpeculation):
+        def _forget(self) -> None:
+            super()._forget()
+            counts.append(len(self._digests))
+
+    world = World(81)
+    world.steps = 40
+    make: Any = partial(Both, world, Counting)
+    run = OptimisticRun(world, 81, make=make, validates=False)
+    run.run()
+    assert counts
+    assert max(counts) < 0.5 * len({mind for _, _, _, mind in run.history.values()})
+
+
 class _Blind(NativeSpeculation):
     """Does not hear of searches for entities."""
 
@@ -150,7 +168,15 @@ class _Optimist(NativeSpeculation):
         super()._apply(Lost(event.id) if isinstance(event, Failed) else event)
 
 
-@pytest.mark.parametrize("fault", [_Blind, _Mindless, _Motionless, _Silent, _Optimist])
+class _Forgetful(NativeSpeculation):
+    """Forgets digests that are in use."""
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._digests.keep([])
+
+
+@pytest.mark.parametrize("fault", [_Blind, _Mindless, _Motionless, _Silent, _Optimist, _Forgetful])
 def test_a_difference_is_found(fault: type[NativeSpeculation]) -> None:
     for seed in range(200):
         try:

@@ -63,6 +63,12 @@ struct Mind {
   Digest digest;
 };
 
+// Ascending.
+struct NumbersInUse {
+  std::vector<EntityId> entities;
+  std::vector<Digest> digests;
+};
+
 struct SpeculationCommand {
   enum class Kind : std::uint8_t { ABORT, DROP, COMMIT, PROMOTE, RESOLVE, PROCEED };
   Kind kind;
@@ -107,6 +113,10 @@ class Speculation {
   // What an execution of `step` is told now; final: by final versions only.
   virtual std::vector<Sighting> answer(const Question& question, Step step, bool final) const = 0;
   virtual Step floor() const = 0;
+
+  // The numbers in use: what is not among them may be used for something else. Takes as long as
+  // there are executions and versions.
+  virtual NumbersInUse in_use() const = 0;
 
   // Checks every invariant; throws std::logic_error. Slow; for tests.
   virtual void validate() const = 0;
