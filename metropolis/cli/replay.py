@@ -20,7 +20,7 @@ from metropolis.cli.choices import NamedChoice
 from metropolis.names import did_you_mean
 from metropolis.progress import progress_bar
 from metropolis.rules.metrics import METRICS
-from metropolis.runtime.replays.modes import MODES
+from metropolis.runtime.replays.modes import AUTO_RISK, MODES
 from metropolis.runtime.replays.plots import prepare_figures, write_figures
 from metropolis.runtime.replays.replay import (
     ReplayResult,
@@ -28,7 +28,9 @@ from metropolis.runtime.replays.replay import (
     mine_dependencies,
     plug_ins,
     replay,
+    runs_in_core,
     speedup,
+    waste,
 )
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.trace.mining import InteractionGraph, critical_path
@@ -90,13 +92,34 @@ def _distance(
     return value
 
 
+class Speculation(click.ParamType[float | None]):
+    """`off` (None), `auto` or a number from 0 to 1."""
+
+    name = "risk"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float | None:
+        """Parse and check the range."""
+        if value in ("off", "auto"):
+            return None if value == "off" else AUTO_RISK
+        try:
+            risk = float(value)
+        except ValueError:
+            risk = -1.0
+        if not 0 <= risk <= 1:  # refuses nan, too
+            self.fail(f"{value!r} is not off, auto or a number from 0 to 1", param, ctx)
+        return risk
+
+
 @click.command(name="replay")
 @click.argument("trace", type=click.Path(path_type=Path))
 @click.option(
     "--modes",
     type=CommaSeparated(tuple(MODES), also=OUT_OF_ORDER),
     help="Execution modes and bounds, comma-separated; out_of_order is versioned. [default: "
-    f"{','.join(MODES)}; without {EQUAL_ONLY} on different instances]",
+    f"{','.join(MODES)}; without {EQUAL_ONLY} and optimistic on different instances, without "
+    "optimistic under a dispatcher or a policy other than step and fcfs]",
 )
 @click.option(
     "--instances",
@@ -144,6 +167,14 @@ def _distance(
 )
 @click.option("--radius", type=float, callback=_distance, help="Override the perception radius.")
 @click.option("--velocity", type=float, callback=_distance, help="Override the maximum velocity.")
+@click.option(
+    "--speculation",
+    type=Speculation(),
+    metavar="off|auto|0..1",
+    default="auto",
+    help="Mode optimistic: greatest chance of being wrong at which an agent still runs ahead. "
+    f"[default: auto, {AUTO_RISK:g}]",
+)
 @click.option("--prefix-reuse", is_flag=True, help="Let instances reuse KV of shared prefixes.")
 @click.option(
     "--figures",
@@ -164,6 +195,7 @@ def command(
     metric: str | None,
     radius: float | None,
     velocity: float | None,
+    speculation: float | None,
     prefix_reuse: bool,
     figures: Path | None,
     as_json: bool,
@@ -175,10 +207,21 @@ def command(
     whole = read_trace(trace)
     fleets = [fleet_of(instance, profile, count) for count in instances]
     setting = make_setting(whole, fleets[0], metric, radius, velocity, prefix_reuse)
+    setting = replace(setting, dispatcher=dispatcher, speculation=speculation)
     for fleet, policy in product(fleets, policies):  # fail fast on wrong names
         plug_ins(policy, dispatcher, fleet.dispatcher_view())
+    can_speculate = all(runs_in_core(replace(setting, policy=policy)) for policy in policies)
     if modes is None:
-        modes = [mode for mode in MODES if mode != EQUAL_ONLY or len(fleets[0].kinds) == 1]
+        is_uniform = len(fleets[0].kinds) == 1
+        modes = [
+            name
+            for name, mode in MODES.items()
+            if (is_uniform or name != EQUAL_ONLY) and (can_speculate or not mode.is_optimistic)
+        ]
+    elif not can_speculate and any(MODES[name].is_optimistic for name in modes):
+        raise click.UsageError(
+            "--modes: optimistic needs equal instances, the policy step or fcfs, and no dispatcher"
+        )
     replayed = replace(
         whole.meta, metric=setting.metric.name, max_velocity=setting.max_velocity
     )  # moves must obey the overridden metric and velocity, too
@@ -206,7 +249,6 @@ def command(
                             setting,
                             fleet=fleet,
                             policy=policy,
-                            dispatcher=dispatcher,
                             hours=text,
                         )
                         of_window.append(replay(window, mode, chosen, graph, advance))
@@ -280,6 +322,7 @@ def as_row(results: Sequence[ReplayResult], result: ReplayResult) -> dict[str, A
         "speedup_over_lockstep": speedup(results, result, "lockstep"),
         "speedup_over_sequential": speedup(results, result, "sequential"),
         "share_of_oracle": speedup(results, result, "oracle"),
+        "waste": waste(result),
         "simulated": True,
     }
 
@@ -307,11 +350,11 @@ def print_table(
             f"{setting.metric.name} metric, radius {setting.perception_radius:g}, "
             f"velocity {setting.max_velocity:g}."
         )
-        table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0, pad_edge=False)
         table.add_column("mode", no_wrap=True)
         for heading in (
             "makespan\nsim_s", "over\nlockstep", "over se-\nquential", "share of\noracle",
-            "paral-\nlelism", "utili-\nsation", "control\nµs/step",
+            "waste", "paral-\nlelism", "utili-\nsation", "control\nµs/step",
         ):  # fmt: skip
             table.add_column(heading, justify="right", no_wrap=True)
         for result in chosen:
@@ -345,6 +388,7 @@ def _cells(results: Sequence[ReplayResult], result: ReplayResult) -> list[str]:
         number(speedup(results, result, "lockstep"), ".2f"),
         number(speedup(results, result, "sequential"), ".2f"),
         number(speedup(results, result, "oracle"), ".0%"),
+        number(waste(result) if MODES[result.mode].is_optimistic else None, ".1%"),
         number(result.achieved_parallelism, ".2f" if result.achieved_parallelism < 100 else ",.0f"),
         number(result.utilisation, ".0%"),
         number(result.controller_us_per_agent_step, ".2f"),

@@ -149,7 +149,7 @@ def test_instances_may_differ(
     fleet = ("--instance", "llama-3-8b/l4", "--instance", "llama-3-8b/h100:2")
     assert run(monkeypatch, "replay", trace, *fleet, "--json") == 0
     rows = json.loads(capsys.readouterr().out)
-    assert {row["mode"] for row in rows} == set(MODES) - {"no_dependency"}
+    assert {row["mode"] for row in rows} == set(MODES) - {"no_dependency", "optimistic"}
     assert {row["fleet"] for row in rows} == {"1 x llama-3-8b/l4 + 2 x llama-3-8b/h100"}
     assert {(row["instances"], row["profile"]) for row in rows} == {
         (3, "llama-3-8b/l4,llama-3-8b/h100")
@@ -168,6 +168,23 @@ def test_the_table_names_every_mode_and_fits_80_columns(
         assert any(line.startswith(mode) for line in lines)
 
 
+def test_without_speculation_optimistic_takes_as_long_as_versioned(
+    trace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    modes = ("--modes", "versioned,optimistic", "--json")
+    makespans = {}
+    for risk in ("off", "auto", "1"):
+        assert run(monkeypatch, "replay", trace, *modes, "--speculation", risk) == 0
+        versioned, optimistic = json.loads(capsys.readouterr().out)
+        assert optimistic["waste"] == optimistic["wasted_calls"] / (
+            optimistic["calls"] + optimistic["wasted_calls"]
+        )
+        assert versioned["wasted_calls"] == 0
+        makespans[risk] = optimistic["makespan_sim_s"]
+    assert makespans["off"] == versioned["makespan_sim_s"]
+    assert makespans["1"] != makespans["off"]
+
+
 def test_figures_are_pictures(trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(monkeypatch, "replay", trace, "--figures", str(tmp_path / "new" / "figures")) == 0
     for name in ("gantt", "calls_per_hour", "completion_times"):
@@ -180,6 +197,10 @@ def test_figures_are_pictures(trace: str, tmp_path: Path, monkeypatch: pytest.Mo
     ("options", "sentence"),
     [
         (("--modes", "locked"), "'locked' is not one of sequential, lockstep"),
+        (("--speculation", "1.5"), "'1.5' is not off, auto or a number from 0 to 1"),
+        (("--speculation", "nan"), "'nan' is not off, auto or a number from 0 to 1"),
+        (("--modes", "optimistic", "--policy", "atlas"), "the policy step or fcfs, and no disp"),
+        (("--modes", "optimistic", "--dispatcher", "kairos"), "optimistic needs equal instances"),
         (("--instances", "0"), "'0' is not a whole number"),
         (("--instances", "²"), "is not a whole number"),
         (("--instances", ","), "is empty"),

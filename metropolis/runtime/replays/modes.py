@@ -9,6 +9,10 @@ from dataclasses import dataclass
 
 from metropolis.rules.rules import MakeRule, conservative, lockstep, versioned
 
+AUTO_RISK = 0.7
+"""The chance of being wrong up to which agents run ahead, unless given; `metropolis bench
+optimistic` measures others."""
+
 
 @dataclass(frozen=True)
 class Mode:
@@ -23,6 +27,8 @@ class Mode:
     outstanding_max: int = 0
     """Maximum number of calls in flight; 0: unlimited."""
     is_bound: bool = False
+    is_optimistic: bool = False
+    """Agents run ahead of the rule, which orders what they commit."""
 
 
 MODES: dict[str, Mode] = {
@@ -36,6 +42,8 @@ MODES: dict[str, Mode] = {
         Mode("conservative", rule=conservative),
         # out of order, with step-versioned state
         Mode("versioned", rule=versioned),
+        # agents run ahead on predictions, and repeat what was wrong
+        Mode("optimistic", rule=versioned, is_optimistic=True),
         # out of order, waiting only for dependencies that the trace proves
         Mode("oracle"),
         # the longest dependency chain, on unlimited instances

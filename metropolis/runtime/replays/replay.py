@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,9 @@ from metropolis.policy.base import Policy, QueuedRequest
 from metropolis.policy.faults import RequestRefusedError, call, rank_of
 from metropolis.policy.named import DISPATCHERS, POLICIES, named
 from metropolis.rules.metrics import Metric, metric_named
-from metropolis.runtime.replays.modes import MODES, Mode
+from metropolis.rules.native import core_metric
+from metropolis.runtime.replays.core_replay import Progress, replay_in_core, utilisation
+from metropolis.runtime.replays.modes import AUTO_RISK, MODES, Mode
 from metropolis.runtime.replays.policy_replay import PolicyReplay
 from metropolis.sim.engines import SimulatedCluster
 from metropolis.sim.fleet import SimulatedFleet
@@ -30,10 +32,6 @@ from metropolis.types import MetropolisError
 Float64 = npt.NDArray[np.float64]
 Int32 = npt.NDArray[np.int32]
 
-Progress = Callable[[int], None]
-"""Called with the number of agent-steps committed since the last call."""
-
-_AGENT_STEPS_PER_SLICE = 20_000
 _SETTING = ("hours", "agents", "fleet", "policy", "dispatcher", "metric")
 """The fields in which two comparable results agree."""
 _CORE_POLICIES = ("step", "fcfs")
@@ -55,6 +53,9 @@ class Setting:
     hours: str = "all"
     joint_radius: float | None = None
     """None: the perception radius."""
+    speculation: float | None = AUTO_RISK
+    """`optimistic` only: the greatest chance of being wrong, from 0 to 1, at which an agent still
+    runs ahead; None: no agent does."""
 
     @classmethod
     def of(cls, meta: TraceMeta, fleet: SimulatedFleet, *, metric: str | None = None) -> Setting:
@@ -94,6 +95,8 @@ class ReplayResult:
     utilisation: float | None
     """Mean busy share of the instances over the makespan; None for `critical_path`."""
     preemptions: int
+    wasted_calls: int
+    """Calls of wrong executions, sent beside `calls`; 0 unless `optimistic`."""
     queueing_mean_sim_s: float | None
     queueing_p50_sim_s: float | None
     queueing_p99_sim_s: float | None
@@ -131,8 +134,14 @@ def replay(
     """
     check_name("mode", mode, MODES)
     chosen = MODES[mode]
-    is_uniform = len(setting.fleet.kinds) == 1
-    is_in_core = is_uniform and setting.dispatcher is None and setting.policy in _CORE_POLICIES
+    is_in_core = runs_in_core(setting)
+    if setting.speculation is not None and not 0 <= setting.speculation <= 1:
+        raise MetropolisError(f"speculation {setting.speculation} is not a number from 0 to 1")
+    if chosen.is_optimistic and not is_in_core:
+        raise MetropolisError(
+            "optimistic needs equal instances, the policy step or fcfs, and no dispatcher, not "
+            f"{setting.fleet}, {setting.policy} and {setting.dispatcher or 'none'}; omit this mode"
+        )
     plugins = None
     if not is_in_core:
         plugins = plug_ins(setting.policy, setting.dispatcher, setting.fleet.dispatcher_view())
@@ -150,7 +159,11 @@ def replay(
     makespan_sim_s = measured["makespan_sim_s"]
     return ReplayResult(
         mode=mode,
-        rule=mode if mode in ("conservative", "versioned") else None,
+        rule="versioned"
+        if chosen.is_optimistic
+        else mode
+        if mode in ("conservative", "versioned")
+        else None,
         metric=setting.metric.name,
         policy=setting.policy,
         dispatcher=setting.dispatcher,
@@ -167,6 +180,12 @@ def replay(
         **_queueing(measured["started_sim_s"] - measured["sent_sim_s"]),
         **measured,
     )
+
+
+def runs_in_core(setting: Setting) -> bool:
+    """Whether the C++ replay has the fleet, policy and dispatcher of `setting`."""
+    is_uniform = len(setting.fleet.kinds) == 1
+    return is_uniform and setting.dispatcher is None and setting.policy in _CORE_POLICIES
 
 
 def plug_ins(policy: str, dispatcher: str | None, fleet: Fleet) -> tuple[Policy, Dispatcher]:
@@ -224,8 +243,30 @@ def _run(
             trace.steps,
         )
     if plugins is None:
-        return _replay_in_core(trace, controller, mode, setting, progress)
+        return replay_in_core(
+            trace,
+            controller,
+            setting.fleet,
+            prefix_reuse=setting.prefix_reuse,
+            step_priority=setting.policy == "step",
+            outstanding_max=mode.outstanding_max,
+            optimism=_optimism(setting) if mode.is_optimistic else None,
+            progress=progress,
+        )
     return _replay_with_plugins(trace, controller, mode, setting, plugins, progress)
+
+
+def _optimism(setting: Setting) -> _core.Optimism:
+    joint = setting.joint_radius
+    return _core.Optimism(
+        metric=core_metric(setting.metric),
+        perception_radius=setting.perception_radius,
+        max_velocity=setting.max_velocity,
+        cluster_radius=max(
+            2 * setting.max_velocity, setting.perception_radius if joint is None else joint
+        ),
+        risk_max=-1.0 if setting.speculation is None else setting.speculation,
+    )
 
 
 def _replay_with_plugins(
@@ -241,8 +282,9 @@ def _replay_with_plugins(
     replaying.run()
     return {
         "makespan_sim_s": replaying.now_sim_s,
-        "utilisation": _utilisation(cluster.busy_sim_s(), setting, replaying.now_sim_s),
+        "utilisation": utilisation(cluster.busy_sim_s(), setting.fleet, replaying.now_sim_s),
         "preemptions": cluster.preemptions,
+        "wasted_calls": 0,
         "controller_us_per_agent_step": replaying.controller_wall_s
         / (trace.steps * trace.agents)
         * 1e6,
@@ -255,60 +297,6 @@ def _replay_with_plugins(
     }
 
 
-def _replay_in_core(
-    trace: Trace,
-    controller: _core.Controller,
-    mode: Mode,
-    setting: Setting,
-    progress: Progress | None,
-) -> dict[str, Any]:
-    fleet = setting.fleet
-    pool = _core.InstancePool(
-        fleet.profiles[0], instances=len(fleet), prefix_reuse=setting.prefix_reuse
-    )
-    calls = trace.calls
-    replaying = _core.Replay(
-        positions=trace.positions,
-        call_offsets=trace.call_offsets(),
-        call_step=calls.step,
-        call_agent=calls.agent,
-        parent_offsets=calls.parent_offsets,
-        parents=calls.parents,
-        prompt_tokens=calls.prompt_tokens,
-        output_tokens=calls.output_tokens,
-        prefix_id=calls.prefix_id,
-        prefix_tokens=calls.prefix_tokens,
-        controller=controller,
-        instances=pool,
-        step_priority=setting.policy == "step",
-        max_outstanding=mode.outstanding_max,
-    )
-    finished, committed = False, 0
-    while not finished:
-        finished = replaying.run(_AGENT_STEPS_PER_SLICE)
-        if progress is not None:
-            progress(replaying.committed_agent_steps - committed)
-        committed = replaying.committed_agent_steps
-    sent_sim_s = replaying.sent_sim_s()
-    prompts, prompt_of = np.unique(calls.prompt_tokens, return_inverse=True)
-    requests = [_core.Request(prompt, 1) for prompt in prompts.tolist()]
-    prefill_s = [_core.InstancePool.isolated_sim_s(fleet.profiles[0], each) for each in requests]
-    started_sim_s = replaying.first_token_sim_s() - np.array(prefill_s, np.float64)[prompt_of]
-    busy_sim_s = sum(pool.busy_sim_s(instance) for instance in range(len(fleet)))
-    return {
-        "makespan_sim_s": replaying.makespan_sim_s,
-        "utilisation": _utilisation(busy_sim_s, setting, replaying.makespan_sim_s),
-        "preemptions": pool.preemptions(),
-        "controller_us_per_agent_step": replaying.controller_wall_s / committed * 1e6,
-        "sent_sim_s": sent_sim_s,
-        "started_sim_s": np.maximum(sent_sim_s, started_sim_s),
-        "completed_sim_s": replaying.completed_sim_s(),
-        "instance": replaying.instance(),
-        "dispatched_sim_s": replaying.dispatched_sim_s(),
-        "committed_sim_s": replaying.committed_sim_s(),
-    }
-
-
 def _queueing(queueing_sim_s: Float64) -> dict[str, Any]:
     """Mean and percentiles of the calls' queueing, if it is known."""
     names = ("queueing_mean_sim_s", "queueing_p50_sim_s", "queueing_p99_sim_s")
@@ -316,10 +304,6 @@ def _queueing(queueing_sim_s: Float64) -> dict[str, Any]:
         return dict.fromkeys(names)
     values = queueing_sim_s.mean(), *np.percentile(queueing_sim_s, (50, 99))
     return dict(zip(names, map(float, values), strict=True))
-
-
-def _utilisation(busy_sim_s: float, setting: Setting, makespan_sim_s: float) -> float:
-    return busy_sim_s / (len(setting.fleet) * makespan_sim_s) if makespan_sim_s else 0.0
 
 
 def isolated_sim_s(trace: Trace, setting: Setting) -> Float64:
@@ -341,7 +325,7 @@ def _critical_path(trace: Trace, setting: Setting, graph: InteractionGraph) -> d
     weight = isolated_sim_s(trace, setting)
     path = critical_path(trace, graph, weight)
     sent = np.zeros(len(trace.calls))
-    return _bound(path.weight, sent, sent + weight, utilisation=None, preemptions=0)
+    return _bound(path.weight, sent, sent + weight, busy=None, preemptions=0)
 
 
 def _no_dependency(trace: Trace, setting: Setting) -> dict[str, Any]:
@@ -363,22 +347,23 @@ def _no_dependency(trace: Trace, setting: Setting) -> dict[str, Any]:
     )
     completed = simulated["last_token_sim_s"]
     makespan_sim_s = float(completed.max(initial=0.0))
-    utilisation = _utilisation(simulated["busy_sim_s"], setting, makespan_sim_s)
-    return _bound(makespan_sim_s, sent, completed, utilisation, simulated["preemptions"])
+    busy = utilisation(simulated["busy_sim_s"], fleet, makespan_sim_s)
+    return _bound(makespan_sim_s, sent, completed, busy, simulated["preemptions"])
 
 
 def _bound(
     makespan_sim_s: float,
     sent: Float64,
     completed: Float64,
-    utilisation: float | None,
+    busy: float | None,
     preemptions: int,
 ) -> dict[str, Any]:
     """The measurements of a bound, which has no controller and commits nothing."""
     return {
         "makespan_sim_s": makespan_sim_s,
-        "utilisation": utilisation,
+        "utilisation": busy,
         "preemptions": preemptions,
+        "wasted_calls": 0,
         "controller_us_per_agent_step": None,
         "sent_sim_s": sent,
         "started_sim_s": np.full(len(sent), np.nan),
@@ -396,3 +381,8 @@ def speedup(results: Sequence[ReplayResult], result: ReplayResult, reference: st
         if same and other.mode == reference and result.makespan_sim_s > 0:
             return other.makespan_sim_s / result.makespan_sim_s
     return None
+
+
+def waste(result: ReplayResult) -> float:
+    """Share of the sent calls that were sent for wrong executions."""
+    return result.wasted_calls / max(1, result.calls + result.wasted_calls)

@@ -1,0 +1,121 @@
+"""Agents that run ahead lose no call and commit in the order of the rule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metropolis.rules.metrics import metric_named
+from metropolis.runtime.replays.replay import Setting, replay
+from metropolis.sim.fleet import SimulatedFleet
+from metropolis.trace.schema import Trace
+from metropolis.types import MetropolisError
+from tests.small_traces import small_trace, small_traces
+
+METRICS = {"chebyshev": 1, "euclidean": 2, "manhattan": 2}
+"""Metric -> what a diagonal move of 1 counts, rounded up."""
+
+
+def setting_for(trace: Trace, metric: str, instances: int, risk: float | None) -> Setting:
+    velocity = trace.meta.max_velocity * METRICS[metric]
+    meta = replace(trace.meta, max_velocity=velocity)
+    setting = Setting.of(meta, SimulatedFleet.uniform("llama-3-8b/l4", instances))
+    named = metric_named(metric, None, velocity, None)
+    return replace(setting, metric=named, speculation=risk)
+
+
+@given(
+    small_traces,
+    st.sampled_from(sorted(METRICS)),
+    st.integers(1, 4),
+    st.sampled_from((0.0, 0.3, 0.7, 1.0)),
+    st.sampled_from(("step", "fcfs")),
+)
+@settings(max_examples=150, deadline=None)
+def test_every_call_completes_before_its_agent_step_commits(
+    trace: Trace, metric: str, instances: int, risk: float, policy: str
+) -> None:
+    setting = replace(setting_for(trace, metric, instances, risk), policy=policy)
+    result = replay(trace, "optimistic", setting)
+    calls = trace.calls
+    committed = result.committed_sim_s.reshape(trace.steps, trace.agents)
+    assert np.isfinite(committed).all()
+    assert (committed[1:] >= committed[:-1]).all()
+    assert (result.dispatched_sim_s <= result.committed_sim_s).all()
+    assert (result.instance >= 0).all()
+    assert (result.completed_sim_s > result.sent_sim_s).all()
+    assert (result.completed_sim_s <= committed[calls.step, calls.agent]).all()
+    child = np.repeat(np.arange(len(calls)), np.diff(calls.parent_offsets))
+    own = calls.agent[child] == calls.agent[calls.parents]  # another's may be sent again since
+    assert (result.sent_sim_s[child] >= result.completed_sim_s[calls.parents])[own].all()
+    assert result.makespan_sim_s == committed.max()
+    assert result.wasted_calls >= 0
+    again = replay(trace, "optimistic", setting)
+    assert again.wasted_calls == result.wasted_calls
+    for column in ("sent_sim_s", "completed_sim_s", "committed_sim_s", "instance"):
+        assert (getattr(again, column) == getattr(result, column)).all(), column
+
+
+@given(small_traces, st.sampled_from(sorted(METRICS)), st.integers(1, 4))
+@settings(max_examples=100, deadline=None)
+def test_an_agent_commits_after_those_whom_it_must_not_overtake(
+    trace: Trace, metric: str, instances: int
+) -> None:
+    """Whoever is in sight at a step has committed the step before."""
+    setting = setting_for(trace, metric, instances, 1.0)
+    result = replay(trace, "optimistic", setting)
+    committed = result.committed_sim_s.reshape(trace.steps, trace.agents)
+    for step in range(1, trace.steps):
+        at = trace.positions[step - 1].astype(float)
+        far = np.abs(at[:, None] - at[None])
+        distance = {
+            "chebyshev": far.max(axis=2),
+            "euclidean": np.hypot(far[..., 0], far[..., 1]),
+            "manhattan": far.sum(axis=2),
+        }[metric]
+        agent, other = np.nonzero(distance <= setting.perception_radius)
+        assert (committed[step, agent] >= committed[step - 1, other]).all()
+
+
+@given(small_traces, st.sampled_from(sorted(METRICS)), st.integers(1, 4))
+@settings(max_examples=100, deadline=None)
+def test_without_speculation_it_is_the_versioned_mode(
+    trace: Trace, metric: str, instances: int
+) -> None:
+    setting = setting_for(trace, metric, instances, None)
+    off, versioned = (replay(trace, mode, setting) for mode in ("optimistic", "versioned"))
+    assert off.wasted_calls == 0
+    assert off.makespan_sim_s == versioned.makespan_sim_s
+
+
+def test_running_ahead_takes_less_time_and_wastes_calls() -> None:
+    trace = small_trace(7, agents=8, steps=40, edge=12, radius=2)
+    ahead, versioned = (
+        replay(trace, mode, setting_for(trace, "chebyshev", 8, 1.0))
+        for mode in ("optimistic", "versioned")
+    )
+    assert ahead.makespan_sim_s < versioned.makespan_sim_s
+    assert ahead.wasted_calls > 0
+
+
+@pytest.mark.parametrize("risk", [-0.1, 1.1, float("nan")])
+def test_a_risk_is_from_0_to_1(risk: float) -> None:
+    trace = small_trace(7, agents=2, steps=3, edge=8, radius=2)
+    with pytest.raises(MetropolisError, match="is not a number from 0 to 1"):
+        replay(trace, "optimistic", setting_for(trace, "chebyshev", 1, risk))
+
+
+def test_plug_ins_and_different_instances_are_refused() -> None:
+    trace = small_trace(7, agents=2, steps=3, edge=8, radius=2)
+    setting = setting_for(trace, "chebyshev", 2, 0.5)
+    for other in (
+        replace(setting, policy="atlas"),
+        replace(setting, dispatcher="kairos"),
+        replace(setting, fleet=SimulatedFleet.parse(["llama-3-8b/l4", "llama-3-8b/h100"])),
+    ):
+        with pytest.raises(MetropolisError, match="optimistic needs equal instances"):
+            replay(trace, "optimistic", other)
