@@ -82,6 +82,7 @@ py::list commands_of(const std::vector<SpeculationCommand>& commands) {
 struct BoundSpeculation {
   py::object controller;
   std::unique_ptr<Speculation> core;
+  AgentId agents;
 };
 
 std::unique_ptr<BoundSpeculation> make_bound(const py::object& controller,
@@ -94,7 +95,8 @@ std::unique_ptr<BoundSpeculation> make_bound(const py::object& controller,
   auto core =
       make_speculation(borrowed, metric.metric, {perception_radius, cluster_radius, target_step},
                        bodies, sightings_of(entities), minds);
-  return std::make_unique<BoundSpeculation>(BoundSpeculation{controller, std::move(core)});
+  return std::make_unique<BoundSpeculation>(
+      BoundSpeculation{controller, std::move(core), static_cast<AgentId>(bodies.size())});
 }
 
 }  // namespace
@@ -129,6 +131,13 @@ void bind_speculation(py::module_& m) {
           "failed", [](Bound& of, ExecutionId id) { of.core->failed(id); }, "id"_a)
       .def("settle", [](Bound& of) { return commands_of(of.core->settle()); })
       .def("candidates", [](const Bound& of) { return of.core->candidates(); })
+      .def(
+          "next_step",
+          [](const Bound& of, AgentId agent) {
+            if (agent < 0 || agent >= of.agents) throw py::value_error("there is no such agent");
+            return of.core->next_step(agent);
+          },
+          "agent"_a)
       .def(
           "speculate",
           [](Bound& of, const std::vector<AgentId>& agents) {

@@ -183,6 +183,9 @@ class Speculation(Protocol):
     def candidates(self) -> list[AgentId]:
         """The agents that could proceed speculatively now, ascending."""
 
+    def next_step(self, agent: AgentId) -> Step:
+        """The first step of `agent` without a valid result: that of a candidate's next proceed."""
+
     def speculate(self, agents: Sequence[AgentId]) -> list[Command]:
         """Let candidates proceed. Which ones is a matter of cost, never of correctness."""
 

@@ -126,6 +126,10 @@ class NativeSpeculation:
         """See `Speculation.candidates`."""
         return self._core.candidates()
 
+    def next_step(self, agent: AgentId) -> Step:
+        """See `Speculation.next_step`."""
+        return self._core.next_step(agent)
+
     def speculate(self, agents: Sequence[AgentId]) -> list[Command]:
         """See `Speculation.speculate`."""
         with _sentences():

@@ -78,6 +78,10 @@ class ReferenceSpeculation:
         """See `Speculation.candidates`."""
         return [one for one in self._of.agents if self._of.may_speculate(one, self._target)]
 
+    def next_step(self, agent: AgentId) -> Step:
+        """See `Speculation.next_step`."""
+        return self._of.next(agent)
+
     def speculate(self, agents: Sequence[AgentId]) -> list[Command]:
         """See `Speculation.speculate`."""
         for agent in agents:

@@ -44,7 +44,9 @@ from metropolis.world.state import State
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 NAME = "optimistic"
-AHEAD_MAX = 60
+import os
+AHEAD_MAX = int(os.environ.get("AHEAD", 60))
+TRIES_MAX = int(os.environ.get("TRIES", 1000))
 """Steps that an agent may run ahead of its last final one: bounds memory and repeated work."""
 
 
@@ -93,6 +95,7 @@ class OptimisticWorker:
         self._floor: Step = 0
         self._newest: list[Step] = [0 for _ in agents]
         """The last step that each agent began."""
+        self._tries: defaultdict[tuple[AgentId, Step], int] = defaultdict(int)
         self._committed: list[Step] = [0 for _ in agents]
         """The first step of each agent that is not final."""
 
@@ -158,7 +161,11 @@ class OptimisticWorker:
             agent
             for agent in self._speculation.candidates()
             if self._newest[agent] < self._committed[agent] + AHEAD_MAX
+            and self._tries[agent, self._next_of(agent)] < TRIES_MAX
         ]
+
+    def _next_of(self, agent: AgentId) -> Step:
+        return self._speculation.next_step(agent)
 
     def _collect(self) -> None:
         floor = self._speculation.floor
@@ -170,6 +177,7 @@ class OptimisticWorker:
                 self._resolutions.pop(id, None)
             for agent in range(len(self._names)):
                 self._proceed_of.pop((agent, step), None)
+                self._tries.pop((agent, step), None)
         self._floor = floor
         self._final.collect(self._first + floor)
         self._predicted.collect(self._first + floor)
@@ -205,6 +213,7 @@ class OptimisticWorker:
             before = self._resolutions[command.mind].minds[number]
         agent = self._minds.take(number, before)
         self._newest[number] = command.step
+        self._tries[number, command.step] += 1
         replaced = self._proceed_of.pop((number, command.step), None)
         if replaced is not None:
             self._proceeds.pop(replaced, None)
