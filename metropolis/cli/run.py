@@ -85,6 +85,9 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
     help=OPTION_HELP["rule"],
 )
 @click.option(
+    "--waste-budget", metavar="SHARE", type=Amount(0, 1), help=OPTION_HELP["waste_budget"]
+)
+@click.option(
     "--llm",
     metavar="SPEC",
     default="scripted",

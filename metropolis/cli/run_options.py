@@ -73,6 +73,7 @@ class RunOptions:
     lease: float
     stall: float
     keep_text: bool
+    waste_budget: float | None
 
     def __post_init__(self) -> None:
         if self.hours is not None and self.steps is not None:
@@ -191,6 +192,7 @@ class RunOptions:
             ray_address=self.ray_address,
             lease_s=self.lease,
             keep_text=self.keep_text,
+            waste_budget=self.waste_budget,
             stall_s=self.stall,
             about=self.kept(folder) | {"agents": len(scenario.agents)},
         )
@@ -271,6 +273,8 @@ def refuse_ineffective(options: RunOptions, given: Container[str]) -> None:
     for name in ("profile", "instances"):
         if name in given and options.instance:
             raise MetropolisError(f"--instance lists the whole fleet; omit --{name}")
+    if "waste_budget" in given and options.mode != "optimistic":
+        raise MetropolisError("--waste-budget is for the mode optimistic; omit it")
     for name, group in (("policy", POLICIES), ("dispatcher", DISPATCHERS)):
         if name in given and not options.schedules:
             named(group, getattr(options, name))  # report a wrong name first

@@ -169,6 +169,11 @@ class Gate:
             self.tokens.correct(turn.rate_entry, tokens)
         self._admit()
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether a budget or a limit per minute counts requests."""
+        return self._is_bounded or self.requests is not None or self.tokens is not None
+
     def pause(self, wait_s: float) -> None:
         """Send nothing for `wait_s`, as the server would refuse it."""
         loop = asyncio.get_running_loop()

@@ -28,6 +28,11 @@ class RunConfiguration:
         "time).",
     ] = "out_of_order"
     rule: Annotated[str, "Dependency rule of out_of_order."] = "versioned"
+    waste_budget: Annotated[
+        float | None,
+        "Greatest share of calls that optimistic sends in vain, from 0 to 1; None: 0.1, or 0 if "
+        "calls have a price, a budget or a limit per minute.",
+    ] = None
     seed: Annotated[int, "Seed of all randomness."] = 0
     options: Annotated[Mapping[str, Any] | None, "Passed to `World.reset`."] = None
     out: Annotated[
@@ -72,6 +77,12 @@ class RunConfiguration:
         check_name("mode", self.mode, LIVE_MODES)
         check_name("rule", self.rule, LIVE_RULES)
         check_seed(self.seed)
+        if self.waste_budget is not None:
+            check_number("waste_budget", self.waste_budget)
+            if self.waste_budget > 1:
+                raise MetropolisError(
+                    f"waste_budget is {self.waste_budget:g}; it should be at most 1"
+                )
         out: Any = self.out
         if out is not None and (not isinstance(out, str | PathLike) or out == ""):
             raise MetropolisError(f"out is {out!r:.80}; it should be the path of a folder, or None")

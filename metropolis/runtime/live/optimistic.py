@@ -7,6 +7,7 @@ from typing import Any
 
 from metropolis.controller.native import native_controller
 from metropolis.llm.client import Client
+from metropolis.llm.usage import FREE
 from metropolis.rules.rules import Rule
 from metropolis.runtime.live.stored import Start
 from metropolis.speculation.native import NativeSpeculation
@@ -19,6 +20,9 @@ from metropolis.workers.optimistic.minds import CommittedMinds, Minds
 from metropolis.workers.optimistic.worker import OptimisticWorker
 from metropolis.world.base import Agent, World
 from metropolis.world.state import State
+
+WASTE_BUDGET = 0.1
+"""The default, where calls cost nothing but time."""
 
 
 class OptimisticWorkerPool:
@@ -36,10 +40,18 @@ class OptimisticWorkerPool:
         start: Start,
         last_step: Step,
         seed: int,
+        waste_budget: float | None,
     ) -> None:
-        """Raises MetropolisError if an agent cannot be saved."""
+        """`waste_budget`: see `RunConfiguration`.
+
+        Raises MetropolisError if an agent cannot be saved.
+        """
         self._local, self._world, self._agents, self._client = worker, world, agents, client
         self._rule, self._start, self._last_step = rule, start, last_step
+        self._waste_budget: float = waste_budget or 0.0
+        if waste_budget is None:
+            counts = client.prices is not FREE or client.gate.is_limited
+            self._waste_budget = 0.0 if counts else WASTE_BUDGET
         self._minds = Minds(agents, seed)
         self.minds = CommittedMinds(self._minds.final)
         """The minds of the store."""
@@ -83,6 +95,7 @@ class OptimisticWorkerPool:
             client,
             answers,
             digests,
+            self._waste_budget,
         )
 
     def start(self) -> Sequence[Coroutine[Any, Any, None]]:

@@ -284,6 +284,7 @@ class Simulation:
                 self._start,
                 last_step,
                 self._recording.seed,
+                configuration.waste_budget,
             )
         now_s, minds = self._clock.now_s(), None if optimistic is None else optimistic.minds
         self._stored.create(self.agents, configuration.seed, self._start, last_step, now_s, minds)

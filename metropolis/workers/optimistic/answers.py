@@ -5,7 +5,7 @@ gets the answer that is known, or waits for the one in flight.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextvars import Context
 from dataclasses import dataclass
@@ -71,6 +71,8 @@ class JoiningClient:
         self._client = client
         self.on_orphan: Callable[[], None] = lambda: None
         """Called when no execution waits for a request any more."""
+        self.sent: Counter[tuple[AgentId, Step]] = Counter()
+        """(agent, step) -> the requests sent for it."""
         self._in_flight: dict[Key, _InFlight] = {}
         self._orphans: dict[Key, _InFlight] = {}
 
@@ -97,6 +99,7 @@ class JoiningClient:
         if one is None:
             task = Context().run(asyncio.ensure_future, self._client.call(request))
             one = self._in_flight[key] = _InFlight(task)
+            self.sent[key.agent, key.step] += not self._is_known(key)
             task.add_done_callback(lambda task: self._end(key, task))
         elif not request.speculative:
             self.promote(key.agent, key.step)
@@ -109,6 +112,10 @@ class JoiningClient:
             if not one.waiting and not one.task.done():
                 self._orphans[key] = one
                 self.on_orphan()
+
+    def _is_known(self, key: Key) -> bool:
+        journal = self._client.journal
+        return journal is not None and journal.get(key) is not None
 
     def promote(self, agent: AgentId, step: Step) -> None:
         """The requests in flight of an agent-step are needed."""

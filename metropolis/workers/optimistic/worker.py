@@ -44,10 +44,12 @@ from metropolis.world.state import State
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 NAME = "optimistic"
-import os
-AHEAD_MAX = int(os.environ.get("AHEAD", 60))
-TRIES_MAX = int(os.environ.get("TRIES", 1000))
+AHEAD_MAX = 60
 """Steps that an agent may run ahead of its last final one: bounds memory and repeated work."""
+TRIES_MAX = 2
+"""Speculative attempts at a step; more cost time and change little."""
+WASTE_FREE = 5
+"""Calls that may be wasted before the budget counts."""
 
 
 class OptimisticWorker:
@@ -70,6 +72,7 @@ class OptimisticWorker:
         client: JoiningClient,
         answers: KeptAnswers,
         digests: Digests,
+        waste_budget: float,
     ) -> None:
         """`final`, `predicted` and `minds` are as of the beginning of the run."""
         self._local, self._store, self._speculation = local, store, speculation
@@ -78,6 +81,9 @@ class OptimisticWorker:
         self._minds, self._committed_minds = minds, committed_minds
         self._answers, self._digests = answers, digests
         self._client = client
+        self._waste_budget = waste_budget
+        self.final_calls = self.wasted_calls = 0
+        """Calls of final steps, and those that were sent for these steps in vain."""
         client.on_orphan = self._settle_soon
         self._proceeds: dict[ExecutionId, OneProceed] = {}
         self._proceed_of: dict[tuple[AgentId, Step], ExecutionId] = {}
@@ -157,15 +163,17 @@ class OptimisticWorker:
 
     def _daring(self) -> list[AgentId]:
         """The agents that run ahead now."""
+        sent_calls = self.final_calls + self.wasted_calls
+        if not self._waste_budget or (
+            self.wasted_calls > WASTE_FREE + self._waste_budget * sent_calls
+        ):
+            return []
         return [
             agent
             for agent in self._speculation.candidates()
             if self._newest[agent] < self._committed[agent] + AHEAD_MAX
-            and self._tries[agent, self._next_of(agent)] < TRIES_MAX
+            and self._tries[agent, self._speculation.next_step(agent)] < TRIES_MAX
         ]
-
-    def _next_of(self, agent: AgentId) -> Step:
-        return self._speculation.next_step(agent)
 
     def _collect(self) -> None:
         floor = self._speculation.floor
@@ -343,6 +351,9 @@ class OptimisticWorker:
         for agent, mind in one.minds.items():
             self._minds.final[agent] = mind
             self._committed[agent] = command.step + 1
+            calls, sent = len(one.log.calls.get(agent, ())), self._client.sent
+            self.final_calls += calls
+            self.wasted_calls += max(0, sent.pop((agent, one.step), 0) - calls)
         self._due[one.step, one.agents] = one.execution(), one
         for proceed in one.proceeds:
             self._proceeds.pop(proceed.id, None)
