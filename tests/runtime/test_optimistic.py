@@ -54,7 +54,7 @@ def test_agents_end_with_the_minds_of_lockstep() -> None:
 
 def test_it_is_faster_than_what_waits_for_everybody_who_could_come_near() -> None:
     makespans = [
-        run(world, walkers(world), mode, 40, seed=2).makespan_s
+        run(world, walkers(world), mode, 40, seed=2, waste_budget=1.0).makespan_s
         for mode in ("out_of_order", "optimistic")
         for world in [Meadow(9, side=24, joint=-1)]
     ]
@@ -251,3 +251,19 @@ def test_planted_faults_are_caught(
         if planted.history != exact.history:
             return
     pytest.fail("no world of 40 shows the fault")
+
+
+def test_a_budget_bounds_the_wasted_calls() -> None:
+    wasted = {}
+    for budget in (0.0, 0.1, 1.0):
+        world = Meadow(9, side=12)
+        result = run(world, walkers(world), steps=60, waste_budget=budget)
+        wasted[budget] = 1 - result.calls / result.bought.calls
+    assert wasted[0.0] < 0.05  # a conversation that somebody joins too late begins again
+    assert wasted[0.1] < 0.2 < wasted[1.0]
+
+
+@pytest.mark.parametrize("budget", [-0.1, 1.5, float("nan"), "much"])
+def test_a_wrong_budget_is_refused(budget: Any) -> None:
+    with pytest.raises(MetropolisError, match="waste_budget is"):
+        run(Road(), [Walks("a"), Walks("b")], waste_budget=budget)
