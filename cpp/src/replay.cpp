@@ -64,7 +64,7 @@ bool TraceReplay::run(std::int64_t agent_steps) {
   }
   if (broken_) throw std::invalid_argument("the replay has already failed");
   broken_ = true;
-  run_until(committed_ + std::min(agent_steps, total_agent_steps()));
+  run_until(committed_ + std::min(agent_steps, total_agent_steps() - committed_));
   broken_ = false;
   return committed_ == total_agent_steps();
 }

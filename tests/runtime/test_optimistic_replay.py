@@ -102,6 +102,17 @@ def test_running_ahead_takes_less_time_and_wastes_calls() -> None:
     assert ahead.wasted_calls > 0
 
 
+@pytest.mark.parametrize("mode", ["versioned", "optimistic"])
+def test_a_replay_in_slices_is_the_replay(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = small_trace(7, agents=8, steps=40, edge=12, radius=2)
+    setting = setting_for(trace, "chebyshev", 3, 0.7)
+    whole = replay(trace, mode, setting)
+    monkeypatch.setattr("metropolis.runtime.replays.core_replay._AGENT_STEPS_PER_SLICE", 150)
+    sliced = replay(trace, mode, setting)
+    assert sliced.wasted_calls == whole.wasted_calls
+    assert (sliced.committed_sim_s == whole.committed_sim_s).all()
+
+
 @pytest.mark.parametrize("risk", [-0.1, 1.1, float("nan")])
 def test_a_risk_is_from_0_to_1(risk: float) -> None:
     trace = small_trace(7, agents=2, steps=3, edge=8, radius=2)

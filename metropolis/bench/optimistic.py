@@ -1,0 +1,121 @@
+"""`metropolis bench optimistic`: what running ahead gains and wastes, simulated.
+
+LargeVille is the trace tiled with independent seeds, as in `metropolis bench ai-metropolis`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from metropolis.progress import progress_bar
+from metropolis.runtime.replays.modes import AUTO_RISK
+from metropolis.runtime.replays.replay import Setting, mine_dependencies, replay, waste
+from metropolis.sim.fleet import SimulatedFleet
+from metropolis.trace.generate.largeville import tile
+from metropolis.trace.parquet import read_trace
+from metropolis.trace.schema import Trace
+from metropolis.types import MetropolisError
+
+BASELINES = ("lockstep", "conservative", "versioned", "oracle")
+INSTANCES = (1, 2, 4, 8)
+HOURS = {"busy": (12.0, 13.0), "quiet": (6.0, 7.0)}
+RISKS = (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One setting: makespan of the modes without speculation, then by risk."""
+
+    stretch: str
+    agents: int
+    instances: int
+    calls: int
+    makespan_sim_s: dict[str, float]
+    optimistic_sim_s: dict[float, float]
+    waste: dict[float, float]
+    """By risk: share of the sent calls that were wasted."""
+
+
+def _row(stretch: str, trace: Trace, instances: int, risks: Sequence[float]) -> Row:
+    setting = Setting.of(trace.meta, SimulatedFleet.uniform("llama-3-8b/l4", instances))
+    graph = mine_dependencies(trace, setting)
+    plain = {mode: replay(trace, mode, setting, graph).makespan_sim_s for mode in BASELINES}
+    by_risk = {
+        risk: replay(trace, "optimistic", replace(setting, speculation=risk)) for risk in risks
+    }
+    return Row(
+        stretch,
+        trace.agents,
+        instances,
+        len(trace.calls),
+        plain,
+        {risk: result.makespan_sim_s for risk, result in by_risk.items()},
+        {risk: waste(result) for risk, result in by_risk.items()},
+    )
+
+
+def measure(trace: Trace, seed: int, agents: int, risks: Sequence[float]) -> Iterator[Row]:
+    """Yield a row for each stretch and number of instances."""
+    for stretch, hours in HOURS.items():
+        town = tile([trace], agents, seed, hours=hours)
+        for instances in INSTANCES:
+            yield _row(stretch, town, instances, risks)
+
+
+def _print(rows: Sequence[Row], risks: Sequence[float]) -> None:
+    table = Table(
+        "stretch", "agents", "instances", "oracle\nsim_s", *BASELINES[:-1],
+        *(f"risk {risk:g}\n(waste)" for risk in risks),
+        title="Makespan, simulated on llama-3-8b/l4: share of the oracle",
+        box=box.SIMPLE_HEAD,
+    )  # fmt: skip
+    for row in rows:
+        oracle = row.makespan_sim_s["oracle"]
+        table.add_row(
+            row.stretch,
+            str(row.agents),
+            str(row.instances),
+            f"{oracle:,.0f}",
+            *(f"{oracle / row.makespan_sim_s[mode]:.1%}" for mode in BASELINES[:-1]),
+            *(f"{oracle / row.optimistic_sim_s[r]:.1%} ({row.waste[r]:.1%})" for r in risks),
+        )
+    Console(width=90 + 17 * len(risks)).print(table)
+
+
+@click.command(name="optimistic")
+@click.argument("trace", type=click.Path(path_type=Path))
+@click.option(
+    "--agents",
+    type=click.IntRange(1, 100_000),
+    default=25,
+    show_default=True,
+    help="Number of agents; more than the trace has are copies with other seeds.",
+)
+@click.option("--curve", is_flag=True, help=f"Measure risks from {RISKS[0]:g} to {RISKS[-1]:g}.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the LargeVille copies.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def command(trace: Path, agents: int, curve: bool, seed: int, as_json: bool) -> None:
+    """Measure the mode optimistic on TRACE, a town's day: busy and quiet hour."""
+    base = read_trace(trace)
+    if not len(base.calls):
+        raise MetropolisError(f"{trace}: holds no calls; `metropolis trace generate` adds some")
+    risks = RISKS if curve else (AUTO_RISK,)
+    rows: list[Row] = []
+    with progress_bar(len(HOURS) * len(INSTANCES), "settings") as (advance, describe):
+        for row in measure(base, seed, agents, risks):
+            rows.append(row)
+            describe(f"{row.stretch}, {row.instances} instances")
+            advance(1)
+    if as_json:
+        shown = [asdict(row) for row in rows]
+        click.echo(json.dumps({"simulated": True, "rows": shown}, indent=2))
+    else:
+        _print(rows, risks)

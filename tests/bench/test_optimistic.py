@@ -1,0 +1,25 @@
+"""The rows of `metropolis bench optimistic`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from metropolis.bench import optimistic
+from metropolis.trace.schema import Trace
+from tests.small_traces import small_trace
+
+
+def a_day() -> Trace:
+    trace = small_trace(3, agents=4, steps=30, edge=8, radius=2)
+    return replace(trace, meta=replace(trace.meta, step_s=3600.0))
+
+
+def test_a_row_for_each_stretch_and_number_of_instances() -> None:
+    rows = list(optimistic.measure(a_day(), 0, 6, (0.0, 1.0)))
+    assert [(row.stretch, row.instances) for row in rows] == [
+        (stretch, instances) for stretch in ("busy", "quiet") for instances in (1, 2, 4, 8)
+    ]
+    for row in rows:
+        assert row.agents == 6
+        assert set(row.optimistic_sim_s) == set(row.waste) == {0.0, 1.0}
+        assert row.waste[0.0] <= row.waste[1.0]
