@@ -94,6 +94,7 @@ def use_speculation(draw: Draw) -> None:
             lambda: draw.do("Speculation.lost", speculation, draw.whole(1, 20)),
             lambda: draw.do("Speculation.failed", speculation, draw.whole(1, 20)),
             lambda: draw.get("Speculation.floor", speculation),
+            lambda: draw.do("Speculation.next_step", speculation, draw.whole(0, 5)),
             lambda: draw.do("Speculation.in_use", speculation),
             lambda: draw.do("Speculation.validate", speculation),
             *([lambda: draw.do("Controller.start", controller)] if draw.hostile() else []),

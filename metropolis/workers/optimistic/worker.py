@@ -44,10 +44,8 @@ from metropolis.world.state import State
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 NAME = "optimistic"
-AHEAD_MAX = 60
-"""Steps that an agent may run ahead of its last final one: bounds memory and repeated work."""
-TRIES_MAX = 2
-"""Speculative attempts at a step; more cost time and change little."""
+AHEAD_MAX = 20
+"""Steps above the floor in which agents run ahead: those far ahead delay nobody."""
 WASTE_FREE = 5
 """Calls that may be wasted before the budget counts."""
 
@@ -99,11 +97,6 @@ class OptimisticWorker:
         """Final results that the store has not claimed yet."""
         self._claims: dict[tuple[Step, tuple[AgentId, ...]], Claim] = {}
         self._floor: Step = 0
-        self._newest: list[Step] = [0 for _ in agents]
-        """The last step that each agent began."""
-        self._tries: defaultdict[tuple[AgentId, Step], int] = defaultdict(int)
-        self._committed: list[Step] = [0 for _ in agents]
-        """The first step of each agent that is not final."""
 
     async def run(self) -> None:
         """Run until cancelled or until a final execution fails."""
@@ -150,12 +143,12 @@ class OptimisticWorker:
             while self._events:
                 events, self._events = self._events, []
                 self._obey(self._speculation.handle(events), events)
+            self._collect()
             agents = self._daring()
             if not agents:
                 break
             self._obey(self._speculation.speculate(agents), [])
         self._client.cancel_orphans(lambda agent, step: (agent, step) in self._busy)
-        self._collect()
 
     def _end(self, error: BaseException) -> None:
         if not self._failure.done():
@@ -168,12 +161,8 @@ class OptimisticWorker:
             self.wasted_calls > WASTE_FREE + self._waste_budget * sent_calls
         ):
             return []
-        return [
-            agent
-            for agent in self._speculation.candidates()
-            if self._newest[agent] < self._committed[agent] + AHEAD_MAX
-            and self._tries[agent, self._speculation.next_step(agent)] < TRIES_MAX
-        ]
+        next_step, limit = self._speculation.next_step, self._floor + AHEAD_MAX
+        return [agent for agent in self._speculation.candidates() if next_step(agent) < limit]
 
     def _collect(self) -> None:
         floor = self._speculation.floor
@@ -185,7 +174,6 @@ class OptimisticWorker:
                 self._resolutions.pop(id, None)
             for agent in range(len(self._names)):
                 self._proceed_of.pop((agent, step), None)
-                self._tries.pop((agent, step), None)
         self._floor = floor
         self._final.collect(self._first + floor)
         self._predicted.collect(self._first + floor)
@@ -220,8 +208,6 @@ class OptimisticWorker:
         else:
             before = self._resolutions[command.mind].minds[number]
         agent = self._minds.take(number, before)
-        self._newest[number] = command.step
-        self._tries[number, command.step] += 1
         replaced = self._proceed_of.pop((number, command.step), None)
         if replaced is not None:
             self._proceeds.pop(replaced, None)
@@ -350,7 +336,6 @@ class OptimisticWorker:
         self._final.commit(one.step, one.writes, one.events)
         for agent, mind in one.minds.items():
             self._minds.final[agent] = mind
-            self._committed[agent] = command.step + 1
             calls, sent = len(one.log.calls.get(agent, ())), self._client.sent
             self.final_calls += calls
             self.wasted_calls += max(0, sent.pop((agent, one.step), 0) - calls)
