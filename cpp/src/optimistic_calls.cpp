@@ -92,13 +92,7 @@ double OptimisticCalls::leap(std::vector<ExecutionId>& ended) {
 void OptimisticCalls::submit(std::size_t call, ExecutionId id) {
   const auto found = executions_.find(id);
   if (found == executions_.end()) return;  // aborted
-  Request request;
-  request.prompt_tokens = trace_.prompt_tokens[call];
-  request.output_tokens = trace_.output_tokens[call];
-  if (trace_.prefix_id[call] >= 0 && trace_.prefix_tokens[call] > 0) {
-    request.prefix = {{trace_.prefix_id[call], trace_.prefix_tokens[call]}};
-  }
-  if (step_priority_) request.priority = trace_.call_step[call];
+  Request request = trace_.request(call, step_priority_);
   if (!found->second.sure) request.priority += SPECULATIVE;
   Call& sent = found->second.at(call);
   sent.request = ++last_request_;

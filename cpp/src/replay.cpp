@@ -197,15 +197,9 @@ void Replay::enqueue_if_ready(std::size_t call) {
 }
 
 void Replay::submit(std::size_t call) {
-  Request request;
-  request.prompt_tokens = trace_.prompt_tokens[call];
-  request.output_tokens = trace_.output_tokens[call];
-  if (trace_.prefix_id[call] >= 0 && trace_.prefix_tokens[call] > 0) {
-    request.prefix = {{trace_.prefix_id[call], trace_.prefix_tokens[call]}};
-  }
-  if (options_.step_priority) request.priority = trace_.call_step[call];
   timeline_.sent_sim_s[call] = now_sim_s_;
-  instances_.submit(static_cast<RequestId>(call), request, now_sim_s_);
+  instances_.submit(static_cast<RequestId>(call), trace_.request(call, options_.step_priority),
+                    now_sim_s_);
   ++sent_;
 }
 

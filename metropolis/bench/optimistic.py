@@ -15,6 +15,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from metropolis.bench.ai_metropolis import HOURS
 from metropolis.progress import progress_bar
 from metropolis.runtime.replays.modes import AUTO_RISK
 from metropolis.runtime.replays.replay import Setting, mine_dependencies, replay, waste
@@ -26,7 +27,6 @@ from metropolis.types import MetropolisError
 
 BASELINES = ("lockstep", "conservative", "versioned", "oracle")
 INSTANCES = (1, 2, 4, 8)
-HOURS = {"busy": (12.0, 13.0), "quiet": (6.0, 7.0)}
 RISKS = (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 

@@ -41,13 +41,18 @@ class Placement:
     """Whether it ends its program."""
 
 
+def ranked_step(request: Request) -> int:
+    """The step of `request`; that of a speculative one is above every other."""
+    return request.step + (SPECULATIVE_STEP if request.speculative else 0)
+
+
 def placement_of(request: Request) -> Placement:
     """The placement of `request`; names are valid in the sense of `is_name`."""
     return Placement(
         name_of(f"{request.program} at {request.step}"),
         name_of(request.function),
         None if request.upstream is None else name_of(request.upstream),
-        request.step + (SPECULATIVE_STEP if request.speculative else 0),
+        ranked_step(request),
     )
 
 

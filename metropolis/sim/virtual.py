@@ -16,15 +16,13 @@ import metropolis._core as _core
 from metropolis.dispatch.base import Dispatcher
 from metropolis.dispatch.fixed import LeastLoaded
 from metropolis.llm.base import Backend, Completion, RefusedError, Request
+from metropolis.llm.placement import ranked_step
 from metropolis.policy.base import Policy, QueuedRequest
 from metropolis.policy.fixed import StepFirst
 from metropolis.sim.engines import SimulatedCluster
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.options import PoolOptions
 from metropolis.types import AgentId, Step
-
-SPECULATIVE = 1 << 32
-"""Added to the priority of a speculative call, which then ranks below every step."""
 
 
 @dataclass(slots=True)
@@ -221,8 +219,7 @@ class _ByStep:
 
     def send(self, number: int, call: _Call, now_sim_s: float) -> None:
         """Submit a call."""
-        lengths = call.lengths
-        priority = call.request.step + (SPECULATIVE if call.request.speculative else 0)
+        lengths, priority = call.lengths, ranked_step(call.request)
         request = _core.Request(lengths.prompt_tokens, lengths.output_tokens, priority)
         self._pool.submit(number, request, now_sim_s)
 

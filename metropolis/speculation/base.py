@@ -62,10 +62,9 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Proceeded:
-    """Event: the agent has decided its action; `mind` is its mind afterwards."""
+    """Event: the agent has decided its action."""
 
     id: ExecutionId
-    mind: Digest
 
 
 @dataclass(frozen=True, slots=True)

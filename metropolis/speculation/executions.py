@@ -28,7 +28,6 @@ class OneProceed:
     sure: bool
     reads: Reads | None = None
     """None: not observed yet."""
-    after: Digest = None
     ended: bool = False
 
     @property

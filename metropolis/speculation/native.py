@@ -174,10 +174,7 @@ class NativeSpeculation:
                     )
                     for name, value in event.writes.items()
                 ],
-                [
-                    (self._names[one.source], *one.position, self._digests[one.digest])
-                    for one in event.events
-                ],
+                [self._sighting(one.source, one) for one in event.events],
                 [(agent, self._digests[mind]) for agent, mind in sorted(event.minds.items())],
             )
         elif isinstance(event, Lost):
@@ -203,15 +200,13 @@ class NativeSpeculation:
         if isinstance(answer, Value):
             return [self._sighting(name, answer)]
         sightings = [
-            (self._names[one.source], *one.position, self._digests[one.digest])
-            if isinstance(one, Emitted)
-            else self._sighting(*one)
+            self._sighting(one.source, one) if isinstance(one, Emitted) else self._sighting(*one)
             for one in answer
         ]
         return sorted(sightings, key=lambda sighting: sighting[0])
 
-    def _sighting(self, name: str, value: Value) -> _Sighting:
-        return (self._names[name], *value.position, self._digests[value.digest])
+    def _sighting(self, name: str, seen: Value | Emitted) -> _Sighting:
+        return (self._names[name], *seen.position, self._digests[seen.digest])
 
 
 @contextmanager

@@ -149,7 +149,7 @@ class ReferenceSpeculation:
             self._check_sure(proceed, event.reads)
             proceed.reads = tuple(event.reads)
         elif isinstance(event, Proceeded) and proceed is not None and proceed.reads is not None:
-            proceed.after, proceed.ended = event.mind, True
+            proceed.ended = True
         else:
             raise MetropolisError(f"{type(event).__name__} does not fit the execution {event.id}")
 

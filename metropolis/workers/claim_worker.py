@@ -18,8 +18,9 @@ from msgspec.structs import replace
 
 from metropolis.store.base import Store, StoreError, StoreUnavailableError
 from metropolis.store.claim import Claim
-from metropolis.types import Dispatch, MetropolisError
+from metropolis.types import Dispatch
 from metropolis.workers.agent_state import Minds
+from metropolis.workers.invocations import cancelled_from_within
 from metropolis.workers.leases import Heartbeat, retry_async
 from metropolis.workers.local import LocalWorker
 from metropolis.workers.response_cache import END_S, StoredAnswers
@@ -159,11 +160,8 @@ class ClaimingWorker:
             await self._end(open_claim)
             if self._is_ours(open_claim):
                 claim = open_claim.claim
-                raise MetropolisError(
-                    f"step {claim.step}, agent {self._agents[claim.agents[0]].name!r} or its "
-                    "cluster: a task was cancelled from within; code that cancels a "
-                    "task should catch its CancelledError"
-                ) from None
+                name = self._agents[claim.agents[0]].name
+                raise cancelled_from_within(claim.step, name) from None
             raise
         except BaseException:
             self._ending = True  # later cancellations are due to this failure

@@ -21,6 +21,14 @@ from metropolis.workers.event_loop import complete
 from metropolis.world.user_errors import describe_error, explain, explanation_of, single_error
 
 T = TypeVar("T")
+CANCELLED_FROM_WITHIN = (
+    "a task was cancelled from within; code that cancels a task should catch its CancelledError"
+)
+
+
+def cancelled_from_within(step: Step, name: str) -> MetropolisError:
+    """The error of the agent `name` whose step was cancelled, and not by its worker."""
+    return MetropolisError(f"step {step}, agent {name!r} or its cluster: {CANCELLED_FROM_WITHIN}")
 
 
 class PendingCalls(Protocol):
@@ -114,10 +122,7 @@ class Invocation:
         """Note the invocation on `error`; wrap errors that would end asyncio or the interpreter."""
         if isinstance(error, asyncio.CancelledError):
             if self.task is not None and not self.task.cancelling():
-                raise AgentError(
-                    f"{self}: a task was cancelled from within; code that cancels a task should "
-                    "catch its CancelledError"
-                ) from error
+                raise AgentError(f"{self}: {CANCELLED_FROM_WITHIN}") from error
             return
         if isinstance(error, KeyboardInterrupt) and is_ctrl_c():
             return

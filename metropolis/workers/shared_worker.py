@@ -11,7 +11,8 @@ from math import inf
 
 from metropolis.store.claim import Claim
 from metropolis.store.memory import MemoryStore
-from metropolis.types import Dispatch, MetropolisError
+from metropolis.types import Dispatch
+from metropolis.workers.invocations import cancelled_from_within
 from metropolis.workers.local import LocalWorker
 
 NAME = "local"
@@ -58,11 +59,7 @@ class SharedWorker:
         except asyncio.CancelledError:
             if self._ending:
                 raise
-            raise MetropolisError(
-                f"step {claim.step}, agent {self._names[claim.agents[0]]!r} or its "
-                "cluster: a task was cancelled from within; code that cancels a "
-                "task should catch its CancelledError"
-            ) from None
+            raise cancelled_from_within(claim.step, self._names[claim.agents[0]]) from None
         except BaseException:
             self._ending = True
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,13 +11,16 @@ from typing import Any
 
 import pytest
 
+from metropolis.llm.agent import LLM
 from metropolis.llm.backends.scripted import Scripted
+from metropolis.llm.base import Request
 from metropolis.llm.client import Client
 from metropolis.runtime.live.result import RunResult
 from metropolis.runtime.live.simulation import Simulation
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.types import MetropolisError
+from metropolis.workers.optimistic.answers import JoiningClient
 from metropolis.workers.optimistic.digests import Digests
 from metropolis.workers.optimistic.minds import Minds
 from metropolis.world.base import Agent, World
@@ -163,8 +167,6 @@ def test_a_task_that_cancels_itself_is_told_of() -> None:
     @dataclass
     class Cancels(Walks):
         async def proceed(self, observation: Any, llm: Any) -> int:
-            import asyncio
-
             task = asyncio.current_task()
             assert task is not None
             task.cancel()
@@ -193,6 +195,36 @@ def test_agents_must_be_plain_data() -> None:
 def test_other_stores_are_refused() -> None:
     with pytest.raises(MetropolisError, match="an optimistic run is kept in memory"):
         run(Road(), [Walks("a"), Walks("b")], store="embedded")
+
+
+def test_a_cancelled_request_is_not_joined() -> None:
+    """A backend may take a while to notice that a request is cancelled."""
+    answers = []
+
+    class Slow:
+        journal = backend = None
+
+        async def call(self, request: Request) -> str:
+            answers.append(request)
+            try:
+                await asyncio.sleep(0.01 if len(answers) == 2 else 60)
+            except asyncio.CancelledError:
+                await asyncio.sleep(0.02)
+                raise
+            return "yes"
+
+    async def ask_twice() -> Any:
+        client = JoiningClient(Slow())  # type: ignore[arg-type]
+        request = LLM(client, agent=0, step=0, seed=0)._request("chat", None, "and?", {})
+        first = asyncio.create_task(client.call(request))
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.sleep(0)
+        client.cancel_orphans(lambda agent, step: False)
+        return await client.call(request)
+
+    assert asyncio.run(ask_twice()) == "yes"
+    assert len(answers) == 2
 
 
 # --- planted faults: each must be caught by the comparison with lockstep

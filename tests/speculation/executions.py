@@ -259,7 +259,7 @@ class OptimisticRun:
             answered_s = self._memo.setdefault(decision.prompt, self.now_s + took_s)
             took_s = max(0.0, answered_s - self.now_s)
         took_s += self._random.random() * self._jitter_s * self._slow_s[agent]
-        self._push(took_s, Proceeded(command.id, tuple(mind)))
+        self._push(took_s, Proceeded(command.id))
 
     def _resolve(self, command: Resolve) -> None:
         world, step = self._world, command.step

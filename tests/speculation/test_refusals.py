@@ -60,7 +60,7 @@ def begun(make: Callable[[], Speculation]) -> tuple[Speculation, int]:
     """A speculation whose execution 1 is a proceed, and the id of a resolution of agent 0."""
     speculation = make()
     speculation.start()
-    [resolve] = speculation.handle([Observed(2, ()), Proceeded(2, 0)])
+    [resolve] = speculation.handle([Observed(2, ()), Proceeded(2)])
     assert isinstance(resolve, Resolve)
     assert resolve.agents == (1,)
     return speculation, resolve.id
@@ -77,7 +77,7 @@ def finish(speculation: Speculation) -> None:
                 minds = dict.fromkeys(command.agents, 0)
                 events.append(result(command.id, minds=minds))
             elif hasattr(command, "agent"):
-                events += [Observed(command.id, ()), Proceeded(command.id, 0)]
+                events += [Observed(command.id, ()), Proceeded(command.id)]
         commands = speculation.handle(events)
     speculation.validate()
 
@@ -89,8 +89,8 @@ def finish(speculation: Speculation) -> None:
         (Lost(99), "there is no execution 99"),
         (Observed(-1, ()), "there is no execution -1"),
         (Observed(3, ()), "Observed does not fit the execution 3"),
-        (Proceeded(3, 0), "Proceeded does not fit the execution 3"),
-        (Proceeded(1, 0), "Proceeded does not fit the execution 1"),
+        (Proceeded(3), "Proceeded does not fit the execution 3"),
+        (Proceeded(1), "Proceeded does not fit the execution 1"),
         (result(1), "Resolved does not fit the execution 1"),
         (
             Observed(1, ((Question("entity", "a"), None),)),

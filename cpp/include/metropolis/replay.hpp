@@ -47,6 +47,17 @@ struct TraceView {
     const std::size_t at = 2 * row(std::min<Step>(step, steps - 1), agent);
     return {positions[at], positions[at + 1]};
   }
+  // The request of a call; its priority is its step, or 0 for FCFS.
+  Request request(std::size_t call, bool step_priority) const {
+    Request request;
+    request.prompt_tokens = prompt_tokens[call];
+    request.output_tokens = output_tokens[call];
+    if (prefix_id[call] >= 0 && prefix_tokens[call] > 0) {
+      request.prefix = {{prefix_id[call], prefix_tokens[call]}};
+    }
+    if (step_priority) request.priority = call_step[call];
+    return request;
+  }
 };
 
 struct ReplayOptions {

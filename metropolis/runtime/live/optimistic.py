@@ -9,6 +9,7 @@ from metropolis.controller.native import native_controller
 from metropolis.llm.client import Client
 from metropolis.llm.usage import FREE
 from metropolis.rules.rules import Rule
+from metropolis.runtime.live.setup import bodies
 from metropolis.runtime.live.stored import Start
 from metropolis.speculation.native import NativeSpeculation
 from metropolis.store.memory import MemoryStore
@@ -69,7 +70,7 @@ class OptimisticWorkerPool:
             state.restore_events(start.events)
         names = [agent.name for agent in self._agents]
         steps = self._last_step - start.step
-        positions = [entities[name].position for name in names]
+        positions = bodies(start.entities, names)
         speculation = NativeSpeculation(
             native_controller(self._rule, world.metric, world.max_velocity, positions, steps),
             world.metric,

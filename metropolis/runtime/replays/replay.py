@@ -19,6 +19,7 @@ from metropolis.policy.faults import RequestRefusedError, call, rank_of
 from metropolis.policy.named import DISPATCHERS, POLICIES, named
 from metropolis.rules.metrics import Metric, metric_named
 from metropolis.rules.native import core_metric
+from metropolis.rules.rules import versioned
 from metropolis.runtime.replays.core_replay import Progress, replay_in_core, utilisation
 from metropolis.runtime.replays.modes import AUTO_RISK, MODES, Mode
 from metropolis.runtime.replays.policy_replay import PolicyReplay
@@ -257,14 +258,12 @@ def _run(
 
 
 def _optimism(setting: Setting) -> _core.Optimism:
-    joint = setting.joint_radius
+    radii = setting.perception_radius, setting.max_velocity, setting.joint_radius
     return _core.Optimism(
         metric=core_metric(setting.metric),
         perception_radius=setting.perception_radius,
         max_velocity=setting.max_velocity,
-        cluster_radius=max(
-            2 * setting.max_velocity, setting.perception_radius if joint is None else joint
-        ),
+        cluster_radius=versioned(*radii).couple_radius,
         risk_max=-1.0 if setting.speculation is None else setting.speculation,
     )
 

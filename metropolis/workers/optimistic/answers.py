@@ -127,12 +127,13 @@ class JoiningClient:
         """Cancel requests that nobody waits for, unless an execution that could do so is busy."""
         for key, one in list(self._orphans.items()):
             if not is_busy(key.agent, key.step):
+                del self._orphans[key], self._in_flight[key]  # an equal request is sent anew
                 one.task.cancel()
-                del self._orphans[key]
 
     def _end(self, key: Key, task: asyncio.Task[Completion]) -> None:
-        if self._in_flight[key].task is task:
+        one = self._in_flight.get(key)
+        if one is not None and one.task is task:
             del self._in_flight[key]
-        self._orphans.pop(key, None)
+            self._orphans.pop(key, None)
         if not task.cancelled():
             task.exception()  # without waiting executions nobody else asks for it

@@ -34,6 +34,7 @@ from metropolis.store.claim import Claim
 from metropolis.store.execution import Execution
 from metropolis.store.memory import MemoryStore
 from metropolis.types import AgentId, MetropolisError, Step
+from metropolis.workers.invocations import cancelled_from_within
 from metropolis.workers.local import LocalWorker, copied
 from metropolis.workers.optimistic.answers import JoiningClient, KeptAnswers
 from metropolis.workers.optimistic.digests import Digests, mind_digest
@@ -229,7 +230,7 @@ class OptimisticWorker:
     async def _decide(self, one: OneProceed, agent: Agent, observation: Any) -> None:
         one.action = copied(await self._local.decide(agent, observation, one.llm))
         one.mind = Mind(agent)
-        self._report(Proceeded(one.id, None))
+        self._report(Proceeded(one.id))
 
     def _resolve(self, command: Resolve) -> None:
         step = self._first + command.step
@@ -263,14 +264,7 @@ class OptimisticWorker:
                 raise self._client.exhausted
         except asyncio.CancelledError:
             if not self._is_ending and self._is_current(one):
-                name = self._names[one.agents[0]]
-                self._fail(
-                    one,
-                    MetropolisError(
-                        f"step {one.step}, agent {name!r} or its cluster: a task was cancelled "
-                        "from within; code that cancels a task should catch its CancelledError"
-                    ),
-                )
+                self._fail(one, cancelled_from_within(one.step, self._names[one.agents[0]]))
             raise
         except BaseException as error:  # noqa: BLE001 -- reported
             self._fail(one, error)
