@@ -61,7 +61,7 @@ class RayWorkerPool:
         options: dict[str, Any] = {
             "max_restarts": -1,
             "max_task_retries": -1,
-            "num_cpus": 0,
+            "num_cpus": 0.001,  # Ray places actors that need no resource on random nodes
             "scheduling_strategy": "SPREAD",
             "concurrency_groups": {"watch": 1},  # Ray's own types lack this option
         }

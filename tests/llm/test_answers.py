@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from metropolis.llm import Backend, Client, Completion, LLMError, MalformedError, TimedOutError
+from metropolis.llm.backends import sglang
 from metropolis.llm.backends.compatible import Compatible
 from metropolis.llm.backends.connection import AnswerLimits
 from metropolis.llm.backends.http import reason_in, seconds_of
@@ -125,7 +126,10 @@ def test_endless_events_and_streams_are_aborted(backend: str, piece: bytes) -> N
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nA: ", CHUNKED + chunk(b"["), EVENTS])
-def test_a_slow_drip_ends_in_time(backend: str, stream: bool, head: bytes) -> None:
+def test_a_slow_drip_ends_in_time(
+    backend: str, stream: bool, head: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sglang, "ABORT_S", 0.3)  # the server answers an abort the same way
     piece = chunk(b" ") if head.endswith(b"\n") else b"a"
     script = lambda: repeated(head, piece if head else b"\r\n", 0.01)  # noqa: E731
     error, _ = failure(BACKENDS[backend], script, stream=stream, timeout_s=0.3)

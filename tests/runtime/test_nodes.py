@@ -26,6 +26,13 @@ STEPS = 300
 CUT_AT = 5
 LINK = "veth0"
 PASSWORD = "METROPOLIS_STORE_PASSWORD"
+DEAD_SOON = {
+    "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_health_check_period_ms": "500",
+    "RAY_health_check_timeout_ms": "5000",
+    "RAY_health_check_failure_threshold": "2",
+}
+"""Ray's head gives up a silent node after about 10 s."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +130,7 @@ def test_a_run_finishes_without_the_node_that_was_cut_off(
     (tmp_path / "bought").unlink()
     (tmp_path / "slow").touch()  # the run outlasts the cut: at least a minute
     out, password = tmp_path / "it", secrets.token_hex(8)
-    environment = {**ray_environment(), PASSWORD: password}
+    environment = {**ray_environment(), **DEAD_SOON, PASSWORD: password}
     ray = Path(tempfile.mkdtemp(prefix="mr-", dir="/tmp"))  # sockets need a short path
     command = [*here.inside, sys.executable, "-m", "tests.runtime.killable"]
     with ExitStack() as ended:
@@ -150,6 +157,7 @@ def test_a_run_finishes_without_the_node_that_was_cut_off(
         (tmp_path / "slow").unlink()
         cut_at = steps_in(out)
         said, _ = process.communicate(timeout=150)
+        there.ip("link", "set", LINK, "up")  # the node can end
     assert CUT_AT <= cut_at < STEPS
     assert process.returncode == 0
     assert said.decode().split() == [whole.history_sha256]
