@@ -94,6 +94,8 @@ class CallLog:
     def latest(self, calls: Iterable[int]) -> tuple[frozenset[int], int]:
         """Those of `calls` that are not ancestors of others; the bit set of ancestors and calls."""
         calls = set(calls)
+        if not calls:
+            return frozenset(), 0
         ancestors = 0
         for index in calls:
             ancestors |= self._ancestors[index]

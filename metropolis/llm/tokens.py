@@ -17,7 +17,10 @@ _PIECE = re.compile(rf"\s*\S{{1,{CHARACTERS_PER_TOKEN}}}|\s+")
 def approximate_tokens(text: str) -> int:
     """Estimated number of tokens of `text`: per word, one for every four characters begun."""
     spaces_at_the_end = text[-1:].isspace()
-    return sum([-(-len(word) // CHARACTERS_PER_TOKEN) for word in text.split()]) + spaces_at_the_end
+    lengths = map(len, text.split())
+    return sum([(n + CHARACTERS_PER_TOKEN - 1) // CHARACTERS_PER_TOKEN for n in lengths]) + (
+        spaces_at_the_end
+    )
 
 
 def truncated(text: str, tokens_max: int) -> tuple[str, int]:
