@@ -36,6 +36,9 @@ LOOPBACK = {ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR: "0"}
 TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 PROBE_S = 10.0
 """How long the head of a cluster may take to respond."""
+STARTS = 3
+SLOW_START = "timed out during startup"
+"""Ray's message after 30 s, which a busy machine may take; Ray has no option for that time."""
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
 """The first bytes of a gRPC client: HTTP/2's preface with empty SETTINGS."""
 _FRAME_BYTES, _SETTINGS = 9, 4
@@ -123,7 +126,15 @@ def _start_cluster(count: int | None) -> Callable[[], None]:
     try:
         with _environment(variables):
             _read_environment()
-            _init(address="local", num_cpus=count or os.cpu_count() or 1, _temp_dir=folder.name)
+            number = count or os.cpu_count() or 1
+            for left in reversed(range(STARTS)):
+                try:
+                    _init(address="local", num_cpus=number, _temp_dir=folder.name)
+                    break
+                except MetropolisError as error:
+                    if not left or SLOW_START not in str(error):
+                        raise
+                    ray.shutdown()
     except BaseException:
         leave()
         raise

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 import ray
@@ -160,3 +161,23 @@ def test_what_is_no_address(no_ray: None, address: str) -> None:
 def test_where_nothing_answers(no_ray: None, address: str) -> None:
     with pytest.raises(MetropolisError, match="no Ray answers at"):
         ray_cluster.check_address(address)
+
+
+@pytest.mark.parametrize(("failures", "starts"), [(2, 3), (3, 3)])
+def test_a_slow_start_is_repeated(
+    failures: int, starts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = []
+
+    def init(**options: Any) -> None:
+        began.append(options)
+        if len(began) <= failures:
+            raise Exception("The current node timed out during startup.")  # as Ray raises it
+
+    monkeypatch.setattr(ray, "init", init)
+    if failures < starts:
+        ray_cluster.join_ray(1, None)()
+    else:
+        with pytest.raises(MetropolisError, match="timed out during startup"):
+            ray_cluster.join_ray(1, None)
+    assert len(began) == starts
