@@ -299,6 +299,7 @@ class Optimism:
         max_velocity: float,
         cluster_radius: float,
         risk_max: float,
+        calls_half: float,
     ) -> None: ...
 
 class Replay:

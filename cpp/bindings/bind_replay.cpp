@@ -107,12 +107,13 @@ std::unique_ptr<BoundReplay> make_replay(
 void bind_replay(py::module_& m) {
   py::class_<BoundOptimism>(m, "Optimism", py::is_final())
       .def(py::init([](const BoundMetric& metric, double perception_radius, double max_velocity,
-                       double cluster_radius, double risk_max) {
+                       double cluster_radius, double risk_max, double calls_half) {
              return BoundOptimism{
-                 metric, {perception_radius, max_velocity, cluster_radius, risk_max, true}};
+                 metric,
+                 {perception_radius, max_velocity, cluster_radius, risk_max, calls_half, true}};
            }),
            py::kw_only(), py::arg("metric"), py::arg("perception_radius"), py::arg("max_velocity"),
-           py::arg("cluster_radius"), py::arg("risk_max"));
+           py::arg("cluster_radius"), py::arg("risk_max"), py::arg("calls_half"));
   py::class_<BoundReplay>(m, "Replay", py::is_final())
       .def(py::init(&make_replay), py::kw_only(), py::arg("positions"), py::arg("call_offsets"),
            py::arg("call_step"), py::arg("call_agent"), py::arg("parent_offsets"),

@@ -55,6 +55,10 @@ void check_options(const OptimisticOptions& options) {
     throw std::invalid_argument("the velocity is " + format_number(options.max_velocity) +
                                 "; it must be from 0 to " + format_number(VELOCITY_MAX));
   }
+  if (!(options.calls_half > 0)) {
+    throw std::invalid_argument("the calls at which the risk is halved are " +
+                                format_number(options.calls_half) + "; they must be positive");
+  }
   if (!(options.risk_max <= 1)) {
     throw std::invalid_argument("the risk is " + format_number(options.risk_max) +
                                 "; it must be at most 1");
@@ -231,7 +235,8 @@ class OptimisticReplay final : public TraceReplay {
 
   // Lets agents run ahead; whether one does.
   bool run_ahead() {
-    const std::vector<AgentId> agents = risk_.daring(speculation_->candidates());
+    const std::vector<AgentId> agents =
+        risk_.daring(speculation_->candidates(), instances_.outstanding(), now_sim_s_);
     if (agents.empty()) return false;
     obey(timed([&] { return speculation_->speculate(agents); }));
     return true;

@@ -9,6 +9,8 @@ namespace metropolis {
 namespace {
 
 constexpr AgentId OBSERVERS_MAX = 64;  // learned from in a step
+constexpr double LOAD_SIM_S = 60;      // time constant of the average number of calls in flight
+constexpr double JUDGED = 2;           // more than any chance
 
 }  // namespace
 
@@ -39,7 +41,8 @@ SightRisk::SightRisk(const TraceView& trace, const Metric& metric, const Optimis
       reach_(std::max(options.perception_radius, 2 * options.max_velocity)),
       chances_(options.perception_radius),
       next_(static_cast<std::size_t>(trace.agents)),
-      waiting_on_(next_.size()) {
+      waiting_on_(next_.size()),
+      refused_(next_.size(), JUDGED) {
   for (AgentId agent = 0; agent < trace.agents; ++agent) unjudged_.insert(agent);
 }
 
@@ -51,13 +54,27 @@ void SightRisk::progress(AgentId agent, Step step) {
   for (const AgentId waiting : std::exchange(waiting_on_[index], {})) unjudged_.insert(waiting);
 }
 
-std::vector<AgentId> SightRisk::daring(const std::vector<AgentId>& candidates) {
+// An instance slows down with its calls in flight, so the more there are, the more a wrong one
+// costs. The average counts, not the moment: a speculative call outlasts a short lull.
+double SightRisk::allowed(std::int64_t calls, double now_sim_s) {
+  const double kept = std::exp((calls_sim_s_ - now_sim_s) / LOAD_SIM_S);
+  calls_ = kept * calls_ + (1 - kept) * static_cast<double>(calls);
+  calls_sim_s_ = now_sim_s;
+  const double load = calls_ / options_.calls_half;
+  return options_.risk_max / (1 + load * load);
+}
+
+std::vector<AgentId> SightRisk::daring(const std::vector<AgentId>& candidates, std::int64_t calls,
+                                       double now_sim_s) {
   std::vector<AgentId> daring;
   if (options_.risk_max < 0) return daring;
+  const double risk_max = allowed(calls, now_sim_s);
   std::visit(
       [&](const auto& metric) {
         for (const AgentId agent : candidates) {
-          if (unjudged_.erase(agent) && dares(metric, agent)) daring.push_back(agent);
+          const bool is_new = unjudged_.erase(agent) > 0;
+          if (!is_new && refused_[static_cast<std::size_t>(agent)] > risk_max) continue;
+          if (dares(metric, agent, risk_max)) daring.push_back(agent);
         }
       },
       metric_);
@@ -65,7 +82,7 @@ std::vector<AgentId> SightRisk::daring(const std::vector<AgentId>& candidates) {
 }
 
 template <class M>
-bool SightRisk::dares(const M& metric, AgentId agent) {
+bool SightRisk::dares(const M& metric, AgentId agent, double risk_max) {
   const Step step = next_[static_cast<std::size_t>(agent)];
   const Position here = trace_.position(step, agent);
   double right = 1;
@@ -76,10 +93,12 @@ bool SightRisk::dares(const M& metric, AgentId agent) {
     const double distance = metric.distance(here, trace_.position(behind, other));
     if (distance > reach_ + lag * options_.max_velocity) continue;
     right *= distance <= options_.perception_radius ? 0 : 1 - chances_.chance(distance, lag);
-    if (1 - right <= options_.risk_max) continue;
+    if (1 - right <= risk_max) continue;
     waiting_on_[static_cast<std::size_t>(other)].push_back(agent);
+    refused_[static_cast<std::size_t>(agent)] = 1 - right;
     return false;
   }
+  refused_[static_cast<std::size_t>(agent)] = JUDGED;
   return true;
 }
 

@@ -44,14 +44,18 @@ class SightRisk {
 
   // The agent's next step is `step` now: it, and those who waited for it, are judged again.
   void progress(AgentId agent, Step step);
-  // Those of `candidates` that run ahead; each is judged once after a progress.
-  std::vector<AgentId> daring(const std::vector<AgentId>& candidates);
+  // Those of `candidates` that run ahead, while `calls` are in flight. Each is judged after a
+  // progress, and again when a greater chance of being wrong is allowed.
+  std::vector<AgentId> daring(const std::vector<AgentId>& candidates, std::int64_t calls,
+                              double now_sim_s);
   // Learns from the positions at the steps below `floor`.
   void learn(Step floor);
 
  private:
+  // The allowed chance of being wrong, by the calls in flight of late.
+  double allowed(std::int64_t calls, double now_sim_s);
   template <class M>
-  bool dares(const M& metric, AgentId agent);
+  bool dares(const M& metric, AgentId agent, double risk_max);
   template <class M>
   void learn(const M& metric, AgentId agent, Step step);
 
@@ -64,6 +68,8 @@ class SightRisk {
   std::vector<Step> next_;
   std::set<AgentId> unjudged_;
   std::vector<std::vector<AgentId>> waiting_on_;
+  std::vector<double> refused_;         // agent -> a chance that was too great for it; JUDGED: none
+  double calls_ = 0, calls_sim_s_ = 0;  // their average, and when it was updated
 };
 
 }  // namespace metropolis

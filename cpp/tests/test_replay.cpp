@@ -193,7 +193,7 @@ TEST_CASE("agents that run ahead repeat what they saw wrongly") {
                         std::vector<Position>{{0, 0}, {100, 0}}, {}, trace.steps);
     InstancePool pool(one_per_second(), {.instances = 2});
     const auto replay = make_optimistic_replay(trace.view(), *controller, pool, Chebyshev{},
-                                               {perception_radius, 1, 2, risk_max, true});
+                                               {perception_radius, 1, 2, risk_max, INFINITY, true});
     CHECK_THROWS_AS(replay->run(0), std::invalid_argument);
     CHECK(replay->run(100));
     CHECK(replay->committed_agent_steps() == 6);

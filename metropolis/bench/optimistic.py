@@ -6,7 +6,7 @@ LargeVille is the trace tiled with independent seeds, as in `metropolis bench ai
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from rich.table import Table
 
 from metropolis.bench.ai_metropolis import HOURS
 from metropolis.progress import progress_bar
-from metropolis.runtime.replays.modes import AUTO_RISK
+from metropolis.runtime.replays.modes import AUTO_RISK, Risk
 from metropolis.runtime.replays.replay import Setting, mine_dependencies, replay, waste
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.trace.generate.largeville import tile
@@ -27,7 +27,8 @@ from metropolis.types import MetropolisError
 
 BASELINES = ("lockstep", "conservative", "versioned", "oracle")
 INSTANCES = (1, 2, 4, 8)
-RISKS = (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+AUTO = {"auto": AUTO_RISK}
+RISKS = {f"{most:g}": Risk(most) for most in (0.1, 0.3, 0.5, 0.7, 0.9, 0.97, 0.99, 1.0)} | AUTO
 
 
 @dataclass(frozen=True)
@@ -39,17 +40,18 @@ class Row:
     instances: int
     calls: int
     makespan_sim_s: dict[str, float]
-    optimistic_sim_s: dict[float, float]
-    waste: dict[float, float]
+    optimistic_sim_s: dict[str, float]
+    waste: dict[str, float]
     """By risk: share of the sent calls that were wasted."""
 
 
-def _row(stretch: str, trace: Trace, instances: int, risks: Sequence[float]) -> Row:
+def _row(stretch: str, trace: Trace, instances: int, risks: Mapping[str, Risk]) -> Row:
     setting = Setting.of(trace.meta, SimulatedFleet.uniform("llama-3-8b/l4", instances))
     graph = mine_dependencies(trace, setting)
     plain = {mode: replay(trace, mode, setting, graph).makespan_sim_s for mode in BASELINES}
     by_risk = {
-        risk: replay(trace, "optimistic", replace(setting, speculation=risk)) for risk in risks
+        name: replay(trace, "optimistic", replace(setting, speculation=risk))
+        for name, risk in risks.items()
     }
     return Row(
         stretch,
@@ -57,12 +59,12 @@ def _row(stretch: str, trace: Trace, instances: int, risks: Sequence[float]) -> 
         instances,
         len(trace.calls),
         plain,
-        {risk: result.makespan_sim_s for risk, result in by_risk.items()},
-        {risk: waste(result) for risk, result in by_risk.items()},
+        {name: result.makespan_sim_s for name, result in by_risk.items()},
+        {name: waste(result) for name, result in by_risk.items()},
     )
 
 
-def measure(trace: Trace, seed: int, agents: int, risks: Sequence[float]) -> Iterator[Row]:
+def measure(trace: Trace, seed: int, agents: int, risks: Mapping[str, Risk]) -> Iterator[Row]:
     """Yield a row for each stretch and number of instances."""
     for stretch, hours in HOURS.items():
         town = tile([trace], agents, seed, hours=hours)
@@ -70,10 +72,10 @@ def measure(trace: Trace, seed: int, agents: int, risks: Sequence[float]) -> Ite
             yield _row(stretch, town, instances, risks)
 
 
-def _print(rows: Sequence[Row], risks: Sequence[float]) -> None:
+def _print(rows: Sequence[Row], risks: Iterable[str]) -> None:
     table = Table(
         "stretch", "agents", "instances", "oracle\nsim_s", *BASELINES[:-1],
-        *(f"risk {risk:g}\n(waste)" for risk in risks),
+        *(f"risk {risk}\n(waste)" for risk in risks),
         title="Makespan, simulated on llama-3-8b/l4: share of the oracle",
         box=box.SIMPLE_HEAD,
     )  # fmt: skip
@@ -87,7 +89,7 @@ def _print(rows: Sequence[Row], risks: Sequence[float]) -> None:
             *(f"{oracle / row.makespan_sim_s[mode]:.1%}" for mode in BASELINES[:-1]),
             *(f"{oracle / row.optimistic_sim_s[r]:.1%} ({row.waste[r]:.1%})" for r in risks),
         )
-    Console(width=90 + 17 * len(risks)).print(table)
+    Console(width=90 + 17 * len(RISKS)).print(table)
 
 
 @click.command(name="optimistic")
@@ -99,7 +101,9 @@ def _print(rows: Sequence[Row], risks: Sequence[float]) -> None:
     show_default=True,
     help="Number of agents; more than the trace has are copies with other seeds.",
 )
-@click.option("--curve", is_flag=True, help=f"Measure risks from {RISKS[0]:g} to {RISKS[-1]:g}.")
+@click.option(
+    "--curve", is_flag=True, help=f"Also measure the fixed risks {', '.join(list(RISKS)[:-1])}."
+)
 @click.option("--seed", default=0, show_default=True, help="Seed of the LargeVille copies.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def command(trace: Path, agents: int, curve: bool, seed: int, as_json: bool) -> None:
@@ -107,7 +111,7 @@ def command(trace: Path, agents: int, curve: bool, seed: int, as_json: bool) -> 
     base = read_trace(trace)
     if not len(base.calls):
         raise MetropolisError(f"{trace}: holds no calls; `metropolis trace generate` adds some")
-    risks = RISKS if curve else (AUTO_RISK,)
+    risks = RISKS if curve else AUTO
     rows: list[Row] = []
     with progress_bar(len(HOURS) * len(INSTANCES), "settings") as (advance, describe):
         for row in measure(base, seed, agents, risks):

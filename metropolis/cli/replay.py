@@ -20,7 +20,7 @@ from metropolis.cli.choices import NamedChoice
 from metropolis.names import did_you_mean
 from metropolis.progress import progress_bar
 from metropolis.rules.metrics import METRICS
-from metropolis.runtime.replays.modes import AUTO_RISK, MODES
+from metropolis.runtime.replays.modes import AUTO_RISK, MODES, Risk
 from metropolis.runtime.replays.plots import prepare_figures, write_figures
 from metropolis.runtime.replays.replay import (
     ReplayResult,
@@ -92,14 +92,14 @@ def _distance(
     return value
 
 
-class Speculation(click.ParamType[float | None]):
+class Speculation(click.ParamType[Risk | None]):
     """`off` (None), `auto` or a number from 0 to 1."""
 
     name = "risk"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float | None:
+    ) -> Risk | None:
         """Parse and check the range."""
         if value in ("off", "auto"):
             return None if value == "off" else AUTO_RISK
@@ -109,7 +109,7 @@ class Speculation(click.ParamType[float | None]):
             risk = -1.0
         if not 0 <= risk <= 1:  # refuses nan, too
             self.fail(f"{value!r} is not off, auto or a number from 0 to 1", param, ctx)
-        return risk
+        return Risk(risk)
 
 
 @click.command(name="replay")
@@ -172,8 +172,9 @@ class Speculation(click.ParamType[float | None]):
     type=Speculation(),
     metavar="off|auto|0..1",
     default="auto",
-    help="Mode optimistic: greatest chance of being wrong at which an agent still runs ahead. "
-    f"[default: auto, {AUTO_RISK:g}]",
+    help="Mode optimistic: greatest chance of being wrong at which an agent still runs ahead; "
+    f"auto: {AUTO_RISK.most:g}, less under load.",
+    show_default=True,
 )
 @click.option("--prefix-reuse", is_flag=True, help="Let instances reuse KV of shared prefixes.")
 @click.option(
@@ -195,7 +196,7 @@ def command(
     metric: str | None,
     radius: float | None,
     velocity: float | None,
-    speculation: float | None,
+    speculation: Risk | None,
     prefix_reuse: bool,
     figures: Path | None,
     as_json: bool,

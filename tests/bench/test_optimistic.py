@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from metropolis.bench import optimistic
+from metropolis.runtime.replays.modes import Risk
 from metropolis.trace.schema import Trace
 from tests.small_traces import small_trace
 
@@ -15,11 +16,11 @@ def a_day() -> Trace:
 
 
 def test_a_row_for_each_stretch_and_number_of_instances() -> None:
-    rows = list(optimistic.measure(a_day(), 0, 6, (0.0, 1.0)))
+    rows = list(optimistic.measure(a_day(), 0, 6, {"0": Risk(0.0), "1": Risk(1.0)}))
     assert [(row.stretch, row.instances) for row in rows] == [
         (stretch, instances) for stretch in ("busy", "quiet") for instances in (1, 2, 4, 8)
     ]
     for row in rows:
         assert row.agents == 6
-        assert set(row.optimistic_sim_s) == set(row.waste) == {0.0, 1.0}
-        assert row.waste[0.0] <= row.waste[1.0]
+        assert set(row.optimistic_sim_s) == set(row.waste) == {"0", "1"}
+        assert row.waste["0"] <= row.waste["1"]

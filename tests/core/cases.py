@@ -298,6 +298,7 @@ def use_replay(draw: Draw) -> None:
     if draw.random.random() < 0.5:
         radii = {"perception_radius": draw.number(0, 4), "max_velocity": draw.number(0, 2)}
         chosen = {"cluster_radius": draw.number(0, 3), "risk_max": draw.number(0, 1)}
+        chosen |= {"calls_half": draw.number(0, 3)}
         optimism = draw.do("Optimism", metric=metric(draw), **radii, **chosen)
         options = {"max_outstanding": draw.whole(0, 0), "optimism": draw.one_of(optimism)}
     replay = draw.do(

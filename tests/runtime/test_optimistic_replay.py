@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metropolis.rules.metrics import metric_named
+from metropolis.runtime.replays.modes import Risk
 from metropolis.runtime.replays.replay import Setting, replay
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.trace.schema import Trace
@@ -25,7 +26,7 @@ def setting_for(trace: Trace, metric: str, instances: int, risk: float | None) -
     meta = replace(trace.meta, max_velocity=velocity)
     setting = Setting.of(meta, SimulatedFleet.uniform("llama-3-8b/l4", instances))
     named = metric_named(metric, None, velocity, None)
-    return replace(setting, metric=named, speculation=risk)
+    return replace(setting, metric=named, speculation=None if risk is None else Risk(risk))
 
 
 @given(
@@ -33,13 +34,15 @@ def setting_for(trace: Trace, metric: str, instances: int, risk: float | None) -
     st.sampled_from(sorted(METRICS)),
     st.integers(1, 4),
     st.sampled_from((0.0, 0.3, 0.7, 1.0)),
+    st.sampled_from((1.0, 10.0, float("inf"))),
     st.sampled_from(("step", "fcfs")),
 )
 @settings(max_examples=150, deadline=None)
 def test_every_call_completes_before_its_agent_step_commits(
-    trace: Trace, metric: str, instances: int, risk: float, policy: str
+    trace: Trace, metric: str, instances: int, risk: float, calls_half: float, policy: str
 ) -> None:
-    setting = replace(setting_for(trace, metric, instances, risk), policy=policy)
+    setting = setting_for(trace, metric, instances, None)
+    setting = replace(setting, policy=policy, speculation=Risk(risk, calls_half))
     result = replay(trace, "optimistic", setting)
     calls = trace.calls
     committed = result.committed_sim_s.reshape(trace.steps, trace.agents)
@@ -113,11 +116,24 @@ def test_a_replay_in_slices_is_the_replay(mode: str, monkeypatch: pytest.MonkeyP
     assert (sliced.committed_sim_s == whole.committed_sim_s).all()
 
 
-@pytest.mark.parametrize("risk", [-0.1, 1.1, float("nan")])
-def test_a_risk_is_from_0_to_1(risk: float) -> None:
+def test_under_load_fewer_agents_run_ahead() -> None:
+    trace = small_trace(7, agents=8, steps=40, edge=12, radius=2)
+    setting = setting_for(trace, "chebyshev", 1, None)
+    loaded, idle = (
+        replay(trace, "optimistic", replace(setting, speculation=Risk(1.0, calls_half)))
+        for calls_half in (0.1, float("inf"))
+    )
+    assert loaded.wasted_calls < 0.5 * idle.wasted_calls
+
+
+@pytest.mark.parametrize(
+    "risk", [Risk(-0.1), Risk(1.1), Risk(float("nan")), Risk(0.5, 0.0), Risk(0.5, float("nan"))]
+)
+def test_a_risk_is_from_0_to_1(risk: Risk) -> None:
     trace = small_trace(7, agents=2, steps=3, edge=8, radius=2)
-    with pytest.raises(MetropolisError, match="is not a number from 0 to 1"):
-        replay(trace, "optimistic", setting_for(trace, "chebyshev", 1, risk))
+    setting = replace(setting_for(trace, "chebyshev", 1, None), speculation=risk)
+    with pytest.raises(MetropolisError, match="a number from 0 to 1, calls_half a positive one"):
+        replay(trace, "optimistic", setting)
 
 
 def test_plug_ins_and_different_instances_are_refused() -> None:

@@ -24,7 +24,11 @@ struct OptimisticOptions {
   double perception_radius;
   double max_velocity;
   double cluster_radius;  // agents within it commit together
-  double risk_max;        // from 0 to 1; negative: no agent runs ahead
+  // The greatest chance of being wrong, from 0 to 1, at which an agent still runs ahead while the
+  // instances are idle; negative: none does. Half of it is allowed while `calls_half` calls are in
+  // flight, a fifth with twice as many.
+  double risk_max;
+  double calls_half;  // positive; infinity: the load does not matter
   bool step_priority = true;
 };
 

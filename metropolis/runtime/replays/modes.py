@@ -6,12 +6,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
+from typing import NamedTuple
 
 from metropolis.rules.rules import MakeRule, conservative, lockstep, versioned
 
-AUTO_RISK = 0.7
-"""The chance of being wrong up to which agents run ahead, unless given; `metropolis bench
-optimistic` measures others."""
+
+class Risk(NamedTuple):
+    """The chance of being wrong at which an agent of the mode optimistic still runs ahead."""
+
+    most: float
+    """From 0 to 1, while the instances are idle."""
+    calls_half: float = inf
+    """Calls in flight per instance with which half as much is allowed: a wrong call delays them;
+    infinity: the load does not matter."""
+
+
+AUTO_RISK = Risk(0.99, 15)
+"""Unless given; `metropolis bench optimistic` measures others."""
 
 
 @dataclass(frozen=True)

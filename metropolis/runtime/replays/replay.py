@@ -21,7 +21,7 @@ from metropolis.rules.metrics import Metric, metric_named
 from metropolis.rules.native import core_metric
 from metropolis.rules.rules import versioned
 from metropolis.runtime.replays.core_replay import Progress, replay_in_core, utilisation
-from metropolis.runtime.replays.modes import AUTO_RISK, MODES, Mode
+from metropolis.runtime.replays.modes import AUTO_RISK, MODES, Mode, Risk
 from metropolis.runtime.replays.policy_replay import PolicyReplay
 from metropolis.sim.engines import SimulatedCluster
 from metropolis.sim.fleet import SimulatedFleet
@@ -54,9 +54,8 @@ class Setting:
     hours: str = "all"
     joint_radius: float | None = None
     """None: the perception radius."""
-    speculation: float | None = AUTO_RISK
-    """`optimistic` only: the greatest chance of being wrong, from 0 to 1, at which an agent still
-    runs ahead; None: no agent does."""
+    speculation: Risk | None = AUTO_RISK
+    """`optimistic` only: at which risk agents still run ahead; None: no agent does."""
 
     @classmethod
     def of(cls, meta: TraceMeta, fleet: SimulatedFleet, *, metric: str | None = None) -> Setting:
@@ -136,8 +135,11 @@ def replay(
     check_name("mode", mode, MODES)
     chosen = MODES[mode]
     is_in_core = runs_in_core(setting)
-    if setting.speculation is not None and not 0 <= setting.speculation <= 1:
-        raise MetropolisError(f"speculation {setting.speculation} is not a number from 0 to 1")
+    risk = setting.speculation
+    if risk is not None and not (0 <= risk.most <= 1 and risk.calls_half > 0):
+        raise MetropolisError(
+            f"speculation {risk}: most is a number from 0 to 1, calls_half a positive one"
+        )
     if chosen.is_optimistic and not is_in_core:
         raise MetropolisError(
             "optimistic needs equal instances, the policy step or fcfs, and no dispatcher, not "
@@ -259,12 +261,14 @@ def _run(
 
 def _optimism(setting: Setting) -> _core.Optimism:
     radii = setting.perception_radius, setting.max_velocity, setting.joint_radius
+    risk = Risk(-1.0) if setting.speculation is None else setting.speculation
     return _core.Optimism(
         metric=core_metric(setting.metric),
         perception_radius=setting.perception_radius,
         max_velocity=setting.max_velocity,
         cluster_radius=versioned(*radii).couple_radius,
-        risk_max=-1.0 if setting.speculation is None else setting.speculation,
+        risk_max=risk.most,
+        calls_half=risk.calls_half * len(setting.fleet),
     )
 
 
