@@ -28,7 +28,7 @@ from metropolis.types import MetropolisError
 BASELINES = ("lockstep", "conservative", "versioned", "oracle")
 INSTANCES = (1, 2, 4, 8)
 AUTO = {"auto": AUTO_RISK}
-RISKS = {f"{most:g}": Risk(most) for most in (0.1, 0.3, 0.5, 0.7, 0.9, 0.97, 0.99, 1.0)} | AUTO
+RISKS = {f"{most:g}": Risk(most) for most in (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)} | AUTO
 
 
 @dataclass(frozen=True)

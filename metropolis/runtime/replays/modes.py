@@ -22,7 +22,7 @@ class Risk(NamedTuple):
     infinity: the load does not matter."""
 
 
-AUTO_RISK = Risk(0.99, 15)
+AUTO_RISK = Risk(0.95, 15)
 """Unless given; `metropolis bench optimistic` measures others."""
 
 

@@ -157,13 +157,16 @@ class OptimisticWorker:
 
     def _daring(self) -> list[AgentId]:
         """The agents that run ahead now."""
-        sent_calls = self.final_calls + self.wasted_calls
-        if not self._waste_budget or (
-            self.wasted_calls > WASTE_FREE + self._waste_budget * sent_calls
-        ):
-            return []
-        next_step, limit = self._speculation.next_step, self._floor + AHEAD_MAX
+        next_step, limit = self._speculation.next_step, self._floor + self._ahead_max()
         return [agent for agent in self._speculation.candidates() if next_step(agent) < limit]
+
+    def _ahead_max(self) -> Step:
+        """Steps above the floor in which agents run ahead: fewer, once half the budget is spent."""
+        if not self._waste_budget:
+            return 0
+        sent_calls = self.final_calls + self.wasted_calls
+        spent = (self.wasted_calls - WASTE_FREE) / (self._waste_budget * max(1, sent_calls))
+        return round(AHEAD_MAX * min(1.0, max(0.0, 2 - 2 * spent)))
 
     def _collect(self) -> None:
         floor = self._speculation.floor
