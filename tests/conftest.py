@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterator
 
 import pytest
@@ -19,8 +20,8 @@ SERVERS = {"cluster": "ray", "sglang_url": "engines", "vllm_url": "engines"}
 LONGEST = (
     "ray",
     "tests/test_cpp.py",
-    "engines",
     "tests/test_install.py",
+    "engines",
     "tests/runtime/test_check_world.py",
     "tests/test_style.py",
     "tests/runtime/test_nodes.py",
@@ -31,6 +32,12 @@ LONGEST = (
 )
 """The groups that take longest (25 to 400 s), which begin first: short ones fill what is left."""
 GROUP = pytest.StashKey[str]()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than cores: a third of a test process's time is waiting for servers."""
+    return len(os.sched_getaffinity(0)) + 1
 
 
 def pytest_configure(config: pytest.Config) -> None:
