@@ -135,8 +135,9 @@ def test_an_agent_that_stalls_is_named(
     options: dict[str, Any] = {"store": shared.url, "workers": "ray:1", "stall_s": 0.4}
     Simulation(world, agents, Scripted(author), **options).run(4)
     told = [line for line in capfd.readouterr().err.splitlines() if "without a call" in line]
-    assert told
-    for line in told:
+    stalls = [line for line in told if "Blocking" in line]  # a busy machine stalls others, too
+    assert stalls
+    for line in stalls:
         assert line.startswith("metropolis: step 2, agent 'w01', in Blocking.proceed")
         assert "test_ray.py" in line
 
