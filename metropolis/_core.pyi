@@ -64,6 +64,13 @@ def make_controller(
 def make_graph_controller(
     agents: int, steps: int, offsets: npt.ArrayLike, partners: npt.ArrayLike
 ) -> Controller: ...
+def make_value_controller(
+    agents: int,
+    steps: int,
+    offsets: npt.ArrayLike,
+    writers: npt.ArrayLike,
+    ago: npt.ArrayLike,
+) -> Controller: ...
 
 class ControllerBench(TypedDict):
     agent_steps: int

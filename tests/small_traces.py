@@ -10,7 +10,7 @@ from random import Random
 import numpy as np
 from hypothesis import strategies as st
 
-from metropolis.trace.schema import Calls, Trace, TraceMeta
+from metropolis.trace.schema import Calls, Trace, TraceMeta, ValueDependencies
 
 
 def small_trace(
@@ -73,7 +73,25 @@ def small_trace(
             parent_offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
             parents=np.array([q for p in parents for q in sorted(p)], np.int64),
         ),
+        _dependencies(seed, agents, steps),
     )
+
+
+def _dependencies(seed: int, agents: int, steps: int) -> ValueDependencies:
+    """Agent-steps depend on earlier ones of other agents, at random."""
+    draw = Random(seed)
+    found = [
+        [
+            (b, draw.randint(1, step))
+            for b in range(agents)
+            if b != a and step and draw.random() < 0.2
+        ]
+        for step in range(steps)
+        for a in range(agents)
+    ]
+    listed = np.array([one for of in found for one in of], np.int32).reshape(-1, 2)
+    offsets = np.cumsum([0, *map(len, found)]).astype(np.int64)
+    return ValueDependencies(offsets, listed[:, 0].copy(), listed[:, 1].copy())
 
 
 def _talks(

@@ -188,6 +188,16 @@ void bind_controller(py::module_& m) {
                                      vector_of(column_of<AgentId>(partners, "partners")));
       },
       "agents"_a, "steps"_a, "offsets"_a, "partners"_a);
+  m.def(
+      "make_value_controller",
+      [](AgentId agents, Step steps, const py::object& offsets, const py::object& writers,
+         const py::object& ago) {
+        return make_value_controller(agents, steps,
+                                     vector_of(column_of<std::int64_t>(offsets, "offsets")),
+                                     vector_of(column_of<AgentId>(writers, "writers")),
+                                     vector_of(column_of<Step>(ago, "ago")));
+      },
+      "agents"_a, "steps"_a, "offsets"_a, "writers"_a, "ago"_a);
   m.def("bench_controller", bench, "couple_radius"_a, "block_radius"_a, "metric"_a, "agents"_a,
         "steps"_a, "seed"_a);
 }

@@ -1,7 +1,9 @@
 // Dependencies as an explicit list instead of a rule; every cluster is a single agent.
 //
-// A blocked agent waits in the list of one partner that is behind, and checks its further partners
-// when that one commits. An agent at the floor has none behind: no deadlock.
+// A blocked agent waits in the list of one agent that is behind, and checks its further needs when
+// that one commits. An agent at the floor needs no step above it: no deadlock.
+#include <algorithm>
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -13,14 +15,22 @@ namespace metropolis {
 
 namespace {
 
+// `agent` has committed every step below `step`.
+struct Need {
+  AgentId agent;
+  Step step;
+};
+
 class GraphController final : public Controller {
  public:
+  // With i = step * agents + agent, the agent may run the step once needs[offsets[i], offsets[i+1])
+  // hold; none is of a step above.
   GraphController(AgentId agents, Step steps, std::vector<std::int64_t> offsets,
-                  std::vector<AgentId> partners)
+                  std::vector<Need> needs)
       : agents_(static_cast<std::size_t>(agents)),
         target_(steps),
         offsets_(std::move(offsets)),
-        partners_(std::move(partners)),
+        needs_(std::move(needs)),
         population_(static_cast<std::size_t>(steps) + 1, 0) {
     population_[0] = agents;
     advance_floor();
@@ -100,25 +110,21 @@ class GraphController final : public Controller {
   Agent& at(AgentId agent) { return agents_[static_cast<std::size_t>(agent)]; }
   const Agent& at(AgentId agent) const { return agents_[static_cast<std::size_t>(agent)]; }
 
-  // A partner that has not committed all steps before the agent's, or NO_AGENT.
+  // An agent that has not committed the steps that `agent` needs, or NO_AGENT.
   AgentId blocker(AgentId agent) const {
-    const Step step = at(agent).step;
-    // Agents that meet are synchronised before and after the step at which they meet.
-    for (Step met = std::max(0, step - 1); met <= step; ++met) {
-      const std::size_t i =
-          static_cast<std::size_t>(met) * agents_.size() + static_cast<std::size_t>(agent);
-      for (auto edge = offsets_[i]; edge < offsets_[i + 1]; ++edge) {
-        const AgentId partner = partners_[static_cast<std::size_t>(edge)];
-        if (at(partner).step < step) return partner;
-      }
+    const std::size_t row =
+        static_cast<std::size_t>(at(agent).step) * agents_.size() + static_cast<std::size_t>(agent);
+    for (auto i = offsets_[row]; i < offsets_[row + 1]; ++i) {
+      const Need& need = needs_[static_cast<std::size_t>(i)];
+      if (at(need.agent).step < need.step) return need.agent;
     }
     return NO_AGENT;
   }
 
   void dispatch_or_wait(AgentId agent, Dispatches& out) {
-    const AgentId partner = blocker(agent);
-    if (partner != NO_AGENT) {
-      at(agent).next_waiter = std::exchange(at(partner).first_waiter, agent);
+    const AgentId behind = blocker(agent);
+    if (behind != NO_AGENT) {
+      at(agent).next_waiter = std::exchange(at(behind).first_waiter, agent);
       return;
     }
     at(agent).running = true;
@@ -134,35 +140,75 @@ class GraphController final : public Controller {
   std::vector<Agent> agents_;
   Step target_, floor_ = 0;
   std::vector<std::int64_t> offsets_;
-  std::vector<AgentId> partners_;
+  std::vector<Need> needs_;
   std::vector<AgentId> population_;  // number of agents at each step
   bool started_ = false;
 };
 
-}  // namespace
-
-std::unique_ptr<Controller> make_graph_controller(AgentId agents, Step steps,
-                                                  std::vector<std::int64_t> offsets,
-                                                  std::vector<AgentId> partners) {
+// Throws std::invalid_argument unless offsets and agents, and `sound`, are right.
+void check_rows(AgentId agents, Step steps, std::span<const std::int64_t> offsets,
+                std::span<const AgentId> listed, bool sound, const char* right) {
   constexpr std::int32_t COUNT_MAX = 1 << 26;  // of agents and of steps, even if the other is 0
   if (agents > COUNT_MAX || steps > COUNT_MAX) {
     throw std::invalid_argument(std::to_string(agents) + " agents over " + std::to_string(steps) +
                                 " steps; either must be at most " + std::to_string(COUNT_MAX));
   }
   const bool negative = agents < 0 || steps < 0;
-  const std::size_t nodes =
+  const std::size_t rows =
       negative ? 0 : static_cast<std::size_t>(agents) * static_cast<std::size_t>(steps);
-  bool sound = !negative && offsets.size() == nodes + 1 && offsets[0] == 0 &&
-               offsets[nodes] == static_cast<std::int64_t>(partners.size()) &&
-               std::ranges::is_sorted(offsets);
-  for (const AgentId partner : partners) sound &= partner >= 0 && partner < agents;
+  sound &= !negative && offsets.size() == rows + 1 && offsets[0] == 0 &&
+           offsets[rows] == static_cast<std::int64_t>(listed.size()) &&
+           std::ranges::is_sorted(offsets);
+  for (const AgentId agent : listed) sound &= agent >= 0 && agent < agents;
   if (!sound) {
-    throw std::invalid_argument(
-        "the dependencies of " + std::to_string(agents) + " agents over " + std::to_string(steps) +
-        " steps need agents * steps + 1 ascending offsets from 0 to the number of partners, and "
-        "every partner below the number of agents");
+    throw std::invalid_argument("the dependencies of " + std::to_string(agents) + " agents over " +
+                                std::to_string(steps) +
+                                " steps need agents * steps + 1 ascending "
+                                "offsets from 0 to the number of partners, and every partner below "
+                                "the number of agents" +
+                                right);
   }
-  return std::make_unique<GraphController>(agents, steps, std::move(offsets), std::move(partners));
+}
+
+}  // namespace
+
+std::unique_ptr<Controller> make_graph_controller(AgentId agents, Step steps,
+                                                  std::span<const std::int64_t> offsets,
+                                                  std::span<const AgentId> partners) {
+  check_rows(agents, steps, offsets, partners, true, "");
+  std::vector<std::int64_t> ends = {0};
+  std::vector<Need> needs;
+  const auto width = static_cast<std::size_t>(agents);
+  for (std::size_t row = 0; row + 1 < offsets.size(); ++row) {
+    const auto step = static_cast<Step>(row / width);
+    // Agents that meet are synchronised before and after the step at which they meet.
+    for (std::size_t met = row < width ? row : row - width; met <= row; met += width) {
+      for (auto i = offsets[met]; i < offsets[met + 1]; ++i) {
+        needs.push_back({partners[static_cast<std::size_t>(i)], step});
+      }
+    }
+    ends.push_back(static_cast<std::int64_t>(needs.size()));
+  }
+  return std::make_unique<GraphController>(agents, steps, std::move(ends), std::move(needs));
+}
+
+std::unique_ptr<Controller> make_value_controller(AgentId agents, Step steps,
+                                                  std::span<const std::int64_t> offsets,
+                                                  std::span<const AgentId> writers,
+                                                  std::span<const Step> ago) {
+  const bool earlier =
+      ago.size() == writers.size() && std::ranges::all_of(ago, [](Step each) { return each >= 1; });
+  check_rows(agents, steps, offsets, writers, earlier, ", at least one step ago");
+  std::vector<Need> needs;
+  for (std::size_t row = 0; row + 1 < offsets.size(); ++row) {
+    const auto step = static_cast<Step>(row / static_cast<std::size_t>(agents));
+    for (auto i = static_cast<std::size_t>(offsets[row]);
+         i < static_cast<std::size_t>(offsets[row + 1]); ++i) {
+      needs.push_back({writers[i], step - ago[i] + 1});
+    }
+  }
+  return std::make_unique<GraphController>(
+      agents, steps, std::vector<std::int64_t>(offsets.begin(), offsets.end()), std::move(needs));
 }
 
 }  // namespace metropolis

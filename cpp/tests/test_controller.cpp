@@ -130,7 +130,9 @@ TEST_CASE("a refused commit changes nothing") {
 
 TEST_CASE("dependencies hold before and after the step at which they are listed") {
   // Two agents that meet at step 1 of 3.
-  const auto controller = make_graph_controller(2, 3, {0, 0, 0, 1, 2, 2, 2}, {1, 0});
+  const std::int64_t offsets[] = {0, 0, 0, 1, 2, 2, 2};
+  const AgentId partners[] = {1, 0};
+  const auto controller = make_graph_controller(2, 3, offsets, partners);
   const AgentId first[] = {0}, second[] = {1};
   const Position here[] = {{0, 0}};
   Dispatches out;

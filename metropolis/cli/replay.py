@@ -10,13 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from metropolis.bench import INSTANCE, fleet_of
 from metropolis.cli.choices import NamedChoice
+from metropolis.cli.replay_table import as_row, print_table
 from metropolis.names import did_you_mean
 from metropolis.progress import progress_bar
 from metropolis.rules.metrics import METRICS
@@ -29,11 +26,9 @@ from metropolis.runtime.replays.replay import (
     plug_ins,
     replay,
     runs_in_core,
-    speedup,
-    waste,
 )
 from metropolis.sim.fleet import SimulatedFleet
-from metropolis.trace.mining import InteractionGraph, critical_path
+from metropolis.trace.mining import InteractionGraph
 from metropolis.trace.parquet import read_trace
 from metropolis.trace.schema import Trace
 from metropolis.trace.validate import place_in, validate_moves
@@ -43,7 +38,6 @@ OUT_OF_ORDER = {"out_of_order": "versioned"}
 """Mode name of live runs -> the rule that it stands for."""
 COUNT_MAX = 1_000_000
 DISTANCE_MAX = 1e6
-TABLE_WIDTH = 80
 EQUAL_ONLY = "no_dependency"
 """The mode that is a bound for equal instances only."""
 
@@ -119,7 +113,8 @@ class Speculation(click.ParamType[Risk | None]):
     type=CommaSeparated(tuple(MODES), also=OUT_OF_ORDER),
     help="Execution modes and bounds, comma-separated; out_of_order is versioned. [default: "
     f"{','.join(MODES)}; without {EQUAL_ONLY} and optimistic on different instances, without "
-    "optimistic under a dispatcher or a policy other than step and fcfs]",
+    "optimistic under a dispatcher or a policy other than step and fcfs, without oracle_values if "
+    "the trace has no dependencies by value]",
 )
 @click.option(
     "--instances",
@@ -212,12 +207,20 @@ def command(
     for fleet, policy in product(fleets, policies):  # fail fast on wrong names
         plug_ins(policy, dispatcher, fleet.dispatcher_view())
     can_speculate = all(runs_in_core(replace(setting, policy=policy)) for policy in policies)
+    windows = [
+        (text, cut_agents(cut_hours(whole, text), count))
+        for text in hours
+        for count in agents or [whole.agents]
+    ]
     if modes is None:
+        knows_values = all(window.dependencies is not None for _, window in windows)
         is_uniform = len(fleets[0].kinds) == 1
         modes = [
             name
             for name, mode in MODES.items()
-            if (is_uniform or name != EQUAL_ONLY) and (can_speculate or not mode.is_optimistic)
+            if (is_uniform or name != EQUAL_ONLY)
+            and (can_speculate or not mode.is_optimistic)
+            and (knows_values or not mode.needs_values)
         ]
     elif not can_speculate and any(MODES[name].is_optimistic for name in modes):
         raise click.UsageError(
@@ -227,11 +230,6 @@ def command(
         whole.meta, metric=setting.metric.name, max_velocity=setting.max_velocity
     )  # moves must obey the overridden metric and velocity, too
     validate_moves(whole.positions, replayed, place_in(trace, whole.meta.agents))
-    windows = [
-        (text, cut_agents(cut_hours(whole, text), count))
-        for text in hours
-        for count in agents or [whole.agents]
-    ]
     if figures is not None:
         prepare_figures(figures)
     results: list[tuple[Trace, list[ReplayResult]]] = []
@@ -313,84 +311,3 @@ def cut_agents(trace: Trace, count: int) -> Trace:
             "`metropolis trace tile` makes a larger one"
         )
     return trace if count == trace.agents else trace.first_agents(count)
-
-
-def as_row(results: Sequence[ReplayResult], result: ReplayResult) -> dict[str, Any]:
-    """Return one object of the `--json` list."""
-    arrays = {k for k, v in vars(result).items() if isinstance(v, np.ndarray)}
-    row = {k: v for k, v in vars(result).items() if k not in arrays}
-    return row | {
-        "speedup_over_lockstep": speedup(results, result, "lockstep"),
-        "speedup_over_sequential": speedup(results, result, "sequential"),
-        "share_of_oracle": speedup(results, result, "oracle"),
-        "waste": waste(result),
-        "simulated": True,
-    }
-
-
-def print_table(
-    trace: Trace, graph: InteractionGraph, setting: Setting, results: Sequence[ReplayResult]
-) -> None:
-    """Print the results of one window, below a description of its trace and settings."""
-    tokens = trace.calls.prompt_tokens + trace.calls.output_tokens
-    longest = critical_path(trace, graph, tokens.astype(np.float64))
-    meta = trace.meta
-    console = Console(markup=False, highlight=False)
-    console.width = max(console.width, TABLE_WIDTH)
-    console.print(
-        f"{meta.name or 'a trace without a name'}, hours {results[0].hours}: "
-        f"{trace.agents} agents, {trace.steps:,} steps, {len(trace.calls):,} calls "
-        f"(movement {meta.movement_origin}, calls {meta.calls_origin}); "
-        f"{graph.dependencies_per_agent_step:.2f} true dependencies per agent-step incl. itself; "
-        f"critical path {longest.weight:,.0f} tokens in {len(longest.calls):,} calls."
-    )
-    for fleet, policy in dict.fromkeys((r.fleet, r.policy) for r in results):
-        chosen = [r for r in results if (r.fleet, r.policy) == (fleet, policy)]
-        console.print(
-            f"\nSimulated on {fleet}, policy {policy}; "
-            f"{setting.metric.name} metric, radius {setting.perception_radius:g}, "
-            f"velocity {setting.max_velocity:g}."
-        )
-        table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0, pad_edge=False)
-        table.add_column("mode", no_wrap=True)
-        for heading in (
-            "makespan\nsim_s", "over\nlockstep", "over se-\nquential", "share of\noracle",
-            "waste", "paral-\nlelism", "utili-\nsation", "control\nµs/step",
-        ):  # fmt: skip
-            table.add_column(heading, justify="right", no_wrap=True)
-        for result in chosen:
-            table.add_row(*_cells(results, result))
-        console.print(table)
-        _print_queueing(console, chosen)
-    console.print("* a bound, not an execution; µs/step: controller time per agent-step, real")
-
-
-def _print_queueing(console: Console, results: Sequence[ReplayResult]) -> None:
-    """Print the queueing of calls in the modes that execute them."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("queueing of calls, sim_s", no_wrap=True)
-    for heading in ("mean", "p50", "p99"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for result in results:
-        values = result.queueing_mean_sim_s, result.queueing_p50_sim_s, result.queueing_p99_sim_s
-        if result.queueing_mean_sim_s is not None:
-            table.add_row(result.mode, *(f"{value:,.2f}" for value in values))
-    if table.row_count:
-        console.print(table)
-
-
-def _cells(results: Sequence[ReplayResult], result: ReplayResult) -> list[str]:
-    def number(value: float | None, form: str) -> str:
-        return "–" if value is None else format(value, form)
-
-    return [
-        result.mode + ("*" if MODES[result.mode].is_bound else ""),
-        number(result.makespan_sim_s, ",.1f" if result.makespan_sim_s < 10_000 else ",.0f"),
-        number(speedup(results, result, "lockstep"), ".2f"),
-        number(speedup(results, result, "sequential"), ".2f"),
-        number(speedup(results, result, "oracle"), ".0%"),
-        number(waste(result) if MODES[result.mode].is_optimistic else None, ".1%"),
-        number(result.achieved_parallelism, ".2f" if result.achieved_parallelism < 100 else ",.0f"),
-        number(result.utilisation, ".0%"),
-        number(result.controller_us_per_agent_step, ".2f"),
-    ]

@@ -12,6 +12,7 @@ from metropolis.controller.base import InvariantError
 from metropolis.rules.metrics import Metric
 from metropolis.rules.native import core_metric
 from metropolis.rules.rules import Rule
+from metropolis.trace.schema import ValueDependencies
 from metropolis.types import AgentId, Commit, Dispatch, MetropolisError, Position, Step
 
 
@@ -56,6 +57,15 @@ def mined_controller(
     """
     try:
         return _core.make_graph_controller(agents, steps, offsets, partners)
+    except ValueError as error:
+        raise MetropolisError(str(error)) from error
+
+
+def value_controller(steps: Step, agents: int, dependencies: ValueDependencies) -> _core.Controller:
+    """The C++ object that follows dependencies by value; otherwise as `mined_controller`."""
+    offsets, writer, ago = dependencies.offsets, dependencies.writer, dependencies.ago
+    try:
+        return _core.make_value_controller(agents, steps, offsets, writer, ago)
     except ValueError as error:
         raise MetropolisError(str(error)) from error
 

@@ -20,6 +20,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from metropolis.trace.call_columns import CALL_FIELDS_REQUIRED, CALL_TYPE, call_structs, read_calls
+from metropolis.trace.dependency_columns import (
+    DEPENDENCIES_TYPE,
+    dependency_lists,
+    read_dependencies,
+)
 from metropolis.trace.metadata import meta_from_json, meta_to_json
 from metropolis.trace.schema import Trace, TraceMeta
 from metropolis.trace.validate import Place, brief, validate
@@ -37,6 +42,8 @@ SCHEMA = pa.schema(
         pa.field("calls", pa.list_(CALL_TYPE)),
     ]
 )
+DEPENDS_ON = pa.field("depends_on", DEPENDENCIES_TYPE)
+"""The column of a trace that knows dependencies by value."""
 _INT32_MAX = 2**31 - 1
 _DAMAGE = (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError)
 """The errors pyarrow raises on damaged Parquet files."""
@@ -112,7 +119,8 @@ def _write(pieces: Iterable[Trace], path: Path, file: BinaryIO) -> None:
             validate(piece, path, _row_place(path, piece.meta.agents, first))
             if writer is None:
                 metadata = {METADATA_KEY: meta_to_json(piece.meta).encode()}
-                schema = SCHEMA.with_metadata(metadata)
+                schema = SCHEMA if piece.dependencies is None else SCHEMA.append(DEPENDS_ON)
+                schema = schema.with_metadata(metadata)
                 writer = pq.ParquetWriter(
                     file, schema, compression="zstd", write_page_checksum=True
                 )
@@ -126,13 +134,16 @@ def _write(pieces: Iterable[Trace], path: Path, file: BinaryIO) -> None:
 def _columns(trace: Trace, first: int) -> list[pa.Array]:
     """The columns of a trace whose steps are numbered from `first`."""
     steps, agents = trace.positions.shape[:2]
-    return [
+    columns = [
         pa.array(np.repeat(np.arange(first, first + steps, dtype=np.int32), agents)),
         pa.array(np.tile(np.arange(agents, dtype=np.int32), steps)),
         pa.array(trace.positions[..., 0].ravel().astype(np.float32)),
         pa.array(trace.positions[..., 1].ravel().astype(np.float32)),
         pa.ListArray.from_arrays(trace.call_offsets().astype(np.int32), call_structs(trace)),
     ]
+    if trace.dependencies is not None:
+        columns.append(dependency_lists(trace.dependencies))
+    return columns
 
 
 def read_trace(path: str | Path) -> Trace:
@@ -157,7 +168,8 @@ def read_trace(path: str | Path) -> Trace:
                 )
             meta = meta_from_json(metadata[METADATA_KEY], path)
             _check_types(file.schema_arrow, path)
-            table = file.read(columns=SCHEMA.names).combine_chunks()
+            names = {*SCHEMA.names, DEPENDS_ON.name} & {*file.schema_arrow.names}
+            table = file.read(columns=sorted(names)).combine_chunks()
             table.validate(full=True)
     except _DAMAGE as error:
         raise MetropolisError(_unreadable(path, error)) from None
@@ -167,7 +179,12 @@ def read_trace(path: str | Path) -> Trace:
     with np.errstate(over="ignore"):  # overflow yields infinity, which is refused below
         axes = [_numbers(table.column(axis), axis, path).astype(np.float32) for axis in ("x", "y")]
     positions = np.stack(axes, axis=-1).reshape(steps, agents, 2)
-    trace = Trace(meta, positions, read_calls(table.column("calls").chunk(0), agents, place))
+    dependencies = None
+    if DEPENDS_ON.name in table.column_names:
+        lists = table.column(DEPENDS_ON.name).chunk(0)
+        dependencies = read_dependencies(lists, agents, place)
+    calls = read_calls(table.column("calls").chunk(0), agents, place)
+    trace = Trace(meta, positions, calls, dependencies)
     validate(trace, path, place)
     return trace
 
@@ -241,6 +258,13 @@ def _check_types(schema: pa.Schema, path: Path) -> None:
         kind = kind_of(schema, name)
         number = kind is not None and (pa.types.is_floating(kind) or pa.types.is_integer(kind))
         check(name, kind, number, "float32")
+    kind = kind_of(schema, DEPENDS_ON.name)
+    if DEPENDS_ON.name in schema.names:
+        fits = kind is not None and (
+            pa.types.is_null(kind)
+            or (_is_list(kind) and _holds(kind.value_type, DEPENDENCIES_TYPE.value_type))
+        )
+        check(DEPENDS_ON.name, kind, fits, f"{DEPENDENCIES_TYPE}, or absent")
     kind = kind_of(schema, "calls")
     structs = kind is not None and _is_list(kind) and pa.types.is_struct(kind.value_type)
     check("calls", kind, structs, f"list<{CALL_TYPE}>")

@@ -135,6 +135,32 @@ class Calls:
 
 
 @dataclass(frozen=True)
+class ValueDependencies:
+    """The agent-steps whose effects other agent-steps depend on, by value.
+
+    Agent a at step s depends on the steps s - ago[j] of the agents `writer[j]`, for j from
+    `offsets[i]` to `offsets[i + 1]` with i = s * agents + a. An agent depends on its own previous
+    step, too, and on all that this one depends on: these are left out.
+    """
+
+    offsets: Int64
+    """(steps * agents + 1,)"""
+    writer: Int32
+    ago: Int32
+    """At least 1."""
+
+    def window(self, first: int, last: int, agents: int) -> ValueDependencies:
+        """The steps [first, last); what happened before them is known."""
+        bounds = self.offsets[first * agents : last * agents + 1]
+        row = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
+        writer, ago = (column[bounds[0] : bounds[-1]] for column in (self.writer, self.ago))
+        kept = ago <= row // agents
+        counts = np.bincount(row[kept], minlength=len(bounds) - 1)
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        return ValueDependencies(offsets, writer[kept], ago[kept])
+
+
+@dataclass(frozen=True)
 class Trace:
     """Positions and LLM calls of a run.
 
@@ -144,6 +170,8 @@ class Trace:
     meta: TraceMeta
     positions: Float32
     calls: Calls
+    dependencies: ValueDependencies | None = None
+    """None: it is unknown what agents read and wrote."""
 
     @property
     def steps(self) -> int:
@@ -172,6 +200,7 @@ class Trace:
             replace(self.meta, start=self.meta.start + timedelta(seconds=first * self.meta.step_s)),
             self.positions[first:last],
             replace(calls, step=(calls.step - first).astype(np.int32)),
+            self.dependencies and self.dependencies.window(first, last, self.agents),
         )
 
     def between_hours(self, first: float, last: float) -> Trace:
@@ -181,7 +210,7 @@ class Trace:
         return self.window(round((first - begin) * per_hour), round((last - begin) * per_hour))
 
     def first_agents(self, count: int) -> Trace:
-        """The first `count` agents as a separate trace."""
+        """The first `count` agents as a separate trace, without dependencies by value."""
         return Trace(
             replace(self.meta, agents=self.meta.agents[:count]),
             np.ascontiguousarray(self.positions[:, :count]),

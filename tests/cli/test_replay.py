@@ -17,7 +17,8 @@ from tests.small_traces import small_trace
 
 FIELDS = {
     "mode", "rule", "metric", "policy", "dispatcher", "instances", "agents", "steps", "calls",
-    "makespan_sim_s", "speedup_over_lockstep", "share_of_oracle", "achieved_parallelism",
+    "makespan_sim_s", "speedup_over_lockstep", "share_of_oracle", "share_of_oracle_values",
+    "achieved_parallelism",
     "queueing_mean_sim_s", "queueing_p50_sim_s", "queueing_p99_sim_s", "utilisation",
     "controller_us_per_agent_step", "simulated",
 }  # fmt: skip
@@ -135,12 +136,24 @@ def test_json_has_a_row_for_every_mode_and_setting(
     )
     assert run(monkeypatch, "replay", trace, *options) == 0
     rows = json.loads(capsys.readouterr().out)
-    assert len(rows) == len(MODES) * 2 * 2 * 2
+    assert len(rows) == (len(MODES) - 1) * 2 * 2 * 2  # two of six agents lack dependencies by value
     for row in rows:
         assert set(row) >= FIELDS
         assert row["simulated"] is True
         if row["mode"] == "lockstep":
             assert row["speedup_over_lockstep"] == 1
+
+
+def test_both_oracles_are_references(
+    trace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "replay", trace, "--json") == 0
+    rows = {row["mode"]: row for row in json.loads(capsys.readouterr().out)}
+    assert set(rows) == set(MODES)
+    for mode in ("oracle", "oracle_values"):
+        for row in rows.values():
+            share = rows[mode]["makespan_sim_s"] / row["makespan_sim_s"]
+            assert row[f"share_of_{mode}"] == pytest.approx(share)
 
 
 def test_instances_may_differ(
@@ -201,6 +214,7 @@ def test_figures_are_pictures(trace: str, tmp_path: Path, monkeypatch: pytest.Mo
         (("--speculation", "nan"), "'nan' is not off, auto or a number from 0 to 1"),
         (("--modes", "optimistic", "--policy", "atlas"), "the policy step or fcfs, and no disp"),
         (("--modes", "optimistic", "--dispatcher", "kairos"), "optimistic needs equal instances"),
+        (("--modes", "oracle_values", "--agents", "2"), "oracle_values needs a trace with dep"),
         (("--instances", "0"), "'0' is not a whole number"),
         (("--instances", "²"), "is not a whole number"),
         (("--instances", ","), "is empty"),

@@ -2,12 +2,14 @@
 
 import math
 
+import numpy as np
 import pytest
 
-from metropolis.controller.native import NativeController, mined_controller
+from metropolis.controller.native import NativeController, mined_controller, value_controller
 from metropolis.controller.reference import ReferenceController
 from metropolis.rules.metrics import CHEBYSHEV
 from metropolis.rules.rules import Rule, conservative, lockstep
+from metropolis.trace.schema import ValueDependencies
 from metropolis.types import Commit, Dispatch, MetropolisError
 
 BOTH = pytest.mark.parametrize("make", [ReferenceController, NativeController.of_rule])
@@ -112,3 +114,11 @@ def test_starts(make, velocity, starts, steps, sentence: str) -> None:
 def test_dependencies() -> None:
     with pytest.raises(MetropolisError, match=r"2 agents over 3 steps need agents \* steps \+ 1"):
         mined_controller(3, 2, [0, 1], [1])
+
+
+@pytest.mark.parametrize("ago", [[0], [], [1, 1]])
+def test_dependencies_by_value(ago: list[int]) -> None:
+    offsets, writer = np.array([0, 0, 0, 1, 1, 1, 1]), np.array([1], np.int32)
+    value_controller(3, 2, ValueDependencies(offsets, writer, np.array([1], np.int32)))
+    with pytest.raises(MetropolisError, match=r"below the number of agents, at least one step ago"):
+        value_controller(3, 2, ValueDependencies(offsets, writer, np.array(ago, np.int32)))

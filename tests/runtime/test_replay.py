@@ -17,6 +17,7 @@ from metropolis.types import MetropolisError
 from tests.small_traces import small_trace, small_traces
 
 SCHEDULED = [mode for mode in MODES.values() if not (mode.is_bound or mode.is_optimistic)]
+BY_POSITION = [mode for mode in SCHEDULED if not mode.needs_values]
 
 
 def setting_for(
@@ -26,7 +27,8 @@ def setting_for(
     return replace(setting, policy=policy, dispatcher=dispatcher)
 
 
-def assert_causal(trace: Trace, setting: Setting, result: ReplayResult) -> None:
+def assert_complete(trace: Trace, result: ReplayResult) -> None:
+    """Every agent-step follows the agent's previous one, every call its parents."""
     steps, agents = trace.steps, trace.agents
     calls = trace.calls
     dispatched = result.dispatched_sim_s.reshape(steps, agents)
@@ -39,6 +41,13 @@ def assert_causal(trace: Trace, setting: Setting, result: ReplayResult) -> None:
     assert (result.completed_sim_s <= committed[calls.step, calls.agent]).all()
     child = np.repeat(np.arange(len(calls)), np.diff(calls.parent_offsets))
     assert (result.sent_sim_s[child] >= result.completed_sim_s[calls.parents]).all()
+
+
+def assert_causal(trace: Trace, setting: Setting, result: ReplayResult) -> None:
+    assert_complete(trace, result)
+    steps, agents = trace.steps, trace.agents
+    dispatched = result.dispatched_sim_s.reshape(steps, agents)
+    committed = result.committed_sim_s.reshape(steps, agents)
     graph = mine_dependencies(trace, setting)
     row = np.repeat(np.arange(steps * agents), np.diff(graph.offsets))
     step, agent = row // agents, row % agents
@@ -70,10 +79,55 @@ def test_every_mode_keeps_what_the_trace_proves_necessary(
     policy, dispatcher = served
     setting = replace(setting_for(trace, policy=policy, dispatcher=dispatcher), fleet=fleet)
     bound_sim_s = replay(trace, "critical_path", setting).makespan_sim_s
-    for mode in SCHEDULED:
+    for mode in BY_POSITION:
         result = replay(trace, mode.name, setting)
         assert_causal(trace, setting, result)
         assert result.makespan_sim_s >= bound_sim_s * (1 - 1e-9)
+
+
+@given(small_traces, st.sampled_from(FLEETS), st.sampled_from(SERVED))
+@settings(max_examples=60, deadline=None)
+def test_the_oracle_of_values_waits_for_dependencies_by_value_only(
+    trace: Trace, fleet: SimulatedFleet, served: tuple[str, str | None]
+) -> None:
+    policy, dispatcher = served
+    setting = replace(setting_for(trace, policy=policy, dispatcher=dispatcher), fleet=fleet)
+    result = replay(trace, "oracle_values", setting)
+    assert_complete(trace, result)
+    dispatched = result.dispatched_sim_s.reshape(trace.steps, trace.agents)
+    committed = result.committed_sim_s.reshape(trace.steps, trace.agents)
+    known = trace.dependencies
+    assert known is not None
+    for step in range(trace.steps):
+        for agent in range(trace.agents):
+            row = step * trace.agents + agent
+            needs = slice(known.offsets[row], known.offsets[row + 1])
+            ends = committed[step - known.ago[needs], known.writer[needs]].tolist()
+            own = committed[step - 1, agent] if step else 0.0
+            assert dispatched[step, agent] == max([own, *ends])
+
+
+def test_a_window_forgets_what_happened_before_it() -> None:
+    trace = small_trace(7, agents=4, steps=12, edge=8, radius=2)
+    window = trace.window(5, 9)
+    whole, cut = trace.dependencies, window.dependencies
+    assert whole is not None
+    assert cut is not None
+    assert len(cut.offsets) == 4 * 4 + 1
+    for row in range(16):
+        needs = slice(whole.offsets[20 + row], whole.offsets[21 + row])
+        known = whole.ago[needs] <= row // 4
+        here = slice(cut.offsets[row], cut.offsets[row + 1])
+        assert cut.ago[here].tolist() == whole.ago[needs][known].tolist()
+        assert cut.writer[here].tolist() == whole.writer[needs][known].tolist()
+    assert len(cut.ago) > 0
+    assert trace.first_agents(2).dependencies is None
+
+
+def test_a_trace_without_dependencies_by_value_is_refused() -> None:
+    trace = replace(small_trace(7, agents=2, steps=3, edge=8, radius=2), dependencies=None)
+    with pytest.raises(MetropolisError, match="oracle_values needs a trace with dependencies by"):
+        replay(trace, "oracle_values", setting_for(trace))
 
 
 @given(small_traces)

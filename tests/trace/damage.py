@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from metropolis.maps.map import GridMap
 from metropolis.trace.call_columns import CALL_TYPE
-from metropolis.trace.parquet import METADATA_KEY, SCHEMA
+from metropolis.trace.parquet import DEPENDS_ON, METADATA_KEY, SCHEMA
 from metropolis.trace.schema import Calls, Trace
 from metropolis.types import MetropolisError
 from tests.small_traces import small_trace
@@ -52,7 +52,7 @@ def write_rows(
     nullable = pa.schema([field.with_nullable(True) for field in schema])
     if schema is SCHEMA:
         call_type = pa.struct([field.with_nullable(True) for field in CALL_TYPE])
-        nullable = nullable.set(4, pa.field("calls", pa.list_(call_type)))
+        nullable = nullable.set(4, pa.field("calls", pa.list_(call_type))).append(DEPENDS_ON)
     metadata = {} if meta is None else {METADATA_KEY: json.dumps(meta)}
     table = pa.Table.from_pylist(content, nullable.with_metadata(metadata))
     pq.write_table(table, path)
@@ -93,7 +93,8 @@ def rich_trace(seed: int, agents: int, steps: int, *, mapped: bool) -> Trace:
         calls_origin="derived",
         map=open_map(9, 9) if mapped else None,
     )
-    return Trace(meta, trace.positions, calls)
+    known = trace.dependencies if seed % 2 else None
+    return Trace(meta, trace.positions, calls, known)
 
 
 def chained(calls: Calls, trace: Trace) -> Calls:
@@ -127,6 +128,12 @@ def assert_same(one: Trace, other: Trace) -> None:
     for field in ("prompt", "completion"):
         texts = [getattr(calls, field) or [None] * len(calls) for calls in (a, b)]
         assert list(texts[0]) == list(texts[1]), field
+
+    assert (one.dependencies is None) == (other.dependencies is None)
+    if one.dependencies is not None and other.dependencies is not None:
+        for field, column in vars(one.dependencies).items():
+            np.testing.assert_array_equal(column, getattr(other.dependencies, field))
+            assert column.dtype == getattr(other.dependencies, field).dtype, field
 
 
 def assert_sentence(error: MetropolisError, path: Path, expected: list[str]) -> None:

@@ -26,8 +26,15 @@ std::unique_ptr<Controller> make_controller(const Rule& rule, const Metric& metr
 // partners at that step and the previous one has committed every earlier step: agents that meet are
 // synchronised before and after. Every cluster is a single agent; positions are ignored.
 std::unique_ptr<Controller> make_graph_controller(AgentId agents, Step steps,
-                                                  std::vector<std::int64_t> offsets,
-                                                  std::vector<AgentId> partners);
+                                                  std::span<const std::int64_t> offsets,
+                                                  std::span<const AgentId> partners);
+
+// The same for dependencies by value: an agent may run a step s once each agent w = writers[j] with
+// offsets[i] <= j < offsets[i + 1] has committed the step s - ago[j].
+std::unique_ptr<Controller> make_value_controller(AgentId agents, Step steps,
+                                                  std::span<const std::int64_t> offsets,
+                                                  std::span<const AgentId> writers,
+                                                  std::span<const Step> ago);
 
 // Used by make_controller for an infinite radius: all agents form one cluster, from `step` on.
 std::unique_ptr<Controller> make_barrier_controller(const Metric& metric, double max_velocity,

@@ -31,7 +31,8 @@ class Mode:
     """How agent-steps are ordered.
 
     `rule` makes the rule from the world's radii; a mode without a rule follows the dependencies
-    mined from the trace (`oracle`) or is a bound computed from the trace.
+    mined from the trace (`oracle`) or recorded in it (`oracle_values`), or is a bound computed from
+    the trace.
     """
 
     name: str
@@ -41,6 +42,8 @@ class Mode:
     is_bound: bool = False
     is_optimistic: bool = False
     """Agents run ahead of the rule, which orders what they commit."""
+    needs_values: bool = False
+    """It follows the trace's dependencies by value."""
 
 
 MODES: dict[str, Mode] = {
@@ -58,6 +61,8 @@ MODES: dict[str, Mode] = {
         Mode("optimistic", rule=versioned, is_optimistic=True),
         # out of order, waiting only for dependencies that the trace proves
         Mode("oracle"),
+        # out of order, waiting only for those who changed what an agent reads
+        Mode("oracle_values", needs_values=True),
         # the longest dependency chain, on unlimited instances
         Mode("critical_path", is_bound=True),
         # all calls sent at time 0

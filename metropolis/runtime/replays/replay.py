@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 import metropolis._core as _core
-from metropolis.controller.native import mined_controller, native_controller
+from metropolis.controller.native import mined_controller, native_controller, value_controller
 from metropolis.dispatch.base import Dispatcher, Fleet
 from metropolis.names import check_name
 from metropolis.policy.base import Policy, QueuedRequest
@@ -148,6 +148,11 @@ def replay(
     plugins = None
     if not is_in_core:
         plugins = plug_ins(setting.policy, setting.dispatcher, setting.fleet.dispatcher_view())
+    if chosen.needs_values and trace.dependencies is None:
+        raise MetropolisError(
+            f"{mode} needs a trace with dependencies by value (the column depends_on), which a run "
+            "in memory records from its first step on; omit this mode"
+        )
     _check_calls_fit(trace, setting)
     started_wall_s = time.perf_counter()
     if chosen.name == "critical_path":
@@ -234,7 +239,10 @@ def _run(
     graph: InteractionGraph | None,
     progress: Progress | None,
 ) -> dict[str, Any]:
-    if mode.rule is None:
+    if mode.needs_values:
+        assert trace.dependencies is not None
+        controller = value_controller(trace.steps, trace.agents, trace.dependencies)
+    elif mode.rule is None:
         mined = graph or mine_dependencies(trace, setting)
         controller = mined_controller(trace.steps, trace.agents, mined.offsets, mined.partners)
     else:

@@ -1,0 +1,106 @@
+"""The results of `metropolis replay`, as JSON and as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from metropolis.runtime.replays.modes import MODES
+from metropolis.runtime.replays.replay import ReplayResult, Setting, speedup, waste
+from metropolis.trace.mining import InteractionGraph, critical_path
+from metropolis.trace.schema import Trace
+
+TABLE_WIDTH = 80
+
+
+def as_row(results: Sequence[ReplayResult], result: ReplayResult) -> dict[str, Any]:
+    """Return one object of the `--json` list."""
+    arrays = {k for k, v in vars(result).items() if isinstance(v, np.ndarray)}
+    row = {k: v for k, v in vars(result).items() if k not in arrays}
+    return row | {
+        "speedup_over_lockstep": speedup(results, result, "lockstep"),
+        "speedup_over_sequential": speedup(results, result, "sequential"),
+        "share_of_oracle": speedup(results, result, "oracle"),
+        "share_of_oracle_values": speedup(results, result, "oracle_values"),
+        "waste": waste(result),
+        "simulated": True,
+    }
+
+
+def print_table(
+    trace: Trace, graph: InteractionGraph, setting: Setting, results: Sequence[ReplayResult]
+) -> None:
+    """Print the results of one window, below a description of its trace and settings."""
+    tokens = trace.calls.prompt_tokens + trace.calls.output_tokens
+    longest = critical_path(trace, graph, tokens.astype(np.float64))
+    meta = trace.meta
+    console = Console(markup=False, highlight=False)
+    console.width = max(console.width, TABLE_WIDTH)
+    console.print(
+        f"{meta.name or 'a trace without a name'}, hours {results[0].hours}: "
+        f"{trace.agents} agents, {trace.steps:,} steps, {len(trace.calls):,} calls "
+        f"(movement {meta.movement_origin}, calls {meta.calls_origin}); "
+        f"{graph.dependencies_per_agent_step:.2f} true dependencies per agent-step incl. itself; "
+        f"critical path {longest.weight:,.0f} tokens in {len(longest.calls):,} calls."
+    )
+    for fleet, policy in dict.fromkeys((r.fleet, r.policy) for r in results):
+        chosen = [r for r in results if (r.fleet, r.policy) == (fleet, policy)]
+        console.print(
+            f"\nSimulated on {fleet}, policy {policy}; "
+            f"{setting.metric.name} metric, radius {setting.perception_radius:g}, "
+            f"velocity {setting.max_velocity:g}."
+        )
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0, pad_edge=False)
+        table.add_column("mode", no_wrap=True)
+        for heading in (
+            "makespan\nsim_s", "over\nlockstep", "over se-\nquential", "share of\noracle",
+            "waste", "paral-\nlelism", "utili-\nsation", "control\nµs/step",
+        ):  # fmt: skip
+            table.add_column(heading, justify="right", no_wrap=True)
+        for result in chosen:
+            table.add_row(*_cells(results, result))
+        console.print(table)
+        _print_queueing(console, chosen)
+    console.print("* a bound, not an execution; µs/step: controller time per agent-step, real")
+    if any(result.mode == "oracle_values" for result in results):
+        console.print("second share: of oracle_values")
+
+
+def _print_queueing(console: Console, results: Sequence[ReplayResult]) -> None:
+    """Print the queueing of calls in the modes that execute them."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("queueing of calls, sim_s", no_wrap=True)
+    for heading in ("mean", "p50", "p99"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for result in results:
+        values = result.queueing_mean_sim_s, result.queueing_p50_sim_s, result.queueing_p99_sim_s
+        if result.queueing_mean_sim_s is not None:
+            table.add_row(result.mode, *(f"{value:,.2f}" for value in values))
+    if table.row_count:
+        console.print(table)
+
+
+def _cells(results: Sequence[ReplayResult], result: ReplayResult) -> list[str]:
+    def number(value: float | None, form: str) -> str:
+        return "–" if value is None else format(value, form)
+
+    shares = [speedup(results, result, "oracle")]
+    by_values = speedup(results, result, "oracle_values")
+    if by_values is not None:
+        shares.append(by_values)
+    return [
+        result.mode + ("*" if MODES[result.mode].is_bound else ""),
+        number(result.makespan_sim_s, ",.1f" if result.makespan_sim_s < 10_000 else ",.0f"),
+        number(speedup(results, result, "lockstep"), ".2f"),
+        number(speedup(results, result, "sequential"), ".2f"),
+        " ".join(number(share, ".0%") for share in shares),
+        number(waste(result) if MODES[result.mode].is_optimistic else None, ".1%"),
+        number(result.achieved_parallelism, ".2f" if result.achieved_parallelism < 100 else ",.0f"),
+        number(result.utilisation, ".0%"),
+        number(result.controller_us_per_agent_step, ".2f"),
+    ]
