@@ -192,9 +192,10 @@ def test_agents_must_be_plain_data() -> None:
         run(Road(), [Walks("a"), Holds("b")])
 
 
-def test_other_stores_are_refused() -> None:
-    with pytest.raises(MetropolisError, match="an optimistic run is kept in memory"):
-        run(Road(), [Walks("a"), Walks("b")], store="embedded")
+@pytest.mark.parametrize("workers", [2, "ray", "ray:1"])
+def test_more_workers_are_refused(workers: Any) -> None:
+    with pytest.raises(MetropolisError, match="an optimistic run has one worker, in this process"):
+        run(Road(), [Walks("a"), Walks("b")], workers=workers)
 
 
 def test_a_cancelled_request_is_not_joined() -> None:

@@ -61,7 +61,14 @@ def test_the_history_is_that_of_a_run_in_memory(
 
 
 @pytest.mark.parametrize(
-    "how", [{"mode": "lockstep"}, {"mode": "sequential"}, {"rule": "conservative"}]
+    "how",
+    [
+        {"mode": "lockstep"},
+        {"mode": "sequential"},
+        {"rule": "conservative"},
+        {"mode": "optimistic", "waste_budget": 1.0},
+        {"mode": "optimistic", "agent": PlainWalker},
+    ],
 )
 def test_in_every_mode(shared: EmbeddedServer, whole: RunResult, how: dict[str, Any]) -> None:
     same(simulation(Counting(), store=shared.url, **how).run(STEPS), whole)

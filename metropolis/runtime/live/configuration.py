@@ -101,13 +101,12 @@ class RunConfiguration:
                 )
         for name in ("checkpoint_wall_s", "lease_s", "stall_s"):
             check_number(name, getattr(self, name))
-        if self.mode == "optimistic" and (store or "memory") != "memory":
-            raise MetropolisError(
-                f"an optimistic run is kept in memory; it has no store {store!r}: leave the store "
-                "out, or use the mode out_of_order"
-            )
         _check_plain(self.about or {})
-        parse_workers(self.workers)
+        if parse_workers(self.workers) != (False, 1) and self.mode == "optimistic":
+            raise MetropolisError(
+                f"workers is {self.workers!r}, but an optimistic run has one worker, in this "
+                "process: leave workers out, or use the mode out_of_order"
+            )
 
     @property
     def one_by_one(self) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+import uuid
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from metropolis.controller.native import native_controller
@@ -10,15 +11,20 @@ from metropolis.llm.client import Client
 from metropolis.llm.usage import FREE
 from metropolis.rules.rules import Rule
 from metropolis.runtime.live.setup import bodies
-from metropolis.runtime.live.stored import Start
 from metropolis.speculation.native import NativeSpeculation
+from metropolis.store.base import Store, StoreError
+from metropolis.store.execution import Execution
 from metropolis.store.memory import MemoryStore
 from metropolis.types import Step
+from metropolis.workers.leases import Heartbeat, retry
 from metropolis.workers.local import LocalWorker
 from metropolis.workers.optimistic.answers import JoiningClient, KeptAnswers
+from metropolis.workers.optimistic.commits import Commits, SharedCommits
 from metropolis.workers.optimistic.digests import Digests, mind_digest
-from metropolis.workers.optimistic.minds import CommittedMinds, Minds
+from metropolis.workers.optimistic.minds import CommittedMinds, Mind, Minds
+from metropolis.workers.optimistic.stored_commits import StoredCommits
 from metropolis.workers.optimistic.worker import OptimisticWorker
+from metropolis.workers.response_cache import StoredAnswers
 from metropolis.world.base import Agent, World
 from metropolis.world.state import State
 
@@ -29,8 +35,6 @@ WASTE_BUDGET = 0.1
 class OptimisticWorkerPool:
     """One worker, whose agents run ahead; a `metropolis.runtime.live.worker_pool.WorkerPool`."""
 
-    shared = True
-
     def __init__(
         self,
         worker: LocalWorker,
@@ -38,45 +42,91 @@ class OptimisticWorkerPool:
         agents: Sequence[Agent],
         client: Client,
         rule: Rule,
-        start: Start,
         last_step: Step,
         seed: int,
         waste_budget: float | None,
+        lease_s: float,
     ) -> None:
-        """`waste_budget`: see `RunConfiguration`.
+        """`waste_budget`, `lease_s`: see `RunConfiguration`.
 
         Raises MetropolisError if an agent cannot be saved.
         """
         self._local, self._world, self._agents, self._client = worker, world, agents, client
-        self._rule, self._start, self._last_step = rule, start, last_step
+        self._rule, self._last_step, self._lease_s = rule, last_step, lease_s
         self._waste_budget: float = waste_budget or 0.0
         if waste_budget is None:
             counts = client.prices is not FREE or client.gate.is_limited
             self._waste_budget = 0.0 if counts else WASTE_BUDGET
         self._minds = Minds(agents, seed)
         self.minds = CommittedMinds(self._minds.final)
-        """The minds of the store."""
+        """The minds of a new run."""
+        self._commits: StoredCommits | None = None
 
-    def use(self, store: MemoryStore) -> None:
-        """Commit to `store`."""
-        world, start = self._world, self._start
-        digests = Digests(start.step)
-        entities = {one.name: one for one in start.entities}
+    def use(self, store: Store, *, shared: bool) -> None:
+        """Commit to `store`; `shared`: it shares its data with the worker."""
+        self._store, self.shared = store, shared
+
+    def start(self) -> Sequence[Coroutine[Any, Any, None]]:
+        """See WorkerPool."""
+        steps = retry(self._store.nodes).steps
+        if min(steps) != max(steps):
+            raise StoreError("the agents are at different steps; continue with mode out_of_order")
+        if self.shared and isinstance(self._store, MemoryStore):
+            return [self._run_shared(self._store, steps[0])]
+        return [self._run_stored(steps[0])]
+
+    def recorded(self, record: Callable[[Execution], None]) -> Callable[[Execution], None]:
+        """`record`, after the check that this worker has committed the execution."""
+
+        def check(execution: Execution) -> None:
+            if self._commits is not None:
+                self._commits.acknowledge(execution)
+            record(execution)
+
+        return check
+
+    def close(self) -> None:
+        """See WorkerPool."""
+
+    async def _run_shared(self, store: MemoryStore, first: Step) -> None:
+        commits = SharedCommits(store, self.minds)
+        try:
+            await self._worker(first, commits).run()
+        finally:
+            commits.end()
+
+    async def _run_stored(self, first: Step) -> None:
+        answers = self._client.journal
+        assert isinstance(answers, StoredAnswers)
+        name, agents = uuid.uuid4().hex, len(self._agents)
+        commits = StoredCommits(name, self._store, answers, self._lease_s, first, agents)
+        self._commits = commits
+        with Heartbeat(self._lease_s, commits.renew):
+            try:
+                for agent, saved in (await commits.begin()).items():
+                    self._minds.final[agent] = Mind(None, saved)
+                await self._worker(first, commits).run()
+            finally:
+                await commits.end()
+
+    def _worker(self, first: Step, commits: Commits) -> OptimisticWorker:
+        """The worker of a run whose agents are at step `first`."""
+        world, digests = self._world, Digests(first)
+        entities, events = retry(self._store.world, first)
         final, predicted = (
-            State(world.metric, world.perception_radius, start.entities, start.step)
-            for _ in range(2)
+            State(world.metric, world.perception_radius, entities, first) for _ in range(2)
         )
         for state in (final, predicted):
-            state.restore_events(start.events)
+            state.restore_events(events)
         names = [agent.name for agent in self._agents]
-        steps = self._last_step - start.step
-        positions = bodies(start.entities, names)
+        steps = self._last_step - first
+        positions = bodies(entities, names)
         speculation = NativeSpeculation(
             native_controller(self._rule, world.metric, world.max_velocity, positions, steps),
             world.metric,
             world.reach.cluster_radius,
             names,
-            {name: digests.value(entity) for name, entity in entities.items()},
+            {entity.name: digests.value(entity) for entity in entities},
             [mind_digest(mind.saved or {}) for mind in self._minds.final],
             steps,
             perception_radius=world.perception_radius,
@@ -84,13 +134,12 @@ class OptimisticWorkerPool:
         answers = KeptAnswers(self._client.journal)
         self._client.journal = answers
         self._local.client = client = JoiningClient(self._client)
-        self._worker = OptimisticWorker(
+        return OptimisticWorker(
             self._local,
-            store,
+            commits,
             self._agents,
             speculation,
             self._minds,
-            self.minds,
             final,
             predicted,
             client,
@@ -98,10 +147,3 @@ class OptimisticWorkerPool:
             digests,
             self._waste_budget,
         )
-
-    def start(self) -> Sequence[Coroutine[Any, Any, None]]:
-        """See WorkerPool."""
-        return [self._worker.run()]
-
-    def close(self) -> None:
-        """See WorkerPool."""

@@ -243,8 +243,8 @@ class Simulation:
 
     def _make_worker_pool(self, optimistic: OptimisticWorkerPool | None) -> WorkerPool:
         configuration, stored = self.configuration, self._stored
-        if optimistic is not None and isinstance(stored.store, MemoryStore):
-            optimistic.use(stored.store)
+        if optimistic is not None:
+            optimistic.use(stored.store, shared=stored.shared)
             return optimistic
         if stored.shared and isinstance(stored.store, MemoryStore):
             return SharedWorkerPool(self._worker, stored.store)
@@ -281,18 +281,19 @@ class Simulation:
                 self.agents,
                 self.client,
                 self._causality,
-                self._start,
                 last_step,
                 self._recording.seed,
                 configuration.waste_budget,
+                configuration.lease_s,
             )
+        record = self._recording.recorder.commit
         now_s, minds = self._clock.now_s(), None if optimistic is None else optimistic.minds
         self._stored.create(self.agents, configuration.seed, self._start, last_step, now_s, minds)
         executor = Executor(
             controller_of,
             store,
             self._make_worker_pool(optimistic),
-            self._recording.recorder.commit,
+            record if optimistic is None else optimistic.recorded(record),
             max_velocity=world.max_velocity,
             lease_s=configuration.lease_s,
         )

@@ -1,4 +1,4 @@
-"""A worker whose agents run ahead on predictions, for a run in this process's memory.
+"""A worker whose agents run ahead on predictions.
 
 It runs what `metropolis.speculation` commands on a copy of the world: the final values, and beside
 them the newest ones, predictions included. The store gets final results only.
@@ -10,7 +10,6 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from math import inf
 from typing import Any
 
 from metropolis.llm.base import BudgetExhausted
@@ -30,21 +29,18 @@ from metropolis.speculation.base import (
     Resolved,
     Speculation,
 )
-from metropolis.store.claim import Claim
-from metropolis.store.execution import Execution
-from metropolis.store.memory import MemoryStore
-from metropolis.types import AgentId, MetropolisError, Step
+from metropolis.types import AgentId, Step
 from metropolis.workers.invocations import cancelled_from_within
 from metropolis.workers.local import LocalWorker, copied
 from metropolis.workers.optimistic.answers import JoiningClient, KeptAnswers
+from metropolis.workers.optimistic.commits import Commits
 from metropolis.workers.optimistic.digests import Digests, mind_digest
 from metropolis.workers.optimistic.executions import OneProceed, OneResolution
-from metropolis.workers.optimistic.minds import CommittedMinds, Mind, Minds
+from metropolis.workers.optimistic.minds import Mind, Minds
 from metropolis.world.base import Agent
 from metropolis.world.state import State
 
 Work = Callable[[], Coroutine[Any, Any, None]]
-NAME = "optimistic"
 AHEAD_MAX = 20
 """Steps above the floor in which agents run ahead: those far ahead delay nobody."""
 WASTE_FREE = 5
@@ -54,18 +50,16 @@ WASTE_FREE = 5
 class OptimisticWorker:
     """Runs every cluster of the run, and agents ahead of that.
 
-    The claims of the store say which results it still needs; they were known before. Steps of
-    `speculation` count from `first_step`.
+    Final results go to `commits`. Steps of `speculation` count from `final.first_step`.
     """
 
     def __init__(
         self,
         local: LocalWorker,
-        store: MemoryStore,
+        commits: Commits,
         agents: Sequence[Agent],
         speculation: Speculation,
         minds: Minds,
-        committed_minds: CommittedMinds,
         final: State,
         predicted: State,
         client: JoiningClient,
@@ -74,11 +68,10 @@ class OptimisticWorker:
         waste_budget: float,
     ) -> None:
         """`final`, `predicted` and `minds` are as of the beginning of the run."""
-        self._local, self._store, self._speculation = local, store, speculation
+        self._local, self._commits, self._speculation = local, commits, speculation
         self._names = [agent.name for agent in agents]
         self._final, self._predicted, self._first = final, predicted, final.first_step
-        self._minds, self._committed_minds = minds, committed_minds
-        self._answers, self._digests = answers, digests
+        self._minds, self._answers, self._digests = minds, answers, digests
         self._client = client
         self._waste_budget = waste_budget
         self.final_calls = self.wasted_calls = 0
@@ -94,9 +87,6 @@ class OptimisticWorker:
         self._events: list[Event] = []
         self._is_settling_soon = self._is_ending = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._due: dict[tuple[Step, tuple[AgentId, ...]], tuple[Execution, OneResolution]] = {}
-        """Final results that the store has not claimed yet."""
-        self._claims: dict[tuple[Step, tuple[AgentId, ...]], Claim] = {}
         self._floor: Step = 0
 
     async def run(self) -> None:
@@ -104,15 +94,13 @@ class OptimisticWorker:
         self._loop = asyncio.get_running_loop()
         self._local.track_tasks(self._loop)
         self._failure: asyncio.Future[None] = self._loop.create_future()
-        self._store.watch("ready", self._claim)
         try:
-            self._claim()
+            self._commits.start(self._end)
             self._obey(self._speculation.start(), [])
             self._settle()
             await self._failure
         finally:
             self._is_ending = True
-            self._store.unwatch("ready", self._claim)
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -336,26 +324,7 @@ class OptimisticWorker:
             calls, sent = len(one.log.calls.get(agent, ())), self._client.sent
             self.final_calls += calls
             self.wasted_calls += max(0, sent.pop((agent, one.step), 0) - calls)
-        self._due[one.step, one.agents] = one.execution(), one
+        minds = {agent: mind.saved for agent, mind in one.minds.items() if mind.saved is not None}
+        self._commits.add(one.execution(), minds)
         for proceed in one.proceeds:
             self._proceeds.pop(proceed.id, None)
-        self._flush(one.step, one.agents)
-
-    def _claim(self) -> None:
-        try:
-            for claim in self._store.claims(NAME, inf, most=len(self._names)):
-                self._claims[claim.step, claim.agents] = claim
-                self._flush(claim.step, claim.agents)
-        except MetropolisError as error:
-            self._end(error)
-
-    def _flush(self, step: Step, agents: tuple[AgentId, ...]) -> None:
-        """Commit a final result to the store, if the store has claimed it."""
-        name = step, agents
-        if name not in self._due or name not in self._claims:
-            return
-        claim, (execution, one) = self._claims.pop(name), self._due.pop(name)
-        for agent, mind in one.minds.items():
-            assert mind.saved is not None
-            self._committed_minds.commit(agent, mind.saved)
-        self._store.commit(claim, execution)
