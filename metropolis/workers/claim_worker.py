@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from metropolis.store.base import Store, StoreError, StoreUnavailableError
 from metropolis.store.claim import Claim
-from metropolis.types import Dispatch
+from metropolis.types import Dispatch, Step
 from metropolis.workers.agent_state import Minds
 from metropolis.workers.invocations import cancelled_from_within
 from metropolis.workers.leases import Heartbeat, retry_async
@@ -62,16 +62,18 @@ class ClaimingWorker:
         local: LocalWorker,
         answers: StoredAnswers,
         lease_s: float,
-        claims_max: int = CLAIMS_MAX,
+        until: Step | None = None,
     ) -> None:
         """`agents` belong to this worker, and are the agents of `local`.
 
-        `answers` is the journal of their client.
+        `answers` is the journal of their client. `until`: the worker ends once all agents are at
+        this step, which it claims, but does not run.
         """
         self.name = name
         self._store, self._world, self._agents = store, world, agents
         self._local, self._answers, self._lease_s = local, answers, lease_s
-        self._async_store, self._claims_max = answers.async_store, claims_max
+        self._async_store, self._until = answers.async_store, until
+        self._claims_max = CLAIMS_MAX if until is None else max(CLAIMS_MAX, len(agents) + 1)
         self._minds = Minds(agents)
         self._open: dict[_OpenClaim, asyncio.Task[None]] = {}
         self._capacity = asyncio.Event()
@@ -80,18 +82,26 @@ class ClaimingWorker:
         """The error that ended the renewal of claims."""
 
     async def run(self) -> None:
-        """Run until cancelled or until a cluster fails; open claims are then given back."""
+        """Run until `until`, cancelled or a cluster fails; open claims are then given back."""
         self._loop = asyncio.get_running_loop()
         try:
             with Heartbeat(self._lease_s, self._renew):
                 async with asyncio.TaskGroup() as group:
-                    while True:
+                    while not self._is_complete():
                         await self._claim_more(group)
+                    self._ending = True
+                    for held in self._open.values():
+                        held.cancel()
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
         finally:
             self._local.close()
             await self._answers.end()
+
+    def _is_complete(self) -> bool:
+        """Whether all agents are at the step `until`."""
+        held = (len(one.claim.agents) for one in self._open if one.claim.step == self._until)
+        return sum(held) == len(self._agents)
 
     async def _claim_more(self, group: asyncio.TaskGroup) -> None:
         """Claim ready clusters, first those that no other worker ran last."""
@@ -153,6 +163,8 @@ class ClaimingWorker:
     async def _run_claim(self, open_claim: _OpenClaim) -> None:
         """Run the claimed step, and the following ones that need no new claim."""
         try:
+            if open_claim.claim.step == self._until:
+                await self._loop.create_future()  # held until the worker ends
             self._minds.take(open_claim.claim.minds)
             while await self._step(open_claim):
                 pass
@@ -177,7 +189,7 @@ class ClaimingWorker:
         claim = await self._previous_commit(open_claim)
         minds = {agent: self._minds.changes(agent) for agent in claim.agents}
         execution = replace(execution, minds=minds)
-        continues = claim.continues and not self._ending
+        continues = claim.continues and not self._ending and claim.step + 1 != self._until
         lease_s = self._lease_s if continues else None
         open_claim.commit = self._answers.commit(claim, execution, lease_s)
         if continues:

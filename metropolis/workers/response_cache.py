@@ -81,7 +81,9 @@ class StoredAnswers:
         unsent: dict[Key, Completion] = {}
         before = []
         for agent in claim.agents:
-            unsent |= self._unsent.pop(agent, {})
+            waiting = self._unsent.get(agent, {})
+            for key in [key for key in waiting if key.step == claim.step]:
+                unsent[key] = waiting.pop(key)
             if agent in self._in_flight:
                 before.append(self._in_flight[agent])
         committing = self._commit(claim, execution, lease_s, unsent, before)
@@ -131,8 +133,7 @@ class StoredAnswers:
         self._unsent[key.agent][key] = completion
 
     def _send(self, agent: AgentId) -> None:
-        unsent = self._unsent.pop(agent, None)
-        if unsent is not None:
+        if unsent := self._unsent.pop(agent):
             before = self._in_flight.get(agent)
             self._in_flight[agent] = asyncio.ensure_future(self._store(unsent, before))
 

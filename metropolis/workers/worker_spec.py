@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from metropolis.llm.client import Client
 from metropolis.store.base import Store
+from metropolis.types import Step
 from metropolis.workers.claim_worker import ClaimingWorker
 from metropolis.workers.invocations import Invocations
 from metropolis.workers.leases import retry
@@ -34,7 +35,9 @@ class WorkerSpec:
     invocations: Invocations
     stall_s: float
 
-    def worker(self, name: str, store: Store, buyer: str = "") -> ClaimingWorker:
+    def worker(
+        self, name: str, store: Store, buyer: str = "", until: Step | None = None
+    ) -> ClaimingWorker:
         """Create a worker; `name` is unique. The worker owns the agents.
 
         A client shipped to this process buys in the name of `buyer`, whose earlier workers may have
@@ -54,7 +57,8 @@ class WorkerSpec:
             one_by_one=self.one_by_one,
             invocations=self.invocations,
         )
-        return ClaimingWorker(name, store, self.world, self.agents, local, answers, self.lease_s)
+        own = self.world, self.agents, local, answers, self.lease_s
+        return ClaimingWorker(name, store, *own, until)
 
     def shipped(self, share: int) -> WorkerSpec:
         """A copy for one of `share` other processes. Raises MetropolisError; see `Client.fresh`."""

@@ -1,6 +1,6 @@
 """A run in a store, as a process to kill:
 
-python -m tests.runtime.killable OUT STORE STEPS [WORKERS [RAY_ADDRESS]]
+python -m tests.runtime.killable OUT STORE STEPS [MODE [WORKERS [RAY_ADDRESS]]]
 """
 
 from __future__ import annotations
@@ -51,7 +51,11 @@ def _append(path: Path, line: str) -> None:
 
 
 def simulation(
-    out: Path, store: str | None, workers: int | str = 1, ray_address: str | None = None
+    out: Path,
+    store: str | None,
+    workers: int | str = 1,
+    ray_address: str | None = None,
+    mode: str = "out_of_order",
 ) -> Simulation:
     """Make a simulation of six walkers; resume the run in `out` if there is one."""
     world = Meadow(6, side=9, joint=1)
@@ -65,10 +69,14 @@ def simulation(
         store=store,
         workers=workers,
         ray_address=ray_address,
+        mode=mode,
+        waste_budget=1.0,
         lease_s=LEASE_S,
     )
 
 
 if __name__ == "__main__":
     folder, address, steps, *rest = sys.argv[1:]
-    sys.stdout.write(simulation(Path(folder), address, *rest).run(int(steps)).history_sha256)
+    mode, *where = rest or ["out_of_order"]
+    run = simulation(Path(folder), address, *where, mode=mode)
+    sys.stdout.write(run.run(int(steps)).history_sha256)

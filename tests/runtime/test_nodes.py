@@ -144,7 +144,7 @@ def test_a_run_finishes_without_the_node_that_was_cut_off(
         )
         ended.callback(nodes.close)
         process = subprocess.Popen(
-            [*command, str(out), url, f"{STEPS}", "ray:2", nodes.address],
+            [*command, str(out), url, f"{STEPS}", "out_of_order", "ray:2", nodes.address],
             stdout=subprocess.PIPE,
             env={**os.environ, **environment},
         )

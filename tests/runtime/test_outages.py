@@ -97,12 +97,14 @@ def test_a_run_that_is_out_of_patience_is_resumed(model: Model, tmp_path: Path) 
     assert bought.total() <= expected.calls + 6  # a walker has one call in flight at most
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_a_store_is_started_again_under_a_run(model: Model, tmp_path: Path, workers: int) -> None:
+@pytest.mark.parametrize("how", [{"workers": 1}, {"workers": 3}, {"mode": "optimistic"}])
+def test_a_store_is_started_again_under_a_run(
+    model: Model, tmp_path: Path, how: dict[str, Any]
+) -> None:
     expected = whole(model)
     with EmbeddedServer(tmp_path / "store") as server:
         assert isinstance(server, EmbeddedServer)
-        run = simulation(model, 60, store=server.url, workers=workers)
+        run = simulation(model, 60, store=server.url, **how)
         for record in run.steps(STEPS):
             if record.step == AWAY_AT:
                 os.kill(server.pid, signal.SIGKILL)

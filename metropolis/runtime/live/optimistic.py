@@ -12,7 +12,7 @@ from metropolis.llm.usage import FREE
 from metropolis.rules.rules import Rule
 from metropolis.runtime.live.setup import bodies
 from metropolis.speculation.native import NativeSpeculation
-from metropolis.store.base import Store, StoreError
+from metropolis.store.base import Store
 from metropolis.store.execution import Execution
 from metropolis.store.memory import MemoryStore
 from metropolis.types import Step
@@ -25,6 +25,7 @@ from metropolis.workers.optimistic.minds import CommittedMinds, Mind, Minds
 from metropolis.workers.optimistic.stored_commits import StoredCommits
 from metropolis.workers.optimistic.worker import OptimisticWorker
 from metropolis.workers.response_cache import StoredAnswers
+from metropolis.workers.worker_spec import WorkerSpec
 from metropolis.world.base import Agent, World
 from metropolis.world.state import State
 
@@ -45,14 +46,13 @@ class OptimisticWorkerPool:
         last_step: Step,
         seed: int,
         waste_budget: float | None,
-        lease_s: float,
     ) -> None:
-        """`waste_budget`, `lease_s`: see `RunConfiguration`.
+        """`waste_budget`: see `RunConfiguration`.
 
         Raises MetropolisError if an agent cannot be saved.
         """
         self._local, self._world, self._agents, self._client = worker, world, agents, client
-        self._rule, self._last_step, self._lease_s = rule, last_step, lease_s
+        self._rule, self._last_step = rule, last_step
         self._waste_budget: float = waste_budget or 0.0
         if waste_budget is None:
             counts = client.prices is not FREE or client.gate.is_limited
@@ -62,18 +62,18 @@ class OptimisticWorkerPool:
         """The minds of a new run."""
         self._commits: StoredCommits | None = None
 
-    def use(self, store: Store, *, shared: bool) -> None:
-        """Commit to `store`; `shared`: it shares its data with the worker."""
-        self._store, self.shared = store, shared
+    def use(self, store: Store, spec: WorkerSpec, *, shared: bool) -> None:
+        """Commit to `store`; `shared`: it shares its data with the worker.
+
+        `spec` is that of a worker that does not run ahead.
+        """
+        self._store, self._spec, self.shared = store, spec, shared
 
     def start(self) -> Sequence[Coroutine[Any, Any, None]]:
         """See WorkerPool."""
-        steps = retry(self._store.nodes).steps
-        if min(steps) != max(steps):
-            raise StoreError("the agents are at different steps; continue with mode out_of_order")
         if self.shared and isinstance(self._store, MemoryStore):
-            return [self._run_shared(self._store, steps[0])]
-        return [self._run_stored(steps[0])]
+            return [self._run_shared(self._store)]
+        return [self._run_stored()]
 
     def recorded(self, record: Callable[[Execution], None]) -> Callable[[Execution], None]:
         """`record`, after the check that this worker has committed the execution."""
@@ -88,26 +88,37 @@ class OptimisticWorkerPool:
     def close(self) -> None:
         """See WorkerPool."""
 
-    async def _run_shared(self, store: MemoryStore, first: Step) -> None:
+    async def _run_shared(self, store: MemoryStore) -> None:
         commits = SharedCommits(store, self.minds)
         try:
-            await self._worker(first, commits).run()
+            await self._worker(max(store.nodes().steps), commits).run()
         finally:
             commits.end()
 
-    async def _run_stored(self, first: Step) -> None:
+    async def _run_stored(self) -> None:
         answers = self._client.journal
         assert isinstance(answers, StoredAnswers)
+        steps = retry(self._store.nodes).steps
+        first = max(steps)
+        if min(steps) < first:
+            await self._catch_up(first)
+        if first == self._last_step:
+            return
         name, agents = uuid.uuid4().hex, len(self._agents)
-        commits = StoredCommits(name, self._store, answers, self._lease_s, first, agents)
+        commits = StoredCommits(name, self._store, answers, self._spec.lease_s, first, agents)
         self._commits = commits
-        with Heartbeat(self._lease_s, commits.renew):
+        with Heartbeat(self._spec.lease_s, commits.renew):
             try:
                 for agent, saved in (await commits.begin()).items():
                     self._minds.final[agent] = Mind(None, saved)
                 await self._worker(first, commits).run()
             finally:
                 await commits.end()
+
+    async def _catch_up(self, first: Step) -> None:
+        """Run all agents up to step `first` without running ahead."""
+        until = None if first == self._last_step else first
+        await self._spec.worker(uuid.uuid4().hex, self._store, until=until).run()
 
     def _worker(self, first: Step, commits: Commits) -> OptimisticWorker:
         """The worker of a run whose agents are at step `first`."""

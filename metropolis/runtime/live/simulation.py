@@ -243,10 +243,7 @@ class Simulation:
 
     def _make_worker_pool(self, optimistic: OptimisticWorkerPool | None) -> WorkerPool:
         configuration, stored = self.configuration, self._stored
-        if optimistic is not None:
-            optimistic.use(stored.store, shared=stored.shared)
-            return optimistic
-        if stored.shared and isinstance(stored.store, MemoryStore):
+        if optimistic is None and stored.shared and isinstance(stored.store, MemoryStore):
             return SharedWorkerPool(self._worker, stored.store)
         spec = WorkerSpec(
             self.world,
@@ -260,6 +257,9 @@ class Simulation:
             invocations=self._invocations,
             stall_s=configuration.stall_s,
         )
+        if optimistic is not None:
+            optimistic.use(stored.store, spec, shared=stored.shared)
+            return optimistic
         return make_worker_pool(configuration.workers, configuration.ray_address, spec, stored)
 
     # --- main loop
@@ -284,7 +284,6 @@ class Simulation:
                 last_step,
                 self._recording.seed,
                 configuration.waste_budget,
-                configuration.lease_s,
             )
         record = self._recording.recorder.commit
         now_s, minds = self._clock.now_s(), None if optimistic is None else optimistic.minds

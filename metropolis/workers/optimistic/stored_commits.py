@@ -21,7 +21,7 @@ from metropolis.store.execution import Execution
 from metropolis.types import AgentId, Step
 from metropolis.workers.leases import retry_async
 from metropolis.workers.optimistic.commits import Name
-from metropolis.workers.response_cache import END_S, StoredAnswers
+from metropolis.workers.response_cache import StoredAnswers
 from metropolis.world.parts import Parts, changed_parts
 
 WAIT_S = 0.25
@@ -55,14 +55,18 @@ class StoredCommits:
         self._sent: defaultdict[Name, set[int]] = defaultdict(set)
         """The numbers of the claims with which a result was sent."""
         self._claiming: asyncio.Task[None] | None = None
-        self._commits: set[asyncio.Task[Claim | bool]] = set()
         self._on_failure: Callable[[BaseException], None] = lambda _: None
 
     async def begin(self) -> Mapping[AgentId, Parts]:
-        """Claim the first step of all agents; returns their minds."""
+        """Claim the first step of all agents; returns their minds.
+
+        Raises StoreError if another worker has run that step.
+        """
         self._loop = asyncio.get_running_loop()
         while len(self._claims) < len(self._steps):
             for claim in await self._claim():
+                if claim.step != self._first:
+                    raise _by_another(claim.step - 1, claim.agents)
                 self._minds |= claim.minds
         return dict(self._minds)
 
@@ -87,10 +91,7 @@ class StoredCommits:
             return
         name = execution.step, execution.agents
         if execution.attempt not in self._sent.pop(name, ()):
-            raise StoreError(
-                f"step {execution.step} of agents {execution.agents} was committed by another "
-                "worker; resume the run"
-            )
+            raise _by_another(*name)
         del self._due[name]
         for agent in execution.agents:
             self._steps[agent] = execution.step + 1
@@ -118,13 +119,9 @@ class StoredCommits:
         if self._claiming is not None:
             self._claiming.cancel()
             await asyncio.wait([self._claiming])
-        if self._commits:
-            await asyncio.wait(self._commits, timeout=END_S)
-        for commit in self._commits:
-            commit.cancel()
+        await self._answers.end()
         for claim in self._open():
             self._give_back(claim)
-        await self._answers.end()
 
     async def _claim_all(self) -> None:
         while True:
@@ -160,10 +157,7 @@ class StoredCommits:
         self._sent[name].add(claim.number)
         execution = replace(execution, attempt=claim.number)
         # If it is refused, it is sent again once the cluster is claimed again.
-        commit = self._loop.create_task(retry_async(self._async_store.commit, claim, execution))
-        self._commits.add(commit)
-        commit.add_done_callback(self._commits.discard)
-        commit.add_done_callback(self._report)
+        self._answers.commit(claim, execution, None).add_done_callback(self._report)
 
     def _report(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -182,3 +176,9 @@ class StoredCommits:
     def _give_back(self, claim: Claim) -> None:
         with suppress(StoreError):  # the claim expires anyway
             self._store.give_back(claim)
+
+
+def _by_another(step: Step, agents: tuple[AgentId, ...]) -> StoreError:
+    return StoreError(
+        f"step {step} of agents {agents} was committed by another worker; resume the run"
+    )
