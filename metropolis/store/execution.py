@@ -23,6 +23,7 @@ from metropolis.world.encoding import (
 from metropolis.world.entities import Entity, Event
 from metropolis.world.parts import Changes
 from metropolis.world.state import Area, Version
+from metropolis.world.transaction import Transaction
 from metropolis.world.view import Reads
 
 PaidAnswers = Mapping[Key, Completion]
@@ -30,6 +31,21 @@ PaidAnswers = Mapping[Key, Completion]
 NO_ANSWERS: PaidAnswers = MappingProxyType({})
 _Version = tuple[Step, str | None, Any]
 _Area = tuple[Position, float | None]
+
+
+class ClusterEffects(msgspec.Struct, frozen=True, gc=False):
+    """The effects of one cluster's joint actions, by name; the values are the execution's."""
+
+    members: tuple[str, ...]
+    writes: tuple[str, ...]
+    answered: tuple[str, ...]
+    """Members that the world asked: their minds may have changed after they acted."""
+
+    @classmethod
+    def of(cls, cluster: Transaction) -> ClusterEffects:
+        """The effects of a cluster that the world has resolved."""
+        members = tuple(member.name for member in cluster)
+        return cls(members, tuple(cluster.writes), tuple(sorted(cluster.answered)))
 
 
 class Execution(msgspec.Struct, frozen=True, gc=False):
@@ -49,6 +65,8 @@ class Execution(msgspec.Struct, frozen=True, gc=False):
     """Agent -> what the world read through it to resolve the actions."""
     attempt: int = 0
     """The number of the claim: attempts at the same step have different ones."""
+    clusters: Sequence[ClusterEffects] = ()
+    """The clusters into which its agents fall; left out of its JSON."""
 
 
 class _Reads(msgspec.Struct, omit_defaults=True):

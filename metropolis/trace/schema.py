@@ -149,15 +149,20 @@ class ValueDependencies:
     ago: Int32
     """At least 1."""
 
+    def rows(self, first: int, last: int) -> ValueDependencies:
+        """The agent-steps [first, last), numbered step by step."""
+        bounds = self.offsets[first : last + 1]
+        listed = slice(bounds[0], bounds[-1])
+        return ValueDependencies(bounds - bounds[0], self.writer[listed], self.ago[listed])
+
     def window(self, first: int, last: int, agents: int) -> ValueDependencies:
         """The steps [first, last); what happened before them is known."""
-        bounds = self.offsets[first * agents : last * agents + 1]
-        row = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
-        writer, ago = (column[bounds[0] : bounds[-1]] for column in (self.writer, self.ago))
-        kept = ago <= row // agents
-        counts = np.bincount(row[kept], minlength=len(bounds) - 1)
+        cut = self.rows(first * agents, last * agents)
+        row = np.repeat(np.arange(len(cut.offsets) - 1), np.diff(cut.offsets))
+        kept = cut.ago <= row // agents
+        counts = np.bincount(row[kept], minlength=len(cut.offsets) - 1)
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        return ValueDependencies(offsets, writer[kept], ago[kept])
+        return ValueDependencies(offsets, cut.writer[kept], cut.ago[kept])
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 from metropolis.llm.agent import LLM, BlockingLLM, Sender
 from metropolis.llm.call_log import CallLog, CallRecord, current_strand, follow_tasks, in_strand
-from metropolis.store.execution import Execution
+from metropolis.store.execution import ClusterEffects, Execution
 from metropolis.types import AgentId, Dispatch, Step
 from metropolis.workers.event_loop import idles
 from metropolis.workers.invocations import Invocation, Invocations
@@ -99,6 +99,7 @@ class LocalWorker:
             observed=observed,
             resolved=resolved,
             attempt=attempt,
+            clusters=[ClusterEffects.of(part) for part, *_ in parts],
         )
 
     def track_tasks(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -10,22 +10,19 @@ from __future__ import annotations
 from bisect import insort
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
-from math import floor as floor_of
-from math import isinf
 from operator import itemgetter
 
-from metropolis.rules.metrics import Hops, Metric
+from metropolis.rules.metrics import Metric
 from metropolis.types import MetropolisError, Position, Step
+from metropolis.world.cells import Cell, Cells
 from metropolis.world.entities import Entity, Event
 
 Version = tuple[Step, Entity | None]
 """The first step to which this version is visible, and the entity; None: removed."""
-_Cell = tuple[int, int]
 Area = tuple[Position, float]
 """(centre, radius)"""
 _Numbered = tuple[int, Event]
 """A sequence number, which increases for each source, and the event."""
-_ROUNDING = 1e-6  # more than the spacing of floats at coordinates of 1e9
 
 
 class State:
@@ -36,12 +33,12 @@ class State:
     ) -> None:
         """`entities` exist at the beginning of `step`; `radius` is the usual search radius."""
         self.metric, self.first_step = metric, step
-        self._cell = max(1.0, radius)
+        self._grid = Cells(metric, radius)
         self._versions: dict[str, list[Version]] = {}
-        self._cells: dict[_Cell, dict[str, int]] = defaultdict(dict)
+        self._cells: dict[Cell, dict[str, int]] = defaultdict(dict)
         self._stale: dict[Step, list[str]] = {}
         """Step -> entities with versions that can be dropped once the floor reaches it."""
-        self._events: dict[Step, dict[_Cell, list[_Numbered]]] = {}
+        self._events: dict[Step, dict[Cell, list[_Numbered]]] = {}
         self._emitted = 0
         for entity in entities:
             if entity.name in self._versions:
@@ -64,7 +61,7 @@ class State:
         """Name -> version of what `step` perceives within `radius` of `position`, in no order."""
         found: dict[str, Version] = {}
         perceives = self.metric.perceives
-        for cell in self._cells_near(position, radius, self._cells):
+        for cell in self._grid.near(position, radius, self._cells):
             for name in self._cells.get(cell, ()):
                 if name in found:
                     continue
@@ -82,7 +79,7 @@ class State:
             return []
         return _in_order(
             (number, event)
-            for cell in self._cells_near(position, radius, cells)
+            for cell in self._grid.near(position, radius, cells)
             for number, event in cells.get(cell, ())
             if self.metric.perceives(position, event.position, radius)
         )
@@ -108,8 +105,8 @@ class State:
             events += _in_order(one for cell in self._cells_of(areas, cells) for one in cells[cell])
         return versions, events
 
-    def _cells_of(self, areas: Sequence[Area], known: Mapping[_Cell, object]) -> set[_Cell]:
-        near = {cell for area in areas for cell in self._cells_near(*area, known)}
+    def _cells_of(self, areas: Sequence[Area], known: Mapping[Cell, object]) -> set[Cell]:
+        near = {cell for area in areas for cell in self._grid.near(*area, known)}
         return near & known.keys()
 
     def commit(
@@ -165,7 +162,7 @@ class State:
         """Add events; each is perceived in the step after its own."""
         for event in events:
             cells = self._events.setdefault(event.step + 1, {})
-            cells.setdefault(self._cell_of(event.position), []).append((self._emitted, event))
+            cells.setdefault(self._grid.of(event.position), []).append((self._emitted, event))
             self._emitted += 1
 
     def put(self, step: Step, writes: Mapping[str, Entity | None], events: Iterable[Event]) -> None:
@@ -182,40 +179,19 @@ class State:
         else:
             insort(versions, version, key=itemgetter(0))
         if version[1] is not None:
-            names = self._cells[self._cell_of(version[1].position)]
+            names = self._cells[self._grid.of(version[1].position)]
             names[name] = names.get(name, 0) + 1
 
     def _unindex(self, name: str, version: Version) -> None:
         if version[1] is None:
             return
-        cell = self._cell_of(version[1].position)
+        cell = self._grid.of(version[1].position)
         names = self._cells[cell]
         names[name] -= 1
         if not names[name]:
             del names[name]
         if not names:
             del self._cells[cell]
-
-    def _cell_of(self, position: Position) -> _Cell:
-        if isinstance(self.metric, Hops):
-            return int(position[0]), 0
-        return floor_of(position[0] / self._cell), floor_of(position[1] / self._cell)
-
-    def _cells_near(
-        self, position: Position, radius: float, known: Iterable[_Cell]
-    ) -> Iterable[_Cell]:
-        """The cells within a Chebyshev distance, a lower bound of every metric of the plane.
-
-        Cells outside `known` are empty.
-        """
-        if isinf(radius):
-            return known
-        if isinstance(self.metric, Hops):
-            return [(node, 0) for node in self.metric.ball(int(position[0]), radius)]
-        far = radius + _ROUNDING
-        left, top = self._cell_of((position[0] - far, position[1] - far))
-        right, bottom = self._cell_of((position[0] + far, position[1] + far))
-        return [(x, y) for x in range(left, right + 1) for y in range(top, bottom + 1)]
 
 
 def _in_order(numbered: Iterable[_Numbered]) -> list[Event]:

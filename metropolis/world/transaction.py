@@ -33,6 +33,8 @@ class Transaction:
         self.writes: dict[str, Entity | None] = {}
         """Entity -> its new value; None: removed."""
         self.events: list[Event] = []
+        self.answered: set[str] = set()
+        """The members that were asked, and so may have changed their minds."""
         self._ask = ask
         self._members = {
             name: Member(self, state, reach, seed, name, action) for name, action in actions.items()
@@ -143,6 +145,7 @@ class Member(View):
                 f"{self._prefix()} asks {other!r}, {far:g} away: {far - limit:g} beyond the joint "
                 f"radius {limit:g}"
             )
+        self._transaction.answered.add(other)
         return await self._transaction._ask(other, question)
 
     def _current_body(self) -> Entity:

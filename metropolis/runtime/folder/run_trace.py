@@ -14,7 +14,7 @@ import numpy as np
 
 from metropolis.rules.metrics import Hops
 from metropolis.runtime.folder.calls_file import Call
-from metropolis.trace.schema import Calls, Float32, Trace, TraceMeta
+from metropolis.trace.schema import Calls, Float32, Trace, TraceMeta, ValueDependencies
 from metropolis.trace.validate import LIMIT
 from metropolis.types import AgentId, Step
 from metropolis.world.base import World
@@ -36,23 +36,31 @@ class RunTrace:
     steps: Step
     calls: int
     steps_from: StepsFrom
+    dependencies: ValueDependencies | None = None
+    """None: not all of them are known."""
 
     def pieces(self) -> Iterator[Trace]:
         """The trace of all steps in pieces, in order."""
         parts: list[StepParts] = []
-        calls = 0
-        for part in self.steps_from(0):
+        calls, first = 0, 0
+        for step, part in enumerate(self.steps_from(0), 1):
             parts.append(part)
             calls += len(part[1])
-            if len(parts) * len(self.meta.agents) >= PIECE_ROWS or calls >= PIECE_CALLS:
-                yield trace_of(self.meta, parts)
-                parts, calls = [], 0
-        if parts:
-            yield trace_of(self.meta, parts)
+            is_full = len(parts) * len(self.meta.agents) >= PIECE_ROWS or calls >= PIECE_CALLS
+            if is_full or step == self.steps:
+                yield replace(trace_of(self.meta, parts), dependencies=self._rows(first, step))
+                parts, calls, first = [], 0, step
 
     def assemble(self) -> Trace:
         """All steps as one trace."""
-        return trace_of(self.meta, list(self.steps_from(0)))
+        whole = trace_of(self.meta, list(self.steps_from(0)))
+        return replace(whole, dependencies=self.dependencies)
+
+    def _rows(self, first: Step, last: Step) -> ValueDependencies | None:
+        """The dependencies of the steps [first, last), also those on earlier steps."""
+        if self.dependencies is None:
+            return None
+        return self.dependencies.rows(first * len(self.meta.agents), last * len(self.meta.agents))
 
     def last(self, rows_max: int, calls_max: int) -> tuple[Step, Trace]:
         """The last steps within both limits, after the first of these steps.
@@ -67,7 +75,11 @@ class RunTrace:
                     first = max(first, step)
                     break
                 seen += len(calls)
-        return first, trace_of(self.meta, list(self.steps_from(first)), first)
+        trace = trace_of(self.meta, list(self.steps_from(first)), first)
+        if self.dependencies is not None:
+            known = self.dependencies.window(first, self.steps, len(self.meta.agents))
+            trace = replace(trace, dependencies=known)
+        return first, trace
 
 
 def trace_of(meta: TraceMeta, parts: Sequence[StepParts], first_step: Step = 0) -> Trace:

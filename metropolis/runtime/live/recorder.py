@@ -17,6 +17,7 @@ from metropolis.runtime.folder.checkpoint import Past
 from metropolis.runtime.folder.history import HistoryWriter
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.folder.run_trace import RunTrace, StepParts
+from metropolis.runtime.live.recorded_dependencies import RecordedDependencies
 from metropolis.store.execution import Execution
 from metropolis.trace.schema import Float32, TraceMeta
 from metropolis.types import Step
@@ -32,6 +33,8 @@ class _Pending:
     writes: dict[str, Entity | None] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
+    executions: list[Execution] = field(default_factory=list)
+    """If dependencies are recorded."""
 
 
 class Recorder:
@@ -46,8 +49,12 @@ class Recorder:
         calls: CallsFile,
         *,
         keep: bool = True,
+        dependencies: RecordedDependencies | None = None,
     ) -> None:
-        """`positions` is (agents, 2) at the beginning of `step`; `keep`: keep parts in memory."""
+        """`positions` is (agents, 2) at the beginning of `step`; `keep`: keep parts in memory.
+
+        `dependencies` takes the executions, from step 0 on.
+        """
         self.history = history
         self.calls_file = calls
         self._names = names
@@ -56,7 +63,7 @@ class Recorder:
         self.next_step = step
         """The first step not recorded yet."""
         self._pending: dict[Step, _Pending] = defaultdict(_Pending)
-        self._keep = keep
+        self._keep, self._dependencies = keep, dependencies
         self.parts: list[StepParts] = []
         """The parts of the steps so far, if kept."""
 
@@ -68,6 +75,8 @@ class Recorder:
         pending.events += execution.events
         for agent, calls in execution.calls.items():
             pending.calls += [(execution.step, agent, call) for call in calls]
+        if self._dependencies is not None:
+            pending.executions.append(execution)
 
     def advance(self, floor: Step) -> Iterator[StepRecord]:
         """Record and yield the steps that all agents have committed, one by one."""
@@ -79,6 +88,8 @@ class Recorder:
                 dict(sorted(pending.writes.items())),
                 sorted(pending.events, key=lambda event: event.source),
             )
+            if self._dependencies is not None:
+                self._dependencies.add(self.next_step, pending.executions)
             self._record(record, sorted(pending.calls, key=lambda call: call[1]))
             self.next_step += 1
             yield record
@@ -114,9 +125,12 @@ class Recorder:
                 return iter(self.parts[first:steps])
             return islice(files.steps_from(first, beginning, self._names), steps - first)
 
-        return RunTrace(meta, steps, self.calls_file.tally.calls, steps_from)
+        known = None if self._dependencies is None else self._dependencies.result()
+        return RunTrace(meta, steps, self.calls_file.tally.calls, steps_from, known)
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files, and end the search for dependencies."""
+        if self._dependencies is not None:
+            self._dependencies.close()
         self.history.close()
         self.calls_file.close()

@@ -15,10 +15,13 @@ from metropolis.runtime.folder.history import HistoryWriter
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.folder.run_trace import RunTrace, trace_meta
 from metropolis.runtime.live.configuration import RunConfiguration
+from metropolis.runtime.live.recorded_dependencies import RecordedDependencies
 from metropolis.runtime.live.recorder import Recorder
+from metropolis.runtime.live.setup import bodies
 from metropolis.trace.validate import validate_meta
 from metropolis.types import Position, Step
 from metropolis.world.base import World
+from metropolis.world.entities import Entity
 from metropolis.world.record import StepRecord
 
 
@@ -60,14 +63,22 @@ class Recording:
             client.use_journal(self._journal)
 
     def open(
-        self, beginning: Sequence[Position], positions: Sequence[Position], first_step: Step
+        self, beginning: Sequence[Position], entities: Sequence[Entity], first_step: Step
     ) -> None:
-        """Open the records; agents are at `beginning` at step 0, at `positions` at `first_step`."""
+        """Open the records; agents are at `beginning` at step 0, `entities` exist at `first_step`.
+
+        Of a run that continues, the dependencies by value are not known.
+        """
         self._beginning = np.array(beginning, np.float32)
-        at = np.array(positions, np.float32).reshape(-1, 2)
+        at = np.array(bodies(entities, self._names), np.float32).reshape(-1, 2)
+        known = None
+        if not first_step:
+            known = RecordedDependencies(self._world, self._names, entities, self.seed)
         files = self.directory
         written = files.open_records(first_step) if files else (HistoryWriter(), CallsFile())
-        self.recorder = Recorder(self._names, at, first_step, *written, keep=files is None)
+        self.recorder = Recorder(
+            self._names, at, first_step, *written, keep=files is None, dependencies=known
+        )
 
     def describe(self) -> None:
         """Write run.json; the journal's lock excludes other processes."""

@@ -218,7 +218,7 @@ class Simulation:
             self._reuse_guard.claim_agents()
             for agent in self.agents:
                 restore(agent, known.agents[agent.name])
-        self._recording.open(bodies(initial, names), bodies(entities, names), self.first_step)
+        self._recording.open(bodies(initial, names), entities, self.first_step)
         self._worker = LocalWorker(
             self.world,
             self.agents,

@@ -10,7 +10,7 @@ from typing import Any
 from metropolis.llm.agent import LLM
 from metropolis.llm.call_log import CallLog, in_strand
 from metropolis.speculation.base import ExecutionId
-from metropolis.store.execution import Execution
+from metropolis.store.execution import ClusterEffects, Execution
 from metropolis.types import AgentId, Step
 from metropolis.workers.local import LocalWorker, copied
 from metropolis.workers.optimistic.minds import Mind, Minds
@@ -71,6 +71,7 @@ class OneResolution:
     events: Sequence[Event] = ()
     reads: Mapping[str, Reads] = field(default_factory=dict)
     """By member."""
+    effects: Sequence[ClusterEffects] = ()
 
     @classmethod
     def begin(
@@ -106,6 +107,7 @@ class OneResolution:
         with in_strand(self.log.resolving()):
             await local.resolve(cluster)
         self.writes, self.events = cluster.writes, cluster.events
+        self.effects = [ClusterEffects.of(cluster)]
         self.reads = {member.name: member.reads for member in cluster}
         for one in self.proceeds:
             agent = members[one.name]
@@ -142,4 +144,5 @@ class OneResolution:
             self.log.calls,
             observed={one.name: one.reads for one in self.proceeds if one.reads},
             resolved=self.reads,
+            clusters=self.effects,
         )

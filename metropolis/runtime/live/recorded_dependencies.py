@@ -1,0 +1,291 @@
+"""The dependencies by value of a run's agent-steps, found while its steps are recorded.
+
+A step has two halves: every agent decides by itself, then the world resolves the actions of a
+cluster. A decision depends on the agent's decision before, and on the last change of everything
+that it read. A change depends on the decision of the agent whose action alone makes it, or else on
+those of the whole cluster, and on the last changes of what the world read for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from metropolis.store.execution import ClusterEffects, Execution
+from metropolis.trace.schema import ValueDependencies
+from metropolis.types import AgentId, Position, Step
+from metropolis.workers.local import copied
+from metropolis.world.base import World
+from metropolis.world.cells import Cell, Cells
+from metropolis.world.encoding import plain
+from metropolis.world.entities import Entity, Event
+from metropolis.world.state import Area, State
+from metropolis.world.transaction import Transaction
+from metropolis.world.view import Reads
+
+Needs = dict[AgentId, Step]
+"""Agent -> its latest step that is needed."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Change:
+    """Effects of a step, and what they need."""
+
+    step: Step
+    needs: Needs
+
+    def is_known(self, known: Needs) -> bool:
+        """Whether `known` contains what it needs."""
+        return all(known.get(agent, -1) >= step for agent, step in self.needs.items())
+
+
+@dataclass(slots=True)
+class _Left:
+    """The places in a cell that an entity has left."""
+
+    places: dict[Position, _Change]
+    """Place -> the last time that it left."""
+    latest: _Change
+
+
+_LeftPlaces = defaultdict[Cell, dict[str, _Left]]
+"""Cell -> entity -> the places there that it has left."""
+
+
+class RecordedDependencies:
+    """Takes the executions of all steps, in order."""
+
+    def __init__(
+        self, world: World, names: Sequence[str], entities: Sequence[Entity], seed: int
+    ) -> None:
+        """`entities` are those before the first step, which is 0."""
+        self._world, self._reach, self._seed = world, world.reach, seed
+        self._ids = {name: i for i, name in enumerate(names)}
+        self._state = State(world.metric, world.perception_radius, entities)
+        self._encode = msgspec.json.Encoder(enc_hook=plain).encode
+        self._digests = {entity.name: self._digest(entity) for entity in entities}
+        self._changes: dict[str, _Change] = {}
+        """Entity -> its last change."""
+        self._cells = Cells(world.metric, world.perception_radius)
+        self._left: _LeftPlaces = defaultdict(dict)
+        self._left_before: _LeftPlaces = defaultdict(dict)
+        """The part of it that is due to the step before."""
+        self._emitted: dict[str, _Change] = {}
+        """Agent -> its events of the step before."""
+        self._answered: dict[AgentId, _Change] = {}
+        """Agent -> what it answered to in the step before."""
+        self._known: list[Needs] = [{} for _ in names]
+        """By agent: what its steps so far depend on."""
+        self._looked: list[Iterable[Area]] = [() for _ in names]
+        """By agent: the areas that it looked at in its last step."""
+        self._counts, self._writer, self._ago = array("i"), array("i"), array("i")
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_known = True
+
+    def add(self, step: Step, executions: Sequence[Execution]) -> None:
+        """Add a step of all agents."""
+        self._is_known &= all(execution.clusters for execution in executions)
+        if not self._is_known:
+            return
+        rows: list[Needs] = [{} for _ in self._known]
+        for execution in executions:
+            for name, reads in execution.observed.items():
+                agent = self._ids[name]
+                needs = self._needs(reads, step, self._known[agent], self._looked[agent])
+                if agent in self._answered:
+                    _raise(needs, self._answered[agent].needs)
+                rows[agent] = self._learn(agent, needs)
+                self._looked[agent] = reads.areas
+        effects = _Effects()
+        for execution in executions:
+            for cluster in execution.clusters:
+                self._find(effects, step, cluster, execution)
+        self._left_before = defaultdict(dict)
+        for name, (entity, change) in effects.writes.items():
+            self._write(name, entity, change)
+        self._emitted, self._answered = effects.emitted, effects.answered
+        for execution in executions:
+            self._state.commit(step, execution.writes, execution.events)
+        self._state.collect(step + 1)
+        for row in rows:
+            self._counts.append(len(row))
+            for writer in sorted(row):
+                self._writer.append(writer)
+                self._ago.append(step - row[writer])
+
+    def result(self) -> ValueDependencies | None:
+        """The dependencies so far; None if executions lacked what was read."""
+        if not self._is_known:
+            return None
+        offsets = np.concatenate([[0], np.cumsum(np.array(self._counts, np.int64))])
+        writer, ago = (np.array(column, np.int32) for column in (self._writer, self._ago))
+        return ValueDependencies(offsets.astype(np.int64), writer, ago)
+
+    def close(self) -> None:
+        """Close the event loop."""
+        if self._loop is not None:
+            self._loop.close()
+
+    # --- what was read
+
+    def _needs(self, reads: Reads, step: Step, known: Needs, looked: Iterable[Area] = ()) -> Needs:
+        """What the last changes of all that was read need, except of some that are `known`.
+
+        In the areas that were `looked` at in the step before, only its changes are not known.
+        """
+        found = {self._changes.get(name) for name in reads.entities}
+        for area, versions in reads.areas.items():
+            is_new = area not in looked
+            for since, entity in versions:
+                if (is_new or since == step) and entity is not None:
+                    found.add(self._changes.get(entity.name))
+            left = self._left if is_new else self._left_before
+            found.update(self._gone(left, area, versions, known))
+        for events in reads.events.values():
+            found.update(self._emitted.get(event.source) for event in events)
+        needs: Needs = {}
+        for change in found:
+            if change is not None:
+                _raise(needs, change.needs)
+        return needs
+
+    def _gone(
+        self, left: _LeftPlaces, area: Area, versions: Sequence[Any], known: Needs
+    ) -> Iterable[_Change]:
+        """When those that are not among `versions` left the area, unless that is `known`."""
+        seen: set[str] | None = None
+        for cell in self._cells.near(*area, left):
+            for name, gone in left[cell].items() if cell in left else ():
+                # Who knows the last time that an entity left knows the times before.
+                if gone.latest.is_known(known):
+                    continue
+                if seen is None:
+                    seen = {entity.name for _, entity in versions if entity is not None}
+                if name in seen:
+                    continue
+                for place, change in gone.places.items():
+                    if self._reach.metric.perceives(area[0], place, area[1]):
+                        yield change
+
+    def _learn(self, agent: AgentId, needs: Needs) -> Needs:
+        """The part of `needs` that the agent's steps so far do not depend on."""
+        known = self._known[agent]
+        new = {
+            other: step
+            for other, step in needs.items()
+            if other != agent and step > known.get(other, -1)
+        }
+        known |= new
+        return new
+
+    # --- what was changed
+
+    def _find(
+        self, effects: _Effects, step: Step, cluster: ClusterEffects, execution: Execution
+    ) -> None:
+        """Add the effects of a cluster, by value."""
+        members = cluster.members
+        events = {
+            name: of
+            for name in members
+            if (of := [event for event in execution.events if event.source == name])
+        }
+        writes = {
+            name: execution.writes[name]
+            for name in cluster.writes
+            if self._digest(execution.writes[name]) != self._digests.get(name)
+        }
+        if not (events or writes or cluster.answered):
+            return
+        joint = self._change(step, members, [execution.resolved[name] for name in members])
+        if len(members) > 1 and not cluster.answered:
+            for name in members:
+                if name not in events and not writes:
+                    continue
+                alone = self._alone(step, name, execution.actions[name])
+                if alone is None:
+                    continue
+                change = self._change(step, [name], [alone[name].reads])
+                for written, entity in list(writes.items()):
+                    found = written in alone.writes
+                    if found and self._digest(alone.writes[written]) == self._digest(entity):
+                        effects.writes[written] = writes.pop(written), change
+                if name in events and self._said(alone.events) == self._said(events[name]):
+                    del events[name]
+                    effects.emitted[name] = change
+        for written, entity in writes.items():
+            effects.writes[written] = entity, joint
+        effects.emitted.update(dict.fromkeys(events, joint))
+        effects.answered.update({self._ids[name]: joint for name in cluster.answered})
+
+    def _change(self, step: Step, names: Sequence[str], reads: Sequence[Reads]) -> _Change:
+        """A change that the actions of `names` make after these `reads`."""
+        needs: Needs = {}
+        known = [self._known[self._ids[name]] for name in names]
+        for each, of in zip(reads, known, strict=True):
+            _raise(needs, self._needs(each, step, of))
+        needs = {b: t for b, t in needs.items() if all(t > of.get(b, -1) for of in known)}
+        return _Change(step, needs | {self._ids[name]: step for name in names})
+
+    def _alone(self, step: Step, name: str, action: Any) -> Transaction | None:
+        """What the world makes of one agent's action; None: it cannot, without the others."""
+        asked = False
+
+        async def ask(_name: str, _question: Any) -> Any:
+            nonlocal asked
+            asked = True
+            raise LookupError("the answer is not known")
+
+        actions = {name: copied(action)}
+        cluster = Transaction(self._state, self._reach, self._seed, step, actions, ask)
+        try:
+            resolving = self._world.resolve(cluster)
+            if resolving is not None:
+                self._loop = self._loop or asyncio.new_event_loop()
+                self._loop.run_until_complete(asyncio.wait_for(resolving, None))
+        except Exception:  # noqa: BLE001 -- as of an action that needs the others
+            return None
+        return None if asked else cluster
+
+    def _said(self, events: Iterable[Event]) -> list[tuple[Position, bytes]]:
+        return [(event.position, self._encode((event.kind, event.data))) for event in events]
+
+    def _digest(self, entity: Entity | None) -> tuple[Position, int] | None:
+        """The position, and a digest of the rest."""
+        if entity is None:
+            return None
+        return entity.position, hash(self._encode((entity.kind, entity.state)))
+
+    def _write(self, name: str, entity: Entity | None, change: _Change) -> None:
+        before = self._digests.pop(name, None)
+        self._changes[name] = change
+        after = self._digest(entity)
+        if after is not None:
+            self._digests[name] = after
+        if before is not None and (after is None or after[0] != before[0]):
+            for left in (self._left, self._left_before):
+                gone = left[self._cells.of(before[0])].setdefault(name, _Left({}, change))
+                gone.places[before[0]] = gone.latest = change
+
+
+@dataclass
+class _Effects:
+    """The effects of a step, by value."""
+
+    writes: dict[str, tuple[Entity | None, _Change]] = field(default_factory=dict)
+    emitted: dict[str, _Change] = field(default_factory=dict)
+    answered: dict[AgentId, _Change] = field(default_factory=dict)
+
+
+def _raise(needs: Needs, others: Mapping[AgentId, Step]) -> None:
+    """Raise the steps in `needs` to those of `others`."""
+    for agent, step in others.items():
+        if needs.get(agent, -1) < step:
+            needs[agent] = step
