@@ -54,9 +54,11 @@ def run(seed: int, agent: Any = Rebinding, lease_s: float = 1.0, **how: Any) -> 
     return Simulation(world, agents, Client(Slow()), seed=seed, lease_s=lease_s, **how).run(STEPS)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("seed", "mode"), [*((seed, "out_of_order") for seed in range(3)), (0, "optimistic")]
+)
 def test_a_late_answer_about_a_lease_harms_no_later_step(
-    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, seed: int
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, seed: int, mode: str
 ) -> None:
     extend = RedisStore.extend
 
@@ -67,18 +69,19 @@ def test_a_late_answer_about_a_lease_harms_no_later_step(
 
     monkeypatch.setattr(RedisStore, "extend", late)
     monkeypatch.setattr(leases, "BEATS", 400)
-    assert run(seed, store=server.url).history_sha256 == run(seed).history_sha256
+    found = run(seed, store=server.url, mode=mode)
+    assert found.history_sha256 == run(seed).history_sha256
 
 
 @pytest.mark.parametrize("agent", [Rebinding, PlainWalker])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("how", [{"workers": 1}, {"workers": 2}, {"mode": "optimistic"}])
 def test_leases_that_run_out_under_living_workers_cost_time_only(
-    monkeypatch: pytest.MonkeyPatch, agent: Any, workers: int
+    monkeypatch: pytest.MonkeyPatch, agent: Any, how: dict[str, Any]
 ) -> None:
     monkeypatch.setattr(leases, "BEATS", 0.25)  # always too late
     expected = run(7, agent)
     with EmbeddedServer() as server:
-        found = run(7, agent, lease_s=0.005, store=server.url, workers=workers)
+        found = run(7, agent, lease_s=0.005, store=server.url, **how)
         counts = server.store(server.runs()[0]).inspect().counts
     assert found.history_sha256 == expected.history_sha256
     assert counts["expired"] > 0

@@ -1,0 +1,89 @@
+"""Commits of an optimistic worker whose claims are lost to others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from metropolis.store.base import Store, StoreError
+from metropolis.store.checked_run import INFO, CheckedRun
+from metropolis.store.claim import Claim
+from metropolis.store.memory import MemoryServer
+from metropolis.workers.optimistic.stored_commits import StoredCommits
+from metropolis.workers.response_cache import StoredAnswers
+from metropolis.world.entities import AGENT, Entity
+
+LEASE_S = 0.05
+AGENTS = range(len(INFO.agents))
+
+
+def new_run(store: Store) -> CheckedRun:
+    bodies = [Entity(name, (10 * agent, 0), AGENT) for agent, name in enumerate(INFO.agents)]
+    store.begin(INFO, bodies, {agent: {"by": None} for agent in AGENTS})
+    run = CheckedRun(store, store.take_lease("controller", 60.0))
+    run.dispatch(*((0, (agent,)) for agent in AGENTS))
+    return run
+
+
+async def begun(store: Store) -> StoredCommits:
+    """Commits whose claims have expired, because nothing renews them."""
+    answers = StoredAnswers(store)
+    commits = StoredCommits("ours", store, answers, LEASE_S, INFO.first_step, len(AGENTS))
+    await commits.begin()
+    await asyncio.sleep(2 * LEASE_S)
+    return commits
+
+
+def claimed_by_another(store: Store) -> Sequence[Claim]:
+    claims = store.claims("another", 60.0, most=len(AGENTS))
+    assert len(claims) == len(AGENTS)
+    return claims
+
+
+def add(commits: StoredCommits, run: CheckedRun, claim: Claim) -> None:
+    execution = run.execution_of(claim)
+    minds: Any = execution.minds
+    commits.add(execution, minds)
+
+
+def test_a_step_of_another_worker_is_not_built_upon() -> None:
+    async def check() -> None:
+        store = MemoryServer().store("it")
+        run = new_run(store)
+        commits = await begun(store)
+        first, *_ = claimed_by_another(store)
+        add(commits, run, first)  # is refused: another worker has claimed it
+        assert run.commit(first)
+        (theirs,) = store.acknowledgements("0", 0.0)
+        with pytest.raises(StoreError, match=r"step 0 of agents \(0,\) was committed by another"):
+            commits.acknowledge(theirs.execution)
+        await commits.end()
+
+    asyncio.run(check())
+
+
+def test_a_refused_result_is_sent_again_once_it_is_claimed_again() -> None:
+    async def check() -> None:
+        store = MemoryServer().store("it")
+        run = new_run(store)
+        commits = await begun(store)
+        theirs = claimed_by_another(store)
+        for claim in theirs:
+            add(commits, run, claim)
+        await asyncio.sleep(LEASE_S)
+        assert store.inspect().counts["refused"] == len(theirs)
+        for claim in theirs:
+            store.give_back(claim)
+        failures: list[BaseException] = []
+        commits.start(failures.append)
+        while len(acknowledged := store.acknowledgements("0", 0.0)) < len(theirs):
+            await asyncio.sleep(0.01)
+        for one in acknowledged:
+            commits.acknowledge(one.execution)
+        await commits.end()
+        assert not failures
+
+    asyncio.run(check())
