@@ -67,6 +67,17 @@ std::vector<Mind> minds_of(const std::vector<std::pair<AgentId, Digest>>& given)
   return minds;
 }
 
+std::vector<Forecast> forecasts_of(
+    const std::vector<std::pair<AgentId, std::vector<std::tuple<double, double, Digest>>>>& given) {
+  std::vector<Forecast> forecasts;
+  forecasts.reserve(given.size());
+  for (const auto& [agent, bodies] : given) {
+    Forecast& one = forecasts.emplace_back(Forecast{agent, {}});
+    for (const auto& [x, y, digest] : bodies) one.bodies.push_back({0, {x, y}, digest});
+  }
+  return forecasts;
+}
+
 py::list commands_of(const std::vector<SpeculationCommand>& commands) {
   py::list found(commands.size());
   for (std::size_t i = 0; i < commands.size(); ++i) {
@@ -120,11 +131,13 @@ void bind_speculation(py::module_& m) {
           "resolved",
           [](Bound& of, ExecutionId id, const std::vector<Asked>& reads,
              const std::vector<Written>& writes, const std::vector<Sighted>& events,
-             const std::vector<std::pair<AgentId, Digest>>& minds) {
+             const std::vector<std::pair<AgentId, Digest>>& minds,
+             const std::vector<
+                 std::pair<AgentId, std::vector<std::tuple<double, double, Digest>>>>& forecasts) {
             of.core->resolved(id, reads_of(reads), writes_of(writes), sightings_of(events),
-                              minds_of(minds));
+                              minds_of(minds), forecasts_of(forecasts));
           },
-          "id"_a, "reads"_a, "writes"_a, "events"_a, "minds"_a)
+          "id"_a, "reads"_a, "writes"_a, "events"_a, "minds"_a, "forecasts"_a)
       .def(
           "lost", [](Bound& of, ExecutionId id) { of.core->lost(id); }, "id"_a)
       .def(

@@ -24,7 +24,8 @@ class IndexedSpeculation final : public Speculation {
   void observed(ExecutionId id, Reads reads) override;
   void proceeded(ExecutionId id) override;
   void resolved(ExecutionId id, Reads reads, std::vector<Write> writes,
-                std::vector<Sighting> events, std::vector<Mind> minds) override;
+                std::vector<Sighting> events, std::vector<Mind> minds,
+                std::vector<Forecast> forecasts) override;
   void lost(ExecutionId id) override;
   void failed(ExecutionId id) override;
   std::vector<SpeculationCommand> settle() override;
@@ -52,6 +53,7 @@ class IndexedSpeculation final : public Speculation {
   // What a change of the state makes doubtful (speculation_changes.cpp).
   void put(const ResolutionPointer& resolution, std::vector<Write> writes,
            std::vector<Sighting> events);
+  void predict(const ResolutionState& source, const Forecast& forecast);
   void forget(const ResolutionPointer& resolution);
   void lose(ExecutionId id, bool is_failure);
   void hold(const std::vector<AgentId>& members, Step step, bool sure, ExecutionId id);

@@ -134,7 +134,7 @@ class OptimisticReplay final : public TraceReplay {
     for (const AgentId agent : execution.agents) {
       writes.push_back({agent, Sighting{agent, trace_.position(next, agent), next}});
     }
-    speculation_->resolved(id, {}, std::move(writes), {}, execution.minds);
+    speculation_->resolved(id, {}, std::move(writes), {}, execution.minds, {});
   }
 
   void obey(const std::vector<SpeculationCommand>& commands) {
@@ -151,8 +151,9 @@ class OptimisticReplay final : public TraceReplay {
         case Kind::COMMIT:
           commit(command);
           break;
-        case Kind::PROMOTE:
-          break;  // the pool orders a request by what it was when it was sent
+        case Kind::PROMOTE:  // the pool orders a request by what it was when it was sent
+        case Kind::PREDICT:  // recorded agents have no forecasts
+          break;
         case Kind::RESOLVE:
           resolve(command);
           break;

@@ -71,7 +71,8 @@ void IndexedSpeculation::proceeded(ExecutionId id) {
 }
 
 void IndexedSpeculation::resolved(ExecutionId id, Reads reads, std::vector<Write> writes,
-                                  std::vector<Sighting> events, std::vector<Mind> minds) {
+                                  std::vector<Sighting> events, std::vector<Mind> minds,
+                                  std::vector<Forecast> forecasts) {
   check_event(id);
   const ResolutionPointer resolution = state_.resolution_in_flight(id);
   if (!resolution) {
@@ -83,6 +84,7 @@ void IndexedSpeculation::resolved(ExecutionId id, Reads reads, std::vector<Write
   check_writes(metric, id, writes);
   check_events(metric, id, events);
   check_minds(id, resolution->members, minds);
+  check_forecasts(metric, id, resolution->members, forecasts);
   for (const Write& write : writes) {
     if (write.value || !state_.agent_of(write.entity)) continue;
     throw std::invalid_argument(name_of(id) + " removes the body of agent " +
@@ -94,6 +96,7 @@ void IndexedSpeculation::resolved(ExecutionId id, Reads reads, std::vector<Write
   resolution->reads = std::move(reads);
   resolution->minds = std::move(minds);
   put(resolution, std::move(writes), std::move(events));
+  for (const Forecast& forecast : forecasts) predict(*resolution, forecast);
 }
 
 void IndexedSpeculation::lost(ExecutionId id) {

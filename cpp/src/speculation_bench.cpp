@@ -137,7 +137,7 @@ class Runners {
       advanced_.push_back(agent);
     }
     const std::uint64_t begin = ticks();
-    speculation_->resolved(command.id, {}, std::move(writes), {}, std::move(minds));
+    speculation_->resolved(command.id, {}, std::move(writes), {}, std::move(minds), {});
     spent_ += ticks() - begin;
   }
 

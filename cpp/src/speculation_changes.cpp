@@ -44,6 +44,45 @@ void IndexedSpeculation::put(const ResolutionPointer& resolution, std::vector<Wr
   }
 }
 
+// Lets others see, in steps without a result, what a member of `source` expects of its body. The
+// forecast is kept as a result of each step; it takes the place of an earlier forecast.
+void IndexedSpeculation::predict(const ResolutionState& source, const Forecast& forecast) {
+  AgentState& agent = state_.of(forecast.agent);
+  const auto remove = [&](const ResolutionPointer known) {
+    forget(known);
+    command(Kind::DROP, known->id, known->step);
+  };
+  Step step = source.step;
+  for (Sighting body : forecast.bodies) {
+    if (!state_.is_before_target(++step)) break;
+    body.entity = agent.body;
+    const ResolutionPointer known = at(agent.results, step);
+    if (known && !known->predicted) continue;
+    if (known && known->result->writes.front().value == body) continue;
+    if (known) remove(known);
+    if (state_.versions.writer(agent.body, step)) continue;
+    const auto one = std::make_shared<ResolutionState>();
+    one->id = ++last_id_;
+    one->step = step;
+    one->members = {forecast.agent};
+    one->valid = false;
+    one->predicted = true;
+    one->result = std::make_shared<SpeculationResult>(
+        SpeculationResult{one->id, step, {{agent.body, body}}, {}, false});
+    state_.resolutions[one->id] = agent.results[step] = one;
+    std::vector<ValueChange> changes;
+    state_.versions.put(one->result, changes);
+    suspect_readers_of(*one->result, changes);
+    command(Kind::PREDICT, one->id, step, {forecast.agent});
+    commands_.back().mind = source.id;
+  }
+  std::vector<ResolutionPointer> beyond;
+  for (auto one = agent.results.upper_bound(step); one != agent.results.end(); ++one) {
+    if (one->second->predicted) beyond.push_back(one->second);
+  }
+  for (const ResolutionPointer& one : beyond) remove(one);
+}
+
 // Removes a result that is not final.
 void IndexedSpeculation::forget(const ResolutionPointer& resolution) {
   std::vector<ValueChange> changes;

@@ -132,4 +132,17 @@ void check_minds(ExecutionId id, std::span<const AgentId> members, const std::ve
                  "; it needs those of " + format_agents(members));
 }
 
+void check_forecasts(const Metric& metric, ExecutionId id, const std::vector<AgentId>& members,
+                     const std::vector<Forecast>& forecasts) {
+  for (const auto& [agent, bodies] : forecasts) {
+    if (!std::ranges::binary_search(members, agent)) {
+      refuse(id, "has a forecast of agent " + std::to_string(agent) + ", which is no member");
+    }
+    for (const Sighting& body : bodies) {
+      const auto flaw = metropolis::flaw(metric, body.position);
+      if (flaw) refuse(id, "has a forecast of agent " + std::to_string(agent) + " at " + format_position(body.position) + ": " + *flaw);
+    }
+  }
+}
+
 }  // namespace metropolis

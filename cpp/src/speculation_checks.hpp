@@ -21,5 +21,7 @@ void check_reads(const Metric& metric, ExecutionId id, const Reads& reads);
 void check_writes(const Metric& metric, ExecutionId id, std::vector<Write> writes);
 void check_events(const Metric& metric, ExecutionId id, const std::vector<Sighting>& events);
 void check_minds(ExecutionId id, std::span<const AgentId> members, const std::vector<Mind>& minds);
+void check_forecasts(const Metric& metric, ExecutionId id, const std::vector<AgentId>& members,
+                     const std::vector<Forecast>& forecasts);
 
 }  // namespace metropolis

@@ -81,7 +81,7 @@ bool SpeculationState::is_final(const ProceedState& proceed) const {
 }
 
 bool SpeculationState::may_commit(const TurnState& turn, const ResolutionState& result) const {
-  return result.members == turn.agents &&
+  return !result.predicted && result.members == turn.agents &&
          std::ranges::all_of(result.proceeds, [&](const auto& one) { return is_final(*one); }) &&
          (result.sure || holds(result.reads, turn.step, true));
 }

@@ -34,6 +34,7 @@ struct ResolutionState {
   std::vector<ProceedPointer> proceeds;
   bool sure;  // as its proceeds, and what it reads is final
   bool valid = true;
+  bool predicted = false;  // nothing was executed: the result is a member's forecast, never valid
   Reads reads;
   ResultPointer result;     // null: in flight
   std::vector<Mind> minds;  // of the members
@@ -102,6 +103,7 @@ class SpeculationState {
   bool is_eligible(AgentId agent, Step step) const;
   // Whether the agent's cluster is dispatched and only its resolution is missing.
   bool is_closed(AgentId agent, Step step) const;
+  bool is_before_target(Step step) const { return step < options_.target_step; }
   bool is_held(AgentId agent, Step step) const { return held.contains({agent, step}); }
   bool is_candidate(AgentId agent) const;
 

@@ -71,7 +71,7 @@ struct Meeting {
           writes.push_back({member, Sighting{member, place(member, ended.step + 1), 0}});
           minds.push_back({member, ended.step});
         }
-        speculation->resolved(ended.id, {}, writes, {}, minds);
+        speculation->resolved(ended.id, {}, writes, {}, minds, {});
       }
       obey(speculation->settle());
       return true;
@@ -135,7 +135,7 @@ TEST_CASE("a speculation refuses what does not fit, and goes on") {
   CHECK_THROWS_AS(speculation.observed(99, {}), std::invalid_argument);
   CHECK_THROWS_AS(speculation.proceeded(id), std::invalid_argument);
   CHECK_THROWS_AS(speculation.failed(id), std::invalid_argument);
-  CHECK_THROWS_AS(speculation.resolved(id, {}, {}, {}, {}), std::invalid_argument);
+  CHECK_THROWS_AS(speculation.resolved(id, {}, {}, {}, {}, {}), std::invalid_argument);
   CHECK_THROWS_AS(speculation.speculate(std::vector<AgentId>{7}), std::invalid_argument);
   CHECK(speculation.settle().empty());
   while (speculation.floor() < STEPS) {

@@ -9,7 +9,7 @@ values are only compared, never interpreted: digests suffice.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
 from metropolis.types import AgentId, Position, Step
@@ -78,6 +78,9 @@ class Resolved:
     events: Sequence[Emitted]
     minds: Mapping[AgentId, Digest]
     """The minds of all members afterwards."""
+    forecasts: Mapping[AgentId, Sequence[Value]] = field(default_factory=dict)
+    """Member -> the values that it expects of its body at the beginnings of the steps after the
+    next one. The next results may differ: executions that have read it are repeated then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +162,20 @@ class Promote:
     id: ExecutionId
 
 
-Command = Abort | Drop | CommitResult | Promote | Resolve | Proceed
+@dataclass(frozen=True, slots=True)
+class Predict:
+    """Command: let speculative executions see the forecast of `agent` as a write of `step`.
+
+    It was reported with the resolution `source`. It is visible until `id` is dropped.
+    """
+
+    id: ExecutionId
+    step: Step
+    agent: AgentId
+    source: ExecutionId
+
+
+Command = Abort | Drop | CommitResult | Promote | Resolve | Proceed | Predict
 
 
 class Speculation(Protocol):

@@ -49,10 +49,14 @@ class OneResolution:
     result: Result | None = None
     """None: in flight."""
     minds: Mapping[AgentId, Digest] = field(default_factory=dict)
+    forecast_of: AgentId | None = None
+    """Nothing was executed: the result, which is never valid, is a forecast of this agent."""
 
     @property
     def members(self) -> tuple[AgentId, ...]:
         """The cluster, ascending."""
+        if self.forecast_of is not None:
+            return (self.forecast_of,)
         return tuple(each.agent for each in self.proceeds)
 
     @property
@@ -146,7 +150,8 @@ class Executions:
     def may_commit(self, turn: Dispatch, result: OneResolution) -> bool:
         """Whether `result` is that of the dispatched cluster, with final inputs."""
         return (
-            result.members == turn.agents
+            result.forecast_of is None
+            and result.members == turn.agents
             and all(self.is_final(proceed) for proceed in result.proceeds)
             and self.holds(result.reads, turn.step, final=True)
         )

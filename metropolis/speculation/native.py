@@ -21,6 +21,7 @@ from metropolis.speculation.base import (
     Event,
     Lost,
     Observed,
+    Predict,
     Proceed,
     Proceeded,
     Promote,
@@ -176,6 +177,10 @@ class NativeSpeculation:
                 ],
                 [self._sighting(one.source, one) for one in event.events],
                 [(agent, self._digests[mind]) for agent, mind in sorted(event.minds.items())],
+                [
+                    (agent, [(*body.position, self._digests[body.digest]) for body in bodies])
+                    for agent, bodies in event.forecasts.items()
+                ],
             )
         elif isinstance(event, Lost):
             core.lost(event.id)
@@ -228,6 +233,8 @@ def _command(
 ) -> Command:
     if kind == 5:
         return Proceed(id, step, agents[0], mind or None, sure)
+    if kind == 6:
+        return Predict(id, step, agents[0], mind)
     if kind == 4:
         return Resolve(id, step, agents, proceeds, sure)
     if kind == 2:

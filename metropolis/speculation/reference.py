@@ -24,6 +24,7 @@ from metropolis.speculation.base import (
     Failed,
     Lost,
     Observed,
+    Predict,
     Proceed,
     Proceeded,
     Promote,
@@ -168,14 +169,36 @@ class ReferenceSpeculation:
         self._check_sure(resolution, event.reads)
         for other in self._of.results_at(step):
             if set(other.members) & set(members) or other.writes.keys() & event.writes.keys():
-                self._forget(other)
-                self._commands.append(Drop(other.id))
+                self._drop(other)
         del self._of.resolving[event.id]
         resolution.reads, resolution.minds = tuple(event.reads), dict(event.minds)
         resolution.result = Result(event.id, step, dict(event.writes), tuple(event.events))
         self._of.versions.put(resolution.result)
         for agent in members:
             self._of.results[agent][step] = resolution
+        for agent, forecast in sorted(event.forecasts.items()):
+            self._predict(resolution, agent, forecast)
+
+    def _predict(self, source: OneResolution, agent: AgentId, forecast: Sequence[Value]) -> None:
+        """Let others see what a member expects of its body, in steps without a result."""
+        body, results = self._of.bodies[agent], self._of.results[agent]
+        later = range(source.step + 1, self._target)
+        for step, value in zip(later, forecast, strict=False):
+            known = results.get(step)
+            if known is not None:
+                if known.forecast_of is None or known.writes[body] == value:
+                    continue
+                self._drop(known)
+            if any(body in other.writes for other in self._of.results_at(step)):
+                continue
+            one = OneResolution(self._new_id(), step, (), sure=False, valid=False)
+            one.forecast_of, one.result = agent, Result(one.id, step, {body: value}, ())
+            self._of.versions.put(one.result)
+            results[step] = one
+            self._commands.append(Predict(one.id, step, agent, source.id))
+        for step in sorted(results):
+            if step > source.step + len(forecast) and results[step].forecast_of is not None:
+                self._drop(results[step])
 
     def _lose(
         self, event: Lost | Failed, proceed: OneProceed | None, resolution: OneResolution | None
@@ -319,8 +342,9 @@ class ReferenceSpeculation:
         if self._of.resolving.pop(resolution.id, None) is not None:
             self._commands.append(Abort(resolution.id))
 
-    def _forget(self, resolution: OneResolution) -> None:
+    def _drop(self, resolution: OneResolution) -> None:
         """Remove a result that is not final."""
+        self._commands.append(Drop(resolution.id))
         assert resolution.result is not None
         self._of.versions.drop(resolution.result)
         for agent in resolution.members:

@@ -19,14 +19,14 @@ members of a cluster in a fixed order (by name, for example), not in the order o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from metropolis.maps.map import GridMap
 from metropolis.rules.metrics import CHEBYSHEV, Metric
-from metropolis.types import CausalityError, Step
+from metropolis.types import CausalityError, Position, Step
 from metropolis.world.entities import Entity
 from metropolis.world.randomness import keyed_random
 from metropolis.world.transaction import Transaction
@@ -135,6 +135,15 @@ class Agent(ABC):
         raise NotImplementedError(  # not abstract: most agents are never asked
             f"{type(self).__name__}.answer is not defined; the question is {question!r:.80}"
         )
+
+    def intent(self, position: Position) -> Iterable[Position]:  # noqa: ARG002
+        """Where the agent expects to be at the beginnings of the steps after the next one.
+
+        `position` is where it is at the beginning of the next one; afterwards it stays where the
+        last one is. A prediction for others that run ahead: a wrong one costs time, and never
+        changes a history. Called between steps; must not change the agent.
+        """
+        return ()
 
     @property
     def random(self) -> Random:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from random import Random
@@ -24,6 +24,7 @@ from metropolis.speculation.base import (
     Failed,
     Lost,
     Observed,
+    Predict,
     Proceed,
     Proceeded,
     Promote,
@@ -127,11 +128,12 @@ def service_s(world: World, prompt: Any) -> float:
 class Executed:
     """An execution in flight or ended: what it has made."""
 
-    command: Proceed | Resolve
+    command: Proceed | Resolve | Predict
     mind: dict[int, list[Any]]
     decisions: Mapping[int, Decision]
     writes: Mapping[str, Value | None]
     events: Sequence[Emitted]
+    forecasts: Mapping[int, Sequence[Value]] = field(default_factory=dict)
 
 
 def rule_of(world: World) -> Rule:
@@ -235,6 +237,8 @@ class OptimisticRun:
                 self._sure.add(command.id)
             elif isinstance(command, Proceed):
                 self._proceed(command)
+            elif isinstance(command, Predict):
+                self._predict(command)
             else:
                 self._resolve(command)
 
@@ -277,11 +281,32 @@ class OptimisticRun:
         }
         actions = {agent: decisions[agent].action for agent in command.agents}
         writes, events = world.resolve(step, actions, views, minds)
-        self._executed[command.id] = Executed(command, minds, decisions, writes, events)
+        forecasts = {
+            agent: self._forecast(writes.get(view.name) or view.me)
+            for agent, view in views.items()
+            if self._random.random() < 0.5
+        }
+        self._executed[command.id] = Executed(command, minds, decisions, writes, events, forecasts)
         asked = [read for view in views.values() for read in view.reads]
         after = {agent: tuple(mind) for agent, mind in minds.items()}
         delay_s = self._random.choice([0.0, 0.0, 0.0, self._jitter_s])
-        self._push(delay_s, Resolved(command.id, asked, writes, events, after))
+        self._push(delay_s, Resolved(command.id, asked, writes, events, after, forecasts))
+
+    def _forecast(self, body: Value) -> list[Value]:
+        """A walk in one direction, which may be wrong."""
+        move = self._random.choice([(0, 0), (1, 0), (-1, 0), (0, 1), (3, 3)])
+        digest = body.digest if self._random.random() < 0.9 else 1
+        path = [Value(self._world.inside(body.position, move), digest)]
+        while self._random.random() < 0.7:
+            path.append(Value(self._world.inside(path[-1].position, move), digest))
+        return path[self._random.random() < 0.1 :]
+
+    def _predict(self, command: Predict) -> None:
+        source = self._executed[command.source]
+        step, name = source.command.step, self._world.bodies[command.agent]
+        value = source.forecasts[command.agent][command.step - step - 1]
+        self._executed[command.id] = Executed(command, {}, {}, {name: value}, ())
+        self._archive.put(command.id, command.step, {name: value}, ())
 
     def _commit(self, command: CommitResult) -> None:
         one = self._executed[command.id]

@@ -154,6 +154,13 @@ class _Motionless(NativeSpeculation):
         super()._apply(replace(event, writes={}) if isinstance(event, Resolved) else event)
 
 
+class _Aimless(NativeSpeculation):
+    """Does not hear of forecasts."""
+
+    def _apply(self, event: Event) -> None:
+        super()._apply(replace(event, forecasts={}) if isinstance(event, Resolved) else event)
+
+
 class _Silent(NativeSpeculation):
     """Does not hear of events."""
 
@@ -176,7 +183,9 @@ class _Forgetful(NativeSpeculation):
         self._digests.keep([])
 
 
-@pytest.mark.parametrize("fault", [_Blind, _Mindless, _Motionless, _Silent, _Optimist, _Forgetful])
+@pytest.mark.parametrize(
+    "fault", [_Blind, _Mindless, _Motionless, _Aimless, _Silent, _Optimist, _Forgetful]
+)
 def test_a_difference_is_found(fault: type[NativeSpeculation]) -> None:
     for seed in range(200):
         try:

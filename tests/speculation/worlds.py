@@ -140,7 +140,7 @@ class World:
         for agent in sorted(actions):
             action, view = actions[agent], views[agent]
             position, state = view.me
-            to = self._inside(position, action["go"])
+            to = self.inside(position, action["go"])
             if any((w := writes.get(self.bodies[b])) and w.position == to for b in actions):
                 to = position
             value = Value(to, action.get("state", state))
@@ -158,7 +158,7 @@ class World:
                 self._handle_things(step, action, view, writes)
             if "emit" in action:
                 dx, news = action["emit"]
-                events.append(Emitted(view.name, self._inside(position, (dx, 0)), news))
+                events.append(Emitted(view.name, self.inside(position, (dx, 0)), news))
         return writes, events
 
     def _handle_things(
@@ -183,11 +183,12 @@ class World:
             elif action["take"] == 0:
                 writes[name] = None
             else:
-                writes[name] = Value(self._inside(view.position, (1, 0)), state)
+                writes[name] = Value(self.inside(view.position, (1, 0)), state)
         if not things and action.get("take") == 2:
             writes[f"t/{view.name}/{step}"] = Value(view.position, step % 2)
 
-    def _inside(self, position: Position, move: Sequence[float]) -> Position:
+    def inside(self, position: Position, move: Sequence[float]) -> Position:
+        """Where a body is that would move by `move`."""
         v = self.max_velocity
         dx, dy = (max(-v, min(v, d)) for d in move)
         if self.metric is not CHEBYSHEV and dx:

@@ -11,11 +11,13 @@ Its parts:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
 
 from metropolis.llm.agent import LLM
+from metropolis.types import Position
 from metropolis.world.base import Agent
 from metropolis.worlds.smallville import perceiving, planning, reacting, reflecting, talking
 from metropolis.worlds.smallville.embedding import Embedder, hashed_words
@@ -27,6 +29,8 @@ from metropolis.worlds.smallville.world import START, Action, Observation
 
 RELATION_IMPORTANCE, MEMORY_IMPORTANCE, NEWS_IMPORTANCE, SECRET_IMPORTANCE = 4, 4, 6, 7
 _STEPS = {move: Action(move=move) for move in MOVES}
+
+STEP_S = 10
 
 FIRST_DAY = START.date()
 
@@ -103,6 +107,20 @@ class Resident(Agent):
     async def answer(self, question: Any, llm: LLM) -> Any:
         """Answer a question of a conversation."""
         return await talking.answer(self, question, llm)
+
+    def intent(self, position: Position) -> Iterator[Position]:
+        """The way to its activity, unless it talks or waits."""
+        if self.abed or self.talk is not None:
+            return
+        now_s, here = self.now_s, (int(position[0]), int(position[1]))
+        while here != self.activity.goal:
+            now_s += STEP_S
+            if now_s >= self.waiting_until_s:
+                dx, dy = MOVES[self._atlas.toward(here, self.activity.goal)]
+                if not dx and not dy:
+                    return
+                here = here[0] + dx, here[1] + dy
+            yield here
 
     @property
     def atlas(self) -> Atlas:

@@ -63,6 +63,12 @@ struct Mind {
   Digest digest;
 };
 
+// The bodies that an agent expects to have at the beginnings of the steps after the next one.
+struct Forecast {
+  AgentId agent;
+  std::vector<Sighting> bodies;
+};
+
 // Ascending.
 struct NumbersInUse {
   std::vector<EntityId> entities;
@@ -70,13 +76,14 @@ struct NumbersInUse {
 };
 
 struct SpeculationCommand {
-  enum class Kind : std::uint8_t { ABORT, DROP, COMMIT, PROMOTE, RESOLVE, PROCEED };
+  enum class Kind : std::uint8_t { ABORT, DROP, COMMIT, PROMOTE, RESOLVE, PROCEED, PREDICT };
   Kind kind;
   ExecutionId id;
   Step step = 0;
-  std::vector<AgentId> agents;        // COMMIT, RESOLVE: the members; PROCEED: the agent
+  std::vector<AgentId> agents;        // COMMIT, RESOLVE: the members; PROCEED, PREDICT: the agent
   std::vector<ExecutionId> proceeds;  // RESOLVE: of each member
-  ExecutionId mind = NO_EXECUTION;    // PROCEED: the resolution whose mind it begins with
+  ExecutionId mind = NO_EXECUTION;    // PROCEED: the resolution whose mind it begins with;
+                                      // PREDICT: that whose forecast it is from
   bool sure = false;                  // RESOLVE, PROCEED: it reads final versions only
 };
 
@@ -95,7 +102,8 @@ class Speculation {
   virtual void observed(ExecutionId id, Reads reads) = 0;
   virtual void proceeded(ExecutionId id) = 0;
   virtual void resolved(ExecutionId id, Reads reads, std::vector<Write> writes,
-                        std::vector<Sighting> events, std::vector<Mind> minds) = 0;
+                        std::vector<Sighting> events, std::vector<Mind> minds,
+                        std::vector<Forecast> forecasts) = 0;
   virtual void lost(ExecutionId id) = 0;
   virtual void failed(ExecutionId id) = 0;
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from metropolis.speculation.base import Answer, Emitted, Question, Value
-from metropolis.types import Step
+from metropolis.types import Position, Step
 from metropolis.world.encoding import plain
 from metropolis.world.entities import Entity, Event
 from metropolis.world.parts import Parts
@@ -41,6 +41,11 @@ class Digests:
                 self._known.clear()
             known = self._known[id(entity)] = entity, Value(entity.position, digest)
         return known[1]
+
+    def path(self, body: Entity, positions: Iterable[Position]) -> list[Value]:
+        """The values of `body` at each of `positions`."""
+        digest = self.value(body).digest
+        return [Value(position, digest) for position in positions]
 
     def emitted(self, event: Event) -> Emitted:
         """What is perceived of an event."""

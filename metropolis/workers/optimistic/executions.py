@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from metropolis.llm.agent import LLM
 from metropolis.llm.call_log import CallLog, in_strand
 from metropolis.speculation.base import ExecutionId
 from metropolis.store.execution import ClusterEffects, Execution
-from metropolis.types import AgentId, Step
+from metropolis.types import AgentId, Position, Step
 from metropolis.workers.local import LocalWorker, copied
 from metropolis.workers.optimistic.minds import Mind, Minds
 from metropolis.world.base import Agent
@@ -19,6 +20,8 @@ from metropolis.world.entities import Entity, Event
 from metropolis.world.parts import Parts
 from metropolis.world.state import State
 from metropolis.world.view import Reads
+
+FORECAST_STEPS = 20
 
 
 @dataclass(eq=False)
@@ -72,6 +75,8 @@ class OneResolution:
     reads: Mapping[str, Reads] = field(default_factory=dict)
     """By member."""
     effects: Sequence[ClusterEffects] = ()
+    forecasts: dict[AgentId, tuple[Entity, Sequence[Position]]] = field(default_factory=dict)
+    """Member -> its body after the step, and where it expects to be in the steps after the next."""
 
     @classmethod
     def begin(
@@ -113,6 +118,11 @@ class OneResolution:
             agent = members[one.name]
             saved = minds.save(one.number, agent, one.before.saved)
             self.minds[one.number] = Mind(agent, saved)
+            body = self.writes.get(one.name) or state.entity(one.name, self.step)
+            assert body is not None
+            path = tuple(islice(agent.intent(body.position), FORECAST_STEPS))
+            if path:
+                self.forecasts[one.number] = body, path
             self._keep(minds, one, saved)
         self.members = {}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,7 @@ from metropolis.speculation.base import (
     ExecutionId,
     Failed,
     Observed,
+    Predict,
     Proceed,
     Proceeded,
     Promote,
@@ -81,6 +83,8 @@ class OptimisticWorker:
         self._proceed_of: dict[tuple[AgentId, Step], ExecutionId] = {}
         """The last one of each agent-step: those before it are not valid any more."""
         self._resolutions: dict[ExecutionId, OneResolution] = {}
+        self._predictions: dict[ExecutionId, tuple[Step, str]] = {}
+        """Those in force: the step of which they are writes, and whose."""
         self._at_step: defaultdict[Step, list[ExecutionId]] = defaultdict(list)
         self._busy: defaultdict[tuple[AgentId, Step], int] = defaultdict(int)
         """(agent, step) -> its executions in flight."""
@@ -164,6 +168,7 @@ class OptimisticWorker:
             for id in self._at_step.pop(step, ()):
                 self._proceeds.pop(id, None)
                 self._resolutions.pop(id, None)
+                self._predictions.pop(id, None)
             for agent in range(len(self._names)):
                 self._proceed_of.pop((agent, step), None)
         self._floor = floor
@@ -175,12 +180,20 @@ class OptimisticWorker:
 
     def _obey(self, commands: Sequence[Command], events: Sequence[Event]) -> None:
         """Carry out `commands`, which follow from `events`."""
-        for command in commands:
-            if isinstance(command, Drop):
-                self._drop(command.id)
+        predictions = [
+            (command, self._resolutions[command.source])
+            for command in commands
+            if isinstance(command, Predict)
+        ]
+        dropped = {command.id for command in commands if isinstance(command, Drop)}
+        for id in dropped & (self._resolutions.keys() | self._predictions.keys()):
+            self._drop(id)
         for event in events:
             if isinstance(event, Resolved) and event.id in self._resolutions:
                 self._put(self._resolutions[event.id])
+        for prediction, source in predictions:
+            if prediction.id not in dropped:
+                self._predict(prediction, source)
         for command in commands:
             if isinstance(command, Abort):
                 self._abort(command.id)
@@ -239,7 +252,10 @@ class OptimisticWorker:
         reads = [read for of in one.reads.values() for read in digests.reads(of)]
         minds = {agent: mind_digest(mind.saved or {}) for agent, mind in one.minds.items()}
         writes, events = digests.writes(one.writes), digests.events(one.events)
-        self._report(Resolved(one.id, reads, writes, events, minds))
+        forecasts = {
+            agent: digests.path(body, path) for agent, (body, path) in one.forecasts.items()
+        }
+        self._report(Resolved(one.id, reads, writes, events, minds, forecasts))
 
     def _start(self, one: OneProceed | OneResolution, work: Work) -> None:
         for agent in one.agents:
@@ -300,7 +316,19 @@ class OptimisticWorker:
         self._predicted.put(one.step, one.writes, one.events)
         one.is_predicted = True
 
+    def _predict(self, command: Predict, source: OneResolution) -> None:
+        body, path = source.forecasts[command.agent]
+        step = self._first + command.step
+        write = {body.name: replace(body, position=path[step - source.step - 1])}
+        self._predicted.put(step, write, ())
+        self._predictions[command.id] = step, body.name
+        self._at_step[command.step].append(command.id)
+
     def _drop(self, id: ExecutionId) -> None:
+        if id in self._predictions:
+            step, name = self._predictions.pop(id)
+            self._predicted.retract(step, [name], ())
+            return
         one = self._resolutions.pop(id)
         if not one.is_predicted:
             return
