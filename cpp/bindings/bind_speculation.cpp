@@ -21,6 +21,7 @@ namespace {
 
 using Sighted = std::tuple<EntityId, double, double, Digest>;
 using Asked = std::tuple<int, EntityId, double, double, double, std::vector<Sighted>>;
+using Expected = std::pair<AgentId, std::vector<std::tuple<double, double, Digest>>>;
 using Written = std::tuple<EntityId, std::optional<std::tuple<double, double, Digest>>>;
 
 Sighting sighting_of(const Sighted& given) {
@@ -67,8 +68,7 @@ std::vector<Mind> minds_of(const std::vector<std::pair<AgentId, Digest>>& given)
   return minds;
 }
 
-std::vector<Forecast> forecasts_of(
-    const std::vector<std::pair<AgentId, std::vector<std::tuple<double, double, Digest>>>>& given) {
+std::vector<Forecast> forecasts_of(const std::vector<Expected>& given) {
   std::vector<Forecast> forecasts;
   forecasts.reserve(given.size());
   for (const auto& [agent, bodies] : given) {
@@ -132,8 +132,7 @@ void bind_speculation(py::module_& m) {
           [](Bound& of, ExecutionId id, const std::vector<Asked>& reads,
              const std::vector<Written>& writes, const std::vector<Sighted>& events,
              const std::vector<std::pair<AgentId, Digest>>& minds,
-             const std::vector<
-                 std::pair<AgentId, std::vector<std::tuple<double, double, Digest>>>>& forecasts) {
+             const std::vector<Expected>& forecasts) {
             of.core->resolved(id, reads_of(reads), writes_of(writes), sightings_of(events),
                               minds_of(minds), forecasts_of(forecasts));
           },

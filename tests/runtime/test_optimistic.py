@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from metropolis.runtime.live.result import RunResult
 from metropolis.runtime.live.simulation import Simulation
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.virtual import VirtualInstances
-from metropolis.types import MetropolisError
+from metropolis.types import MetropolisError, Position
 from metropolis.workers.optimistic.answers import JoiningClient
 from metropolis.workers.optimistic.digests import Digests
 from metropolis.workers.optimistic.minds import Minds
@@ -118,6 +118,41 @@ class Walks(Agent):
     async def proceed(self, observation: Any, llm: Any) -> int:
         await llm.chat(f"{observation}", max_tokens=200)
         return -1
+
+
+@dataclass
+class Watches(Walks):
+    async def proceed(self, observation: Any, llm: Any) -> int:
+        await llm.chat(f"sees {observation}", max_tokens=20)
+        return 0
+
+
+@dataclass
+class Foresees(Walks):
+    """Expects to walk by `move` in every step."""
+
+    move: int = -1
+
+    def intent(self, position: Position) -> Iterator[Position]:
+        x, y = position
+        while True:
+            x += self.move
+            yield x, y
+
+
+def test_a_forecast_saves_repetitions_and_a_wrong_one_is_harmless() -> None:
+    expected = run(Road(), [Watches("a"), Walks("b")], "lockstep")
+    calls = {}
+    for name, walker in {
+        "none": Walks("b"),
+        "right": Foresees("b"),
+        "wrong": Foresees("b", move=1),
+    }.items():
+        result = run(Road(), [Watches("a"), walker], waste_budget=1.0)
+        assert result.history_sha256 == expected.history_sha256
+        calls[name] = result.bought.calls
+    assert calls["right"] == expected.calls < calls["none"]
+    assert calls["wrong"] > expected.calls
 
 
 @dataclass

@@ -25,12 +25,10 @@ from metropolis.worlds.smallville.geography import MOVES, Atlas, Tile
 from metropolis.worlds.smallville.memory import Memory, Node
 from metropolis.worlds.smallville.profile import Profile
 from metropolis.worlds.smallville.state import Activity, Day, Talk, day_of
-from metropolis.worlds.smallville.world import START, Action, Observation
+from metropolis.worlds.smallville.world import START, Action, Observation, SmallVille
 
 RELATION_IMPORTANCE, MEMORY_IMPORTANCE, NEWS_IMPORTANCE, SECRET_IMPORTANCE = 4, 4, 6, 7
 _STEPS = {move: Action(move=move) for move in MOVES}
-
-STEP_S = 10
 
 FIRST_DAY = START.date()
 
@@ -114,7 +112,7 @@ class Resident(Agent):
             return
         now_s, here = self.now_s, (int(position[0]), int(position[1]))
         while here != self.activity.goal:
-            now_s += STEP_S
+            now_s += int(SmallVille.step_s)
             if now_s >= self.waiting_until_s:
                 dx, dy = MOVES[self._atlas.toward(here, self.activity.goal)]
                 if not dx and not dy:
