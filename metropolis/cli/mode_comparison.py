@@ -23,6 +23,7 @@ class Compared:
     over_lockstep: float | None
     over_sequential: float | None
     share_of_oracle: float | None
+    share_of_oracle_values: float | None
 
 
 def compared(
@@ -55,7 +56,9 @@ def _compare(trace: Trace, world: World, options: RunOptions) -> Sequence[Compar
         dispatcher=None if options.engine else options.dispatcher,
     )
     graph = mine_dependencies(trace, setting)
-    modes = ("sequential", "lockstep", options.rule, "oracle")
+    modes = ["sequential", "lockstep", options.rule, "oracle"]
+    if trace.dependencies is not None:
+        modes.append("oracle_values")
     replayed = [replay(trace, mode, setting, graph) for mode in modes]
     return [
         Compared(
@@ -64,6 +67,7 @@ def _compare(trace: Trace, world: World, options: RunOptions) -> Sequence[Compar
             speedup(replayed, row, "lockstep"),
             speedup(replayed, row, "sequential"),
             speedup(replayed, row, "oracle"),
+            speedup(replayed, row, "oracle_values"),
         )
         for row in replayed
     ]

@@ -335,7 +335,7 @@ def _calls_table(usage: Mapping[str, Function], cost: float | None) -> Table:
 def _comparison_table(rows: Sequence[Compared]) -> Table:
     table = _table(
         "mode", "makespan\nsim_s", "times as fast\nas lockstep", "times as fast\nas sequential",
-        "share of\noracle",
+        "share of\noracle", "share of\noracle_values",
     )  # fmt: skip
     for row in rows:
         table.add_row(
@@ -344,6 +344,7 @@ def _comparison_table(rows: Sequence[Compared]) -> Table:
             _or_dash(row.over_lockstep, ".2f"),
             _or_dash(row.over_sequential, ".2f"),
             _or_dash(row.share_of_oracle, ".0%"),
+            _or_dash(row.share_of_oracle_values, ".0%"),
         )
     return table
 

@@ -76,7 +76,7 @@ def test_people_read_a_story_and_a_table_in_80_columns(run: Run) -> None:
     assert (status, err) == (0, "")
     lines = out.splitlines()
     assert any(re.match(r"00:0\d  w0\d shouts hey \d", line) for line in lines)
-    for mode in ("sequential", "lockstep", "out_of_order", "oracle"):
+    for mode in ("sequential", "lockstep", "out_of_order", "oracle", "oracle_values"):
         assert any(line.startswith(mode) for line in lines)
     assert max(map(len, lines)) <= 80
     assert "latency is simulated" in " ".join(lines)
@@ -222,7 +222,7 @@ def test_a_server_is_asked(run: Run) -> None:
     assert live["makespan_s"] == pytest.approx(live["wall_s"], rel=0.5)
     assert live["prompt_tokens"] == 12 * live["calls"] > 0
     assert {row["mode"] for row in live["comparison"]} == {
-        "sequential", "lockstep", "out_of_order", "oracle"
+        "sequential", "lockstep", "out_of_order", "oracle", "oracle_values"
     }  # fmt: skip
 
 

@@ -53,6 +53,14 @@ class Steady(Walker):
 
 
 class SteadyMeadow(Meadow):
+    """A meadow with events that nobody observes, too."""
+
+    async def resolve(self, cluster: Transaction) -> None:
+        await super().resolve(cluster)
+        for member in cluster:
+            if len(member.action["shout"] or "steady") % 2 == 0 and member.step % 3 == 0:
+                member.emit("thought", about=member.step)
+
     def step_from(self, position: Any, move: Any) -> Any:
         return position if move is None else super().step_from(position, move)
 
@@ -269,7 +277,8 @@ class Definition:
                 found |= self._of_last(name, step, partial(self._is_near, area))
         for events in reads.events.values():
             for event in events:
-                found |= self._of_event(event.source, step - 1)
+                if event.kind == "shout":
+                    found |= self._of_event(event.source, step - 1)
         return found
 
     def _of_last(self, name: str, step: int, near: Callable[[Entity], bool]) -> Rows:

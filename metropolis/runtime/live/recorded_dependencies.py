@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +28,7 @@ from metropolis.world.encoding import plain
 from metropolis.world.entities import Entity, Event
 from metropolis.world.state import Area, State
 from metropolis.world.transaction import Transaction
-from metropolis.world.view import Reads
+from metropolis.world.view import Reads, View
 
 Needs = dict[AgentId, Step]
 """Agent -> its latest step that is needed."""
@@ -99,6 +99,8 @@ class RecordedDependencies:
             for name, reads in execution.observed.items():
                 agent = self._ids[name]
                 needs = self._needs(reads, step, self._known[agent], self._looked[agent])
+                for change in self._heard(name, reads, step, self._known[agent]):
+                    _raise(needs, change.needs)
                 if agent in self._answered:
                     _raise(needs, self._answered[agent].needs)
                 rows[agent] = self._learn(agent, needs)
@@ -148,8 +150,6 @@ class RecordedDependencies:
                     found.add(self._changes.get(entity.name))
             left = self._left if is_new else self._left_before
             found.update(self._gone(left, area, versions, known))
-        for events in reads.events.values():
-            found.update(self._emitted.get(event.source) for event in events)
         needs: Needs = {}
         for change in found:
             if change is not None:
@@ -173,6 +173,32 @@ class RecordedDependencies:
                 for place, change in gone.places.items():
                     if self._reach.metric.perceives(area[0], place, area[1]):
                         yield change
+
+    def _heard(self, name: str, reads: Reads, step: Step, known: Needs) -> Iterable[_Change]:
+        """The events that make a difference to the agent's observation, unless they are `known`."""
+        if not self._emitted:
+            return
+        unheard: set[str] = set()
+        observed = None
+        for source in sorted(_sources(reads)):
+            change = self._emitted.get(source)
+            if change is None or source == name or change.is_known(known):
+                continue
+            if observed is None:
+                observed = self._observed(name, step, set())
+            if self._observed(name, step, unheard | {source}) == observed:
+                unheard.add(source)
+            else:
+                yield change
+
+    def _observed(self, name: str, step: Step, unheard: Set[str]) -> Any:
+        """What an agent observes without the events of `unheard`, in a form that compares."""
+        view = _Deaf(self._state, self._reach, self._seed, step, name)
+        view.unheard = unheard
+        try:
+            return self._encode(self._world.observe(view))
+        except Exception:  # noqa: BLE001 -- it makes a difference
+            return object()
 
     def _learn(self, agent: AgentId, needs: Needs) -> Needs:
         """The part of `needs` that the agent's steps so far do not depend on."""
@@ -231,6 +257,8 @@ class RecordedDependencies:
         known = [self._known[self._ids[name]] for name in names]
         for each, of in zip(reads, known, strict=True):
             _raise(needs, self._needs(each, step, of))
+            for source in _sources(each):
+                _raise(needs, self._emitted[source].needs)
         needs = {b: t for b, t in needs.items() if all(t > of.get(b, -1) for of in known)}
         return _Change(step, needs | {self._ids[name]: step for name in names})
 
@@ -275,6 +303,15 @@ class RecordedDependencies:
                 gone.places[before[0]] = gone.latest = change
 
 
+class _Deaf(View):
+    """A view without some agents' events."""
+
+    unheard: Set[str] = frozenset()
+
+    def events(self, kind: str | None = None) -> list[Event]:
+        return [event for event in super().events(kind) if event.source not in self.unheard]
+
+
 @dataclass
 class _Effects:
     """The effects of a step, by value."""
@@ -282,6 +319,10 @@ class _Effects:
     writes: dict[str, tuple[Entity | None, _Change]] = field(default_factory=dict)
     emitted: dict[str, _Change] = field(default_factory=dict)
     answered: dict[AgentId, _Change] = field(default_factory=dict)
+
+
+def _sources(reads: Reads) -> set[str]:
+    return {event.source for events in reads.events.values() for event in events}
 
 
 def _raise(needs: Needs, others: Mapping[AgentId, Step]) -> None:
