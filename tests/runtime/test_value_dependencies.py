@@ -128,6 +128,8 @@ class Definition:
                 now[name] = entity
             self.states.append({name: entity for name, entity in now.items() if entity})
         self._rows: dict[Row, Rows] = {}
+        self._changes: dict[tuple[Any, ...], Rows] = {}
+        """Of a change at a step that some members make."""
 
     def of(self, agent: int, step: int) -> Rows:
         row = agent, step
@@ -198,10 +200,13 @@ class Definition:
         return self._of_members(cluster.members, reads, step)
 
     def _of_members(self, names: Sequence[str], reads: Sequence[Reads], step: int) -> Rows:
-        rows = frozenset((self.ran.ids[name], step) for name in names)
-        return rows.union(
-            *(self.of(*row) for row in rows), *(self._of_reads(each, step) for each in reads)
-        )
+        key = *names, step
+        if key not in self._changes:
+            rows = frozenset((self.ran.ids[name], step) for name in names)
+            self._changes[key] = rows.union(
+                *(self.of(*row) for row in rows), *(self._of_reads(each, step) for each in reads)
+            )
+        return self._changes[key]
 
 
 def _writes(name: str, entity: Entity | None, cluster: Transaction) -> bool:
