@@ -140,9 +140,10 @@ void check_forecasts(const Metric& metric, ExecutionId id, const std::vector<Age
     }
     for (const Sighting& body : bodies) {
       const auto flaw = metropolis::flaw(metric, body.position);
-      if (flaw)
+      if (flaw) {
         refuse(id, "has a forecast of agent " + std::to_string(agent) + " at " +
                        format_position(body.position) + ": " + *flaw);
+      }
     }
   }
 }

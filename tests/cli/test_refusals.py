@@ -31,7 +31,10 @@ SERVER = ("--llm", "http://127.0.0.1:9")
         (("meadow.py", "--mode", "fastest"), "'fastest' is not one of"),
         (("meadow.py", "--mode", "lockstap"), "'optimistic' (did you mean 'lockstep'?)"),
         (("meadow.py", "--rule", "none"), "'none' is not one of"),
-        (("meadow.py", "--mode", "optimistic", "--store", "embedded"), "is kept in memory"),
+        (
+            ("meadow.py", "--mode", "optimistic", "--store", "embedded", "--workers", "2"),
+            "an optimistic run has one worker",
+        ),
         (("meadow.py", "--waste-budget", "0.1"), "--waste-budget is for the mode optimistic"),
         (("meadow.py", "--waste-budget", "2"), "2.0 is not in the range"),
         (("meadow.py", "--agents", "0"), "0 is not in the range"),

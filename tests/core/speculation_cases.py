@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .cases import controller_of, metric
+from .controller_cases import controller_of, metric
 from .draw import Draw
 
 RESOLVE, PROCEED = 4, 5
@@ -72,7 +72,15 @@ def use_speculation(draw: Draw) -> None:
                 )
             events = [sighting(draw, a, places[a]) for a in range(draw.random.randint(0, agents))]
             minds = [(draw.whole(a, a), draw.whole(0, 3)) for a in members]
-            draw.do("Speculation.resolved", speculation, id, reads(), writes, events, minds)
+            forecasts = [
+                (draw.whole(a, a), [sighting(draw, a, places[a])])
+                for a in members
+                if draw.random.random() < 0.3
+            ]
+            draw.do(
+                "Speculation.resolved",
+                *(speculation, id, reads(), writes, events, minds, forecasts),
+            )
 
     def speculate() -> None:
         daring = draw.do("Speculation.candidates", speculation)
