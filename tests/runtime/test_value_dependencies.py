@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from metropolis.runtime.live.recorded_dependencies import RecordedDependencies
@@ -60,6 +60,7 @@ def first_wrong(ran: Ran) -> Row | None:
 
 
 @given(st.integers(0, 10_000))
+@example(3385)  # an agent hears what it said itself in a cluster whose members were asked
 @settings(max_examples=25, deadline=None)
 def test_what_happened_otherwise_need_not_be_known(seed: int) -> None:
     assert first_wrong(Ran(seed)) is None

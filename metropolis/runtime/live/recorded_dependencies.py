@@ -41,9 +41,11 @@ class _Change:
     step: Step
     needs: Needs
 
-    def is_known(self, known: Needs) -> bool:
-        """Whether `known` contains what it needs."""
-        return all(known.get(agent, -1) >= step for agent, step in self.needs.items())
+    def is_known(self, known: Needs, own: AgentId | None = None) -> bool:
+        """Whether `known` contains what it needs, except of the agent `own`."""
+        return all(
+            agent == own or known.get(agent, -1) >= step for agent, step in self.needs.items()
+        )
 
 
 @dataclass(slots=True)
@@ -182,7 +184,7 @@ class RecordedDependencies:
         observed = None
         for source in sorted(_sources(reads)):
             change = self._emitted.get(source)
-            if change is None or source == name or change.is_known(known):
+            if change is None or change.is_known(known, self._ids[name]):
                 continue
             if observed is None:
                 observed = self._observed(name, step, set())
