@@ -22,6 +22,8 @@ VARIABLES = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_ENABLE_RESPONSES_API_STORE": "1",
+    # The worker computes in the engine's process: between two of them, both would spin.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_NO_USAGE_STATS": "1",
 }
 FLAGS = (
