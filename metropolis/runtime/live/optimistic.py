@@ -19,6 +19,7 @@ from metropolis.types import Step
 from metropolis.workers.leases import Heartbeat, retry
 from metropolis.workers.local import LocalWorker
 from metropolis.workers.optimistic.answers import JoiningClient, KeptAnswers
+from metropolis.workers.optimistic.call_gate import CallGate
 from metropolis.workers.optimistic.commits import Commits, SharedCommits
 from metropolis.workers.optimistic.digests import Digests, mind_digest
 from metropolis.workers.optimistic.minds import CommittedMinds, Mind, Minds
@@ -144,7 +145,8 @@ class OptimisticWorkerPool:
         )
         answers = KeptAnswers(self._client.journal)
         self._client.journal = answers
-        self._local.client = client = JoiningClient(self._client)
+        gate = CallGate(speculation, predicted, names, world.perception_radius, self._waste_budget)
+        self._local.client = client = JoiningClient(self._client, gate)
         return OptimisticWorker(
             self._local,
             commits,
@@ -156,5 +158,5 @@ class OptimisticWorkerPool:
             client,
             answers,
             digests,
-            self._waste_budget,
+            gate,
         )

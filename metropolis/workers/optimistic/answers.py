@@ -15,6 +15,7 @@ from metropolis.llm.client import Client
 from metropolis.llm.journal import Answers, Key, key_of
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.types import AgentId, Step
+from metropolis.workers.optimistic.call_gate import CallGate
 
 
 class KeptAnswers:
@@ -67,8 +68,8 @@ class JoiningClient:
     A request that no execution waits for any more stays in flight until `cancel_orphans`.
     """
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, client: Client, gate: CallGate) -> None:
+        self._client, self._gate = client, gate
         self.on_orphan: Callable[[], None] = lambda: None
         """Called when no execution waits for a request any more."""
         self.sent: Counter[tuple[AgentId, Step]] = Counter()
@@ -95,6 +96,8 @@ class JoiningClient:
     async def call(self, request: Request) -> Completion:
         """See Sender."""
         key = key_of(request)
+        if request.speculative and key not in self._in_flight and not self._is_known(key):
+            await self._gate.enter(key)
         one = self._in_flight.get(key)
         if one is None:
             task = Context().run(asyncio.ensure_future, self._client.call(request))
@@ -118,7 +121,8 @@ class JoiningClient:
         return journal is not None and journal.get(key) is not None
 
     def promote(self, agent: AgentId, step: Step) -> None:
-        """The requests in flight of an agent-step are needed."""
+        """The requests of an agent-step are needed."""
+        self._gate.promote(agent, step)
         backend = self._client.backend
         if isinstance(backend, VirtualInstances):
             backend.promote(agent, step)

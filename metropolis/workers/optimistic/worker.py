@@ -35,6 +35,7 @@ from metropolis.types import AgentId, Step
 from metropolis.workers.invocations import cancelled_from_within
 from metropolis.workers.local import LocalWorker, copied
 from metropolis.workers.optimistic.answers import JoiningClient, KeptAnswers
+from metropolis.workers.optimistic.call_gate import CallGate
 from metropolis.workers.optimistic.commits import Commits
 from metropolis.workers.optimistic.digests import Digests, mind_digest
 from metropolis.workers.optimistic.executions import OneProceed, OneResolution
@@ -43,10 +44,8 @@ from metropolis.world.base import Agent
 from metropolis.world.state import State
 
 Work = Callable[[], Coroutine[Any, Any, None]]
-AHEAD_MAX = 20
+AHEAD_MAX = 40
 """Steps above the floor in which agents run ahead: those far ahead delay nobody."""
-WASTE_FREE = 5
-"""Calls that may be wasted before the budget counts."""
 
 
 class OptimisticWorker:
@@ -67,7 +66,7 @@ class OptimisticWorker:
         client: JoiningClient,
         answers: KeptAnswers,
         digests: Digests,
-        waste_budget: float,
+        gate: CallGate,
     ) -> None:
         """`final`, `predicted` and `minds` are as of the beginning of the run."""
         self._local, self._commits, self._speculation = local, commits, speculation
@@ -75,9 +74,7 @@ class OptimisticWorker:
         self._final, self._predicted, self._first = final, predicted, final.first_step
         self._minds, self._answers, self._digests = minds, answers, digests
         self._client = client
-        self._waste_budget = waste_budget
-        self.final_calls = self.wasted_calls = 0
-        """Calls of final steps, and those that were sent for these steps in vain."""
+        self._gate = gate
         client.on_orphan = self._settle_soon
         self._proceeds: dict[ExecutionId, OneProceed] = {}
         self._proceed_of: dict[tuple[AgentId, Step], ExecutionId] = {}
@@ -137,6 +134,7 @@ class OptimisticWorker:
                 events, self._events = self._events, []
                 self._obey(self._speculation.handle(events), events)
             self._collect()
+            self._gate.review()
             agents = self._daring()
             if not agents:
                 break
@@ -149,16 +147,10 @@ class OptimisticWorker:
 
     def _daring(self) -> list[AgentId]:
         """The agents that run ahead now."""
-        next_step, limit = self._speculation.next_step, self._floor + self._ahead_max()
+        if not self._gate.waste_budget:
+            return []
+        next_step, limit = self._speculation.next_step, self._floor + AHEAD_MAX
         return [agent for agent in self._speculation.candidates() if next_step(agent) < limit]
-
-    def _ahead_max(self) -> Step:
-        """Steps above the floor in which agents run ahead: fewer, once half the budget is spent."""
-        if not self._waste_budget:
-            return 0
-        sent_calls = self.final_calls + self.wasted_calls
-        spent = (self.wasted_calls - WASTE_FREE) / (self._waste_budget * max(1, sent_calls))
-        return round(AHEAD_MAX * min(1.0, max(0.0, 2 - 2 * spent)))
 
     def _collect(self) -> None:
         floor = self._speculation.floor
@@ -349,9 +341,9 @@ class OptimisticWorker:
         self._final.commit(one.step, one.writes, one.events)
         for agent, mind in one.minds.items():
             self._minds.final[agent] = mind
-            calls, sent = len(one.log.calls.get(agent, ())), self._client.sent
-            self.final_calls += calls
-            self.wasted_calls += max(0, sent.pop((agent, one.step), 0) - calls)
+            functions = [call.function for call in one.log.calls.get(agent, ())]
+            sent = self._client.sent.pop((agent, one.step), 0)
+            self._gate.commit(agent, one.step, functions, sent)
         minds = {agent: mind.saved for agent, mind in one.minds.items() if mind.saved is not None}
         self._commits.add(one.execution(), minds)
         for proceed in one.proceeds:

@@ -1,0 +1,139 @@
+"""Which calls of agents that run ahead are sent at once, and which wait until they are needed.
+
+A step that runs ahead is wrong mostly because of what an agent in sight does that lags behind. The
+chance that a call is sent in vain is learned from the run itself, by the function of the call and
+by those who lag behind in sight. Calls that wait are learned from, too: whether their step needed
+them in the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from metropolis.llm.journal import Key
+from metropolis.speculation.base import Speculation
+from metropolis.types import AgentId, Step
+from metropolis.world.state import State
+
+CHANCE_MAX = 0.5
+"""A call is sent if the chance that it is in vain is at most this."""
+BUDGET_USED = 0.8
+"""The share of the waste budget from which on less is dared; nothing, once all is spent."""
+WASTE_FREE = 5
+"""Calls that may be wasted before the budget counts."""
+CHANCE_FIRST, WEIGHT_FIRST = 0.3, 4.0
+"""The chance of a function that is not known yet, and the calls that it counts for."""
+
+
+class Laggards(NamedTuple):
+    """Those in sight of an agent whose step before its own is not known yet."""
+
+    agents: int = 0
+    """At most 3."""
+    lag_class: int = 0
+    """Of the last one: 1 for a lag of 1 step, 2 for 2 and 3 steps, 3 for more."""
+
+
+class WasteChances:
+    """How often calls were sent in vain, by function and laggards."""
+
+    def __init__(self) -> None:
+        self._seen: Counter[tuple[str, Laggards | None]] = Counter()
+        self._wasted: defaultdict[tuple[str, Laggards | None], float] = defaultdict(float)
+
+    def chance(self, function: str, laggards: Laggards) -> float:
+        """That a call is in vain; with few known ones, near that of its function."""
+        chance = CHANCE_FIRST
+        for kind in ((function, None), (function, laggards)):
+            wasted = self._wasted[kind] + WEIGHT_FIRST * chance
+            chance = wasted / (self._seen[kind] + WEIGHT_FIRST)
+        return chance
+
+    def learn(self, function: str, laggards: Laggards, wasted: float) -> None:
+        """Add a call, of which the share `wasted` was in vain."""
+        for kind in ((function, None), (function, laggards)):
+            self._seen[kind] += 1
+            self._wasted[kind] += wasted
+
+
+class CallGate:
+    """Lets calls of steps that are not final pass, or makes them wait."""
+
+    def __init__(
+        self,
+        speculation: Speculation,
+        predicted: State,
+        names: Sequence[str],
+        perception_radius: float,
+        waste_budget: float,
+    ) -> None:
+        """Steps of `speculation` count from the first one of `predicted`.
+
+        `waste_budget`: the greatest share of the sent calls that may be in vain.
+        """
+        self._speculation, self._predicted = speculation, predicted
+        self._names, self._radius = names, perception_radius
+        self._number_of = {name: number for number, name in enumerate(names)}
+        self.waste_budget = waste_budget
+        self.final_calls = self.wasted_calls = 0
+        """Calls of final steps, and those that were sent for these steps in vain."""
+        self._chances = WasteChances()
+        self._requested: defaultdict[tuple[AgentId, Step], dict[Key, Laggards]] = defaultdict(dict)
+        """(agent, step) -> its speculative calls, with the laggards when it was requested."""
+        self._waiting: dict[Key, asyncio.Future[None]] = {}
+
+    async def enter(self, key: Key) -> None:
+        """Return when the speculative call `key` may be sent."""
+        laggards = self._laggards(key)
+        self._requested[key.agent, key.step].setdefault(key, laggards)
+        if self._dares(key, laggards):
+            return
+        if key not in self._waiting:
+            self._waiting[key] = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._waiting[key])
+
+    def promote(self, agent: AgentId, step: Step) -> None:
+        """The calls of an agent-step are needed."""
+        for key in [key for key in self._waiting if (key.agent, key.step) == (agent, step)]:
+            self._waiting.pop(key).set_result(None)
+
+    def review(self) -> None:
+        """Let pass what is dared by now."""
+        for key in [key for key in self._waiting if self._dares(key, self._laggards(key))]:
+            self._waiting.pop(key).set_result(None)
+
+    def commit(self, agent: AgentId, step: Step, functions: Iterable[str], sent: int) -> None:
+        """A step is final, with calls of `functions`; `sent` were sent for it."""
+        needed = Counter(functions)
+        self.final_calls += needed.total()
+        self.wasted_calls += max(0, sent - needed.total())
+        requested = self._requested.pop((agent, step), {})
+        counts = Counter(key.function for key in requested)
+        for key, laggards in requested.items():
+            count = counts[key.function]
+            wasted = max(0, count - needed[key.function]) / count
+            self._chances.learn(key.function, laggards, wasted)
+        self.promote(agent, step)  # nobody waits for them any more
+
+    def _dares(self, key: Key, laggards: Laggards) -> bool:
+        if not self.waste_budget:
+            return False
+        sent = max(1, self.final_calls + self.wasted_calls)
+        spent = (self.wasted_calls - WASTE_FREE) / (self.waste_budget * sent)
+        limit = CHANCE_MAX * min(1.0, (1 - spent) / (1 - BUDGET_USED))
+        return self._chances.chance(key.function, laggards) <= limit
+
+    def _laggards(self, key: Key) -> Laggards:
+        body = self._predicted.entity(self._names[key.agent], key.step)
+        assert body is not None
+        own_step = key.step - self._predicted.first_step
+        near = self._predicted.near(body.position, self._radius, key.step)
+        numbers = [self._number_of[name] for name in near if name in self._number_of]
+        lags = [own_step - self._speculation.next_step(number) for number in numbers]
+        lags = [lag for lag in lags if lag > 0]
+        if not lags:
+            return Laggards()
+        return Laggards(min(len(lags), 3), 1 if max(lags) == 1 else 2 if max(lags) <= 3 else 3)

@@ -1,0 +1,147 @@
+"""Calls of agents that run ahead wait when they will probably be in vain."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from metropolis.llm.journal import Key
+from metropolis.rules.metrics import CHEBYSHEV
+from metropolis.workers.optimistic.call_gate import CallGate, Laggards, WasteChances
+from metropolis.world.entities import Entity
+from metropolis.world.state import State
+
+FIRST = 100
+ALONE, CROWD = Laggards(), Laggards(1, 1)
+
+
+class Steps:
+    """Agents at given steps."""
+
+    def __init__(self, steps: Mapping[int, int]) -> None:
+        self.steps = dict(steps)
+
+    def next_step(self, agent: int) -> int:
+        return self.steps[agent]
+
+
+def gate_of(steps: Steps, *, there: float = 2.0, waste_budget: float = 0.5) -> CallGate:
+    """A gate for agent 0 at (0, 0) and agent 1 at (there, 0), who see 4 tiles far."""
+    bodies = [Entity("a", (0, 0), "agent"), Entity("b", (there, 0), "agent")]
+    state = State(CHEBYSHEV, 4, bodies, FIRST)
+    speculation: Any = steps
+    return CallGate(speculation, state, ["a", "b"], 4, waste_budget)
+
+
+def key_at(step: int, digest: str = "d") -> Key:
+    return Key(0, FIRST + step, "talk", digest, 0)
+
+
+def teach(gate: CallGate, wasted: bool, steps: Steps, calls: int = 30) -> None:
+    """Let calls of agent 0 be wasted, or not, at steps with the present lag of agent 1."""
+
+    async def learn() -> None:
+        for number in range(calls):
+            key = key_at(steps.steps[0], f"{wasted} {number}")
+            waiting = asyncio.create_task(gate.enter(key))
+            await asyncio.sleep(0)
+            gate.commit(0, key.step, [] if wasted else ["talk"], 0 if wasted else 1)
+            await waiting
+
+    asyncio.run(learn())
+
+
+async def is_waiting(gate: CallGate, key: Key) -> tuple[bool, asyncio.Task[None]]:
+    task = asyncio.create_task(gate.enter(key))
+    await asyncio.sleep(0)
+    return not task.done(), task
+
+
+def test_chances_are_learned_by_function_and_laggards() -> None:
+    chances = WasteChances()
+    assert chances.chance("talk", ALONE) == pytest.approx(0.3)
+    for _ in range(50):
+        chances.learn("talk", CROWD, 1.0)
+    assert chances.chance("talk", CROWD) > 0.9
+    assert chances.chance("talk", ALONE) > 0.8  # not known: as the function's
+    assert chances.chance("walk", CROWD) == pytest.approx(0.3)
+    for _ in range(50):
+        chances.learn("talk", ALONE, 0.0)
+    assert chances.chance("talk", ALONE) < 0.1
+    assert chances.chance("talk", CROWD) > 0.9
+
+
+@pytest.mark.parametrize("how", ["promote", "review", "commit"])
+def test_a_call_that_is_mostly_wasted_waits_until_it_is_needed_or_dared(how: str) -> None:
+    steps = Steps({0: 5, 1: 4})
+    gate = gate_of(steps)
+    teach(gate, True, steps)
+    steps.steps[1] = 5
+    teach(gate, False, steps, 60)
+    steps.steps[1] = 4
+
+    async def ask() -> None:
+        waits, task = await is_waiting(gate, key_at(5))
+        assert waits
+        gate.review()
+        waits, joined = await is_waiting(gate, key_at(5))  # another execution of the step
+        assert waits
+        if how == "promote":
+            gate.promote(0, FIRST + 5)
+        elif how == "commit":
+            gate.commit(0, FIRST + 5, [], 0)
+        else:
+            steps.steps[1] = 5
+            gate.review()
+        await asyncio.gather(task, joined)
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    ("there", "step", "expected"), [(2, 4, CROWD), (5, 4, ALONE), (2, 5, ALONE)]
+)
+def test_only_agents_in_sight_that_lag_behind_matter(
+    there: float, step: int, expected: Laggards
+) -> None:
+    steps = Steps({0: 5, 1: step})
+    gate = gate_of(steps, there=there)
+    teach(gate, True, steps)
+    assert gate._chances._wasted["talk", expected] == 30
+
+
+def test_a_call_whose_execution_was_aborted_does_not_disturb_others() -> None:
+    steps = Steps({0: 5, 1: 4})
+    gate = gate_of(steps)
+    teach(gate, True, steps)
+
+    async def ask() -> None:
+        waits, task = await is_waiting(gate, key_at(5))
+        assert waits
+        _, other = await is_waiting(gate, key_at(5))
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        gate.promote(0, FIRST + 5)
+        await other
+
+    asyncio.run(ask())
+
+
+def test_nothing_is_dared_without_a_budget_or_once_it_is_spent() -> None:
+    steps = Steps({0: 5, 1: 5})
+
+    async def waits(gate: CallGate) -> bool:
+        waiting, task = await is_waiting(gate, key_at(5))
+        task.cancel()
+        return waiting
+
+    assert asyncio.run(waits(gate_of(steps, waste_budget=0)))
+    gate = gate_of(steps, waste_budget=0.1)
+    assert not asyncio.run(waits(gate))
+    gate.commit(0, FIRST, ["talk"] * 80, 100)
+    assert asyncio.run(waits(gate))
+    gate.commit(0, FIRST + 1, ["talk"] * 800, 800)
+    assert not asyncio.run(waits(gate))
