@@ -328,7 +328,7 @@ def test_a_budget_bounds_the_wasted_calls() -> None:
         result = run(world, walkers(world), steps=60, waste_budget=budget)
         wasted[budget] = 1 - result.calls / result.bought.calls
     assert wasted[0.0] < 0.05  # a conversation that somebody joins too late begins again
-    assert wasted[0.1] < 0.2 < wasted[1.0]
+    assert wasted[0.1] < 0.13 < wasted[1.0], wasted
 
 
 @pytest.mark.parametrize("budget", [-0.1, 1.5, float("nan"), "much"])

@@ -145,3 +145,23 @@ def test_nothing_is_dared_without_a_budget_or_once_it_is_spent() -> None:
     assert asyncio.run(waits(gate))
     gate.commit(0, FIRST + 1, ["talk"] * 800, 800)
     assert not asyncio.run(waits(gate))
+
+
+def test_calls_that_are_not_final_yet_count_by_their_chances() -> None:
+    gate = gate_of(Steps({0: 5, 1: 5}), waste_budget=0.1)
+
+    async def ask() -> None:
+        tasks = []
+        while True:
+            waits, task = await is_waiting(gate, key_at(5, f"{len(tasks)}"))
+            tasks.append(task)
+            if waits:
+                break
+            assert len(tasks) < 50
+        assert len(tasks) > 10
+        gate.commit(0, FIRST + 5, ["talk"] * len(tasks), len(tasks))
+        waits, _ = await is_waiting(gate, key_at(6))  # none was in vain
+        assert not waits
+        await asyncio.gather(*tasks)
+
+    asyncio.run(ask())

@@ -30,7 +30,7 @@ from metropolis.workers.worker_spec import WorkerSpec
 from metropolis.world.base import Agent, World
 from metropolis.world.state import State
 
-WASTE_BUDGET = 0.1
+WASTE_BUDGET = 0.15
 """The default, where calls cost nothing but time."""
 
 

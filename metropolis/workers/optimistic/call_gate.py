@@ -18,7 +18,7 @@ from metropolis.speculation.base import Speculation
 from metropolis.types import AgentId, Step
 from metropolis.world.state import State
 
-CHANCE_MAX = 0.5
+CHANCE_MAX = 0.4
 """A call is sent if the chance that it is in vain is at most this."""
 BUDGET_USED = 0.8
 """The share of the waste budget from which on less is dared; nothing, once all is spent."""
@@ -83,17 +83,21 @@ class CallGate:
         self._chances = WasteChances()
         self._requested: defaultdict[tuple[AgentId, Step], dict[Key, Laggards]] = defaultdict(dict)
         """(agent, step) -> its speculative calls, with the laggards when it was requested."""
+        self._sent: Counter[tuple[AgentId, Step]] = Counter()
+        """(agent, step) -> the speculative calls sent for it; it is not final."""
+        self._risked: defaultdict[tuple[AgentId, Step], float] = defaultdict(float)
+        """(agent, step) -> the sum of their chances to be in vain."""
+        self._sent_total, self._risked_total = 0, 0.0
         self._waiting: dict[Key, asyncio.Future[None]] = {}
 
     async def enter(self, key: Key) -> None:
         """Return when the speculative call `key` may be sent."""
         laggards = self._laggards(key)
         self._requested[key.agent, key.step].setdefault(key, laggards)
-        if self._dares(key, laggards):
-            return
-        if key not in self._waiting:
-            self._waiting[key] = asyncio.get_running_loop().create_future()
-        await asyncio.shield(self._waiting[key])
+        if not self._dares(key, laggards):
+            if key not in self._waiting:
+                self._waiting[key] = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._waiting[key])
 
     def promote(self, agent: AgentId, step: Step) -> None:
         """The calls of an agent-step are needed."""
@@ -102,14 +106,17 @@ class CallGate:
 
     def review(self) -> None:
         """Let pass what is dared by now."""
-        for key in [key for key in self._waiting if self._dares(key, self._laggards(key))]:
-            self._waiting.pop(key).set_result(None)
+        for key in list(self._waiting):
+            if self._dares(key, self._laggards(key)):
+                self._waiting.pop(key).set_result(None)
 
     def commit(self, agent: AgentId, step: Step, functions: Iterable[str], sent: int) -> None:
         """A step is final, with calls of `functions`; `sent` were sent for it."""
         needed = Counter(functions)
         self.final_calls += needed.total()
         self.wasted_calls += max(0, sent - needed.total())
+        self._sent_total -= self._sent.pop((agent, step), 0)
+        self._risked_total -= self._risked.pop((agent, step), 0.0)
         requested = self._requested.pop((agent, step), {})
         counts = Counter(key.function for key in requested)
         for key, laggards in requested.items():
@@ -119,12 +126,21 @@ class CallGate:
         self.promote(agent, step)  # nobody waits for them any more
 
     def _dares(self, key: Key, laggards: Laggards) -> bool:
+        """Whether to send a call; if so, it counts as sent."""
         if not self.waste_budget:
             return False
-        sent = max(1, self.final_calls + self.wasted_calls)
-        spent = (self.wasted_calls - WASTE_FREE) / (self.waste_budget * sent)
+        sent = max(1, self.final_calls + self.wasted_calls + self._sent_total)
+        wasted = self.wasted_calls + self._risked_total
+        spent = (wasted - WASTE_FREE) / (self.waste_budget * sent)
         limit = CHANCE_MAX * min(1.0, (1 - spent) / (1 - BUDGET_USED))
-        return self._chances.chance(key.function, laggards) <= limit
+        chance = self._chances.chance(key.function, laggards)
+        if chance > limit:
+            return False
+        self._sent[key.agent, key.step] += 1
+        self._risked[key.agent, key.step] += chance
+        self._sent_total += 1
+        self._risked_total += chance
+        return True
 
     def _laggards(self, key: Key) -> Laggards:
         body = self._predicted.entity(self._names[key.agent], key.step)
