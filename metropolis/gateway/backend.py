@@ -111,6 +111,12 @@ class LocalGateway:
         ):
             yield item
 
+    def promote(self, request: Request) -> None:
+        """See Promoter."""
+        program = placement_of(request).program
+        assert program is not None
+        self.gateway.promote(program)
+
     async def close(self) -> None:
         """Close all connections."""
         await self.gateway.close()

@@ -16,7 +16,7 @@ import msgspec
 from metropolis.gateway.access import CREDENTIALS
 from metropolis.gateway.errors import EngineLostError
 from metropolis.gateway.payload import Payload, encoded
-from metropolis.gateway.priority_quantizer import PRIORITIES, Priorities
+from metropolis.gateway.priority_quantizer import LAST, Priorities
 from metropolis.gateway.probing import KINDS, SGLANG, VLLM, Model, kind_of, named, traits_of
 from metropolis.gateway.routes import ORDERED
 from metropolis.llm.backends.connection import (
@@ -176,20 +176,22 @@ class EngineClient:
         path: str,
         headers: Mapping[str, str],
         body: Payload = b"",
-        rank: int | None = None,
+        priority: int | None = None,
     ) -> Reply:
-        """Send a client's request, with its `rank` if it is ordered, and return the reply; raises
-        EngineLostError."""
+        """Send a client's request and return the reply; raises EngineLostError.
+
+        An ordered request has a `priority`.
+        """
         lines = [f"{method} {self._base}{path} HTTP/1.1", f"Host: {self._host}"]
         dropped = DROPPED_HEADERS | {name.lower() for name in headers if _is_placement(name)}
         if self._api_key is not None:
             dropped |= CREDENTIALS
             lines.append(f"Authorization: Bearer {self._api_key}")
         lines += [f"{name}: {value}" for name, value in _forwarded(headers.items(), dropped)]
-        if rank is not None and self.traits.kind == VLLM and self.traits.takes_priorities:
-            lines.append(f"{VLLM_PRIORITY}: {rank}")
+        if priority is not None and self.traits.kind == VLLM and self.traits.takes_priorities:
+            lines.append(f"{VLLM_PRIORITY}: {priority}")
         while True:
-            fields = {} if rank is None else self._fields(path, rank)
+            fields = {} if priority is None else self._fields(path, priority)
             parts = encoded(body, fields)
             length = sum(map(len, parts))
             head = "\r\n".join([*lines, f"Content-Length: {length}\r\n\r\n"])
@@ -276,7 +278,7 @@ class EngineClient:
             self._aborts.add(aborting)
             aborting.add_done_callback(self._aborts.discard)
 
-    def _fields(self, path: str, rank: int) -> dict[str, Any]:
+    def _fields(self, path: str, priority: int) -> dict[str, Any]:
         """Return the fields to add to the client's body for this kind of engine.
 
         SGLang accepts an id once, and an abort matches every request whose id begins with its id.
@@ -284,17 +286,17 @@ class EngineClient:
         fields: dict[str, Any] = {}
         known = ORDERED.get(path.partition("?")[0], frozenset())
         if self.traits.takes_priorities and "priority" in known:
-            fields["priority"] = self._priority(rank)
+            fields["priority"] = self._priority(priority)
         if self.traits.kind == SGLANG and "rid" in known:
             self._count += 1
             fields["rid"] = f"{self._rid}-{self._count}-"
         return fields
 
-    def _priority(self, rank: int) -> int:
+    def _priority(self, priority: int) -> int:
         if self.traits.kind == VLLM:
-            return rank
-        level = self._priorities.priority(rank)
-        return level if self.traits.is_low_first else PRIORITIES - 1 - level
+            return priority
+        level = self._priorities.level(priority)
+        return level if self.traits.is_low_first else LAST - level
 
     async def _send_abort(self, abort: _Abort) -> None:
         body, purpose = {"rid": abort.rid}, f"aborting {abort.rid}"

@@ -53,7 +53,7 @@ class ExchangeDriver:
         self._pool, self._metrics, self._on_response = pool, metrics, on_response
         self.instance: int | None = None
         """The engine at which the request has a place; None while it has none."""
-        self._rank = 0
+        self._priority = 0
         """The request's priority there."""
         self._reply: Reply | None = None
         """The latest answer of an engine."""
@@ -142,7 +142,7 @@ class ExchangeDriver:
         except InstanceDownError:
             assert self._only is not None
             raise self._pool.response_lost(self._only) from None
-        self.instance, self._rank = place.instance, place.rank
+        self.instance, self._priority = place.instance, place.priority
         self.exchange.placed(scheduling.clock())
 
     def _leave_engine(self) -> None:
@@ -160,7 +160,7 @@ class ExchangeDriver:
         try:
             async with asyncio.timeout(None) as self._call:
                 reply = await engine.send(
-                    "POST", request.path, request.headers, self.exchange.body, self._rank
+                    "POST", request.path, request.headers, self.exchange.body, self._priority
                 )
         except TimeoutError:
             return  # `move_from` broke the call off

@@ -88,6 +88,7 @@ class ProgramTracker:
             arriving.stages_left,
             arriving.prefix,
             arriving.model,
+            arriving.speculative,
         )
 
     def leave(self, request: QueuedRequest, now_s: float, *, is_answered: bool) -> None:

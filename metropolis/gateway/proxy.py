@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -72,6 +73,8 @@ class Gateway:
         scheduling.on_fault = self._log_fault
         self._faulty: set[str] = set()
         """Methods of plug-ins whose fault has been reported."""
+        self._speculative: defaultdict[str, set[int]] = defaultdict(set)
+        """Ids of the speculative requests in progress, by program."""
         self._parsing = asyncio.Semaphore()
         self._sweeping: asyncio.Task[None] | None = None
 
@@ -126,6 +129,8 @@ class Gateway:
         only = None if stored is None else stored.instance
         driver = ExchangeDriver(request, queued, self.pool, self.metrics, only, add_response)
         self.pool.in_progress.add(driver)
+        if queued.speculative:
+            self._speculative[queued.program].add(queued.id)
         exchange, status = driver.exchange, 0
         try:
             try:
@@ -147,12 +152,29 @@ class Gateway:
             raise
         finally:
             self.pool.in_progress.discard(driver)
+            self._end_speculation(queued)
             if exchange.state is not ExchangeState.DONE:
                 exchange.abandoned()
             try:
                 self._account(queued, driver, status)
             finally:
                 self.programs.leave(queued, self.scheduling.clock(), is_answered=status == 200)
+
+    def promote(self, program: str) -> int:
+        """The speculative requests of `program` are needed; returns their number.
+
+        An engine does not learn of it if it has the request.
+        """
+        promoted = self._speculative.pop(program, set())
+        for request_id in promoted:
+            self.scheduling.promote(request_id)
+        return len(promoted)
+
+    def _end_speculation(self, request: QueuedRequest) -> None:
+        if request.program in self._speculative:
+            self._speculative[request.program].discard(request.id)
+            if not self._speculative[request.program]:
+                del self._speculative[request.program]
 
     @asynccontextmanager
     async def unordered(

@@ -24,7 +24,7 @@ from metropolis.llm.placement import NAME_CHARACTERS_MAX, PREFIX, Placement, is_
 from metropolis.types import MetropolisError
 
 TRUE = ("1", "true", "yes")
-"""Values of the header End."""
+"""Values of the headers End and Speculative."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,8 @@ class ClientRequest:
     stages_left: int | None
     is_last: bool
     """It ends its program."""
+    speculative: bool
+    """It may be sent in vain."""
     prompt_tokens: int
     """Approximately."""
     previous: str | None
@@ -116,6 +118,10 @@ class _Body(msgspec.Struct):
         return next(names, None)
 
 
+class _Promotion(msgspec.Struct):
+    program: str
+
+
 _DECODER = msgspec.json.Decoder(dict[str, Any], float_hook=float)
 """The hook accepts numbers beyond the range of floats, which concern the engine."""
 
@@ -136,6 +142,19 @@ def from_http(
         raise MetropolisError(f"the body is not a JSON object: {error}") from None
     except RecursionError:
         raise MetropolisError("the body is nested too deep; flatten it") from None
+
+
+def program_of(name: str, tenant: str) -> str:
+    """The program that `tenant` calls `name`."""
+    return f"{tenant} {name}" if tenant else name
+
+
+def promoted_in(body: bytes) -> str:
+    """The program that the body of a promotion names; raises MetropolisError if it names none."""
+    try:
+        return msgspec.json.decode(body, type=_Promotion).program
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MetropolisError(f'the body should be {{"program": a name}}: {error}') from None
 
 
 def from_fields(
@@ -178,7 +197,7 @@ def _client_request(
         headers=headers,
         body=body,
         tenant=tenant,
-        program=f"{tenant} {program}" if tenant and program is not None else program,
+        program=None if program is None else program_of(program, tenant),
         opening=opening,
         is_continued=opening_turns < len(turns),
         function=placement.function or inferred,
@@ -187,6 +206,7 @@ def _client_request(
         step=placement.step,
         stages_left=placement.stages_left,
         is_last=placement.is_last,
+        speculative=placement.speculative,
         prompt_tokens=max(1, sum(tokens for _, tokens in pieces)),
         previous=previous if isinstance(previous, str) else None,
         prefix=tuple(pieces[:PIECES_MAX]),
@@ -203,8 +223,13 @@ def _placement_in(headers: Mapping[str, str]) -> Placement:
         _name(headers, "Upstream"),
         _integer(headers, "Step") or 0,
         _integer(headers, "Stages-Left"),
-        headers.get(f"{PREFIX}End", "").lower() in TRUE,
+        _is_true(headers, "End"),
+        _is_true(headers, "Speculative"),
     )
+
+
+def _is_true(headers: Mapping[str, str], name: str) -> bool:
+    return headers.get(PREFIX + name, "").lower() in TRUE
 
 
 def _role(turn: dict[str, Any]) -> Any:

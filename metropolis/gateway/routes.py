@@ -16,6 +16,8 @@ ORDERED = {
     MESSAGES: frozenset[str](),
 }
 """By route, those of the gateway's fields that SGLang's and vLLM's bodies have."""
+PROMOTE = "/v1/promote"
+"""Says that the requests of a program that are in the gateway are not speculative any more."""
 ONE_RESPONSE = f"{RESPONSES}/{{response:[A-Za-z0-9_-]+}}"
 """Other characters, such as those of `..`, could form another route of the engine."""
 OF_RESPONSES = (

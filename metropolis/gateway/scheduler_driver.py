@@ -120,6 +120,11 @@ class SchedulerDriver:
         self.scheduler.finished(served)
         self.carry_out()
 
+    def promote(self, request_id: int) -> None:
+        """Record that a speculative request is needed."""
+        self.scheduler.promoted(request_id, self.clock())
+        self.carry_out()
+
     def cancel(self, request: QueuedRequest) -> None:
         """Record that a waiting or placed request was cancelled."""
         self.preemptible.pop(request.id, None)

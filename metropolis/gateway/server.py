@@ -24,8 +24,9 @@ from metropolis.gateway.limits import Limits
 from metropolis.gateway.models import UnknownModelError, model_in
 from metropolis.gateway.proxy import CLIENT_CLOSED, Gateway
 from metropolis.gateway.refusals import Refusals
+from metropolis.gateway.request_parsing import program_of, promoted_in
 from metropolis.gateway.responses import UnknownResponseError
-from metropolis.gateway.routes import OF_RESPONSES, ORDERED, PASSED, SERVER_INFO
+from metropolis.gateway.routes import OF_RESPONSES, ORDERED, PASSED, PROMOTE, SERVER_INFO
 from metropolis.gateway.scheduler_driver import QueueFullError
 from metropolis.gateway.streaming import stream
 from metropolis.gateway.unordered_request import redacted
@@ -77,6 +78,7 @@ class Server:
             app.router.add_post(path, self._forward_ordered)
         for method, path in (*PASSED, *OF_RESPONSES):
             app.router.add_route(method, path, self._forward_unordered)
+        app.router.add_post(PROMOTE, self._promote)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/v1/models/{name:.+}", self._model)
         app.router.add_get(HEALTH, self._health)
@@ -253,6 +255,11 @@ class Server:
                 return await stream(request, reply.status, reply.headers, reply.pieces())
             whole = redacted(reply.whole) if route in SERVER_INFO else reply.whole
             return web.Response(body=whole, status=reply.status, headers=reply.headers)
+
+    async def _promote(self, request: web.Request) -> web.Response:
+        program = promoted_in(await body_of(request, self._connections))
+        promoted = self._gateway.promote(program_of(program, request.get(TENANT, "")))
+        return web.json_response({"promoted": promoted})
 
     async def _models(self, request: web.Request) -> web.Response:
         status, headers, body = await self._gateway.pool.models(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypedDict
+from typing import Any, Protocol, TypedDict, runtime_checkable
 
 import msgspec
 
@@ -190,3 +190,11 @@ class Backend(Protocol):
 
     async def close(self) -> None:
         """Close the connections; send nothing afterwards."""
+
+
+@runtime_checkable
+class Promoter(Protocol):
+    """A backend with a queue, in which speculative requests rank below all others."""
+
+    def promote(self, request: Request) -> None:
+        """Rank the waiting requests of the agent-step of `request` like others: it is needed."""

@@ -3,7 +3,7 @@
 1. The program is the agent-step, as in simulation: its calls form one chain or graph.
 2. Upstream is the function of the last call that this one waited for within its agent-step. The
    first calls of an agent-step have none: they start a program.
-3. Step is the step; speculative requests rank below all others.
+3. Speculative requests, which may be sent in vain, say so.
 4. End and Stages-Left are not sent, as the last call of an agent-step is known only afterwards.
    The gateway ends a program that sends no more requests.
 """
@@ -21,8 +21,6 @@ GATEWAY = f"{PREFIX}Gateway"
 """The header that identifies a metropolis gateway when it lists its models."""
 NAME_CHARACTERS_MAX = 200
 """Bounds the length of names, which metrics and policies keep."""
-SPECULATIVE_STEP = 1 << 30
-"""Larger than any step."""
 DIGEST_CHARACTERS = 16
 
 
@@ -39,11 +37,8 @@ class Placement:
     """Remaining stages of the program, this one included."""
     is_last: bool = False
     """Whether it ends its program."""
-
-
-def ranked_step(request: Request) -> int:
-    """The step of `request`; that of a speculative one is above every other."""
-    return request.step + (SPECULATIVE_STEP if request.speculative else 0)
+    speculative: bool = False
+    """Whether it may be sent in vain."""
 
 
 def placement_of(request: Request) -> Placement:
@@ -52,7 +47,8 @@ def placement_of(request: Request) -> Placement:
         name_of(f"{request.program} at {request.step}"),
         name_of(request.function),
         None if request.upstream is None else name_of(request.upstream),
-        ranked_step(request),
+        request.step,
+        speculative=request.speculative,
     )
 
 
@@ -64,6 +60,7 @@ def headers_of(request: Request) -> dict[str, str]:
         "Function": placement.function,
         "Step": str(placement.step),
         "Upstream": placement.upstream,
+        "Speculative": "true" if placement.speculative else None,
     }
     return {f"{PREFIX}{name}": value for name, value in fields.items() if value is not None}
 

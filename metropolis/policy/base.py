@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from math import inf
 
 RANK_BITS = 62
-"""Width of a rank, an integer that engines accept as a priority."""
+"""Width of a rank."""
+SPECULATIVE_PRIORITY = 1 << RANK_BITS
+"""Added to the ranks of speculative requests; engines accept the sum as a priority."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,8 @@ class QueuedRequest:
     """The part of the prompt that other requests may share: segments (text, tokens)."""
     model: str | None = None
     """The model that must serve it; None: any."""
+    speculative: bool = False
+    """Whether it may be sent in vain: whatever its rank, it goes behind all that are not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,8 @@ class Policy(ABC):
     @abstractmethod
     def rank(self, request: QueuedRequest) -> int:
         """The rank, in [0, 2 ** rank_bits): smaller runs first; ties go by arrival, then by id.
+
+        Speculative requests go behind all others, in the order of their ranks.
 
         A function of `request` and `version`, and of `running_version` while the request runs.
         Raises MetropolisError when the request lacks a field that the rank depends on.

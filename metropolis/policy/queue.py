@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 
-from metropolis.policy.base import Policy, QueuedRequest
+from metropolis.policy.base import SPECULATIVE_PRIORITY, Policy, QueuedRequest
 from metropolis.policy.faults import rank_of, read
 
 DISCARDED_MAX = 1000
@@ -13,9 +13,14 @@ DISCARDED_MAX = 1000
 _Item = tuple[int, float, int, QueuedRequest]
 
 
+def priority_of(policy: Policy, request: QueuedRequest) -> int:
+    """The rank of `request`; that of a speculative one is above every other. Raises PluginError."""
+    return rank_of(policy, request) + request.speculative * SPECULATIVE_PRIORITY
+
+
 def order_of(policy: Policy, request: QueuedRequest) -> tuple[int, float, int]:
-    """The rank of `request`, and what breaks ties; smaller runs first. Raises PluginError."""
-    return rank_of(policy, request), request.arrived_s, request.id
+    """The priority of `request`, and what breaks ties; smaller runs first. Raises PluginError."""
+    return priority_of(policy, request), request.arrived_s, request.id
 
 
 class RequestQueue:
@@ -34,15 +39,18 @@ class RequestQueue:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def __contains__(self, request_id: int) -> bool:
+        return request_id in self._waiting
+
     def push(self, request: QueuedRequest) -> None:
-        """Add a `request` that the policy knows and that does not wait here."""
+        """Add a `request` that the policy knows; it replaces one that waits here with its id."""
         if not self._heap:
             self._version = read(self._policy, "version")
         item = self._waiting[request.id] = self._item(request)
         heapq.heappush(self._heap, item)
 
     def place(self) -> tuple[int, float, int]:
-        """The rank, arrival and id of the next request: its place among those of other queues."""
+        """Priority, arrival and id of the next request: its place among those of other queues."""
         self.first()
         return self._heap[0][:3]
 

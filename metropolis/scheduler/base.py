@@ -24,11 +24,11 @@ class InstanceLimits:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Submit `request` to `instance` now, with `rank` as its priority."""
+    """Submit `request` to `instance` now, with `priority`: its rank, or above all of them."""
 
     request: QueuedRequest
     instance: int
-    rank: int
+    priority: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,8 @@ The gateway drives it in real time, the simulation in virtual time.
 | RUNNING    | its instance has it   | Preempt -> PREEMPTING | ends     | QUEUED      | -        |
 | PREEMPTING | it is being preempted |                       | ends     | PLACED      | -        |
 
-`cancelled` ends a request in any state.
+`cancelled` ends a request in any state. Speculative requests go behind all others, under every
+policy, until they are `promoted`.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from math import inf
 from metropolis.dispatch.base import Dispatcher
 from metropolis.dispatch.faults import endless_deferral
 from metropolis.policy.base import Policy, QueuedRequest, ServedRequest
-from metropolis.policy.faults import PluginError, call, next_due_s, raise_fault, rank_of, read
-from metropolis.policy.queue import RequestQueue
+from metropolis.policy.faults import PluginError, call, next_due_s, raise_fault, read
+from metropolis.policy.queue import RequestQueue, priority_of
 from metropolis.scheduler.base import (
     Command,
     InstanceDownError,
@@ -87,8 +88,6 @@ class Scheduler(Notifier):
         self._deferred_since_s: dict[frozenset[int], float] = {}
         """Since when the dispatcher defers a queue although its instances are idle."""
 
-    # --- state
-
     @property
     def waiting(self) -> int:
         """Number of requests that wait, at an instance or for one."""
@@ -111,8 +110,6 @@ class Scheduler(Notifier):
     def running(self, instance: int) -> list[int]:
         """Ids of the requests that run on `instance`, excluding those being preempted."""
         return [*self._instances[instance].running]
-
-    # --- events of requests
 
     def arrived(self, request: QueuedRequest, only: int | None = None) -> None:
         """`request` has arrived; with `only`, no other instance may serve it.
@@ -165,6 +162,18 @@ class Scheduler(Notifier):
         else:
             self._queue_again(tracked, now_s)
 
+    def promoted(self, request_id: int, now_s: float) -> None:
+        """A speculative request is needed: it ranks like others. An unknown one is ignored."""
+        tracked = self._requests.get(request_id)
+        if tracked is not None:
+            tracked.request = replace(tracked.request, speculative=False)
+            here = [each.queue for each in self._instances]
+            for queue in (self._placement.queue_of(tracked.allowed), *here):
+                if request_id in queue:
+                    self._push(queue, tracked, now_s)
+            for each in self._instances:
+                each.blocked_first = None
+
     def cancelled(self, request_id: int, now_s: float) -> None:
         """The client of a request has left; an unknown request is ignored."""
         tracked = self._requests.pop(request_id, None)
@@ -173,8 +182,6 @@ class Scheduler(Notifier):
             return
         self._notify(Policy.cancelled, self.policy, tracked.request)
         self._drop(tracked, now_s)
-
-    # --- events of instances
 
     def instance_up(self, instance: int, now_s: float) -> None:
         """`instance` accepts requests, also those that wait for room at others."""
@@ -226,8 +233,6 @@ class Scheduler(Notifier):
         for tracked in filter(is_affected, waiting):
             self._remove(tracked)
             self._queue_again(tracked, now_s)
-
-    # --- commands
 
     def schedule(self, now_s: float) -> list[Command]:
         """The commands due at `now_s`, after the events reported so far."""
@@ -319,7 +324,7 @@ class Scheduler(Notifier):
     def _start(self, tracked: TrackedRequest, now_s: float, commands: list[Command]) -> None:
         """Start the first request that waits at its instance."""
         try:
-            rank = rank_of(self.policy, tracked.request)
+            priority = priority_of(self.policy, tracked.request)
         except PluginError as error:
             self._reject(tracked, error, now_s)
             return
@@ -328,7 +333,7 @@ class Scheduler(Notifier):
         here.start(tracked)
         self._waiting -= 1
         self._notify(Policy.started, self.policy, tracked.request, now_s)
-        commands.append(Place(tracked.request, tracked.instance, rank))
+        commands.append(Place(tracked.request, tracked.instance, priority))
 
     def _make_room(self, first: TrackedRequest, now_s: float, commands: list[Command]) -> bool:
         """Preempt the last-ranked running request if it ranks behind `first`; whether it did.
@@ -346,8 +351,6 @@ class Scheduler(Notifier):
         here.start_preempting(victim)
         commands.append(Preempt(victim.request, first.instance))
         return True
-
-    # --- bookkeeping
 
     def _queue_again(self, tracked: TrackedRequest, now_s: float) -> None:
         """Return a request from its instance to the queue."""

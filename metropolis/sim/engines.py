@@ -67,6 +67,19 @@ class SimulatedCluster:
         self._requests[request.id] = SimulatedRequest(request, output_tokens, answer_text)
         self._scheduler.arrived(request)
 
+    def promote(self, request_id: int, now_sim_s: float) -> None:
+        """A speculative request is needed; one that has not begun gets another place."""
+        self._scheduler.promoted(request_id, now_sim_s)
+        for instance in self._instances:
+            instance.withdraw(request_id, now_sim_s)
+
+    def cancel(self, request_id: int, now_sim_s: float) -> None:
+        """Abort a request that has not completed."""
+        del self._requests[request_id]
+        self._scheduler.cancelled(request_id, now_sim_s)
+        for instance in self._instances:
+            instance.cancel(request_id, now_sim_s)
+
     def program_ended(self, program: str) -> None:
         """`program` will send no more requests."""
         self._scheduler.program_ended(program)
@@ -105,8 +118,9 @@ class SimulatedCluster:
             is_repeated = False
             for command in self._scheduler.schedule(now_sim_s):
                 match command:
-                    case Place(request, index, rank):
-                        self._instances[index].submit(self._requests[request.id], rank, now_sim_s)
+                    case Place(request, index, priority):
+                        simulated = self._requests[request.id]
+                        self._instances[index].submit(simulated, priority, now_sim_s)
                     case Preempt(request, index):
                         self._policy_preemptions += 1
                         self._instances[index].abort(request.id, now_sim_s)

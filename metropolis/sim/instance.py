@@ -60,7 +60,9 @@ class SimulatedInstance:
         self._index, self._profile = index, profile
         self._pool = InstancePool(profile, **asdict(options))
         self._requests: dict[int, SimulatedRequest] = {}
-        """Submitted requests by id."""
+        """Submitted requests by id, but for cancelled ones."""
+        self._leaving: set[int] = set()
+        """Ids of aborted requests that have not left yet."""
 
     @property
     def preemptions(self) -> int:
@@ -84,7 +86,11 @@ class SimulatedInstance:
     def advance(self, now_sim_s: float) -> Iterator[ServedRequest | Aborted]:
         """Advance to `now_sim_s`; yields the requests that left by then."""
         for completion in self._pool.advance(now_sim_s):
-            request, left_sim_s = self._requests.pop(completion.id), completion.last_token_sim_s
+            self._leaving.discard(completion.id)
+            left_sim_s = completion.last_token_sim_s
+            request = self._requests.pop(completion.id, None)
+            if request is None:
+                continue  # it was cancelled
             self._account(request, completion)
             if completion.aborted:
                 yield Aborted(completion.id, left_sim_s, request.generated_tokens)
@@ -94,17 +100,30 @@ class SimulatedInstance:
                     request.request, self._index, begun_sim_s, left_sim_s, request.output_tokens
                 )
 
-    def submit(self, request: SimulatedRequest, rank: int, now_sim_s: float) -> None:
+    def submit(self, request: SimulatedRequest, priority: int, now_sim_s: float) -> None:
         """Submit a request, or the rest of one that was preempted."""
         self._requests[request.request.id] = request
         request.submitted_sim_s = now_sim_s
         left = request.output_tokens - request.generated_tokens
-        tokens = Request(request.prompt_tokens, left, rank, prefix=request.prefix)
+        tokens = Request(request.prompt_tokens, left, priority, prefix=request.prefix)
         self._pool.submit(request.request.id, tokens, now_sim_s)
 
     def abort(self, request_id: int, now_sim_s: float) -> None:
         """Interrupt a request; `advance` yields it when it has left."""
+        self._leaving.add(request_id)
         self._pool.abort(request_id, now_sim_s, keep=True)
+
+    def withdraw(self, request_id: int, now_sim_s: float) -> None:
+        """Interrupt a request that waits in the engine, if there is one with this id."""
+        waits = request_id in self._requests and request_id not in self._pool.progress()
+        if waits and request_id not in self._leaving:
+            self.abort(request_id, now_sim_s)
+
+    def cancel(self, request_id: int, now_sim_s: float) -> None:
+        """End a request, if there is one with this id; `advance` does not yield it."""
+        if self._requests.pop(request_id, None) is not None and request_id not in self._leaving:
+            self._leaving.add(request_id)
+            self._pool.abort(request_id, now_sim_s)
 
     def _account(self, request: SimulatedRequest, completion: Completion) -> None:
         """Account for a stay in the engine, without the time waited there."""

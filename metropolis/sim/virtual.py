@@ -16,8 +16,7 @@ import metropolis._core as _core
 from metropolis.dispatch.base import Dispatcher
 from metropolis.dispatch.fixed import LeastLoaded
 from metropolis.llm.base import Backend, Completion, RefusedError, Request
-from metropolis.llm.placement import ranked_step
-from metropolis.policy.base import Policy, QueuedRequest
+from metropolis.policy.base import SPECULATIVE_PRIORITY, Policy, QueuedRequest
 from metropolis.policy.fixed import StepFirst
 from metropolis.sim.engines import SimulatedCluster
 from metropolis.sim.fleet import SimulatedFleet
@@ -119,15 +118,14 @@ class VirtualInstances:
             self._speculative.pop(call.number, None)
             self._instances.abort(call.number, self.now_sim_s)
 
-    def promote(self, agent: AgentId, step: Step) -> None:
-        """Rank the calls of an agent-step like others from now on: it is not speculative."""
+    def promote(self, request: Request) -> None:
+        """See Promoter."""
         for call in [*self._arrived, *self._speculative.values()]:
-            request = call.request
-            if request.speculative and (request.agent, request.step) == (agent, step):
-                call.request = replace(request, speculative=False)
-                if call.number is not None and self._instances.withdraw(
-                    call.number, self.now_sim_s
-                ):
+            other = call.request
+            is_needed = (other.agent, other.step) == (request.agent, request.step)
+            if other.speculative and is_needed:
+                call.request = replace(other, speculative=False)
+                if call.number is not None and self._instances.promote(call.number, self.now_sim_s):
                     del self._waiting[call.number], self._speculative[call.number]
                     call.number = None
                     self._arrived.append(call)
@@ -188,14 +186,17 @@ class _ByPolicy:
             arrived_sim_s,
             request.upstream,
             request.step,
+            speculative=request.speculative,
         )
         self._cluster.send(queued, call.lengths.output_tokens)
 
     def abort(self, number: int, now_sim_s: float) -> None:
-        """Not simulated: the call runs to its end."""
+        """Abort a call."""
+        self._cluster.cancel(number, now_sim_s)
 
-    def withdraw(self, _number: int, _now_sim_s: float) -> bool:
-        """Not simulated: the call keeps its rank."""
+    def promote(self, number: int, now_sim_s: float) -> bool:
+        """Rank a call like others, unless it has started; False: it need not be sent again."""
+        self._cluster.promote(number, now_sim_s)
         return False
 
     def next_event_sim_s(self, now_sim_s: float) -> float:
@@ -219,16 +220,17 @@ class _ByStep:
 
     def send(self, number: int, call: _Call, now_sim_s: float) -> None:
         """Submit a call."""
-        lengths, priority = call.lengths, ranked_step(call.request)
-        request = _core.Request(lengths.prompt_tokens, lengths.output_tokens, priority)
-        self._pool.submit(number, request, now_sim_s)
+        lengths, request = call.lengths, call.request
+        priority = request.step + request.speculative * SPECULATIVE_PRIORITY
+        tokens = _core.Request(lengths.prompt_tokens, lengths.output_tokens, priority)
+        self._pool.submit(number, tokens, now_sim_s)
 
     def abort(self, number: int, now_sim_s: float) -> None:
         """Abort a call."""
         self._pool.abort(number, now_sim_s)
 
-    def withdraw(self, number: int, now_sim_s: float) -> bool:
-        """Abort a call unless it has started; returns whether it was aborted."""
+    def promote(self, number: int, now_sim_s: float) -> bool:
+        """Abort a call unless it has started; returns whether it was, and must be sent again."""
         for instance in range(self._count):
             if number in self._pool.progress(instance):
                 return False

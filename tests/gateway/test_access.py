@@ -75,6 +75,13 @@ def test_programs_of_tenants_are_apart(keys: Keys) -> None:
             asked.append(asyncio.create_task(post(url, chat("why"), headers=again)))
             await until(lambda: len(engine.raw) == 5)
             assert len(gateway.programs) == 4
+            guess = again | {"X-Metropolis-Speculative": "true"}
+            asked.append(asyncio.create_task(post(url, chat("why"), headers=guess)))
+            await until(lambda: len(engine.raw) == 6)
+            for key, promoted in ((BOB, 0), (ALICE, 1)):
+                of = {"Authorization": f"Bearer {key}"}
+                _, answer, _ = await post(url, {"program": "me"}, headers=of, path="/v1/promote")
+                assert json.loads(answer) == {"promoted": promoted}
             engine.open.set()
             await asyncio.gather(*asked)
 
@@ -96,7 +103,7 @@ def test_without_a_right_key_nothing_is_told(keys: Keys, headers: dict[str, str]
     async def ask() -> None:
         engine = StubEngine()
         async with gateway_before(engine, access=Access(keys=keys)) as (url, gateway):
-            for path in (*PATHS, f"{PATHS[0]}?api_key={ALICE}", "/nowhere"):
+            for path in (*PATHS, f"{PATHS[0]}?api_key={ALICE}", "/v1/promote", "/nowhere"):
                 status, answer, back = await post(url, chat("why"), headers=headers, path=path)
                 assert (status, back["WWW-Authenticate"]) == (401, "Bearer")
                 error = json.loads(answer)["error"]
@@ -110,7 +117,7 @@ def test_without_a_right_key_nothing_is_told(keys: Keys, headers: dict[str, str]
                 async with session.get(f"{url}/health") as read:
                     assert (read.status, await read.json()) == (200, {"draining": False})
             assert not engine.raw
-            assert gateway.metrics.early_rejections["key"] == 6
+            assert gateway.metrics.early_rejections["key"] == 7
 
     asyncio.run(ask())
 

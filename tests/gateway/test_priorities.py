@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metropolis.gateway.priority_quantizer import PRIORITIES, REMEMBERED, Priorities
-from metropolis.policy.base import QueuedRequest
+from metropolis.gateway.priority_quantizer import LAST, REMEMBERED, Priorities
+from metropolis.policy.base import SPECULATIVE_PRIORITY, QueuedRequest
 from metropolis.policy.fixed import StepFirst
 from tests.gateway.engines import StubEngine, chat, gateway_before, until
 from tests.gateway.test_server import post
 
-RANKS = st.lists(st.integers(0, 1 << 62), min_size=PRIORITIES, max_size=60, unique=True)
+RANKS = st.lists(st.integers(0, (1 << 62) - 2), min_size=LAST, max_size=60, unique=True)
 
 
 def at_step(step: int) -> dict[str, str]:
@@ -71,19 +71,20 @@ def test_each_kind_of_engine_is_told_in_its_own_words(
 @given(RANKS)
 def test_priorities_are_few_and_keep_the_order_of_ranks(ranks: list[int]) -> None:
     priorities = Priorities()
-    given_ = {priorities.priority(rank) for rank in ranks}
-    assert given_ <= set(range(PRIORITIES))
-    again = [priorities.priority(rank) for rank in sorted(ranks)]
+    levels = {priorities.level(rank) for rank in ranks}
+    assert levels <= set(range(LAST))
+    again = [priorities.level(rank) for rank in sorted(ranks)]
     assert again[0] == 0
-    assert priorities.priority((1 << 62) + 1) == PRIORITIES - 1
-    assert priorities.priority(-1) == 0
+    assert priorities.level((1 << 62) - 1) == LAST - 1
+    assert priorities.level(-1) == 0
+    assert {priorities.level(SPECULATIVE_PRIORITY + rank) for rank in ranks} == {LAST}
 
 
 def test_priorities_forget_what_was_long_ago() -> None:
     priorities = Priorities()
     for rank in range(5 * REMEMBERED):
-        priorities.priority(rank)
-    assert priorities.priority(4 * REMEMBERED) == 0
+        priorities.level(rank)
+    assert priorities.level(4 * REMEMBERED) == 0
     assert len(priorities._sorted) == len(priorities._latest) == REMEMBERED
 
 

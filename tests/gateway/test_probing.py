@@ -11,7 +11,7 @@ import pytest
 from metropolis.cli.gateway import token_range
 from metropolis.dispatch.base import Fleet
 from metropolis.dispatch.fixed import LeastLoaded
-from metropolis.gateway.priority_quantizer import PRIORITIES
+from metropolis.gateway.priority_quantizer import LAST
 from metropolis.policy.fixed import StepFirst
 from tests.gateway.engines import StubEngine, chat, gateway_before, until
 from tests.gateway.test_command import running
@@ -59,7 +59,7 @@ def sglang(**info: Any) -> StubEngine:
             lambda: sglang(enable_priority_scheduling=True),
             "sglang:",
             "SGLang, gets priorities, high ones first",
-            [PRIORITIES - 1],
+            [LAST],
         ),
         (
             lambda: sglang(enable_priority_scheduling=False),

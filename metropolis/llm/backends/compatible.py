@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 from metropolis.llm.backends import wire
 from metropolis.llm.backends.connection import LIMITS, AnswerLimits
 from metropolis.llm.backends.http import JSONServer, parse_url
-from metropolis.llm.base import Completion, RefusedError, Request
+from metropolis.llm.base import Completion, LLMError, RefusedError, Request
+from metropolis.llm.placement import placement_of
 
 OPENAI_HOST = "api.openai.com"
 SPECULATIVE_PRIORITY = 1 << 30
@@ -48,6 +50,7 @@ class Compatible:
         self._server: wire.ConnectedServer = JSONServer(
             "the server", self._url, os.environ.get("OPENAI_API_KEY"), limits
         )
+        self._promotions: set[asyncio.Task[None]] = set()
 
     def __str__(self) -> str:
         return self._server.called
@@ -65,8 +68,26 @@ class Compatible:
         """The pieces of the answer, then the whole."""
         return wire.stream(self._server, path_of(request), self.body_of(request), request)
 
+    def promote(self, request: Request) -> None:
+        """See Promoter; servers other than a gateway cannot change the rank of a request."""
+        server = self._server
+        if isinstance(server, JSONServer) and server.is_gateway:
+            task = asyncio.ensure_future(self._promote(server, request))
+            self._promotions.add(task)
+            task.add_done_callback(self._promotions.discard)
+
+    async def _promote(self, server: JSONServer, request: Request) -> None:
+        try:
+            program = placement_of(request).program
+            await server.send("promote", {"program": program}, f"the promotion of {request.where}")
+        except LLMError:
+            pass  # the request keeps its rank; it fails by itself if the gateway is lost
+
     async def close(self) -> None:
         """Close all connections."""
+        for task in self._promotions:
+            task.cancel()
+        await asyncio.gather(*self._promotions, return_exceptions=True)
         await self._server.close()
 
     def body_of(self, request: Request) -> dict[str, Any]:

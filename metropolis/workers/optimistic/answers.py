@@ -10,10 +10,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextvars import Context
 from dataclasses import dataclass
 
-from metropolis.llm.base import Backend, BudgetExhausted, Completion, Request
+from metropolis.llm.base import Backend, BudgetExhausted, Completion, Promoter, Request
 from metropolis.llm.client import Client
 from metropolis.llm.journal import Answers, Key, key_of
-from metropolis.sim.virtual import VirtualInstances
 from metropolis.types import AgentId, Step
 from metropolis.workers.optimistic.call_gate import CallGate
 
@@ -57,6 +56,7 @@ class KeptAnswers:
 
 @dataclass(eq=False)
 class _InFlight:
+    request: Request
     task: asyncio.Task[Completion]
     waiting: int = 0
     """Executions that wait for it."""
@@ -101,7 +101,7 @@ class JoiningClient:
         one = self._in_flight.get(key)
         if one is None:
             task = Context().run(asyncio.ensure_future, self._client.call(request))
-            one = self._in_flight[key] = _InFlight(task)
+            one = self._in_flight[key] = _InFlight(request, task)
             self.sent[key.agent, key.step] += not self._is_known(key)
             task.add_done_callback(lambda task: self._end(key, task))
         elif not request.speculative:
@@ -124,8 +124,11 @@ class JoiningClient:
         """The requests of an agent-step are needed."""
         self._gate.promote(agent, step)
         backend = self._client.backend
-        if isinstance(backend, VirtualInstances):
-            backend.promote(agent, step)
+        if isinstance(backend, Promoter):
+            for key, one in self._in_flight.items():
+                if (key.agent, key.step) == (agent, step) and one.request.speculative:
+                    backend.promote(one.request)
+                    return  # with the others of the agent-step
 
     def cancel_orphans(self, is_busy: Callable[[AgentId, Step], bool]) -> None:
         """Cancel requests that nobody waits for, unless an execution that could do so is busy."""
