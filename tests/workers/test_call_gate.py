@@ -54,7 +54,7 @@ def teach(gate: CallGate, wasted: bool, steps: Steps, calls: int = 30) -> None:
     asyncio.run(learn())
 
 
-async def is_waiting(gate: CallGate, key: Key) -> tuple[bool, asyncio.Task[None]]:
+async def is_waiting(gate: CallGate, key: Key) -> tuple[bool, asyncio.Task[bool]]:
     task = asyncio.create_task(gate.enter(key))
     await asyncio.sleep(0)
     return not task.done(), task
@@ -96,7 +96,8 @@ def test_a_call_that_is_mostly_wasted_waits_until_it_is_needed_or_dared(how: str
         else:
             steps.steps[1] = 5
             gate.review()
-        await asyncio.gather(task, joined)
+        is_needed = how != "review"
+        assert await asyncio.gather(task, joined) == [is_needed, is_needed]
 
     asyncio.run(ask())
 

@@ -8,7 +8,7 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from metropolis.llm.base import Backend, BudgetExhausted, Completion, Promoter, Request
 from metropolis.llm.client import Client
@@ -97,7 +97,7 @@ class JoiningClient:
         """See Sender."""
         key = key_of(request)
         if request.speculative and key not in self._in_flight and not self._is_known(key):
-            await self._gate.enter(key)
+            request = replace(request, speculative=not await self._gate.enter(key))
         one = self._in_flight.get(key)
         if one is None:
             task = Context().run(asyncio.ensure_future, self._client.call(request))

@@ -88,27 +88,28 @@ class CallGate:
         self._risked: defaultdict[tuple[AgentId, Step], float] = defaultdict(float)
         """(agent, step) -> the sum of their chances to be in vain."""
         self._sent_total, self._risked_total = 0, 0.0
-        self._waiting: dict[Key, asyncio.Future[None]] = {}
+        self._waiting: dict[Key, asyncio.Future[bool]] = {}
 
-    async def enter(self, key: Key) -> None:
-        """Return when the speculative call `key` may be sent."""
+    async def enter(self, key: Key) -> bool:
+        """Return when the speculative call `key` may be sent: whether it is needed by then."""
         laggards = self._laggards(key)
         self._requested[key.agent, key.step].setdefault(key, laggards)
-        if not self._dares(key, laggards):
-            if key not in self._waiting:
-                self._waiting[key] = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._waiting[key])
+        if self._dares(key, laggards):
+            return False
+        if key not in self._waiting:
+            self._waiting[key] = asyncio.get_running_loop().create_future()
+        return await asyncio.shield(self._waiting[key])
 
     def promote(self, agent: AgentId, step: Step) -> None:
         """The calls of an agent-step are needed."""
         for key in [key for key in self._waiting if (key.agent, key.step) == (agent, step)]:
-            self._waiting.pop(key).set_result(None)
+            self._waiting.pop(key).set_result(True)
 
     def review(self) -> None:
         """Let pass what is dared by now."""
         for key in list(self._waiting):
             if self._dares(key, self._laggards(key)):
-                self._waiting.pop(key).set_result(None)
+                self._waiting.pop(key).set_result(False)
 
     def commit(self, agent: AgentId, step: Step, functions: Iterable[str], sent: int) -> None:
         """A step is final, with calls of `functions`; `sent` were sent for it."""
