@@ -312,7 +312,8 @@ class Optimism:
 class Replay:
     """Replays a trace on simulated instances (cpp/include/metropolis/replay.hpp).
 
-    ValueError for columns that do not match each other, the controller or the instances.
+    `value_offsets` without values: dependencies by value are unknown. ValueError for columns that
+    do not match each other, the controller or the instances.
     """
 
     def __init__(
@@ -328,6 +329,9 @@ class Replay:
         output_tokens: npt.NDArray[np.int32],
         prefix_id: npt.NDArray[np.int64],
         prefix_tokens: npt.NDArray[np.int32],
+        value_offsets: npt.NDArray[np.int64],
+        value_writers: npt.NDArray[np.int32],
+        value_ago: npt.NDArray[np.int32],
         controller: Controller,
         instances: InstancePool,
         step_priority: bool,

@@ -33,6 +33,9 @@ struct BoundReplay {
   Column<std::int32_t> prompt_tokens, output_tokens;
   Column<std::int64_t> prefix_id;
   Column<std::int32_t> prefix_tokens;
+  Column<std::int64_t> value_offsets;
+  Column<AgentId> value_writers;
+  Column<Step> value_ago;
   py::object controller;
   py::object instances;
   std::unique_ptr<TraceReplay> replay;
@@ -55,6 +58,9 @@ struct BoundReplay {
     trace.output_tokens = view(output_tokens);
     trace.prefix_id = view(prefix_id);
     trace.prefix_tokens = view(prefix_tokens);
+    trace.value_offsets = view(value_offsets);
+    trace.value_writers = view(value_writers);
+    trace.value_ago = view(value_ago);
     return trace;
   }
 };
@@ -70,8 +76,9 @@ std::unique_ptr<BoundReplay> make_replay(
     const py::object& positions, const py::object& call_offsets, const py::object& call_step,
     const py::object& call_agent, const py::object& parent_offsets, const py::object& parents,
     const py::object& prompt_tokens, const py::object& output_tokens, const py::object& prefix_id,
-    const py::object& prefix_tokens, const py::object& controller, const py::object& instances,
-    bool step_priority, std::int64_t max_outstanding,
+    const py::object& prefix_tokens, const py::object& value_offsets,
+    const py::object& value_writers, const py::object& value_ago, const py::object& controller,
+    const py::object& instances, bool step_priority, std::int64_t max_outstanding,
     const std::optional<BoundOptimism>& optimism) {
   auto bound = std::make_unique<BoundReplay>(BoundReplay{
       optimism ? fixed_column<float>(positions, "positions", 3)
@@ -83,7 +90,10 @@ std::unique_ptr<BoundReplay> make_replay(
       column_of<std::int32_t>(prompt_tokens, "prompt_tokens"),
       column_of<std::int32_t>(output_tokens, "output_tokens"),
       column_of<std::int64_t>(prefix_id, "prefix_id"),
-      column_of<std::int32_t>(prefix_tokens, "prefix_tokens"), controller, instances, nullptr});
+      column_of<std::int32_t>(prefix_tokens, "prefix_tokens"),
+      fixed_column<std::int64_t>(value_offsets, "value_offsets"),
+      fixed_column<AgentId>(value_writers, "value_writers"),
+      fixed_column<Step>(value_ago, "value_ago"), controller, instances, nullptr});
   auto& used = checked_cast<Controller>(controller, "controller", "a Controller");
   auto& pool = checked_cast<InstancePool>(instances, "instances", "an InstancePool");
   if (optimism) {
@@ -118,7 +128,8 @@ void bind_replay(py::module_& m) {
       .def(py::init(&make_replay), py::kw_only(), py::arg("positions"), py::arg("call_offsets"),
            py::arg("call_step"), py::arg("call_agent"), py::arg("parent_offsets"),
            py::arg("parents"), py::arg("prompt_tokens"), py::arg("output_tokens"),
-           py::arg("prefix_id"), py::arg("prefix_tokens"), py::arg("controller"),
+           py::arg("prefix_id"), py::arg("prefix_tokens"), py::arg("value_offsets"),
+           py::arg("value_writers"), py::arg("value_ago"), py::arg("controller"),
            py::arg("instances"), py::arg("step_priority"), py::arg("max_outstanding"),
            py::arg("optimism") = std::nullopt)
       // Controller and instances belong to Python: holding the GIL keeps other threads from them.

@@ -13,10 +13,14 @@
 #include "metropolis/speculation.hpp"
 #include "optimistic_calls.hpp"
 #include "risk.hpp"
+#include "value_reads.hpp"
 
 namespace metropolis {
 
 namespace {
+
+// By value agents run far ahead, and repeat many steps if wrong: at most this far above the floor.
+constexpr Step WINDOW = 20;
 
 std::unique_ptr<Speculation> speculation_of(const TraceView& trace, Controller& controller,
                                             const Metric& metric,
@@ -74,6 +78,7 @@ class OptimisticReplay final : public TraceReplay {
         speculation_(speculation_of(trace, controller, metric, options)),
         calls_(trace, instances, timeline_, options.step_priority),
         risk_(trace, metric, options),
+        value_reads_(trace),
         final_minds_(static_cast<std::size_t>(trace.agents)) {
     check_options(options);
   }
@@ -132,7 +137,11 @@ class OptimisticReplay final : public TraceReplay {
     std::vector<Write> writes;
     const Step next = execution.step + 1;
     for (const AgentId agent : execution.agents) {
-      writes.push_back({agent, Sighting{agent, trace_.position(next, agent), next}});
+      const Position there = trace_.position(next, agent);
+      writes.push_back({agent, Sighting{agent, there, next}});
+      if (const auto entity = value_reads_.written(execution.step, agent)) {
+        writes.push_back({*entity, Sighting{*entity, there, mind_of(execution, agent)}});
+      }
     }
     speculation_->resolved(id, {}, std::move(writes), {}, execution.minds, {});
   }
@@ -180,21 +189,34 @@ class OptimisticReplay final : public TraceReplay {
 
   void proceed(const SpeculationCommand& command) {
     const AgentId agent = command.agents.front();
-    const Question question{Question::Kind::ENTITIES, -1, trace_.position(command.step, agent),
-                            options_.perception_radius};
-    auto seen = speculation_->answer(question, command.step, command.sure);
     Execution& execution = add(command);
     execution.dispatched_sim_s = now_sim_s_;
-    execution.minds = {{agent, mind_after(mind_before(command), seen)}};
-    observed_.emplace_back(command.id, Reads{{question, std::move(seen)}});
+    Digest mind = mind_before(command);
+    Reads reads;
+    for (const Question& question : questions(command.step, agent)) {
+      auto seen = speculation_->answer(question, command.step, command.sure);
+      mind = mind_after(mind, seen);
+      reads.push_back({question, std::move(seen)});
+    }
+    execution.minds = {{agent, mind}};
+    observed_.emplace_back(command.id, std::move(reads));
     if (!calls_.add(command.id, command.step, agent, command.sure)) ended_.push_back(command.id);
+  }
+
+  std::vector<Question> questions(Step step, AgentId agent) const {
+    if (trace_.knows_values()) return value_reads_.questions(step, agent);
+    return {{Question::Kind::ENTITIES, -1, trace_.position(step, agent),
+             options_.perception_radius}};
+  }
+
+  static Digest mind_of(const Execution& execution, AgentId agent) {
+    return std::ranges::lower_bound(execution.minds, agent, {}, &Mind::agent)->digest;
   }
 
   Digest mind_before(const SpeculationCommand& command) const {
     const AgentId agent = command.agents.front();
     if (command.mind == NO_EXECUTION) return final_minds_[static_cast<std::size_t>(agent)];
-    const Execution& source = executions_.at(command.mind);
-    return std::ranges::lower_bound(source.minds, agent, {}, &Mind::agent)->digest;
+    return mind_of(executions_.at(command.mind), agent);
   }
 
   void resolve(const SpeculationCommand& command) {
@@ -236,8 +258,14 @@ class OptimisticReplay final : public TraceReplay {
 
   // Lets agents run ahead; whether one does.
   bool run_ahead() {
+    std::vector<AgentId> candidates = speculation_->candidates();
+    if (trace_.knows_values()) {
+      std::erase_if(candidates, [&](AgentId agent) {
+        return speculation_->next_step(agent) >= speculation_->floor() + WINDOW;
+      });
+    }
     const std::vector<AgentId> agents =
-        risk_.daring(speculation_->candidates(), instances_.outstanding(), now_sim_s_);
+        risk_.daring(candidates, instances_.outstanding(), now_sim_s_);
     if (agents.empty()) return false;
     obey(timed([&] { return speculation_->speculate(agents); }));
     return true;
@@ -247,6 +275,7 @@ class OptimisticReplay final : public TraceReplay {
   std::unique_ptr<Speculation> speculation_;
   OptimisticCalls calls_;
   SightRisk risk_;
+  ValueReads value_reads_;
   std::unordered_map<ExecutionId, Execution> executions_;
   std::map<Step, std::vector<ExecutionId>> at_step_;
   std::vector<Digest> final_minds_;

@@ -94,6 +94,20 @@ void check_parents(const TraceView& trace) {
   if (!before && !acyclic(trace)) throw fault("the parents of calls form a cycle");
 }
 
+void check_dependencies(const TraceView& trace, std::size_t rows) {
+  if (!trace.knows_values()) return;
+  check_length(trace.value_offsets.size(), rows + 1, "value_offsets");
+  check_length(trace.value_ago.size(), trace.value_writers.size(), "value_ago");
+  check_offsets(trace.value_offsets, trace.value_writers.size(), "value_offsets");
+  for (std::size_t i = 0; i < trace.value_writers.size(); ++i) {
+    const AgentId writer = trace.value_writers[i];
+    if (writer >= 0 && writer < trace.agents && trace.value_ago[i] >= 1) continue;
+    throw fault("dependency " + std::to_string(i) + " is on agent " + std::to_string(writer) +
+                " " + std::to_string(trace.value_ago[i]) + " steps ago; the agent must be below " +
+                std::to_string(trace.agents) + ", the steps at least 1");
+  }
+}
+
 }  // namespace
 
 void check_trace(const TraceView& trace) {
@@ -115,6 +129,7 @@ void check_trace(const TraceView& trace) {
   check_offsets(trace.parent_offsets, trace.parents.size(), "parent_offsets");
   check_call_rows(trace);
   check_parents(trace);
+  check_dependencies(trace, rows);
 }
 
 }  // namespace metropolis

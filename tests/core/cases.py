@@ -133,6 +133,16 @@ def use_simulate(draw: Draw) -> None:
     )
 
 
+def _dependencies(draw: Draw, agents: int, steps: int) -> dict[str, Any]:
+    counts = draw.numpy.integers(0, 3, agents * steps) * draw.random.randint(0, 1)
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    return {
+        "value_offsets": offsets[: None if draw.random.random() < 0.7 else 0],
+        "value_writers": draw.numpy.integers(0, agents, offsets[-1]).astype(np.int32),
+        "value_ago": draw.numpy.integers(1, 4, offsets[-1]).astype(np.int32),
+    }
+
+
 def use_replay(draw: Draw) -> None:
     agents, steps = draw.random.randint(1, 4), draw.random.randint(1, 4)
     positions = np.repeat(draw.numpy.integers(0, 7, (1, agents, 2)), steps, 0).astype(np.float32)
@@ -161,6 +171,7 @@ def use_replay(draw: Draw) -> None:
         "output_tokens": draw.numpy.integers(1, 9, n).astype(np.int32),
         "prefix_id": draw.numpy.integers(-1, 3, n),
         "prefix_tokens": draw.numpy.integers(0, 2, n).astype(np.int32),
+        **_dependencies(draw, agents, steps),
     }
     given = {name: draw.damaged(column) for name, column in columns.items()}
     hostility, draw.hostility = draw.hostility, min(draw.hostility, 0.05)

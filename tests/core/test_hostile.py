@@ -55,6 +55,9 @@ def replay(**changes: object) -> _core.Replay:
         "output_tokens": np.array([2, 2], np.int32),
         "prefix_id": np.array([-1, -1]),
         "prefix_tokens": np.array([0, 0], np.int32),
+        "value_offsets": np.array([0, 0, 0]),
+        "value_writers": np.array([], np.int32),
+        "value_ago": np.array([], np.int32),
         "controller": _core.make_controller(
             4, 5, _core.plane_metric("chebyshev"), 1, np.zeros((1, 2)), 2
         ),
@@ -77,6 +80,15 @@ def replay(**changes: object) -> _core.Replay:
         ),
         ({"prompt_tokens": np.array([5, 2**32 + 5])}, "prompt_tokens has values from 5 to"),
         ({"max_outstanding": -1}, "max_outstanding is -1"),
+        ({"value_offsets": np.array([0, 1])}, "value_offsets has 2 values, but must have 3"),
+        (
+            {
+                "value_offsets": np.array([0, 0, 1]),
+                "value_writers": np.array([1], np.int32),
+                "value_ago": np.array([1], np.int32),
+            },
+            "dependency 0 is on agent 1 1 steps ago; the agent must be below 1",
+        ),
         (
             {"controller": _core.make_graph_controller(3, 1, [0, 0, 0, 0], [])},
             "the controller runs 3 agents to step 1, the trace has 1 agents and 2 steps",

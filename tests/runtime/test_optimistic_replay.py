@@ -13,8 +13,9 @@ from metropolis.rules.metrics import metric_named
 from metropolis.runtime.replays.modes import Risk
 from metropolis.runtime.replays.replay import Setting, replay
 from metropolis.sim.fleet import SimulatedFleet
-from metropolis.trace.schema import Trace
+from metropolis.trace.schema import Trace, ValueDependencies
 from metropolis.types import MetropolisError
+from tests.runtime.optimistic_reference import OptimisticReference
 from tests.small_traces import small_trace, small_traces
 
 METRICS = {"chebyshev": 1, "euclidean": 2, "manhattan": 2}
@@ -42,7 +43,7 @@ def test_every_call_completes_before_its_agent_step_commits(
     trace: Trace, metric: str, instances: int, risk: float, calls_half: float, policy: str
 ) -> None:
     setting = setting_for(trace, metric, instances, None)
-    setting = replace(setting, policy=policy, speculation=Risk(risk, calls_half))
+    setting = replace(setting, policy=policy, speculation=Risk(risk, calls_half, calls_half))
     result = replay(trace, "optimistic", setting)
     calls = trace.calls
     committed = result.committed_sim_s.reshape(trace.steps, trace.agents)
@@ -95,6 +96,57 @@ def test_without_speculation_it_is_the_versioned_mode(
     assert off.makespan_sim_s == versioned.makespan_sim_s
 
 
+def in_sight(trace: Trace, setting: Setting) -> ValueDependencies:
+    """The trace's dependencies on agents that stood in sight: the rule waits for these."""
+    assert trace.dependencies is not None
+    of = trace.dependencies
+    row = np.repeat(np.arange(trace.steps * trace.agents), np.diff(of.offsets))
+    step = row // trace.agents
+    here = trace.positions[step, row % trace.agents].tolist()
+    there = trace.positions[step - of.ago, of.writer].tolist()
+    kept = np.array(
+        [
+            setting.metric.within((a, b), (c, d), setting.perception_radius, 0)
+            for (a, b), (c, d) in zip(here, there, strict=True)
+        ],
+        bool,
+    )
+    counts = np.bincount(row[kept], minlength=len(of.offsets) - 1)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return ValueDependencies(offsets, of.writer[kept], of.ago[kept])
+
+
+@given(small_traces, st.sampled_from(sorted(METRICS)), st.integers(1, 4), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_it_equals_the_specification(
+    trace: Trace, metric: str, instances: int, knows_values: bool
+) -> None:
+    setting = setting_for(trace, metric, instances, 1.0)
+    seen = in_sight(trace, setting) if knows_values else None
+    trace = replace(trace, dependencies=seen)
+    reference = OptimisticReference(trace, setting)
+    reference.run()
+    result = replay(trace, "optimistic", setting)
+    assert result.wasted_calls == reference.sent_calls - len(trace.calls)
+    assert (result.committed_sim_s == reference.committed_sim_s).all()
+
+
+def test_an_agent_is_wrong_only_if_a_dependency_was_not_known() -> None:
+    """In sight of each other, and without dependencies, all agents run to the end at once."""
+    trace = small_trace(7, agents=8, steps=40, edge=12, radius=12)
+    independent = ValueDependencies(
+        np.zeros(trace.steps * trace.agents + 1, np.int64),
+        *(np.zeros(0, np.int32) for _ in range(2)),
+    )
+    setting = setting_for(trace, "chebyshev", 8, 1.0)
+    alone = replay(replace(trace, dependencies=independent), "optimistic", setting)
+    assert alone.wasted_calls == 0
+    assert alone.makespan_sim_s < replay(trace, "versioned", setting).makespan_sim_s
+    assert alone.makespan_sim_s < replay(trace, "optimistic", setting).makespan_sim_s
+    unknown = replay(replace(trace, dependencies=None), "optimistic", setting)
+    assert replay(trace, "optimistic", setting).wasted_calls < unknown.wasted_calls
+
+
 def test_running_ahead_takes_less_time_and_wastes_calls() -> None:
     trace = small_trace(7, agents=8, steps=40, edge=12, radius=2)
     ahead, versioned = (
@@ -120,14 +172,22 @@ def test_under_load_fewer_agents_run_ahead() -> None:
     trace = small_trace(7, agents=8, steps=40, edge=12, radius=2)
     setting = setting_for(trace, "chebyshev", 1, None)
     loaded, idle = (
-        replay(trace, "optimistic", replace(setting, speculation=Risk(1.0, calls_half)))
+        replay(trace, "optimistic", replace(setting, speculation=Risk(1.0, calls_half, calls_half)))
         for calls_half in (0.1, float("inf"))
     )
     assert loaded.wasted_calls < 0.5 * idle.wasted_calls
 
 
 @pytest.mark.parametrize(
-    "risk", [Risk(-0.1), Risk(1.1), Risk(float("nan")), Risk(0.5, 0.0), Risk(0.5, float("nan"))]
+    "risk",
+    [
+        Risk(-0.1),
+        Risk(1.1),
+        Risk(float("nan")),
+        Risk(0.5, 0.0),
+        Risk(0.5, float("nan")),
+        Risk(0.5, 1.0, 0.0),
+    ],
 )
 def test_a_risk_is_from_0_to_1(risk: Risk) -> None:
     trace = small_trace(7, agents=2, steps=3, edge=8, radius=2)

@@ -7,9 +7,12 @@
 // soon as it has seen an agent, or has missed one, at a step that this agent had not reached. The
 // calls of a wrong execution are lost and sent again.
 //
+// If the trace knows dependencies by value, an execution reads the results of these agent-steps and
+// nothing else: it is wrong if one of them was not known, or was wrong itself.
+//
 // An agent runs ahead if the chance that it would be wrong is at most `risk_max`: the chance that
-// an agent that lags behind is in sight by then, learned from all pairs of agents at the steps
-// below the floor.
+// an agent that lags behind is in sight by then, or that the step depends on one that this agent
+// has not reached, learned from all pairs of agents at the steps below the floor.
 #pragma once
 
 #include <cstdint>

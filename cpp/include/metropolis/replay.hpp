@@ -37,7 +37,23 @@ struct TraceView {
   std::span<const std::int32_t> output_tokens;
   std::span<const std::int64_t> prefix_id;
   std::span<const std::int32_t> prefix_tokens;
+  // Dependencies by value: an agent-step depends on the steps `value_ago` ago of the agents
+  // `value_writers`. No offsets: they are unknown.
+  std::span<const std::int64_t> value_offsets{};  // (steps * agents + 1)
+  std::span<const AgentId> value_writers{};
+  std::span<const Step> value_ago{};
 
+  bool knows_values() const { return !value_offsets.empty(); }
+  // Calls visit(writer, ago) for each dependency that is not from before the trace.
+  template <class Visit>
+  void for_each_dependency(Step step, AgentId agent, const Visit& visit) const {
+    if (!knows_values()) return;
+    const auto first = static_cast<std::size_t>(value_offsets[row(step, agent)]);
+    const auto end = static_cast<std::size_t>(value_offsets[row(step, agent) + 1]);
+    for (std::size_t i = first; i < end; ++i) {
+      if (value_ago[i] <= step) visit(value_writers[i], value_ago[i]);
+    }
+  }
   std::size_t row(Step step, AgentId agent) const {
     return static_cast<std::size_t>(step) * static_cast<std::size_t>(agents) +
            static_cast<std::size_t>(agent);

@@ -30,7 +30,7 @@ def replay_in_core(
 ) -> dict[str, Any]:
     """Measurements of a replay, by field of `ReplayResult`."""
     pool = _core.InstancePool(fleet.profiles[0], instances=len(fleet), prefix_reuse=prefix_reuse)
-    calls = trace.calls
+    calls, values, none = trace.calls, trace.dependencies, np.zeros(0, np.int32)
     replaying = _core.Replay(
         positions=trace.positions,
         call_offsets=trace.call_offsets(),
@@ -42,6 +42,9 @@ def replay_in_core(
         output_tokens=calls.output_tokens,
         prefix_id=calls.prefix_id,
         prefix_tokens=calls.prefix_tokens,
+        value_offsets=np.zeros(0, np.int64) if values is None else values.offsets,
+        value_writers=none if values is None else values.writer,
+        value_ago=none if values is None else values.ago,
         controller=controller,
         instances=pool,
         step_priority=step_priority,
