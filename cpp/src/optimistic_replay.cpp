@@ -19,9 +19,6 @@ namespace metropolis {
 
 namespace {
 
-// By value agents run far ahead, and repeat many steps if wrong: at most this far above the floor.
-constexpr Step WINDOW = 20;
-
 std::unique_ptr<Speculation> speculation_of(const TraceView& trace, Controller& controller,
                                             const Metric& metric,
                                             const OptimisticOptions& options) {
@@ -258,14 +255,8 @@ class OptimisticReplay final : public TraceReplay {
 
   // Lets agents run ahead; whether one does.
   bool run_ahead() {
-    std::vector<AgentId> candidates = speculation_->candidates();
-    if (trace_.knows_values()) {
-      std::erase_if(candidates, [&](AgentId agent) {
-        return speculation_->next_step(agent) >= speculation_->floor() + WINDOW;
-      });
-    }
     const std::vector<AgentId> agents =
-        risk_.daring(candidates, instances_.outstanding(), now_sim_s_);
+        risk_.daring(speculation_->candidates(), instances_.outstanding(), now_sim_s_);
     if (agents.empty()) return false;
     obey(timed([&] { return speculation_->speculate(agents); }));
     return true;

@@ -14,15 +14,15 @@ constexpr double JUDGED = 2;           // more than any chance
 
 }  // namespace
 
-void SightChances::add(double distance, Step lag, bool mattered) {
+void SightChances::add(double distance, Step lag, bool in_sight) {
   Count& count = counts_[index(distance, lag)];
   ++count.pairs;
-  if (mattered) ++count.mattered;
+  if (in_sight) ++count.in_sight;
 }
 
 double SightChances::chance(double distance, Step lag) const {
   const Count& count = counts_[index(distance, lag)];
-  return (static_cast<double>(count.mattered) + 0.5) / (static_cast<double>(count.pairs) + 2);
+  return (static_cast<double>(count.in_sight) + 0.5) / (static_cast<double>(count.pairs) + 2);
 }
 
 // Single units near the radius, geometric beyond.
@@ -39,9 +39,7 @@ SightRisk::SightRisk(const TraceView& trace, const Metric& metric, const Optimis
       metric_(metric),
       options_(options),
       reach_(std::max(options.perception_radius, 2 * options.max_velocity)),
-      blind_radius_(trace.knows_values() ? -1 : options.perception_radius),
-      chances_(trace.knows_values() ? 0 : options.perception_radius),
-      needed_(static_cast<std::size_t>(trace.knows_values() ? trace.agents : 0)),
+      chances_(options.perception_radius),
       next_(static_cast<std::size_t>(trace.agents)),
       waiting_on_(next_.size()),
       refused_(next_.size(), JUDGED) {
@@ -94,7 +92,7 @@ bool SightRisk::dares(const M& metric, AgentId agent, double risk_max) {
     if (lag <= 0) continue;
     const double distance = metric.distance(here, trace_.position(behind, other));
     if (distance > reach_ + lag * options_.max_velocity) continue;
-    right *= distance <= blind_radius_ ? 0 : 1 - chances_.chance(distance, lag);
+    right *= distance <= options_.perception_radius ? 0 : 1 - chances_.chance(distance, lag);
     if (1 - right <= risk_max) continue;
     waiting_on_[static_cast<std::size_t>(other)].push_back(agent);
     refused_[static_cast<std::size_t>(agent)] = 1 - right;
@@ -108,7 +106,6 @@ void SightRisk::learn(Step floor) {
   std::visit(
       [&](const auto& metric) {
         for (; learned_ < floor; ++learned_) {
-          add_needed(learned_);
           const AgentId observers = std::min<AgentId>(trace_.agents, OBSERVERS_MAX);
           for (AgentId i = 0; i < observers; ++i) {
             const auto spread = static_cast<std::int64_t>(i) * trace_.agents / observers;
@@ -119,35 +116,19 @@ void SightRisk::learn(Step floor) {
       metric_);
 }
 
-void SightRisk::add_needed(Step step) {
-  for (AgentId agent = 0; agent < trace_.agents; ++agent) {
-    trace_.for_each_dependency(step, agent, [&](AgentId writer, Step ago) {
-      Step& latest = needed_[static_cast<std::size_t>(agent)].try_emplace(writer, 0).first->second;
-      latest = std::max(latest, step - ago);
-    });
-  }
-}
-
 template <class M>
 void SightRisk::learn(const M& metric, AgentId agent, Step step) {
   const Position here = trace_.position(step, agent);
-  const bool knows_values = trace_.knows_values();
   for (AgentId other = 0; other < trace_.agents; ++other) {
     if (other == agent) continue;
-    Step since = step + 1;  // the smallest lag at which the other matters
-    if (knows_values) {
-      const auto& needed = needed_[static_cast<std::size_t>(agent)];
-      const auto found = needed.find(other);
-      if (found != needed.end()) since = step - found->second;
-    } else if (metric.perceives(here, trace_.position(step, other), options_.perception_radius)) {
-      since = 0;
-    }
+    const bool in_sight =
+        metric.perceives(here, trace_.position(step, other), options_.perception_radius);
     for (const Step lag : SightChances::LAGS) {
       if (lag > step) break;
       const double distance = metric.distance(here, trace_.position(step - lag, other));
-      if (distance <= blind_radius_) continue;
+      if (distance <= options_.perception_radius) continue;
       if (distance <= reach_ + lag * options_.max_velocity) {
-        chances_.add(distance, lag, since <= lag);
+        chances_.add(distance, lag, in_sight);
       }
     }
   }

@@ -1,13 +1,10 @@
-// The chance that an agent who lags behind matters to another: that it comes into sight or, in a
-// trace that knows dependencies by value, that the other depends on a step it has not reached.
-// Learned from the trace.
+// The chance that an agent who lags behind comes into another's sight: learned from movement.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <set>
-#include <unordered_map>
 #include <vector>
 
 #include "metropolis/optimistic_replay.hpp"
@@ -15,12 +12,12 @@
 namespace metropolis {
 
 // A table of (distance, lag): how often an agent at that distance from where another stands `lag`
-// steps later mattered then.
+// steps later was in its sight then.
 class SightChances {
  public:
   explicit SightChances(double radius) : radius_(radius) {}
 
-  void add(double distance, Step lag, bool mattered);
+  void add(double distance, Step lag, bool in_sight);
   // Of an unknown case: 1/4.
   double chance(double distance, Step lag) const;
 
@@ -30,7 +27,7 @@ class SightChances {
  private:
   struct Count {
     std::int64_t pairs = 0;
-    std::int64_t mattered = 0;
+    std::int64_t in_sight = 0;
   };
   static constexpr std::size_t DISTANCES = 64, LAG_CLASSES = 24;
 
@@ -61,17 +58,12 @@ class SightRisk {
   bool dares(const M& metric, AgentId agent, double risk_max);
   template <class M>
   void learn(const M& metric, AgentId agent, Step step);
-  void add_needed(Step step);
 
   TraceView trace_;
   Metric metric_;
   OptimisticOptions options_;
   double reach_;  // beyond it, plus the velocity for each step of lag, nobody comes into sight
-  double blind_radius_;  // an agent within it matters for certain; negative: nobody does
   SightChances chances_;
-  // Agent -> another -> the latest step of this one that the steps learned from depend on. An agent
-  // that runs ahead without knowing that step is wrong from then on.
-  std::vector<std::unordered_map<AgentId, Step>> needed_;
   Step learned_ = 0;  // steps below it have been learned from
   std::vector<Step> next_;
   std::set<AgentId> unjudged_;

@@ -35,8 +35,6 @@ from metropolis.types import AgentId, Position, Step
 
 _SPECULATIVE = 2**32
 """Added to the priority of a request."""
-_WINDOW = 20
-"""Steps above the floor in which agents run ahead, with dependencies by value."""
 
 
 @dataclass
@@ -95,19 +93,12 @@ class OptimisticReference:
         self._obey(self._speculation.start())
         while not self._speculation.finished:
             self._settle()
-            while daring := self._unjudged & self._candidates():
+            while daring := self._unjudged & set(self._speculation.candidates()):
                 self._unjudged -= daring
                 self._obey(self._speculation.speculate(sorted(daring)))
                 self._settle()
             if not self._speculation.finished:
                 self._leap()
-
-    def _candidates(self) -> set[AgentId]:
-        candidates = self._speculation.candidates()
-        if self._trace.dependencies is None:
-            return set(candidates)
-        limit = self._speculation.floor + _WINDOW
-        return {agent for agent in candidates if self._speculation.next_step(agent) < limit}
 
     def _settle(self) -> None:
         while self._observed or self._ended:

@@ -43,7 +43,7 @@ def test_every_call_completes_before_its_agent_step_commits(
     trace: Trace, metric: str, instances: int, risk: float, calls_half: float, policy: str
 ) -> None:
     setting = setting_for(trace, metric, instances, None)
-    setting = replace(setting, policy=policy, speculation=Risk(risk, calls_half, calls_half))
+    setting = replace(setting, policy=policy, speculation=Risk(risk, calls_half))
     result = replay(trace, "optimistic", setting)
     calls = trace.calls
     committed = result.committed_sim_s.reshape(trace.steps, trace.agents)
@@ -172,7 +172,7 @@ def test_under_load_fewer_agents_run_ahead() -> None:
     trace = small_trace(7, agents=8, steps=40, edge=12, radius=2)
     setting = setting_for(trace, "chebyshev", 1, None)
     loaded, idle = (
-        replay(trace, "optimistic", replace(setting, speculation=Risk(1.0, calls_half, calls_half)))
+        replay(trace, "optimistic", replace(setting, speculation=Risk(1.0, calls_half)))
         for calls_half in (0.1, float("inf"))
     )
     assert loaded.wasted_calls < 0.5 * idle.wasted_calls
@@ -186,7 +186,6 @@ def test_under_load_fewer_agents_run_ahead() -> None:
         Risk(float("nan")),
         Risk(0.5, 0.0),
         Risk(0.5, float("nan")),
-        Risk(0.5, 1.0, 0.0),
     ],
 )
 def test_a_risk_is_from_0_to_1(risk: Risk) -> None:

@@ -11,8 +11,8 @@
 // nothing else: it is wrong if one of them was not known, or was wrong itself.
 //
 // An agent runs ahead if the chance that it would be wrong is at most `risk_max`: the chance that
-// an agent that lags behind is in sight by then, or that the step depends on one that this agent
-// has not reached, learned from all pairs of agents at the steps below the floor.
+// an agent that lags behind is in sight by then, learned from all pairs of agents at the steps
+// below the floor.
 #pragma once
 
 #include <cstdint>

@@ -20,11 +20,9 @@ class Risk(NamedTuple):
     calls_half: float = inf
     """Calls in flight per instance with which half as much is allowed: a wrong call delays them;
     infinity: the load does not matter."""
-    calls_half_by_value: float = inf
-    """The same for a trace with dependencies by value, where agents dare more often."""
 
 
-AUTO_RISK = Risk(0.95, 15, 3)
+AUTO_RISK = Risk(0.95, 15)
 """Unless given; `metropolis bench optimistic` measures others."""
 
 

@@ -136,7 +136,7 @@ def replay(
     chosen = MODES[mode]
     is_in_core = runs_in_core(setting)
     risk = setting.speculation
-    if risk is not None and not (0 <= risk.most <= 1 and all(half > 0 for half in risk[1:])):
+    if risk is not None and not (0 <= risk.most <= 1 and risk.calls_half > 0):
         raise MetropolisError(
             f"speculation {risk}: most is a number from 0 to 1, calls_half a positive one"
         )
@@ -261,23 +261,22 @@ def _run(
             prefix_reuse=setting.prefix_reuse,
             step_priority=setting.policy == "step",
             outstanding_max=mode.outstanding_max,
-            optimism=_optimism(trace, setting) if mode.is_optimistic else None,
+            optimism=_optimism(setting) if mode.is_optimistic else None,
             progress=progress,
         )
     return _replay_with_plugins(trace, controller, mode, setting, plugins, progress)
 
 
-def _optimism(trace: Trace, setting: Setting) -> _core.Optimism:
+def _optimism(setting: Setting) -> _core.Optimism:
     radii = setting.perception_radius, setting.max_velocity, setting.joint_radius
     risk = Risk(-1.0) if setting.speculation is None else setting.speculation
-    calls_half = risk.calls_half if trace.dependencies is None else risk.calls_half_by_value
     return _core.Optimism(
         metric=core_metric(setting.metric),
         perception_radius=setting.perception_radius,
         max_velocity=setting.max_velocity,
         cluster_radius=versioned(*radii).couple_radius,
         risk_max=risk.most,
-        calls_half=calls_half * len(setting.fleet),
+        calls_half=risk.calls_half * len(setting.fleet),
     )
 
 
