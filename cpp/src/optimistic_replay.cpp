@@ -202,8 +202,8 @@ class OptimisticReplay final : public TraceReplay {
 
   std::vector<Question> questions(Step step, AgentId agent) const {
     if (trace_.knows_values()) return value_reads_.questions(step, agent);
-    return {{Question::Kind::ENTITIES, -1, trace_.position(step, agent),
-             options_.perception_radius}};
+    return {
+        {Question::Kind::ENTITIES, -1, trace_.position(step, agent), options_.perception_radius}};
   }
 
   static Digest mind_of(const Execution& execution, AgentId agent) {

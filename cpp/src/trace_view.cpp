@@ -102,8 +102,8 @@ void check_dependencies(const TraceView& trace, std::size_t rows) {
   for (std::size_t i = 0; i < trace.value_writers.size(); ++i) {
     const AgentId writer = trace.value_writers[i];
     if (writer >= 0 && writer < trace.agents && trace.value_ago[i] >= 1) continue;
-    throw fault("dependency " + std::to_string(i) + " is on agent " + std::to_string(writer) +
-                " " + std::to_string(trace.value_ago[i]) + " steps ago; the agent must be below " +
+    throw fault("dependency " + std::to_string(i) + " is on agent " + std::to_string(writer) + " " +
+                std::to_string(trace.value_ago[i]) + " steps ago; the agent must be below " +
                 std::to_string(trace.agents) + ", the steps at least 1");
   }
 }
