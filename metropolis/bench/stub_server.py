@@ -55,8 +55,9 @@ def stub_server(
     "--log",
     "log_file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Append a line for every request and answer: its kind, the time in monotonic seconds, the "
-    "sampling seed of the request. Answers then differ from request to request.",
+    help="Append a line for every request, answer and cancelled request: its kind, the time in "
+    "monotonic seconds, the sampling seed of the request. Answers then differ from request to "
+    "request.",
 )
 def command(mean_ms: float, seed: int, port: int, log_file: Path | None) -> None:
     """Serve chats with lognormal latency until stopped; prints the URL.
@@ -133,6 +134,13 @@ class _Logged(_Connection):
     def __init__(self, mean_s: float, seed: int, log_file: int) -> None:
         super().__init__(mean_s, seed)
         self._file = log_file
+        self._waiting: dict[int, asyncio.TimerHandle] = {}
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        """Requests without answers are cancelled."""
+        for key, timer in self._waiting.items():
+            timer.cancel()
+            self._log(CANCELLED, key)
 
     def _answer(self, chat: dict[str, Any]) -> None:
         key = chat.get("seed")
@@ -141,9 +149,10 @@ class _Logged(_Connection):
             return
         self._log(ASKED, key)
         wait_s = latency_s(self._seed, f"{key}", self._mean_s)
-        self._loop.call_later(wait_s, self._reply, key, chat)
+        self._waiting[key] = self._loop.call_later(wait_s, self._reply, key, chat)
 
     def _reply(self, key: int, chat: dict[str, Any]) -> None:
+        self._waiting.pop(key, None)  # None: sent twice over this connection
         text = " ".join(Random(f"{self._seed} {key}").choices(WORDS, k=3))
         self._write(_streamed(text, chat) if chat.get("stream") else _whole(text))
         self._log(ANSWERED, key)
@@ -208,5 +217,5 @@ ANSWER = _whole(TEXT)
 NO_CHAT = _refusal("use GET /v1/models, or POST /v1/chat/completions with messages as JSON")
 NO_LENGTH = _refusal("a request needs a Content-Length: chunked bodies are not supported")
 NO_SEED = _refusal("a server with --log needs a whole number as seed in every request")
-ASKED, ANSWERED = "asked", "answered"
+ASKED, ANSWERED, CANCELLED = "asked", "answered", "cancelled"
 WORDS = ("north", "south", "sun", "rain", "wind", "snow", "hail", "fog", "stay", "go")

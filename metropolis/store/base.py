@@ -5,8 +5,7 @@ minds of its agents, and the queues between them. It has three kinds of clients:
 
 - the *controller*: one at a time holds the lease. Its writes carry the fence of the lease, a number
   that grows with every holder; a stale fence is refused.
-- *workers* claim clusters by step, run them, and commit. A claim is a lease, too: once it has
-  expired, another worker can claim the cluster.
+- *workers* claim clusters by step, run them, and commit. A claim expires, like a lease.
 - *readers* read everything.
 
 A commit is atomic: it compares the step of every member, then writes versions, nodes, minds and the
@@ -136,10 +135,7 @@ class Store(ABC):
         minds: Mapping[AgentId, Any],
         events: Iterable[Event] = (),
     ) -> None:
-        """Begin a new run, with what `info.first_step` sees and perceives, and every agent's mind.
-
-        Raises StoreError if the run exists.
-        """
+        """Begin a new run with all that `info.first_step` sees. Raises StoreError if it exists."""
 
     @abstractmethod
     def info(self) -> RunInfo:
@@ -292,6 +288,10 @@ class Store(ABC):
         the queue. Repeated after a lost reply: True, until a member is claimed again.
         An expired claim is valid until another worker claims the cluster.
         """
+
+    @abstractmethod
+    def answers(self, steps: Iterable[Step]) -> dict[Key, Completion]:
+        """The answers kept for `steps`, of all agents."""
 
     # --- event loop
 

@@ -301,6 +301,11 @@ class MemoryStore(Store):
                 run.counts["answers"] += 1
                 run.buy({key: completion}, buyer)
 
+    def answers(self, steps: Iterable[Step]) -> dict[Key, Completion]:
+        """See Store."""
+        with self._lock:
+            return self._run.answers_of_steps(steps)
+
     def commit(
         self,
         claim: Claim,

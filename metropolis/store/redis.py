@@ -75,6 +75,7 @@ from metropolis.store.connect import Client, store_errors
 from metropolis.store.decoding import arguments_of, lines_of, pairs_of, versions_of
 from metropolis.store.encoding import (
     EncodedCommit,
+    answers_of,
     cluster_of,
     decode_events,
     decode_snapshot,
@@ -306,6 +307,19 @@ class RedisStore(CommandStore):
     def keep_answer(self, key: Key, completion: Completion, buyer: str = "") -> None:
         """See Store."""
         self._do(commands.keep_answer(key, completion, buyer))
+
+    def answers(self, steps: Iterable[Step]) -> dict[Key, Completion]:
+        """See Store."""
+        wanted = list(steps)
+        with self.store_errors(), self._client.pipeline(transaction=True) as together:
+            for step in wanted:
+                together.smembers(f"{self.prefix}memos:{step}")
+            agents = together.execute()
+            for step, found in zip(wanted, agents, strict=True):
+                for agent in found:
+                    together.hgetall(f"{self.prefix}memo:{step}:{agent.decode()}")
+            memos = together.execute()
+        return {key: answer for memo in memos for key, answer in answers_of(memo.items())}
 
     def commit(
         self,

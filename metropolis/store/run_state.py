@@ -250,6 +250,11 @@ class RunState:
         own = [memos.get(agent, {}) for agent in cluster.agents]
         return {key: answer for memo in own for (_, key), answer in memo.items()}
 
+    def answers_of_steps(self, steps: Iterable[Step]) -> dict[Key, Completion]:
+        """The answers kept for `steps`, of all agents."""
+        memos = [memo for step in steps for memo in self.memo.get(step, {}).values()]
+        return {key: answer for memo in memos for (_, key), answer in memo.items()}
+
     def keep_answer(self, key: Key, completion: Completion, buyer: str) -> bool:
         """Keep an answer; returns False if it is kept already."""
         if key.agent not in self.steps or key.step < self.released:

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from metropolis.bench import recovery
 from metropolis.bench.recovery import world
 from metropolis.bench.recovery.nodes import Location, Nodes, ray_environment
-from metropolis.bench.recovery.plan import VICTIMS, draw_kills
+from metropolis.bench.recovery.plan import IN_PROCESS, VICTIMS, draw_kills
 from metropolis.bench.recovery.purchases import LAG_S, ExecutedKill, Purchases, purchases_of
 from metropolis.bench.recovery.victim import Outcome
 from metropolis.runtime.checks.check_world import check_world
@@ -47,10 +47,11 @@ def test_only_calls_in_flight_at_a_kill_may_be_bought_twice(
 ) -> None:
     log = tmp_path / "log"
     lines = ["asked 10 7", "asked 10.2 8", "answered 10.3 8", "answered 11 7"]
+    lines += ["asked 3 9", "cancelled 3.5 9"]
     log.write_text("\n".join([*lines, "asked 20 7", "answered 21 7"]))
     found = purchases_of(log, [ExecutedKill("worker", began_s, [], ended_s)])
     in_flight = int(began_s == 10.5)
-    assert found == Purchases(bought=3, unique=2, in_flight=in_flight, beyond=beyond)
+    assert found == Purchases(bought=3, unique=2, in_flight=in_flight, beyond=beyond, cancelled=1)
 
 
 def test_a_node_that_does_not_start_reports_its_last_line(tmp_path: Path) -> None:
@@ -61,23 +62,28 @@ def test_a_node_that_does_not_start_reports_its_last_line(tmp_path: Path) -> Non
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("seed", [1, 2])
-def test_runs_with_kills_equal_the_uninterrupted_run(seed: int) -> None:
-    found = CliRunner().invoke(
-        recovery.command, ["--kills", "15", "--seed", f"{seed}", "--json"], standalone_mode=False
-    )
+@pytest.mark.parametrize(
+    ("mode", "victims"), [("out_of_order", VICTIMS), ("optimistic", IN_PROCESS)]
+)
+def test_runs_with_kills_equal_the_uninterrupted_run(
+    seed: int, mode: str, victims: tuple[str, ...]
+) -> None:
+    kills = 3 * len(victims)
+    arguments = ["--kills", f"{kills}", "--seed", f"{seed}", "--mode", mode, "--json"]
+    found = CliRunner().invoke(recovery.command, arguments, standalone_mode=False)
     assert found.return_value == 0, found.output
     summary = json.loads(found.stdout)
-    assert summary["survived"] == summary["kills"] == 15
-    assert {victim: of["kills"] for victim, of in summary["victims"].items()} == dict.fromkeys(
-        VICTIMS, 3
-    )
+    assert summary["survived"] == summary["kills"] == kills
+    assert {name: of["kills"] for name, of in summary["victims"].items()} == {
+        name: 3 * (name in victims) for name in VICTIMS
+    }
 
 
 @pytest.mark.parametrize("flaws", [[], ["history_sha256 is a, but b without kills"]])
 def test_the_command_reports_every_flaw(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flaws: list[str]
 ) -> None:
-    bought = Purchases(bought=12, unique=10, in_flight=4, beyond=0)
+    bought = Purchases(bought=12, unique=10, in_flight=4, beyond=0, cancelled=0)
     runs = [
         Outcome(True, ["worker", "store"], 1, 0, 2.0, bought, []),
         Outcome(False, ["node"], 2, 0, 3.0, bought, flaws),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Literal
@@ -9,6 +10,8 @@ from typing import Literal
 Victim = Literal["worker", "controller", "store", "node", "file"]
 VICTIMS: tuple[Victim, ...] = ("worker", "controller", "store", "node", "file")
 """A file is damaged after the controller is killed, before it restarts."""
+IN_PROCESS: tuple[Victim, ...] = ("controller", "store", "file")
+"""The victims of a run whose worker is in the controller's process."""
 PAUSE_MAX_S = 6.0
 """Pause between the recovery from a kill and the next kill; starting Ray takes 2 to 6 s."""
 AWAY_MAX_S = 1.5
@@ -28,14 +31,14 @@ class Kill:
     away_s: float
 
 
-def draw_kills(count: int, seed: int) -> list[Kill]:
-    """Draw the kills of a campaign: victims in equal shares and random order."""
+def draw_kills(count: int, seed: int, victims: Sequence[Victim] = VICTIMS) -> list[Kill]:
+    """Draw the kills of a campaign: `victims` in equal shares and random order."""
     draw = Random(f"kills {seed}")
-    victims = [VICTIMS[i % len(VICTIMS)] for i in range(count)]
-    draw.shuffle(victims)
+    drawn = [victims[i % len(victims)] for i in range(count)]
+    draw.shuffle(drawn)
     return [
         Kill(victim, draw.uniform(0, PAUSE_MAX_S), draw.random(), draw.uniform(0, AWAY_MAX_S))
-        for victim in victims
+        for victim in drawn
     ]
 
 

@@ -28,7 +28,7 @@ class ExecutedKill:
 
 @dataclass(frozen=True)
 class Purchases:
-    """The purchases of one run."""
+    """The purchases of one run, without the calls that the run itself has cancelled."""
 
     bought: int
     unique: int
@@ -36,43 +36,59 @@ class Purchases:
     """Calls sent and not answered when kills began, over all kills."""
     beyond: int
     """Calls bought again although none was in flight at a kill."""
+    cancelled: int
+    """Calls cancelled although no kill was near."""
 
 
-def calls_of(log: Iterable[str]) -> dict[int, list[tuple[float, float]]]:
-    """Return the times when each request was sent and answered; inf if never answered."""
-    calls: dict[int, list[tuple[float, float]]] = defaultdict(list)
+@dataclass
+class Call:
+    """A call, in monotonic seconds."""
+
+    asked_s: float
+    ended_s: float = inf
+    answered: bool = False
+
+
+def calls_of(log: Iterable[str]) -> dict[int, list[Call]]:
+    """Return the calls of each request."""
+    calls: dict[int, list[Call]] = defaultdict(list)
     for line in log:
         what, at, key = line.split()
-        times = calls[int(key)]
         if what == ASKED:
-            times.append((float(at), inf))
-        elif what == ANSWERED:  # the oldest: equal requests take equally long
-            waiting = next(i for i, (_, answered_s) in enumerate(times) if answered_s == inf)
-            times[waiting] = times[waiting][0], float(at)
+            calls[int(key)].append(Call(float(at)))
+        else:  # the oldest: equal requests take equally long
+            call = next(call for call in calls[int(key)] if call.ended_s == inf)
+            call.ended_s, call.answered = float(at), what == ANSWERED
     return calls
 
 
 def purchases_of(log: Path, kills: Sequence[ExecutedKill]) -> Purchases:
     """Count the purchases in `log`. Raises OSError if there is no log."""
     calls = calls_of(log.read_text().splitlines())
-    all_times = [times for bought in calls.values() for times in bought]
+    lost = {key: [_was_in_flight(call, kills) for call in of] for key, of in calls.items()}
+    bought = {
+        key: [
+            is_lost for call, is_lost in zip(of, lost[key], strict=True) if call.answered or is_lost
+        ]
+        for key, of in calls.items()
+    }
     return Purchases(
-        bought=len(all_times),
-        unique=len(calls),
+        bought=sum(map(len, bought.values())),
+        unique=sum(map(bool, bought.values())),
         in_flight=sum(
-            asked_s <= kill.began_s < answered_s
+            call.asked_s <= kill.began_s < call.ended_s
             for kill in kills
-            for asked_s, answered_s in all_times
+            for of in calls.values()
+            for call in of
         ),
-        beyond=sum(
-            not any(_in_flight(times, kill) for kill in kills)
-            for bought in calls.values()
-            for times in bought[:-1]
-        ),
+        beyond=sum(not is_lost for of in bought.values() for is_lost in of[:-1]),
+        cancelled=sum(map(len, calls.values())) - sum(map(len, bought.values())),
     )
 
 
-def _in_flight(times: tuple[float, float], kill: ExecutedKill) -> bool:
-    """Return whether the kill may have lost the answer before it was stored."""
-    asked_s, answered_s = times
-    return asked_s - LAG_S <= kill.ended_s and kill.began_s <= answered_s + LAG_S
+def _was_in_flight(call: Call, kills: Sequence[ExecutedKill]) -> bool:
+    """Return whether a kill may have lost the answer before it was stored."""
+    return any(
+        call.asked_s - LAG_S <= kill.ended_s and kill.began_s <= call.ended_s + LAG_S
+        for kill in kills
+    )

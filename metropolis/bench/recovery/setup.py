@@ -10,6 +10,8 @@ from metropolis.bench import METROPOLIS
 from metropolis.bench.recovery import world
 from metropolis.bench.recovery.nodes import Nodes, ray_environment
 
+MODES = ("out_of_order", "optimistic")
+OPTIMISTIC = MODES[1]
 LEASE_S = 2.0
 """Duration of the leases of a run in the store."""
 
@@ -17,9 +19,9 @@ LEASE_S = 2.0
 class Environment:
     """A store that writes with every commit, and two Ray nodes; leaving `with` ends them."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
-        """Start everything in `folder`, whose path must be short."""
-        self.folder, self.seed = folder, seed
+    def __init__(self, folder: Path, seed: int, mode: str) -> None:
+        """Start everything in `folder`, whose path must be short, for runs in `mode`."""
+        self.folder, self.seed, self.mode = folder, seed, mode
         from metropolis.store.embedded import EmbeddedServer  # metropolis[redis]
 
         token = ray_environment()
@@ -28,7 +30,7 @@ class Environment:
         (folder / "ray").mkdir()
         self.server = EmbeddedServer(folder / "store")
         try:
-            self.nodes = Nodes(folder / "ray", token)
+            self.nodes = None if mode == OPTIMISTIC else Nodes(folder / "ray", token)
         except BaseException:
             self.server.close()
             raise
@@ -37,7 +39,8 @@ class Environment:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.nodes.close()
+        if self.nodes is not None:
+            self.nodes.close()
         self.server.close()
 
     def start(self, out: Path, llm: str, *options: str) -> subprocess.Popen[bytes]:
@@ -45,11 +48,13 @@ class Environment:
         about = [world.__file__, "--llm", f"vllm:{llm}", "--out", str(out)]
         return self._start(out, *about, "--seed", str(self.seed), *options)
 
-    def start_stored(self, out: Path, llm: str, on_cluster: bool) -> subprocess.Popen[bytes]:
-        """Start a run in the store with two workers on Ray."""
-        where = ["--ray-address", self.nodes.address] if on_cluster else []
-        store = ["--store", self.server.url, "--lease", f"{LEASE_S:g}", "--workers", "ray:2"]
-        return self.start(out, llm, *store, *where)
+    def start_stored(self, out: Path, llm: str, cluster: Nodes | None) -> subprocess.Popen[bytes]:
+        """Start a run in the store, with two workers on Ray unless it is optimistic."""
+        store = ["--store", self.server.url, "--lease", f"{LEASE_S:g}", "--mode", self.mode]
+        if self.mode == OPTIMISTIC:
+            return self.start(out, llm, *store)
+        where = ["--ray-address", cluster.address] if cluster else []
+        return self.start(out, llm, *store, "--workers", "ray:2", *where)
 
     def resume(self, out: Path) -> subprocess.Popen[bytes]:
         """Resume the run in `out`; return its process."""

@@ -24,7 +24,7 @@ from metropolis.workers.optimistic.commits import Commits, SharedCommits
 from metropolis.workers.optimistic.digests import Digests, mind_digest
 from metropolis.workers.optimistic.minds import CommittedMinds, Mind, Minds
 from metropolis.workers.optimistic.stored_commits import StoredCommits
-from metropolis.workers.optimistic.worker import OptimisticWorker
+from metropolis.workers.optimistic.worker import AHEAD_MAX, OptimisticWorker
 from metropolis.workers.response_cache import StoredAnswers
 from metropolis.workers.worker_spec import WorkerSpec
 from metropolis.world.base import Agent, World
@@ -143,7 +143,9 @@ class OptimisticWorkerPool:
             steps,
             perception_radius=world.perception_radius,
         )
-        answers = KeptAnswers(self._client.journal)
+        # A claim contains only the answers of its step.
+        bought = retry(self._store.answers, range(first, first + AHEAD_MAX + 1))
+        answers = KeptAnswers(self._client.journal, bought)
         self._client.journal = answers
         gate = CallGate(speculation, predicted, names, world.perception_radius, self._waste_budget)
         self._local.client = client = JoiningClient(self._client, gate)

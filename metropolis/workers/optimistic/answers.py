@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextvars import Context
 from dataclasses import dataclass, replace
 
@@ -20,9 +20,12 @@ from metropolis.workers.optimistic.call_gate import CallGate
 class KeptAnswers:
     """The answers above the floor, in memory; `journal` keeps all of them, if there is one."""
 
-    def __init__(self, journal: Answers | None) -> None:
+    def __init__(self, journal: Answers | None, bought: Mapping[Key, Completion]) -> None:
+        """`bought`: answers for steps ahead, from before this run was resumed."""
         self._journal = journal
         self._kept: defaultdict[Step, dict[Key, Completion]] = defaultdict(dict)
+        for key, completion in bought.items():
+            self._kept[key.step][key] = completion
 
     def get(self, key: Key) -> Completion | None:
         """See Answers."""
