@@ -215,6 +215,10 @@ void InstancePool::abort(RequestId id, double now_sim_s, bool keep) {
                               " cannot be aborted: it is unknown, has ended or has been aborted");
 }
 
+bool InstancePool::waits(RequestId id) const {
+  return std::ranges::any_of(impl_->engines, [id](const Engine& one) { return one.waits(id); });
+}
+
 double InstancePool::next_event_sim_s() const {
   return impl_->unreported.empty() ? impl_->next_events.best_value()
                                    : impl_->unreported.front().last_token_sim_s;

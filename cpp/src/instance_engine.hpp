@@ -53,6 +53,8 @@ class Engine {
   // Whether the request was here and not yet aborted. Appends its completion if it leaves at once.
   bool abort(RequestId id, bool keep, double now_sim_s, std::deque<Completion>& out);
 
+  bool waits(RequestId id) const { return waiting_.contains(id); }
+
   // Whether the host keeps KV blocks of the request from an earlier stay.
   bool keeps(RequestId id) const { return kept_.contains(id); }
 

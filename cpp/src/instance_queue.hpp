@@ -61,6 +61,11 @@ class WaitingQueue {
     for (const Entry& entry : heap_) visit(entry.slot);
   }
 
+  bool contains(RequestId id) const {
+    const auto has_id = [id](const Entry& entry) { return entry.rank.id == id; };
+    return std::ranges::any_of(sorted_, has_id) || std::ranges::any_of(heap_, has_id);
+  }
+
   // Removes a request from any place, in O(n).
   std::optional<Slot> remove(RequestId id) {
     const auto has_id = [id](const Entry& entry) { return entry.rank.id == id; };

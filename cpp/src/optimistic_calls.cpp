@@ -51,6 +51,21 @@ void OptimisticCalls::abort(ExecutionId id) {
   executions_.erase(found);
 }
 
+void OptimisticCalls::promote(ExecutionId id) {
+  const auto found = executions_.find(id);
+  if (found == executions_.end() || found->second.sure) return;
+  Calls& calls = found->second;
+  calls.sure = true;
+  for (std::size_t i = 0; i < calls.calls.size(); ++i) {
+    const RequestId request = calls.calls[i].request;
+    if (!requests_.contains(request) || !instances_.waits(request)) continue;
+    requests_.erase(request);
+    instances_.abort(request, now_sim_s_);
+    ready_.insert({calls.first + i, id});
+    ++promoted_;
+  }
+}
+
 void OptimisticCalls::commit(ExecutionId id) {
   const auto found = executions_.find(id);
   if (found == executions_.end()) return;
@@ -95,8 +110,8 @@ void OptimisticCalls::submit(std::size_t call, ExecutionId id) {
   Request request = trace_.request(call, step_priority_);
   if (!found->second.sure) request.priority += SPECULATIVE;
   Call& sent = found->second.at(call);
+  if (sent.request == 0) sent.sent_sim_s = now_sim_s_;
   sent.request = ++last_request_;
-  sent.sent_sim_s = now_sim_s_;
   requests_[sent.request] = {id, call};
   instances_.submit(sent.request, request, now_sim_s_);
 }

@@ -24,6 +24,9 @@ class OptimisticCalls {
   bool add(ExecutionId id, Step step, AgentId agent, bool sure);
   // Its calls in flight come to nothing.
   void abort(ExecutionId id);
+  // Its calls are needed: those that wait at an instance are sent again, before the speculative
+  // ones.
+  void promote(ExecutionId id);
   // Its calls are those of the trace.
   void commit(ExecutionId id);
 
@@ -31,7 +34,8 @@ class OptimisticCalls {
   // executions whose calls have all completed. Throws std::logic_error if no call is in flight.
   double leap(std::vector<ExecutionId>& ended);
 
-  std::int64_t sent() const { return last_request_; }
+  // Calls sent; those sent again by promotion count once.
+  std::int64_t sent() const { return last_request_ - promoted_; }
 
  private:
   struct Call {
@@ -68,6 +72,7 @@ class OptimisticCalls {
   std::set<std::pair<std::size_t, ExecutionId>> ready_;  // to send, in the trace's order
   std::vector<Completion> completions_;
   RequestId last_request_ = 0;
+  std::int64_t promoted_ = 0;  // requests sent again
   double now_sim_s_ = 0;
 };
 

@@ -157,7 +157,9 @@ class OptimisticReplay final : public TraceReplay {
         case Kind::COMMIT:
           commit(command);
           break;
-        case Kind::PROMOTE:  // the pool orders a request by what it was when it was sent
+        case Kind::PROMOTE:
+          calls_.promote(command.id);
+          break;
         case Kind::PREDICT:  // recorded agents have no forecasts
           break;
         case Kind::RESOLVE:

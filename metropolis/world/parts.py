@@ -46,12 +46,16 @@ def to_parts(
     return found
 
 
-def from_parts(parts: Parts) -> Any:
-    """The inverse of `to_parts`; the result has JSON's types."""
+def from_parts(parts: Parts, cache: ChunkCache | None = None) -> Any:
+    """The inverse of `to_parts`; the result has JSON's types.
+
+    Items of chunks in `cache` are those of the saved value, whose types they keep.
+    """
     top: dict[Any, Any] = {}
     for name, body in parts.items():
-        path = [tuple(key) if isinstance(key, list) else key for key in msgspec.json.decode(name)]
-        leaf = _Leaf(msgspec.json.decode(body))
+        path = _path(name)
+        items, known = cache.get(name, (None, None)) if cache else (None, None)
+        leaf = _Leaf(items if known == body else msgspec.json.decode(body))
         if not path:
             return leaf.value
         node = top
@@ -136,6 +140,11 @@ def _split(
             found[f"{below}]"] = encoder.encode(item)
     if not items:
         found[f"{prefix.rstrip(',')}]"] = encoder.encode(value)
+
+
+@lru_cache(maxsize=4096)
+def _path(name: str) -> list[Any]:
+    return [tuple(key) if isinstance(key, list) else key for key in msgspec.json.decode(name)]
 
 
 @lru_cache(maxsize=4096)

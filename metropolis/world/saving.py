@@ -14,7 +14,7 @@ import numpy as np
 
 from metropolis.types import MetropolisError
 from metropolis.world.base import Agent
-from metropolis.world.parts import ChunkCache, to_parts
+from metropolis.world.parts import ChunkCache, Parts, from_parts, to_parts
 
 
 def save(agent: Agent) -> Any:
@@ -68,6 +68,19 @@ def _saving(agent: Agent) -> Iterator[None]:
 
 def _state(agent: Agent) -> dict[str, Any]:
     return {name: getattr(agent, name) for name in _fields(type(agent), agent.name)}
+
+
+def restore_parts(agent: Agent, parts: Parts, cache: ChunkCache) -> None:
+    """Like `restore`, from the result of `save_parts` with this `cache`: objects that cannot change
+    are not made again.
+    """
+    if not hasattr(agent, "restore"):
+        try:
+            restore(agent, from_parts(parts, cache))
+            return
+        except MetropolisError:  # an item of a class derived from the field's type
+            pass
+    restore(agent, from_parts(parts))
 
 
 def restore(agent: Agent, saved: Any) -> None:

@@ -31,6 +31,10 @@ class Atlas:
         self.grid, self.left = grid, left
         self._fields: dict[Tile, list[list[int]]] = {}
 
+    def __deepcopy__(self, memo: object) -> Atlas:
+        """Copies of residents share their atlas: it only caches."""
+        return self
+
     @cached_property
     def places(self) -> Mapping[str, Mapping[str, Mapping[str, tuple[Tile, ...]]]]:
         """Sector -> arena -> object -> its tiles, west to east."""

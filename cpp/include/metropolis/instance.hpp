@@ -113,6 +113,9 @@ class InstancePool {
   // std::invalid_argument for a request that is not outstanding or is already aborted.
   void abort(RequestId id, double now_sim_s, bool keep = false);
 
+  // Whether the request is outstanding and no instance has begun it; false if it is unknown.
+  bool waits(RequestId id) const;
+
   // A time at or before the next completion at which something may become visible;
   // infinity when nothing is outstanding. advance(next_event_sim_s()) always makes progress.
   double next_event_sim_s() const;

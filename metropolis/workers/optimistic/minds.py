@@ -15,7 +15,7 @@ from typing import Any
 from metropolis.types import AgentId, Step
 from metropolis.world.base import Agent
 from metropolis.world.parts import ChunkCache, Parts, from_parts
-from metropolis.world.saving import restore, save_parts
+from metropolis.world.saving import restore, restore_parts, save_parts
 
 
 @dataclass(eq=False)
@@ -60,7 +60,7 @@ class Minds:
             return agent
         assert mind.saved is not None
         agent = deepcopy(self._first[number])
-        restore(agent, from_parts(mind.saved))
+        restore_parts(agent, mind.saved, self._chunks[number])
         if step is not None:
             agent.begin_step(self._seed, step)
             if mind.draws is not None:
