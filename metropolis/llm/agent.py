@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import aclosing
 from copy import copy
 from difflib import get_close_matches
@@ -257,11 +258,19 @@ class BlockingLLM:
         self._on_unblock = on_unblock
         self._strand = current_strand()
         self._waiting = 0
+        self._calls: set[Future[Any]] = set()
+        self._is_cancelled = False
 
     @property
     def calls(self) -> list[CallRecord]:
         """The calls, in the order of sending."""
         return self._llm.calls
+
+    def cancel(self) -> None:
+        """Cancel the calls in flight and refuse further ones: nobody waits for the thread."""
+        self._is_cancelled = True
+        for call in list(self._calls):
+            call.cancel()
 
     def chat(self, messages: str | Sequence[Message], **options: Unpack[Options]) -> Completion:
         """As LLM.chat, with the same options."""
@@ -287,9 +296,12 @@ class BlockingLLM:
             self._wait(pieces.aclose())
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(
-            self._await_with_hooks(coroutine), self._loop
-        ).result()
+        call = asyncio.run_coroutine_threadsafe(self._await_with_hooks(coroutine), self._loop)
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+        if self._is_cancelled:
+            call.cancel()
+        return call.result()
 
     async def _await_with_hooks(self, coroutine: Coroutine[Any, Any, T]) -> T:
         self._waiting += 1

@@ -141,7 +141,10 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Command: another result has replaced that of the resolution `id`; forget it."""
+    """Command: forget the result of the resolution, or the forecast, `id`.
+
+    Another one replaces it, or the agent expects nothing any more.
+    """
 
     id: ExecutionId
 
@@ -183,7 +186,8 @@ class Speculation(Protocol):
 
     The controller, with the `versioned` rule, is the commit stage: the clusters that it dispatches
     are those whose step cannot be influenced any more. Commands of one call are ordered: drops
-    first, each commit after those it depends on, and each execution after what it reads.
+    and predictions first, each commit after those it depends on, and each execution after what it
+    reads.
     """
 
     def start(self) -> list[Command]:

@@ -7,14 +7,16 @@ import inspect
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from functools import cache, partial
+from itertools import islice
 from threading import get_ident
 from typing import Any
 
 from metropolis.llm.agent import LLM, BlockingLLM, Sender
 from metropolis.llm.call_log import CallLog, CallRecord, current_strand, follow_tasks, in_strand
 from metropolis.store.execution import ClusterEffects, Execution
-from metropolis.types import AgentId, Dispatch, Step
+from metropolis.types import AgentId, Dispatch, MetropolisError, Position, Step
 from metropolis.workers.event_loop import idles
 from metropolis.workers.invocations import Invocation, Invocations
 from metropolis.workers.threads import DaemonThreads
@@ -56,7 +58,9 @@ class LocalWorker:
         self._keep_text, self._one_by_one = keep_text, one_by_one
         self._ids = {agent.name: i for i, agent in enumerate(agents)}
         self._threads = DaemonThreads()
-        self._free_threads = asyncio.Semaphore(min(len(agents), THREADS_MAX) or 1)
+        self.threads_max = min(len(agents), THREADS_MAX) or 1
+        """Plain agents that run at the same time."""
+        self._free_threads = asyncio.Semaphore(self.threads_max)
         self.invocations = Invocations() if invocations is None else invocations
         self._tracked_loop: asyncio.AbstractEventLoop | None = None
         """The event loop whose tasks are mapped to invocations and strands."""
@@ -200,6 +204,19 @@ class LocalWorker:
 
         return Transaction(state, self._reach, self._seed, step, actions, answer)
 
+    def intent(self, agent: Agent, body: Entity, steps: int) -> list[Position]:
+        """Where `agent`, whose body is `body`, expects to be in the steps after the next one."""
+        path = []
+        with Invocation(self.invocations, agent.step, (agent.name,), agent.intent, agent):
+            for position in islice(agent.intent(body.position), steps):
+                path.append(replace(body, position=position).position)
+                if (flaw := self._world.metric.flaw(path[-1])) is not None:
+                    raise MetropolisError(
+                        f"step {agent.step}, agent {agent.name!r}: it expects to be at "
+                        f"{position!r:.80}: {flaw}"
+                    )
+        return path
+
     async def resolve(self, cluster: Transaction) -> None:
         """Let the world turn the actions of `cluster` into writes."""
         world, names = self._world, [member.name for member in cluster]
@@ -238,6 +255,9 @@ class LocalWorker:
                     if error is not None:
                         raise error
                     return answer
+            except asyncio.CancelledError:
+                blocking.cancel()
+                raise
             finally:
                 if strand is not None:
                     strand.has_computed()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import os
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -50,6 +51,8 @@ class Compatible:
         self._server: wire.ConnectedServer = JSONServer(
             "the server", self._url, os.environ.get("OPENAI_API_KEY"), limits
         )
+        self.is_external = not vllm and _is_public(address.hostname or "")
+        """Whether the server is probably somebody else's, whose calls cost money."""
         self._promotions: set[asyncio.Task[None]] = set()
 
     def __str__(self) -> str:
@@ -135,3 +138,11 @@ def _vllm_additions(request: Request) -> dict[str, Any]:
     if request.json_schema is not None:
         additions["structured_outputs"] = {"json": dict(request.json_schema)}
     return additions
+
+
+def _is_public(host: str) -> bool:
+    """Whether `host` names a machine of the internet, by its form."""
+    try:
+        return ipaddress.ip_address(host).is_global
+    except ValueError:
+        return "." in host and not host.endswith((".local", ".internal", ".lan", ".localhost"))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
+from math import inf
 from typing import Any
 
 from metropolis.controller.native import native_controller
+from metropolis.llm.backends.compatible import Compatible
 from metropolis.llm.client import Client
 from metropolis.llm.usage import FREE
 from metropolis.rules.rules import Rule
@@ -54,10 +56,12 @@ class OptimisticWorkerPool:
         """
         self._local, self._world, self._agents, self._client = worker, world, agents, client
         self._rule, self._last_step = rule, last_step
-        self._waste_budget: float = waste_budget or 0.0
+        self.waste_budget: float = waste_budget or 0.0
         if waste_budget is None:
+            backend = client.backend
             counts = client.prices is not FREE or client.gate.is_limited
-            self._waste_budget = 0.0 if counts else WASTE_BUDGET
+            counts = counts or (isinstance(backend, Compatible) and backend.is_external)
+            self.waste_budget = 0.0 if counts else WASTE_BUDGET
         self._minds = Minds(agents, seed)
         self.minds = CommittedMinds(self._minds.final)
         """The minds of a new run."""
@@ -147,7 +151,15 @@ class OptimisticWorkerPool:
         bought = retry(self._store.answers, range(first, first + AHEAD_MAX + 1))
         answers = KeptAnswers(self._client.journal, bought)
         self._client.journal = answers
-        gate = CallGate(speculation, predicted, names, world.perception_radius, self._waste_budget)
+        threads = self._local.threads_max
+        gate = CallGate(
+            speculation,
+            predicted,
+            names,
+            world.perception_radius,
+            self.waste_budget,
+            inf if threads >= len(names) else threads // 2,
+        )
         self._local.client = client = JoiningClient(self._client, gate)
         return OptimisticWorker(
             self._local,

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from contextlib import aclosing
 from contextvars import Context
 from dataclasses import dataclass, replace
 
@@ -79,6 +80,10 @@ class JoiningClient:
         """(agent, step) -> the requests sent for it."""
         self._in_flight: dict[Key, _InFlight] = {}
         self._orphans: dict[Key, _InFlight] = {}
+        self._streamed: dict[int, Request] = {}
+        """By identity."""
+        self._first_open: Counter[AgentId] = Counter()
+        """Agent -> its first step that is not final."""
 
     @property
     def backend(self) -> Backend:
@@ -90,17 +95,25 @@ class JoiningClient:
         """See Sender."""
         return self._client.exhausted
 
-    def stream(
+    async def stream(
         self, request: Request, on_end: Callable[[Completion], object]
     ) -> AsyncGenerator[str | Completion, None]:
         """See Sender; streams are not joined."""
-        return self._client.stream(request, on_end)
+        key = key_of(request)
+        request = await self._admit(request, key)
+        self.sent[key.agent, key.step] += not self._is_known(key)
+        self._streamed[id(request)] = request
+        try:
+            async with aclosing(self._client.stream(request, on_end)) as items:
+                async for item in items:
+                    yield item
+        finally:
+            del self._streamed[id(request)]
 
     async def call(self, request: Request) -> Completion:
         """See Sender."""
         key = key_of(request)
-        if request.speculative and key not in self._in_flight and not self._is_known(key):
-            request = replace(request, speculative=not await self._gate.enter(key))
+        request = await self._admit(request, key)
         one = self._in_flight.get(key)
         if one is None:
             task = Context().run(asyncio.ensure_future, self._client.call(request))
@@ -119,6 +132,24 @@ class JoiningClient:
                 self._orphans[key] = one
                 self.on_orphan()
 
+    async def _admit(self, request: Request, key: Key) -> Request:
+        """`request`, once it may be sent."""
+        self._check_open(key)
+        if request.speculative and key not in self._in_flight and not self._is_known(key):
+            request = replace(request, speculative=not await self._gate.enter(key))
+            self._check_open(key)
+        return request
+
+    def commit(self, agent: AgentId, step: Step) -> int:
+        """The step is final; returns the requests that were sent for it."""
+        self._first_open[agent] = step + 1
+        return self.sent.pop((agent, step), 0)
+
+    def _check_open(self, key: Key) -> None:
+        """Cancel what is left of an aborted execution, a task or thread, if its step is final."""
+        if key.step < self._first_open[key.agent]:
+            raise asyncio.CancelledError
+
     def _is_known(self, key: Key) -> bool:
         journal = self._client.journal
         return journal is not None and journal.get(key) is not None
@@ -128,9 +159,12 @@ class JoiningClient:
         self._gate.promote(agent, step)
         backend = self._client.backend
         if isinstance(backend, Promoter):
-            for key, one in self._in_flight.items():
-                if (key.agent, key.step) == (agent, step) and one.request.speculative:
-                    backend.promote(one.request)
+            for one in (
+                *(call.request for call in self._in_flight.values()),
+                *self._streamed.values(),
+            ):
+                if (one.agent, one.step) == (agent, step) and one.speculative:
+                    backend.promote(one)
                     return  # with the others of the agent-step
 
     def cancel_orphans(self, is_busy: Callable[[AgentId, Step], bool]) -> None:

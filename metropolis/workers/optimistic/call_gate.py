@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from math import inf
 from typing import NamedTuple
 
 from metropolis.llm.journal import Key
@@ -69,11 +70,14 @@ class CallGate:
         names: Sequence[str],
         perception_radius: float,
         waste_budget: float,
+        waiting_max: float = inf,
     ) -> None:
         """Steps of `speculation` count from the first one of `predicted`.
 
-        `waste_budget`: the greatest share of the sent calls that may be in vain.
+        `waste_budget`: the greatest share of the sent calls that may be in vain. At most
+        `waiting_max` calls wait: those of plain agents keep threads that needed steps may lack.
         """
+        self._waiting_max = waiting_max
         self._speculation, self._predicted = speculation, predicted
         self._names, self._radius = names, perception_radius
         self._number_of = {name: number for number, name in enumerate(names)}
@@ -94,7 +98,7 @@ class CallGate:
         """Return when the speculative call `key` may be sent: whether it is needed by then."""
         laggards = self._laggards(key)
         self._requested[key.agent, key.step].setdefault(key, laggards)
-        if self._dares(key, laggards):
+        if self._dares(key, laggards) or len(self._waiting) >= self._waiting_max:
             return False
         if key not in self._waiting:
             self._waiting[key] = asyncio.get_running_loop().create_future()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 from metropolis.llm.agent import LLM
@@ -120,7 +119,7 @@ class OneResolution:
             self.minds[one.number] = Mind(agent, saved)
             body = self.writes.get(one.name) or state.entity(one.name, self.step)
             assert body is not None
-            path = tuple(islice(agent.intent(body.position), FORECAST_STEPS))
+            path = local.intent(agent, body, FORECAST_STEPS)
             if path:
                 self.forecasts[one.number] = body, path
             self._keep(minds, one, saved)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from random import Random
 from typing import Any
 
-from metropolis.types import AgentId, Step
+import numpy as np
+
+from metropolis.types import AgentId, MetropolisError, Step
 from metropolis.world.base import Agent
 from metropolis.world.parts import ChunkCache, Parts, from_parts
 from metropolis.world.saving import restore, restore_parts, save_parts
@@ -36,16 +38,47 @@ class Minds:
         """Raises MetropolisError if an agent cannot be saved."""
         self._seed = seed
         self._chunks: list[ChunkCache] = [{} for _ in agents]
-        self._first = deepcopy(agents)
+        self._changes = [0 for _ in agents]
+        """The states of each agent that were saved."""
+        try:
+            self._first = deepcopy(agents)
+        except Exception as error:
+            raise MetropolisError(
+                f"an agent cannot be copied ({error}); the mode optimistic needs copies, also of "
+                "fields whose names begin with an underscore"
+            ) from error
         """Untouched by executions."""
         self._own = agents
         self.final = [Mind(agent, self.save(i, agent)) for i, agent in enumerate(agents)]
         """After the last committed step of each agent."""
 
     def save(self, number: AgentId, agent: Agent, before: Parts | None = None) -> Parts:
-        """The state of `agent`; the object `before` if it is equal, which saves memory."""
+        """The state of `agent`; the object `before` if it is equal, which saves memory.
+
+        Raises MetropolisError if it cannot be restored; a sample of the states is checked.
+        """
         saved = save_parts(agent, self._chunks[number])
-        return before if saved == before and before is not None else saved
+        if before is not None and saved == before:
+            return before
+        self._changes[number] += 1
+        if self._changes[number].bit_count() == 1:
+            self._check(number, agent, saved)
+        return saved
+
+    def _check(self, number: AgentId, agent: Agent, saved: Parts) -> None:
+        if hasattr(agent, "save"):
+            return
+        restored = deepcopy(self._first[number])
+        restore(restored, from_parts(saved))
+        for each in fields(agent):  # type: ignore[arg-type]
+            if each.name.startswith("_"):
+                continue
+            if not _is_same(getattr(agent, each.name), getattr(restored, each.name)):
+                raise MetropolisError(
+                    f"the field {each.name!r} of the agent {agent.name!r} "
+                    f"({type(agent).__name__}) is not restored as it was saved; its type should "
+                    "name that of its items, as in list[tuple[int, str]] or dict[int, str]"
+                )
 
     def keep(self, number: AgentId, mind: Mind, agent: Agent, saved: Parts | None = None) -> None:
         """Save `mind`, which is that of `agent` now, unless it is saved; `saved`: its state."""
@@ -74,6 +107,21 @@ class Minds:
             if mind.agent is not own:
                 assert mind.saved is not None
                 restore(own, from_parts(mind.saved))
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    """Whether two values are equal, and of equal types."""
+    if isinstance(a, np.ndarray | np.generic):
+        return bool(np.array_equal(a, b))
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, Mapping):
+        return _is_same(list(a.items()), list(b.items()))
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(_is_same, a, b))
+    if is_dataclass(a):
+        return all(_is_same(getattr(a, f.name), getattr(b, f.name)) for f in fields(a))
+    return bool(a == b)
 
 
 class CommittedMinds(Mapping[int, Any]):

@@ -77,12 +77,13 @@ class OptimisticWorker:
         self._gate = gate
         client.on_orphan = self._settle_soon
         self._proceeds: dict[ExecutionId, OneProceed] = {}
-        self._proceed_of: dict[tuple[AgentId, Step], ExecutionId] = {}
+        self._proceed_of: defaultdict[Step, dict[AgentId, ExecutionId]] = defaultdict(dict)
         """The last one of each agent-step: those before it are not valid any more."""
         self._resolutions: dict[ExecutionId, OneResolution] = {}
         self._predictions: dict[ExecutionId, tuple[Step, str]] = {}
         """Those in force: the step of which they are writes, and whose."""
-        self._at_step: defaultdict[Step, list[ExecutionId]] = defaultdict(list)
+        self._written_at: defaultdict[Step, list[ExecutionId]] = defaultdict(list)
+        """Resolutions and predictions."""
         self._busy: defaultdict[tuple[AgentId, Step], int] = defaultdict(int)
         """(agent, step) -> its executions in flight."""
         self._events: list[Event] = []
@@ -157,12 +158,11 @@ class OptimisticWorker:
         if floor == self._floor:
             return
         for step in range(self._floor, floor):
-            for id in self._at_step.pop(step, ()):
+            for id in self._proceed_of.pop(step, {}).values():
                 self._proceeds.pop(id, None)
+            for id in self._written_at.pop(step, ()):
                 self._resolutions.pop(id, None)
                 self._predictions.pop(id, None)
-            for agent in range(len(self._names)):
-                self._proceed_of.pop((agent, step), None)
         self._floor = floor
         self._final.collect(self._first + floor)
         self._predicted.collect(self._first + floor)
@@ -205,15 +205,14 @@ class OptimisticWorker:
         else:
             before = self._resolutions[command.mind].minds[number]
         agent = self._minds.take(number, before)
-        replaced = self._proceed_of.pop((number, command.step), None)
-        if replaced is not None:
-            self._proceeds.pop(replaced, None)
-        self._proceed_of[number, command.step] = command.id
+        last = self._proceed_of[command.step]
+        if number in last:
+            self._proceeds.pop(last[number], None)
+        last[number] = command.id
         log = self._local.call_log()
         llm = self._local.llm(agent.name, step, log, speculative=not command.sure)
         one = OneProceed(command.id, step, number, agent.name, before, llm, command.sure)
         self._proceeds[one.id] = one
-        self._at_step[command.step].append(one.id)
         state = self._final if command.sure else self._predicted
         try:
             observation, one.reads = self._local.observe(agent, step, state)
@@ -233,7 +232,7 @@ class OptimisticWorker:
         proceeds = [self._proceeds[id] for id in command.proceeds]
         one = OneResolution.begin(command.id, step, proceeds, command.sure, self._minds)
         self._resolutions[one.id] = one
-        self._at_step[command.step].append(one.id)
+        self._written_at[command.step].append(one.id)
         self._start(
             one, partial(self._write, one, self._final if command.sure else self._predicted)
         )
@@ -270,7 +269,7 @@ class OptimisticWorker:
 
     def _is_current(self, one: OneProceed | OneResolution) -> bool:
         """Whether the execution was not aborted."""
-        return one is self._proceeds.get(one.id) or one is self._resolutions.get(one.id)
+        return one is self._execution(one.id)
 
     def _ended(self, one: OneProceed | OneResolution, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -283,7 +282,7 @@ class OptimisticWorker:
         """End the run if the execution was sure; otherwise it is repeated when it is."""
         if not self._is_current(one):
             return  # aborted meanwhile
-        if one.sure or isinstance(error, BudgetExhausted):
+        if one.sure or isinstance(error, BudgetExhausted | KeyboardInterrupt):
             self._end(error)
             return
         self._forget(one)
@@ -296,8 +295,11 @@ class OptimisticWorker:
         else:
             del self._proceeds[one.id]
 
+    def _execution(self, id: ExecutionId) -> OneProceed | OneResolution | None:
+        return self._proceeds.get(id) or self._resolutions.get(id)
+
     def _abort(self, id: ExecutionId) -> None:
-        one = self._proceeds.get(id) or self._resolutions.get(id)
+        one = self._execution(id)
         if one is None:
             return
         self._forget(one)
@@ -314,7 +316,7 @@ class OptimisticWorker:
         write = {body.name: replace(body, position=path[step - source.step - 1])}
         self._predicted.put(step, write, ())
         self._predictions[command.id] = step, body.name
-        self._at_step[command.step].append(command.id)
+        self._written_at[command.step].append(command.id)
 
     def _drop(self, id: ExecutionId) -> None:
         if id in self._predictions:
@@ -328,7 +330,7 @@ class OptimisticWorker:
         self._predicted.retract(one.step, one.writes, names)
 
     def _promote(self, id: ExecutionId) -> None:
-        one = self._proceeds.get(id) or self._resolutions.get(id)
+        one = self._execution(id)
         if one is not None:
             one.promote()
             for agent in one.agents:
@@ -342,7 +344,7 @@ class OptimisticWorker:
         for agent, mind in one.minds.items():
             self._minds.final[agent] = mind
             functions = [call.function for call in one.log.calls.get(agent, ())]
-            sent = self._client.sent.pop((agent, one.step), 0)
+            sent = self._client.commit(agent, one.step)
             self._gate.commit(agent, one.step, functions, sent)
         minds = {agent: mind.saved for agent, mind in one.minds.items() if mind.saved is not None}
         self._commits.add(one.execution(), minds)

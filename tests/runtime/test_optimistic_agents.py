@@ -1,0 +1,152 @@
+"""Optimistic runs of unusual agents: threads, streams, odd intents, state beyond plain data."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+import metropolis.workers.local as local
+from metropolis.llm.backends.compatible import Compatible
+from metropolis.llm.client import Client
+from metropolis.runtime.live.optimistic import OptimisticWorkerPool
+from metropolis.types import MetropolisError
+from tests.runtime.test_optimistic import Expects, Road, Walks, run
+from tests.runtime.walkers import Meadow, PlainWalker, Walker, choose
+
+
+@dataclass
+class Asks(Walker):
+    async def proceed(self, observation: Any, llm: Any) -> Any:
+        for i in range(4):
+            await llm.chat(f"{i} {observation}", function="think", max_tokens=40)
+        return choose(self, observation)
+
+
+@dataclass
+class PlainlyAsks(PlainWalker):
+    def proceed(self, observation: Any, llm: Any) -> Any:
+        for i in range(4):
+            llm.chat(f"{i} {observation}", function="think", max_tokens=40)
+        return choose(self, observation)
+
+
+@dataclass
+class Streams(Walker):
+    async def proceed(self, observation: Any, llm: Any) -> Any:
+        for i in range(4):
+            async for _ in llm.stream(f"{i} {observation}", function="think", max_tokens=40):
+                pass
+        return choose(self, observation)
+
+
+def wasted(kind: Any, budget: float) -> float:
+    world = Meadow(7, side=12)
+    result = run(world, [kind(name) for name in world.names], steps=20, waste_budget=budget)
+    return 1 - result.calls / result.bought.calls
+
+
+def test_threads_of_aborted_steps_send_nothing_more() -> None:
+    assert wasted(PlainlyAsks, 0.15) < 0.16
+    assert abs(wasted(PlainlyAsks, 1.0) - wasted(Asks, 1.0)) < 0.03
+
+
+def test_the_budget_counts_streams() -> None:
+    assert wasted(Streams, 0.01) < 0.04
+
+
+def test_more_plain_agents_than_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "THREADS_MAX", 2)
+    results: list[Any] = []
+
+    def go() -> None:
+        world = Meadow(9, side=12)
+        agents = [PlainWalker(name) for name in world.names]
+        results.append(run(world, agents, steps=30, waste_budget=0.15))
+
+    thread = threading.Thread(target=go, daemon=True)
+    thread.start()
+    thread.join(15)
+    assert results, "the run hangs"
+
+
+@dataclass
+class Counts(Walks):
+    seen: dict = field(default_factory=dict)  # type: ignore[type-arg]  # no type of its keys
+
+    async def proceed(self, observation: Any, llm: Any) -> int:
+        await llm.chat(f"{observation}", max_tokens=20)
+        self.seen[len(observation)] = True
+        return len(self.seen) % 2
+
+
+def test_a_mind_that_its_saved_state_does_not_hold_is_refused() -> None:
+    with pytest.raises(
+        MetropolisError, match=r"the field 'seen' of the agent 'a' .* is not restored"
+    ):
+        run(Road(), [Counts("a"), Walks("b")], waste_budget=1.0)
+
+
+def test_ctrl_c_in_a_step_that_runs_ahead_ends_the_run() -> None:
+    pressed = []
+
+    @dataclass
+    class Interrupted(Expects):
+        async def proceed(self, observation: Any, llm: Any) -> int:
+            expected = [4 - self.step] if 2 <= self.step <= 6 else []
+            if observation != expected and not pressed:
+                pressed.append(self.step)
+                signal.raise_signal(signal.SIGINT)
+            return 0
+
+    with pytest.raises(KeyboardInterrupt):
+        run(Road(), [Interrupted("a", ValueError), Walks("b")], waste_budget=1.0)
+    assert pressed
+
+
+@dataclass
+class Locks(Walks):
+    _lock: Any = field(default_factory=threading.Lock, repr=False)
+
+
+def test_an_agent_that_cannot_be_copied_is_refused() -> None:
+    with pytest.raises(MetropolisError, match="an agent cannot be copied"):
+        run(Road(), [Locks("a"), Walks("b")])
+
+
+@pytest.mark.parametrize("way", [None, (1, 2, 3), (float("nan"), 0.0)])
+def test_a_wrong_intent_names_its_agent(way: Any) -> None:
+    @dataclass
+    class Odd(Walks):
+        def intent(self, position: Any) -> Any:
+            return [way]
+
+    with pytest.raises((MetropolisError, TypeError)) as caught:
+        run(Road(), [Walks("a"), Odd("b")])
+    assert "agent 'b'" in f"{caught.value}{getattr(caught.value, '__notes__', '')}"
+
+
+@pytest.mark.parametrize(
+    ("url", "is_external"),
+    [
+        ("http://127.0.0.1:8000", False),
+        ("http://10.1.2.3:8000", False),
+        ("http://[::1]:8000", False),
+        ("http://gpu-7:8000", False),
+        ("http://llm.internal", False),
+        ("https://api.example.com/v1", True),
+        ("http://8.8.8.8", True),
+    ],
+)
+def test_nothing_runs_ahead_by_default_before_a_server_on_the_internet(
+    url: str, is_external: bool
+) -> None:
+    assert Compatible(url).is_external is is_external
+    assert not Compatible(url, vllm=True).is_external
+    pool: Any = OptimisticWorkerPool
+    made = pool(None, None, [], Client(Compatible(url)), None, 1, 0, None)
+    assert made.waste_budget == (0 if is_external else 0.15)
+    assert pool(None, None, [], Client(Compatible(url)), None, 1, 0, 0.3).waste_budget == 0.3
