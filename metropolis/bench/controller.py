@@ -13,6 +13,9 @@ from metropolis.rules.native import core_metric
 from metropolis.rules.rules import rule_named
 
 OPTIMISTIC = "optimistic"
+AGENTS_MAX = 10_000_000
+OPTIMISTIC_STEPS_MAX = 10_000
+"""The core's limits."""
 PERCEPTION_RADIUS = 4.0
 MAX_VELOCITY = 1.0
 PROTOTYPE = {25: 3.5e6, 1_000: 1.38e6, 10_000: 1.0e6, 100_000: 0.72e6, 1_000_000: 0.36e6}
@@ -87,6 +90,8 @@ def _sizes(_context: click.Context, _parameter: click.Parameter, value: str) -> 
     sizes = value.split(",")
     if not all(size.strip().isdecimal() and int(size) > 0 for size in sizes):
         raise click.BadParameter(f"{value!r} is not a list of positive numbers such as 25,1000")
+    if max(map(int, sizes)) > AGENTS_MAX:
+        raise click.BadParameter(f"{value!r} has a number above {AGENTS_MAX:,}")
     return [int(size) for size in sizes]
 
 
@@ -94,7 +99,7 @@ def _sizes(_context: click.Context, _parameter: click.Parameter, value: str) -> 
 @click.option(
     "--agents", default="25,1000,10000,100000", show_default=True, callback=_sizes, help="Sizes."
 )
-@click.option("--steps", default=200, show_default=True, type=click.IntRange(min=1))
+@click.option("--steps", default=200, show_default=True, type=click.IntRange(1, 2**31 - 1))
 @click.option(
     "--rule",
     default="conservative",
@@ -104,7 +109,7 @@ def _sizes(_context: click.Context, _parameter: click.Parameter, value: str) -> 
 @click.option(
     "--metric", default="chebyshev", show_default=True, type=click.Choice(list(PLANE_METRICS))
 )
-@click.option("--seed", default=1, show_default=True, type=click.IntRange(min=0))
+@click.option("--seed", default=1, show_default=True, type=click.IntRange(0, 2**63 - 1))
 @click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
 def command(
     agents: list[int], steps: int, rule: str, metric: str, seed: int, as_json: bool
@@ -115,6 +120,11 @@ def command(
     """
     if rule == OPTIMISTIC and metric != "chebyshev":
         raise click.UsageError(f"--rule {OPTIMISTIC} is measured with --metric chebyshev only")
+    if rule == OPTIMISTIC and steps > OPTIMISTIC_STEPS_MAX:
+        raise click.UsageError(
+            f"--steps {steps} is too large for --rule {OPTIMISTIC}; it should be at most "
+            f"{OPTIMISTIC_STEPS_MAX:,}"
+        )
     if as_json:
         rows = [measure(size, steps, rule, metric, seed) for size in agents]
         click.echo(json.dumps([asdict(row) for row in rows], indent=2))

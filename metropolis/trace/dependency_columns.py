@@ -36,7 +36,7 @@ def read_dependencies(lists: pa.Array, agents: int, place: Place) -> ValueDepend
     values = lists.flatten()
     columns = []
     for name in ("agent", "ago"):
-        column = pc.struct_field(values, name).cast(pa.int64()).fill_null(-1)
+        column = pc.struct_field(values, name).cast(pa.int64(), safe=False).fill_null(-1)
         columns.append(np.asarray(column.to_numpy(zero_copy_only=False)))
     writer, ago = columns
     step, reader = row // agents, row % agents

@@ -22,12 +22,12 @@ from metropolis.workers.invocations import Invocation, Invocations
 from metropolis.workers.threads import DaemonThreads
 from metropolis.world.base import Agent, World
 from metropolis.world.entities import Entity
+from metropolis.world.parts import is_immutable
 from metropolis.world.state import State
 from metropolis.world.transaction import Transaction, split_into_clusters
 from metropolis.world.view import Reach, Reads, View
 
 THREADS_MAX = 1024
-_UNCHANGING = (str, int, float, bool, type(None))
 
 
 class LocalWorker:
@@ -281,8 +281,8 @@ def _in_thread(
 
 def copied(action: Any) -> Any:
     """A snapshot of `action`: agents may change returned lists and mappings later."""
-    if isinstance(action, _UNCHANGING):
-        return action
+    if is_immutable(action):
+        return action  # it may be compared by identity
     if isinstance(action, Mapping):
         return {key: copied(value) for key, value in action.items()}
     if type(action) is list:

@@ -100,21 +100,21 @@ class _Encoder:
         if len(before) == len(items) and all(map(is_, before, items)):
             return body
         body = self.encode(items)
-        if all(map(_is_immutable, items)):
+        if all(map(is_immutable, items)):
             self._cache[name] = items, body
         else:
             self._cache.pop(name, None)
         return body
 
 
-def _is_immutable(value: Any) -> bool:
+def is_immutable(value: Any) -> bool:
     """Whether `value` is immutable."""
     kind = type(value)
     if kind is tuple:
-        return all(map(_is_immutable, value))
+        return all(map(is_immutable, value))
     return kind in _ATOMS or (
         _is_frozen(value.__class__)
-        and all(_is_immutable(getattr(value, name)) for name in _field_names(value.__class__))
+        and all(is_immutable(getattr(value, name)) for name in _field_names(value.__class__))
     )
 
 

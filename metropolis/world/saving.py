@@ -59,7 +59,7 @@ def save_parts(agent: Agent, cache: ChunkCache) -> dict[str, bytes]:
 def _saving(agent: Agent) -> Iterator[None]:
     try:
         yield
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise MetropolisError(
             f"the agent {agent.name!r} ({type(agent).__name__}) cannot be saved ({error}); its "
             "fields should be plain data, or it should define save() and restore(saved)"

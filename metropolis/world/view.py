@@ -40,6 +40,9 @@ class Reads(msgspec.Struct, gc=False):
     events: dict[Area, Sequence[Event]]
     """Area searched for events -> those perceived, in order."""
 
+    def __len__(self) -> int:
+        return len(self.entities) + len(self.areas) + len(self.events)
+
 
 class View:
     """The part of the world that one agent may read, as of the beginning of its step.
@@ -104,13 +107,17 @@ class View:
     def events(self, kind: str | None = None) -> list[Event]:
         """The perceived events of the end of the step before, ordered by their source agent."""
         radius = self._reach.perception_radius
-        events = self._state.events(self.position, radius, self.step)
-        self.reads.events[self.position, radius] = events
+        events = self.reads.events.get((self.position, radius))
+        if events is None:  # the same question gets the same answer: the one that is recorded
+            events = self._state.events(self.position, radius, self.step)
+            self.reads.events[self.position, radius] = events
         return [event for event in events if kind in (None, event.kind)]
 
     def _lookup(self, name: str) -> Entity | None:
-        version = self._state.version(name, self.step)
-        self.reads.entities[name] = version
+        known = self.reads.entities
+        if name not in known:
+            known[name] = self._state.version(name, self.step)
+        version = known[name]
         return version and version[1]
 
     def _known(self, name: str) -> Entity:
@@ -134,8 +141,11 @@ class View:
                 f"radius {limit:g}"
             )
         chosen = limit if radius is None else radius
-        found = self._state.near(self.position, chosen, self.step)
-        versions = self.reads.areas[self.position, chosen] = [found[name] for name in sorted(found)]
+        versions = self.reads.areas.get((self.position, chosen))
+        if versions is None:
+            found = self._state.near(self.position, chosen, self.step)
+            versions = [found[name] for name in sorted(found)]
+            self.reads.areas[self.position, chosen] = versions
         return self._with_writes([entity for _, entity in versions if entity is not None], chosen)
 
     def _check_reach(self, what: str, position: Position, limit: float) -> None:

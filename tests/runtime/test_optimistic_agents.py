@@ -150,3 +150,27 @@ def test_nothing_runs_ahead_by_default_before_a_server_on_the_internet(
     made = pool(None, None, [], Client(Compatible(url)), None, 1, 0, None)
     assert made.waste_budget == (0 if is_external else 0.15)
     assert pool(None, None, [], Client(Compatible(url)), None, 1, 0, 0.3).waste_budget == 0.3
+
+
+def test_state_beside_the_fields_is_refused() -> None:
+    @dataclass
+    class Sets(Walks):
+        async def proceed(self, observation: Any, llm: Any) -> int:
+            self.extra = self.step
+            return 0
+
+    with pytest.raises(MetropolisError, match=r"agent 'a' .* has set 'extra', which is not one"):
+        run(Road(), [Sets("a"), Walks("b")], waste_budget=1.0)
+
+
+def test_an_intent_that_changes_its_agent_is_refused() -> None:
+    @dataclass
+    class Mutates(Walks):
+        looked: int = 0
+
+        def intent(self, position: Any) -> Any:
+            self.looked += 1
+            return []
+
+    with pytest.raises(MetropolisError, match=r"agent 'b' .*its intent\(\) changes it"):
+        run(Road(), [Walks("a"), Mutates("b")], waste_budget=1.0)

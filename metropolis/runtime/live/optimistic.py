@@ -17,7 +17,7 @@ from metropolis.speculation.native import NativeSpeculation
 from metropolis.store.base import Store
 from metropolis.store.execution import Execution
 from metropolis.store.memory import MemoryStore
-from metropolis.types import Step
+from metropolis.types import MetropolisError, Step
 from metropolis.workers.leases import Heartbeat, retry
 from metropolis.workers.local import LocalWorker
 from metropolis.workers.optimistic.answers import JoiningClient, KeptAnswers
@@ -95,8 +95,9 @@ class OptimisticWorkerPool:
 
     async def _run_shared(self, store: MemoryStore) -> None:
         commits = SharedCommits(store, self.minds)
+        worker = self._worker(max(store.nodes().steps), commits)
         try:
-            await self._worker(max(store.nodes().steps), commits).run()
+            await worker.run()
         finally:
             commits.end()
 
@@ -128,6 +129,11 @@ class OptimisticWorkerPool:
     def _worker(self, first: Step, commits: Commits) -> OptimisticWorker:
         """The worker of a run whose agents are at step `first`."""
         world, digests = self._world, Digests(first)
+        if world.perception_radius == inf:
+            raise MetropolisError(
+                "the world's perception_radius is infinite, so no agent can run ahead of others; "
+                "use the mode lockstep, or a radius"
+            )
         entities, events = retry(self._store.world, first)
         final, predicted = (
             State(world.metric, world.perception_radius, entities, first) for _ in range(2)

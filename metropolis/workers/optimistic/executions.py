@@ -35,6 +35,10 @@ class OneProceed:
     llm: LLM
     sure: bool
     reads: Reads | None = None
+    asked: int = 0
+    """The number of questions that its observation asked."""
+    began_sure: bool = False
+    """Whether it reads final values only."""
     action: Any = None
     mind: Mind | None = None
     """After the decision."""
@@ -49,6 +53,11 @@ class OneProceed:
         """Its further requests are needed."""
         self.sure = True
         self.llm.promote()
+
+    @property
+    def has_read_late(self) -> bool:
+        """Whether predictions were read after the observation, by a view that the agent got."""
+        return not self.began_sure and self.reads is not None and len(self.reads) > self.asked
 
 
 @dataclass(eq=False)
@@ -67,6 +76,8 @@ class OneResolution:
     task: asyncio.Task[None] | None = None
     is_predicted: bool = False
     """Whether others see its writes."""
+    actions: Mapping[str, Any] = field(default_factory=dict)
+    """The members' actions, which the world may change."""
     minds: dict[AgentId, Mind] = field(default_factory=dict)
     """After the step."""
     writes: Mapping[str, Entity | None] = field(default_factory=dict)
@@ -106,7 +117,7 @@ class OneResolution:
             assert one.mind is not None
             minds.keep(one.number, one.mind, members[name])
 
-        actions = {one.name: copied(one.action) for one in self.proceeds}
+        self.actions = actions = {one.name: copied(one.action) for one in self.proceeds}
         cluster = local.transaction(state, self.step, actions, members, self.llms, before_answer)
         with in_strand(self.log.resolving()):
             await local.resolve(cluster)
@@ -120,6 +131,7 @@ class OneResolution:
             body = self.writes.get(one.name) or state.entity(one.name, self.step)
             assert body is not None
             path = local.intent(agent, body, FORECAST_STEPS)
+            minds.check_intent(one.number, agent, saved)
             if path:
                 self.forecasts[one.number] = body, path
             self._keep(minds, one, saved)
@@ -147,7 +159,7 @@ class OneResolution:
         return Execution(
             self.step,
             self.agents,
-            {one.name: copied(one.action) for one in self.proceeds},
+            {name: copied(action) for name, action in self.actions.items()},
             self.writes,
             self.events,
             self.log.calls,

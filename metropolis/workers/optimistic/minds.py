@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -58,12 +59,28 @@ class Minds:
         Raises MetropolisError if it cannot be restored; a sample of the states is checked.
         """
         saved = save_parts(agent, self._chunks[number])
+        _check_names(agent)
         if before is not None and saved == before:
             return before
         self._changes[number] += 1
-        if self._changes[number].bit_count() == 1:
+        if self._is_sampled(number):
             self._check(number, agent, saved)
         return saved
+
+    def check_intent(self, number: AgentId, agent: Agent, saved: Parts) -> None:
+        """Raise MetropolisError if `intent` has changed the agent, whose state was `saved`.
+
+        A sample is checked.
+        """
+        if self._is_sampled(number) and save_parts(agent, self._chunks[number]) != saved:
+            raise MetropolisError(
+                f"step {agent.step}, agent {agent.name!r} ({type(agent).__name__}): its intent() "
+                "changes it; it may only tell where the agent expects to be"
+            )
+
+    def _is_sampled(self, number: AgentId) -> bool:
+        """Whether to check the state that was saved last: the 1st, 2nd, 4th, 8th, …"""
+        return self._changes[number].bit_count() == 1
 
     def _check(self, number: AgentId, agent: Agent, saved: Parts) -> None:
         if hasattr(agent, "save"):
@@ -107,6 +124,24 @@ class Minds:
             if mind.agent is not own:
                 assert mind.saved is not None
                 restore(own, from_parts(mind.saved))
+
+
+def _check_names(agent: Agent) -> None:
+    """Raise MetropolisError if `agent` has state beside its fields, which is not saved."""
+    if hasattr(agent, "save"):
+        return
+    for name in vars(agent).keys() - _known_names(type(agent)):
+        if not name.startswith("_"):
+            raise MetropolisError(
+                f"the agent {agent.name!r} ({type(agent).__name__}) has set {name!r}, which is not "
+                "one of its fields and is not saved; declare a field"
+            )
+
+
+@cache
+def _known_names(kind: type[Agent]) -> frozenset[str]:
+    """Fields and class attributes, cached properties among them."""
+    return frozenset([*dir(kind), *(each.name for each in fields(kind))])  # type: ignore[arg-type]
 
 
 def _is_same(a: Any, b: Any) -> bool:

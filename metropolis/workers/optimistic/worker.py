@@ -22,6 +22,7 @@ from metropolis.speculation.base import (
     Event,
     ExecutionId,
     Failed,
+    Lost,
     Observed,
     Predict,
     Proceed,
@@ -31,7 +32,7 @@ from metropolis.speculation.base import (
     Resolved,
     Speculation,
 )
-from metropolis.types import AgentId, Step
+from metropolis.types import AgentError, AgentId, Step
 from metropolis.workers.invocations import cancelled_from_within
 from metropolis.workers.local import LocalWorker, copied
 from metropolis.workers.optimistic.answers import JoiningClient, KeptAnswers
@@ -209,13 +210,15 @@ class OptimisticWorker:
         if number in last:
             self._proceeds.pop(last[number], None)
         last[number] = command.id
-        log = self._local.call_log()
-        llm = self._local.llm(agent.name, step, log, speculative=not command.sure)
-        one = OneProceed(command.id, step, number, agent.name, before, llm, command.sure)
+        log, name = self._local.call_log(), self._names[number]
+        llm = self._local.llm(name, step, log, speculative=not command.sure)
+        one = OneProceed(command.id, step, number, name, before, llm, command.sure)
+        one.began_sure = command.sure
         self._proceeds[one.id] = one
         state = self._final if command.sure else self._predicted
         try:
             observation, one.reads = self._local.observe(agent, step, state)
+            one.asked = len(one.reads)
         except Exception as error:  # noqa: BLE001 -- reported
             self._fail(one, error)
             return
@@ -223,7 +226,17 @@ class OptimisticWorker:
         self._start(one, partial(self._decide, one, agent, observation))
 
     async def _decide(self, one: OneProceed, agent: Agent, observation: Any) -> None:
-        one.action = copied(await self._local.decide(agent, observation, one.llm))
+        action = await self._local.decide(agent, observation, one.llm)
+        if one.has_read_late:
+            self._repeat(one)
+            return
+        try:
+            one.action = copied(action)
+        except Exception as error:
+            raise AgentError(
+                f"step {one.step}, agent {one.name!r}: its action {action!r:.80} cannot be copied "
+                f"({error}); it should be plain data"
+            ) from error
         one.mind = Mind(agent)
         self._report(Proceeded(one.id))
 
@@ -282,11 +295,20 @@ class OptimisticWorker:
         """End the run if the execution was sure; otherwise it is repeated when it is."""
         if not self._is_current(one):
             return  # aborted meanwhile
+        if isinstance(one, OneProceed) and one.has_read_late:
+            self._repeat(one)
+            return
         if one.sure or isinstance(error, BudgetExhausted | KeyboardInterrupt):
             self._end(error)
             return
         self._forget(one)
         self._report(Failed(one.id))
+
+    def _repeat(self, one: OneProceed) -> None:
+        """Repeat, once it is sure, a proceed of which not all reads are known to hold."""
+        if self._is_current(one):
+            self._forget(one)
+            self._report(Lost(one.id) if one.sure else Failed(one.id))
 
     def _forget(self, one: OneProceed | OneResolution) -> None:
         if isinstance(one, OneResolution):
