@@ -62,7 +62,6 @@ void OptimisticCalls::promote(ExecutionId id) {
     requests_.erase(request);
     instances_.abort(request, now_sim_s_);
     ready_.insert({calls.first + i, id});
-    ++promoted_;
   }
 }
 
@@ -110,7 +109,11 @@ void OptimisticCalls::submit(std::size_t call, ExecutionId id) {
   Request request = trace_.request(call, step_priority_);
   if (!found->second.sure) request.priority += SPECULATIVE;
   Call& sent = found->second.at(call);
-  if (sent.request == 0) sent.sent_sim_s = now_sim_s_;
+  if (sent.request == 0) {
+    sent.sent_sim_s = now_sim_s_;
+  } else {
+    ++promoted_;
+  }
   sent.request = ++last_request_;
   requests_[sent.request] = {id, call};
   instances_.submit(sent.request, request, now_sim_s_);

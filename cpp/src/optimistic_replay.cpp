@@ -170,9 +170,7 @@ class OptimisticReplay final : public TraceReplay {
           break;
       }
     }
-    const Step floor = speculation_->floor();
-    risk_.learn(floor);
-    forget_below(floor);
+    forget_below(speculation_->floor());
     for (AgentId agent = 0; agent < trace_.agents; ++agent) {
       risk_.progress(agent, speculation_->next_step(agent));
     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 namespace metropolis {
@@ -10,6 +11,7 @@ namespace {
 
 constexpr AgentId OBSERVERS_MAX = 64;  // learned from in a step
 constexpr double LOAD_SIM_S = 60;      // time constant of the average number of calls in flight
+constexpr double LAG_SPREAD = 1.5;     // lags of one class differ by less than this factor
 constexpr double JUDGED = 2;           // more than any chance
 
 }  // namespace
@@ -54,24 +56,38 @@ void SightRisk::progress(AgentId agent, Step step) {
   for (const AgentId waiting : std::exchange(waiting_on_[index], {})) unjudged_.insert(waiting);
 }
 
-// An instance slows down with its calls in flight, so the more there are, the more a wrong one
-// costs. The average counts, not the moment: a speculative call outlasts a short lull.
-double SightRisk::allowed(std::int64_t calls, double now_sim_s) {
+// The average counts, not the moment: a speculative call outlasts a short lull.
+void SightRisk::update_load(std::int64_t calls, double now_sim_s) {
   const double kept = std::exp((calls_sim_s_ - now_sim_s) / LOAD_SIM_S);
   calls_ = kept * calls_ + (1 - kept) * static_cast<double>(calls);
   calls_sim_s_ = now_sim_s;
-  const double load = calls_ / options_.calls_half;
-  return options_.risk_max / (1 + load * load);
+}
+
+void SightRisk::update_lead() {
+  slowest_ = *std::ranges::min_element(next_);
+  const double sum = std::accumulate(next_.begin(), next_.end(), 0.0);
+  mean_lead_ = sum / static_cast<double>(next_.size()) - static_cast<double>(slowest_);
+}
+
+// An instance slows down with its calls in flight, so the more there are, the more a wrong one
+// costs; and the further an agent is ahead of the slowest one, the less the run waits for it.
+double SightRisk::allowed(AgentId agent) const {
+  const auto lead = static_cast<double>(next_[static_cast<std::size_t>(agent)] - slowest_);
+  const double load = calls_ / options_.calls_half * lead / std::max(1.0, mean_lead_);
+  return options_.risk_max / (1 + std::pow(load, 4));
 }
 
 std::vector<AgentId> SightRisk::daring(const std::vector<AgentId>& candidates, std::int64_t calls,
                                        double now_sim_s) {
   std::vector<AgentId> daring;
   if (options_.risk_max < 0) return daring;
-  const double risk_max = allowed(calls, now_sim_s);
+  update_load(calls, now_sim_s);
+  update_lead();
   std::visit(
       [&](const auto& metric) {
+        learn(metric);
         for (const AgentId agent : candidates) {
+          const double risk_max = allowed(agent);
           const bool is_new = unjudged_.erase(agent) > 0;
           if (!is_new && refused_[static_cast<std::size_t>(agent)] > risk_max) continue;
           if (dares(metric, agent, risk_max)) daring.push_back(agent);
@@ -102,32 +118,32 @@ bool SightRisk::dares(const M& metric, AgentId agent, double risk_max) {
   return true;
 }
 
-void SightRisk::learn(Step floor) {
-  std::visit(
-      [&](const auto& metric) {
-        for (; learned_ < floor; ++learned_) {
-          const AgentId observers = std::min<AgentId>(trace_.agents, OBSERVERS_MAX);
-          for (AgentId i = 0; i < observers; ++i) {
-            const auto spread = static_cast<std::int64_t>(i) * trace_.agents / observers;
-            learn(metric, static_cast<AgentId>((spread + learned_) % trace_.agents), learned_);
-          }
-        }
-      },
-      metric_);
+// Learns from the steps that most agents have passed: below the slowest one's there are too few
+// while somebody lags far behind.
+template <class M>
+void SightRisk::learn(const M& metric) {
+  for (; learned_ < slowest_ + static_cast<Step>(mean_lead_); ++learned_) {
+    const AgentId observers = std::min<AgentId>(trace_.agents, OBSERVERS_MAX);
+    for (AgentId i = 0; i < observers; ++i) {
+      const auto spread = static_cast<std::int64_t>(i) * trace_.agents / observers;
+      learn(metric, static_cast<AgentId>((spread + learned_) % trace_.agents), learned_);
+    }
+  }
 }
 
 template <class M>
 void SightRisk::learn(const M& metric, AgentId agent, Step step) {
+  if (next_[static_cast<std::size_t>(agent)] < step) return;
   const Position here = trace_.position(step, agent);
   for (AgentId other = 0; other < trace_.agents; ++other) {
-    if (other == agent) continue;
+    if (other == agent || next_[static_cast<std::size_t>(other)] < step) continue;
     const bool in_sight =
         metric.perceives(here, trace_.position(step, other), options_.perception_radius);
     for (const Step lag : SightChances::LAGS) {
       if (lag > step) break;
       const double distance = metric.distance(here, trace_.position(step - lag, other));
       if (distance <= options_.perception_radius) continue;
-      if (distance <= reach_ + lag * options_.max_velocity) {
+      if (distance <= reach_ + LAG_SPREAD * lag * options_.max_velocity) {
         chances_.add(distance, lag, in_sight);
       }
     }

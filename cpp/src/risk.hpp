@@ -48,14 +48,16 @@ class SightRisk {
   // progress, and again when a greater chance of being wrong is allowed.
   std::vector<AgentId> daring(const std::vector<AgentId>& candidates, std::int64_t calls,
                               double now_sim_s);
-  // Learns from the positions at the steps below `floor`.
-  void learn(Step floor);
 
  private:
-  // The allowed chance of being wrong, by the calls in flight of late.
-  double allowed(std::int64_t calls, double now_sim_s);
+  void update_load(std::int64_t calls, double now_sim_s);
+  void update_lead();
+  // The chance of being wrong that is allowed to an agent.
+  double allowed(AgentId agent) const;
   template <class M>
   bool dares(const M& metric, AgentId agent, double risk_max);
+  template <class M>
+  void learn(const M& metric);
   template <class M>
   void learn(const M& metric, AgentId agent, Step step);
 
@@ -66,6 +68,8 @@ class SightRisk {
   SightChances chances_;
   Step learned_ = 0;  // steps below it have been learned from
   std::vector<Step> next_;
+  Step slowest_ = 0;
+  double mean_lead_ = 0;  // in steps, of all agents over the slowest one
   std::set<AgentId> unjudged_;
   std::vector<std::vector<AgentId>> waiting_on_;
   std::vector<double> refused_;         // agent -> a chance that was too great for it; JUDGED: none

@@ -85,8 +85,16 @@ class OptimisticReference:
         """Agents whose next step is another than when they last ran ahead."""
         self._next = [0] * trace.agents
         self._now_sim_s = 0.0
-        self.sent_calls = 0
+        self._instances = len(setting.fleet)
+        self._last_request = 0
+        self._promoted: set[tuple[int, ExecutionId]] = set()
+        self.promoted_calls = 0
         self.committed_sim_s = np.full(trace.steps * trace.agents, np.nan)
+
+    @property
+    def sent_calls(self) -> int:
+        """The calls sent; those sent again by promotion count once."""
+        return self._last_request - self.promoted_calls
 
     def run(self) -> None:
         """Run to the end."""
@@ -134,14 +142,28 @@ class OptimisticReference:
                     self._end_calls(id)
                 case CommitResult(id):
                     self._commit(id)
-                case Promote():
-                    pass
+                case Promote(id):
+                    self._promote(id)
                 case _:
                     raise AssertionError(command)
         for agent, before in enumerate(self._next):
             self._next[agent] = self._speculation.next_step(agent)
             if self._next[agent] != before:
                 self._unjudged.add(agent)
+
+    def _promote(self, id: ExecutionId) -> None:
+        """Send the calls again that wait at an instance."""
+        one = self._executions[id]
+        if one.proceeds or one.sure:
+            return
+        one.sure = True
+        for request in sorted(one.requests, key=lambda r: self._requests[r][1]):
+            if any(request in self._pool.progress(i) for i in range(self._instances)):
+                continue
+            one.requests.remove(request)
+            self._pool.abort(request, self._now_sim_s)
+            self._ready.add((self._requests[request][1], id))
+            self._promoted.add((self._requests[request][1], id))
 
     def _minds(self, id: ExecutionId) -> list[tuple[AgentId, Digest]]:
         return list(self._executions[id].minds.items())
@@ -209,19 +231,20 @@ class OptimisticReference:
         self._now_sim_s = max(self._now_sim_s, until)
         for completion in completions:
             id, call = self._requests[completion.id]
-            if id in self._executions:
+            if id in self._executions and not completion.aborted:
                 self._executions[id].requests.remove(completion.id)
                 self._complete(id, call)
 
     def _submit(self, call: int, id: ExecutionId) -> None:
         one, calls = self._executions[id], self._trace.calls
-        self.sent_calls += 1
-        self._requests[self.sent_calls] = id, call
-        one.requests.append(self.sent_calls)
+        self._last_request += 1
+        self.promoted_calls += (call, id) in self._promoted
+        self._requests[self._last_request] = id, call
+        one.requests.append(self._last_request)
         priority = one.step + (0 if one.sure else _SPECULATIVE)
         tokens = int(calls.prompt_tokens[call]), int(calls.output_tokens[call])
         self._pool.submit(
-            self.sent_calls, _core.Request(*tokens, priority=priority), self._now_sim_s
+            self._last_request, _core.Request(*tokens, priority=priority), self._now_sim_s
         )
 
     def _complete(self, id: ExecutionId, call: int) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from metropolis._core import Profile
 from metropolis.rules.metrics import metric_named
 from metropolis.runtime.replays.modes import Risk
 from metropolis.runtime.replays.replay import Setting, replay
@@ -129,6 +130,24 @@ def test_it_equals_the_specification(
     result = replay(trace, "optimistic", setting)
     assert result.wasted_calls == reference.sent_calls - len(trace.calls)
     assert (result.committed_sim_s == reference.committed_sim_s).all()
+
+
+def test_calls_that_wait_at_an_instance_are_promoted() -> None:
+    narrow = Profile(w_ms=10.0, g_ms=0.05, h_ms=2.0, kv_capacity_tokens=1 << 20, max_sequences=1)
+    promoted = 0
+    for seed in range(12):
+        trace = small_trace(seed, agents=6, steps=12, edge=14, radius=3)
+        trace = replace(trace, dependencies=None)
+        setting = setting_for(trace, "chebyshev", 2, 1.0)
+        entry = replace(setting.fleet.instances[0], profile=narrow)
+        setting = replace(setting, fleet=SimulatedFleet((entry,) * 2))
+        reference = OptimisticReference(trace, setting)
+        reference.run()
+        result = replay(trace, "optimistic", setting)
+        assert result.wasted_calls == reference.sent_calls - len(trace.calls)
+        assert (result.committed_sim_s == reference.committed_sim_s).all()
+        promoted += reference.promoted_calls
+    assert promoted > 20
 
 
 def test_an_agent_is_wrong_only_if_a_dependency_was_not_known() -> None:

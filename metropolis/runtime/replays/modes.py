@@ -18,11 +18,15 @@ class Risk(NamedTuple):
     most: float
     """From 0 to 1, while the instances are idle."""
     calls_half: float = inf
-    """Calls in flight per instance with which half as much is allowed: a wrong call delays them;
-    infinity: the load does not matter."""
+    """Calls in flight per instance, averaged over a minute, with which an agent of average lead
+    over the slowest one is allowed half as much; infinity: the load does not matter.
+
+    `most` is divided by 1 + (calls / calls_half * lead / mean lead) ** 4: a wrong call delays
+    those in flight, and the run waits least for those far ahead.
+    """
 
 
-AUTO_RISK = Risk(0.95, 15)
+AUTO_RISK = Risk(0.95, 6)
 """Unless given; `metropolis bench optimistic` measures others."""
 
 
