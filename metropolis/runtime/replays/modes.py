@@ -26,7 +26,7 @@ class Risk(NamedTuple):
     """
 
 
-AUTO_RISK = Risk(0.95, 6)
+AUTO_RISK = Risk(0.95, 7)
 """Unless given; `metropolis bench optimistic` measures others."""
 
 
