@@ -55,9 +55,9 @@ def stub_server(
     "--log",
     "log_file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Append a line for every request, answer and cancelled request: its kind, the time in "
-    "monotonic seconds, the sampling seed of the request. Answers then differ from request to "
-    "request.",
+    help="Append a line for every request, answer, cancelled request, and answer that the client "
+    "may not have read: its kind, the time in monotonic seconds, the sampling seed of the request. "
+    "Answers then differ from request to request.",
 )
 def command(mean_ms: float, seed: int, port: int, log_file: Path | None) -> None:
     """Serve chats with lognormal latency until stopped; prints the URL.
@@ -135,9 +135,13 @@ class _Logged(_Connection):
         super().__init__(mean_s, seed)
         self._file = log_file
         self._waiting: dict[int, asyncio.TimerHandle] = {}
+        self._answered: tuple[int, float] | None = None
+        """The last answer: its key and time, unless another request has followed."""
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        """Requests without answers are cancelled."""
+        """Requests without answers are cancelled; an answer just sent may not have been read."""
+        if self._answered is not None and time.monotonic() - self._answered[1] < UNREAD_S:
+            self._log(DROPPED, self._answered[0])
         for key, timer in self._waiting.items():
             timer.cancel()
             self._log(CANCELLED, key)
@@ -148,6 +152,7 @@ class _Logged(_Connection):
             self._write(NO_SEED)
             return
         self._log(ASKED, key)
+        self._answered = None
         wait_s = latency_s(self._seed, f"{key}", self._mean_s)
         self._waiting[key] = self._loop.call_later(wait_s, self._reply, key, chat)
 
@@ -156,6 +161,7 @@ class _Logged(_Connection):
         text = " ".join(Random(f"{self._seed} {key}").choices(WORDS, k=3))
         self._write(_streamed(text, chat) if chat.get("stream") else _whole(text))
         self._log(ANSWERED, key)
+        self._answered = key, time.monotonic()
 
     def _log(self, what: str, key: int) -> None:
         os.write(self._file, f"{what} {time.monotonic():.6f} {key}\n".encode())
@@ -217,5 +223,7 @@ ANSWER = _whole(TEXT)
 NO_CHAT = _refusal("use GET /v1/models, or POST /v1/chat/completions with messages as JSON")
 NO_LENGTH = _refusal("a request needs a Content-Length: chunked bodies are not supported")
 NO_SEED = _refusal("a server with --log needs a whole number as seed in every request")
-ASKED, ANSWERED, CANCELLED = "asked", "answered", "cancelled"
+ASKED, ANSWERED, CANCELLED, DROPPED = "asked", "answered", "cancelled", "dropped"
+UNREAD_S = 0.25
+"""A client that closes its connection within this time after an answer may not have read it."""
 WORDS = ("north", "south", "sun", "rain", "wind", "snow", "hail", "fog", "stay", "go")

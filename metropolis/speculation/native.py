@@ -222,6 +222,10 @@ def _sentences() -> Iterator[None]:
         raise MetropolisError(str(error)) from error
 
 
+_WITHOUT_MORE: Mapping[int, type[Abort | Drop | Promote]] = {0: Abort, 1: Drop, 3: Promote}
+"""Kind -> the command that has an id only."""
+
+
 def _command(
     kind: int,
     id: int,
@@ -239,4 +243,4 @@ def _command(
         return Resolve(id, step, agents, proceeds, sure)
     if kind == 2:
         return CommitResult(id, step, agents)
-    return (Abort, Drop, Abort, Promote)[kind](id)
+    return _WITHOUT_MORE[kind](id)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
-from metropolis.bench.stub_server import ANSWERED, ASKED
+from metropolis.bench.stub_server import ANSWERED, ASKED, DROPPED
 
 LAG_S = 0.25
 """Maximum delay, by sockets and busy processors, between an answer and its storage."""
@@ -35,7 +35,7 @@ class Purchases:
     in_flight: int
     """Calls sent and not answered when kills began, over all kills."""
     beyond: int
-    """Calls bought again although none was in flight at a kill."""
+    """Calls bought again although none was in flight at a kill, nor was it cancelled."""
     cancelled: int
     """Calls cancelled although no kill was near."""
 
@@ -47,6 +47,8 @@ class Call:
     asked_s: float
     ended_s: float = inf
     answered: bool = False
+    dropped: bool = False
+    """The connection was closed right after the answer, as when a request is cancelled."""
 
 
 def calls_of(log: Iterable[str]) -> dict[int, list[Call]]:
@@ -56,6 +58,8 @@ def calls_of(log: Iterable[str]) -> dict[int, list[Call]]:
         what, at, key = line.split()
         if what == ASKED:
             calls[int(key)].append(Call(float(at)))
+        elif what == DROPPED:
+            calls[int(key)][-1].dropped = True
         else:  # the oldest: equal requests take equally long
             call = next(call for call in calls[int(key)] if call.ended_s == inf)
             call.ended_s, call.answered = float(at), what == ANSWERED
@@ -65,11 +69,8 @@ def calls_of(log: Iterable[str]) -> dict[int, list[Call]]:
 def purchases_of(log: Path, kills: Sequence[ExecutedKill]) -> Purchases:
     """Count the purchases in `log`. Raises OSError if there is no log."""
     calls = calls_of(log.read_text().splitlines())
-    lost = {key: [_was_in_flight(call, kills) for call in of] for key, of in calls.items()}
     bought = {
-        key: [
-            is_lost for call, is_lost in zip(of, lost[key], strict=True) if call.answered or is_lost
-        ]
+        key: [call for call in of if call.answered or _was_in_flight(call, kills)]
         for key, of in calls.items()
     }
     return Purchases(
@@ -81,7 +82,11 @@ def purchases_of(log: Path, kills: Sequence[ExecutedKill]) -> Purchases:
             for of in calls.values()
             for call in of
         ),
-        beyond=sum(not is_lost for of in bought.values() for is_lost in of[:-1]),
+        beyond=sum(
+            not call.dropped and not _was_in_flight(call, kills)
+            for of in bought.values()
+            for call in of[:-1]
+        ),
         cancelled=sum(map(len, calls.values())) - sum(map(len, bought.values())),
     )
 
