@@ -102,8 +102,12 @@ def test_ctrl_c_in_a_step_that_runs_ahead_ends_the_run() -> None:
                 signal.raise_signal(signal.SIGINT)
             return 0
 
-    with pytest.raises(KeyboardInterrupt):
-        run(Road(), [Interrupted("a", ValueError), Walks("b")], waste_budget=1.0)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(Road(), [Interrupted("a", ValueError), Walks("b")], waste_budget=1.0)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert pressed
 
 
