@@ -118,8 +118,8 @@ bool SightRisk::dares(const M& metric, AgentId agent, double risk_max) {
   return true;
 }
 
-// Learns from the steps that most agents have passed: below the slowest one's there are too few
-// while somebody lags far behind.
+// Learns from the steps that most agents have passed: the steps that all have passed are too few
+// while one agent lags far behind.
 template <class M>
 void SightRisk::learn(const M& metric) {
   for (; learned_ < slowest_ + static_cast<Step>(mean_lead_); ++learned_) {

@@ -267,7 +267,7 @@ class BlockingLLM:
         return self._llm.calls
 
     def cancel(self) -> None:
-        """Cancel the calls in flight and refuse further ones: nobody waits for the thread."""
+        """Cancel the calls in flight and refuse further ones: no execution waits for the thread."""
         self._is_cancelled = True
         for call in list(self._calls):
             call.cancel()

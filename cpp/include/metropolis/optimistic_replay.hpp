@@ -11,8 +11,8 @@
 // nothing else: it is wrong if one of them was not known, or was wrong itself.
 //
 // An agent runs ahead if the chance that it would be wrong is at most `risk_max`: the chance that
-// an agent that lags behind is in sight by then, learned from all pairs of agents at the steps
-// below the floor.
+// an agent that lags behind is in sight by then, learned from pairs of agents at the steps that
+// most agents have passed.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,8 @@ struct OptimisticOptions {
   double max_velocity;
   double cluster_radius;  // agents within it commit together
   // The greatest chance of being wrong, from 0 to 1, at which an agent still runs ahead while the
-  // instances are idle; negative: none does. Half of it is allowed while `calls_half` calls are in
-  // flight, a fifth with twice as many.
+  // instances are idle; negative: none does. An agent of average lead over the slowest one is
+  // allowed half of it while `calls_half` calls are in flight, a seventeenth with twice as many.
   double risk_max;
   double calls_half;  // positive; infinity: the load does not matter
   bool step_priority = true;

@@ -52,7 +52,7 @@ class Compatible:
             "the server", self._url, os.environ.get("OPENAI_API_KEY"), limits
         )
         self.is_external = not vllm and _is_public(address.hostname or "")
-        """Whether the server is probably somebody else's, whose calls cost money."""
+        """Whether the server is probably an external API, whose calls cost money."""
         self._promotions: set[asyncio.Task[None]] = set()
 
     def __str__(self) -> str:
