@@ -257,6 +257,7 @@ def test_a_cancelled_request_is_not_joined() -> None:
         first.cancel()
         await asyncio.sleep(0)
         client.cancel_orphans(lambda agent, step: False)
+        await asyncio.sleep(0.001)
         return await client.call(request)
 
     assert asyncio.run(ask_twice()) == "yes"

@@ -58,6 +58,10 @@ class KeptAnswers:
             self._journal.close()
 
 
+ITERATIONS = 4
+"""Of the event loop, in which an answer passes from the socket through its tasks."""
+
+
 @dataclass(eq=False)
 class _InFlight:
     request: Request
@@ -168,11 +172,25 @@ class JoiningClient:
                     return  # with the others of the agent-step
 
     def cancel_orphans(self, is_busy: Callable[[AgentId, Step], bool]) -> None:
-        """Cancel requests that nobody waits for, unless an execution that could do so is busy."""
-        for key, one in list(self._orphans.items()):
+        """Cancel requests that nobody waits for, unless an execution that could do so is busy.
+
+        The event loop iterates a few times before: an answer that has arrived is kept.
+        """
+        for key, one in self._orphans.items():
             if not is_busy(key.agent, key.step):
-                del self._orphans[key], self._in_flight[key]  # an equal request is sent anew
-                one.task.cancel()
+                self._cancel(key, one, is_busy, ITERATIONS)
+
+    def _cancel(
+        self, key: Key, one: _InFlight, is_busy: Callable[[AgentId, Step], bool], iterations: int
+    ) -> None:
+        if self._orphans.get(key) is not one or is_busy(key.agent, key.step):
+            return
+        if iterations:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._cancel, key, one, is_busy, iterations - 1)
+        else:
+            del self._orphans[key], self._in_flight[key]  # an equal request is sent anew
+            one.task.cancel()
 
     def _end(self, key: Key, task: asyncio.Task[Completion]) -> None:
         one = self._in_flight.get(key)
