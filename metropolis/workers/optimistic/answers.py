@@ -58,7 +58,7 @@ class KeptAnswers:
             self._journal.close()
 
 
-ITERATIONS = 4
+ITERATIONS = 3
 """Of the event loop, in which an answer passes from the socket through its tasks."""
 
 
