@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from metropolis.bench import INSTANCE, fleet_of
 from metropolis.cli.choices import NamedChoice
@@ -226,6 +227,9 @@ def command(
         raise click.UsageError(
             "--modes: optimistic needs equal instances, the policy step or fcfs, and no dispatcher"
         )
+    source = click.get_current_context().get_parameter_source("speculation")
+    if source is ParameterSource.COMMANDLINE and "optimistic" not in modes:
+        raise click.UsageError("--speculation is for the mode optimistic; omit it")
     replayed = replace(
         whole.meta, metric=setting.metric.name, max_velocity=setting.max_velocity
     )  # moves must obey the overridden metric and velocity, too

@@ -275,6 +275,8 @@ def refuse_ineffective(options: RunOptions, given: Container[str]) -> None:
             raise MetropolisError(f"--instance lists the whole fleet; omit --{name}")
     if "waste_budget" in given and options.mode != "optimistic":
         raise MetropolisError("--waste-budget is for the mode optimistic; omit it")
+    if "rule" in given and options.mode != "out_of_order":
+        raise MetropolisError("--rule is for the mode out_of_order; omit it")
     for name, group in (("policy", POLICIES), ("dispatcher", DISPATCHERS)):
         if name in given and not options.schedules:
             named(group, getattr(options, name))  # report a wrong name first

@@ -36,6 +36,10 @@ SERVER = ("--llm", "http://127.0.0.1:9")
             "an optimistic run has one worker",
         ),
         (("meadow.py", "--waste-budget", "0.1"), "--waste-budget is for the mode optimistic"),
+        (
+            ("meadow.py", "--mode", "lockstep", "--rule", "versioned"),
+            "--rule is for the mode out_of_order",
+        ),
         (("meadow.py", "--waste-budget", "2"), "2.0 is not in the range"),
         (("meadow.py", "--agents", "0"), "0 is not in the range"),
         (("meadow.py", "--hours", "nan"), "nan is not in the range"),

@@ -212,6 +212,7 @@ def test_figures_are_pictures(trace: str, tmp_path: Path, monkeypatch: pytest.Mo
         (("--modes", "locked"), "'locked' is not one of sequential, lockstep"),
         (("--speculation", "1.5"), "'1.5' is not off, auto or a number from 0 to 1"),
         (("--speculation", "nan"), "'nan' is not off, auto or a number from 0 to 1"),
+        (("--modes", "lockstep", "--speculation", "off"), "--speculation is for the mode opti"),
         (("--modes", "optimistic", "--policy", "atlas"), "the policy step or fcfs, and no disp"),
         (("--modes", "optimistic", "--dispatcher", "kairos"), "optimistic needs equal instances"),
         (("--modes", "oracle_values", "--agents", "2"), "oracle_values needs a trace with dep"),

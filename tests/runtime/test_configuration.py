@@ -36,6 +36,7 @@ OWN = ("out", "about", "store", "workers")
     [
         ("mode", "lockstop", "there is no mode 'lockstop' (did you mean 'lockstep'?)"),
         ("rule", "oracle", "there is no rule 'oracle'"),
+        ("waste_budget", 10**400, "waste_budget is 1000"),
         ("seed", -1, "seed is -1; it should be a whole number from 0 to"),
         ("resume", True, "resume needs out"),
         ("lease_s", -1.0, "lease_s is -1.0; it should be a number, at least 0"),

@@ -81,7 +81,7 @@ class RunConfiguration:
             check_number("waste_budget", self.waste_budget)
             if self.waste_budget > 1:
                 raise MetropolisError(
-                    f"waste_budget is {self.waste_budget:g}; it should be at most 1"
+                    f"waste_budget is {self.waste_budget!r:.80}; it should be at most 1"
                 )
         out: Any = self.out
         if out is not None and (not isinstance(out, str | PathLike) or out == ""):
