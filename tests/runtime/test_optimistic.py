@@ -19,6 +19,7 @@ from metropolis.runtime.live.result import RunResult
 from metropolis.runtime.live.simulation import Simulation
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.virtual import VirtualInstances
+from metropolis.speculation.base import Question
 from metropolis.types import MetropolisError, Position
 from metropolis.workers.optimistic.answers import JoiningClient
 from metropolis.workers.optimistic.digests import Digests
@@ -274,6 +275,36 @@ def blind_to(kind: str, patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def looks_too_near(patch: pytest.MonkeyPatch) -> None:
+    """Reads are recorded with half of their radius."""
+    true = Digests.reads
+
+    def halved(asked: Question, answer: Any) -> tuple[Question, Any]:
+        if asked.kind != "entities":
+            return asked, answer
+        radius, (x, y) = asked.radius / 2, asked.centre
+        near = [
+            (name, value)
+            for name, value in answer
+            if max(abs(value.position[0] - x), abs(value.position[1] - y)) <= radius
+        ]
+        return asked._replace(radius=radius), tuple(near)
+
+    patch.setattr(Digests, "reads", lambda self, reads: [halved(*r) for r in true(self, reads)])
+
+
+def forgets_who_was_absent(patch: pytest.MonkeyPatch) -> None:
+    """A look at which an agent saw nobody else is not recorded."""
+    true = Digests.reads
+
+    def others(answer: Any) -> bool:
+        return not isinstance(answer, tuple) or len(answer) > 1
+
+    patch.setattr(
+        Digests, "reads", lambda self, reads: [r for r in true(self, reads) if others(r[1])]
+    )
+
+
 def compares_positions_only(patch: pytest.MonkeyPatch) -> None:
     true = Digests.value
     patch.setattr(Digests, "value", lambda self, entity: true(self, entity)._replace(digest=0))
@@ -299,10 +330,12 @@ def undoes_no_mind(patch: pytest.MonkeyPatch) -> None:
     [
         partial(blind_to, "entities"),
         partial(blind_to, "events"),
+        looks_too_near,
+        forgets_who_was_absent,
         compares_positions_only,
         undoes_no_mind,
     ],
-    ids=["blind to areas", "blind to events", "compares positions only", "undoes no mind"],
+    ids=lambda plant: getattr(plant, "__name__", "blind"),
 )
 def test_planted_faults_are_caught(
     plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
