@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -20,6 +19,7 @@ from metropolis.gateway.exchange_driver import Answer, ExchangeDriver
 from metropolis.gateway.metrics import Metrics
 from metropolis.gateway.models import model_named_in
 from metropolis.gateway.programs import ProgramTracker
+from metropolis.gateway.promotions import Promotions
 from metropolis.gateway.request_parsing import ClientRequest, Resuming, from_http
 from metropolis.gateway.responses import Responses
 from metropolis.gateway.scheduler_driver import QueueFullError, SchedulerDriver
@@ -73,8 +73,7 @@ class Gateway:
         scheduling.on_fault = self._log_fault
         self._faulty: set[str] = set()
         """Methods of plug-ins whose fault has been reported."""
-        self._speculative: defaultdict[str, set[int]] = defaultdict(set)
-        """Ids of the speculative requests in progress, by program."""
+        self.promotions = Promotions()
         self._parsing = asyncio.Semaphore()
         self._sweeping: asyncio.Task[None] | None = None
 
@@ -121,6 +120,8 @@ class Gateway:
         elif (model := self.pool.routed_by(request.model)) != request.model:
             request = replace(request, model=model)
         queued = self.programs.enter(request, now_s)
+        if queued.speculative:
+            queued = replace(queued, speculative=not self.promotions.is_promoted(queued.program))
 
         def add_response(id_: str, instance: int) -> None:
             now_s = self.scheduling.clock()
@@ -130,7 +131,7 @@ class Gateway:
         driver = ExchangeDriver(request, queued, self.pool, self.metrics, only, add_response)
         self.pool.in_progress.add(driver)
         if queued.speculative:
-            self._speculative[queued.program].add(queued.id)
+            self.promotions.begin(queued)
         exchange, status = driver.exchange, 0
         try:
             try:
@@ -152,7 +153,7 @@ class Gateway:
             raise
         finally:
             self.pool.in_progress.discard(driver)
-            self._end_speculation(queued)
+            self.promotions.end(queued)
             if exchange.state is not ExchangeState.DONE:
                 exchange.abandoned()
             try:
@@ -161,20 +162,14 @@ class Gateway:
                 self.programs.leave(queued, self.scheduling.clock(), is_answered=status == 200)
 
     def promote(self, program: str) -> int:
-        """The speculative requests of `program` are needed; returns their number.
+        """The speculative requests of `program` are needed; returns how many are in progress.
 
         An engine does not learn of it if it has the request.
         """
-        promoted = self._speculative.pop(program, set())
+        promoted = self.promotions.promote(program, self.scheduling.clock())
         for request_id in promoted:
             self.scheduling.promote(request_id)
         return len(promoted)
-
-    def _end_speculation(self, request: QueuedRequest) -> None:
-        if request.program in self._speculative:
-            self._speculative[request.program].discard(request.id)
-            if not self._speculative[request.program]:
-                del self._speculative[request.program]
 
     @asynccontextmanager
     async def unordered(
@@ -250,4 +245,5 @@ class Gateway:
             await asyncio.sleep(SWEEP_S)
             self.programs.sweep(self.scheduling.clock())
             self.responses.sweep(self.scheduling.clock())
+            self.promotions.sweep(self.scheduling.clock())
             self.scheduling.carry_out()

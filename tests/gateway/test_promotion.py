@@ -11,9 +11,11 @@ import pytest
 from metropolis.dispatch.base import Fleet
 from metropolis.dispatch.fixed import LeastLoaded
 from metropolis.gateway.backend import LocalGateway
+from metropolis.gateway.promotions import KEPT_S, PROGRAMS_MAX, Promotions
 from metropolis.gateway.proxy import Gateway
 from metropolis.llm.backends.compatible import Compatible
 from metropolis.llm.base import Promoter, Request
+from metropolis.llm.placement import placement_of
 from metropolis.policy.fixed import StepFirst
 from tests.gateway.engines import StubEngine, gateway_before, until
 from tests.gateway.test_server import post
@@ -58,13 +60,46 @@ def test_they_go_last_until_they_are_needed(kind: str, is_promoted: bool) -> Non
                 await until(lambda: len(gateway.scheduling) == len(calls) - 1 and engine.raw)
             if is_promoted:
                 backend.promote(speculative)
-                await until(lambda: not gateway._speculative)
+                await until(lambda: not gateway.promotions)
             engine.open.set()
             await asyncio.gather(*calls)
             assert engine.questions == (["1", "2", "3"] if is_promoted else ["1", "3", "2"])
-            assert not gateway._speculative
+            assert not gateway.promotions
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("kind", ["http", "in process"])
+def test_a_promotion_may_overtake_its_request(kind: str) -> None:
+    async def run() -> None:
+        engine = StubEngine()
+        engine.open.clear()
+        async with backend_before(engine, kind) as (backend, gateway):
+            assert isinstance(backend, Compatible | LocalGateway)
+            calls = [asyncio.create_task(backend.complete(asked(1)))]
+            await until(lambda: engine.raw)
+            speculative = asked(2, speculative=True)
+            backend.promote(speculative)
+            program = placement_of(speculative).program
+            assert program is not None
+            await until(lambda: gateway.promotions.is_promoted(program))
+            for one in (speculative, asked(3)):
+                calls.append(asyncio.create_task(backend.complete(one)))
+                await until(lambda: len(gateway.scheduling) == len(calls) - 1)
+            engine.open.set()
+            await asyncio.gather(*calls)
+            assert engine.questions == ["1", "2", "3"]
+
+    asyncio.run(run())
+
+
+def test_old_promotions_are_forgotten() -> None:
+    promotions = Promotions()
+    for number in range(PROGRAMS_MAX + 2):
+        promotions.promote(f"program {number}", 0.0 if number < 100 else 1.0)
+    assert [promotions.is_promoted(f"program {number}") for number in (1, 2)] == [False, True]
+    promotions.sweep(KEPT_S)
+    assert [promotions.is_promoted(f"program {number}") for number in (99, 100)] == [False, True]
 
 
 def test_a_cancelled_one_frees_its_place() -> None:
@@ -81,7 +116,7 @@ def test_a_cancelled_one_frees_its_place() -> None:
             await until(lambda: len(engine.raw) == 2)  # the engine has the other one now
             engine.open.set()
             await calls[1]
-            assert not gateway._speculative
+            assert not gateway.promotions
 
     asyncio.run(run())
 

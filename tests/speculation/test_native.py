@@ -110,7 +110,7 @@ def test_native_commands_equal_those_of_the_reference(
 
 @pytest.mark.campaign
 def test_native_commands_equal_those_of_the_reference_in_many_worlds() -> None:
-    for seed in range(5_000):
+    for seed in range(8_000):
         compare(seed, [0.9, 0.3, 1][seed % 3], [0.05, 0.3, 0][seed // 3 % 3])
 
 
