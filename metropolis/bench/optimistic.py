@@ -16,17 +16,22 @@ from rich.console import Console
 from rich.table import Table
 
 from metropolis.bench.ai_metropolis import HOURS
+from metropolis.cli.choices import NamedChoice
 from metropolis.progress import progress_bar
+from metropolis.rules.metrics import METRICS
 from metropolis.runtime.replays.modes import AUTO_RISK, Risk
 from metropolis.runtime.replays.replay import Setting, mine_dependencies, replay, waste
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.trace.generate.largeville import tile
 from metropolis.trace.parquet import read_trace
 from metropolis.trace.schema import Trace
+from metropolis.trace.validate import place_in, validate_moves
 from metropolis.types import MetropolisError
 
 BASELINES = ("lockstep", "conservative", "versioned", "oracle")
 INSTANCES = (1, 2, 4, 8)
+LONGEST = "longest"
+"""The stretch that is the whole trace."""
 AUTO = {"auto": AUTO_RISK}
 RISKS = {f"{most:g}": Risk(most) for most in (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)} | AUTO
 
@@ -45,8 +50,11 @@ class Row:
     """By risk: share of the sent calls that were wasted."""
 
 
-def _row(stretch: str, trace: Trace, instances: int, risks: Mapping[str, Risk]) -> Row:
-    setting = Setting.of(trace.meta, SimulatedFleet.uniform("llama-3-8b/l4", instances))
+def _row(
+    stretch: str, trace: Trace, instances: int, risks: Mapping[str, Risk], metric: str | None
+) -> Row:
+    fleet = SimulatedFleet.uniform("llama-3-8b/l4", instances)
+    setting = Setting.of(trace.meta, fleet, metric=metric)
     graph = mine_dependencies(trace, setting)
     plain = {mode: replay(trace, mode, setting, graph).makespan_sim_s for mode in BASELINES}
     by_risk = {
@@ -64,12 +72,19 @@ def _row(stretch: str, trace: Trace, instances: int, risks: Mapping[str, Risk]) 
     )
 
 
-def measure(trace: Trace, seed: int, agents: int, risks: Mapping[str, Risk]) -> Iterator[Row]:
-    """Yield a row for each stretch and number of instances."""
-    for stretch, hours in HOURS.items():
-        town = tile([trace], agents, seed, hours=hours)
+def measure(
+    trace: Trace,
+    seed: int,
+    agents: int,
+    risks: Mapping[str, Risk],
+    stretches: Sequence[str] = tuple(HOURS),
+    metric: str | None = None,
+) -> Iterator[Row]:
+    """Yield a row for each stretch and number of instances; `metric`: None is the trace's."""
+    for stretch in stretches:
+        town = tile([trace], agents, seed, hours=HOURS.get(stretch))
         for instances in INSTANCES:
-            yield _row(stretch, town, instances, risks)
+            yield _row(stretch, town, instances, risks, metric)
 
 
 def _print(rows: Sequence[Row], risks: Iterable[str]) -> None:
@@ -104,17 +119,34 @@ def _print(rows: Sequence[Row], risks: Iterable[str]) -> None:
 @click.option(
     "--curve", is_flag=True, help=f"Also measure the fixed risks {', '.join(list(RISKS)[:-1])}."
 )
+@click.option(
+    "--longest", is_flag=True, help="Measure the whole trace in place of the busy and quiet hour."
+)
+@click.option(
+    "--metric", type=NamedChoice(METRICS), help="How distance is measured. [default: the trace's]"
+)
 @click.option("--seed", default=0, show_default=True, help="Seed of the LargeVille copies.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def command(trace: Path, agents: int, curve: bool, seed: int, as_json: bool) -> None:
+def command(
+    trace: Path,
+    agents: int,
+    curve: bool,
+    longest: bool,
+    metric: str | None,
+    seed: int,
+    as_json: bool,
+) -> None:
     """Measure the mode optimistic on TRACE, a town's day: busy and quiet hour."""
     base = read_trace(trace)
     if not len(base.calls):
         raise MetropolisError(f"{trace}: holds no calls; `metropolis trace generate` adds some")
+    meta = base.meta if metric is None else replace(base.meta, metric=metric)
+    validate_moves(base.positions, meta, place_in(trace, base.meta.agents))
     risks = RISKS if curve else AUTO
+    stretches = (LONGEST,) if longest else tuple(HOURS)
     rows: list[Row] = []
-    with progress_bar(len(HOURS) * len(INSTANCES), "settings") as (advance, describe):
-        for row in measure(base, seed, agents, risks):
+    with progress_bar(len(stretches) * len(INSTANCES), "settings") as (advance, describe):
+        for row in measure(base, seed, agents, risks, stretches, metric):
             rows.append(row)
             describe(f"{row.stretch}, {row.instances} instances")
             advance(1)
