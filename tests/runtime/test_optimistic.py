@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -263,6 +264,55 @@ def test_a_cancelled_request_is_not_joined() -> None:
 
     assert asyncio.run(ask_twice()) == "yes"
     assert len(answers) == 2
+
+
+@pytest.mark.parametrize("iterations", range(8))
+def test_an_answer_that_was_read_is_not_lost(iterations: int) -> None:
+    """It arrives some iterations of the event loop after its request is given up."""
+    read, kept = [], []
+
+    class Served:
+        journal = backend = None
+
+        def __init__(self, sock: socket.socket) -> None:
+            self._socket = sock
+
+        async def call(self, request: Request) -> str:
+            loop = asyncio.get_running_loop()
+            answer: asyncio.Future[bytes] = loop.create_future()
+
+            def receive() -> None:
+                loop.remove_reader(self._socket)
+                if not answer.cancelled():
+                    read.append(self._socket.recv(1))
+                    answer.set_result(read[0])
+
+            loop.add_reader(self._socket, receive)
+            try:
+                kept.append(await answer)
+            finally:
+                loop.remove_reader(self._socket)
+            return "yes"
+
+    async def give_up() -> None:
+        server, ours = socket.socketpair()
+        with server, ours:
+            client = JoiningClient(Served(ours), None)  # type: ignore[arg-type]
+            request = LLM(client, agent=0, step=0, seed=0)._request("chat", None, "and?", {})
+            first = asyncio.create_task(client.call(request))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            first.cancel()
+            await asyncio.sleep(0)
+            client.cancel_orphans(lambda agent, step: False)
+            for _ in range(iterations):
+                await asyncio.sleep(0)
+            server.send(b"!")
+            await asyncio.sleep(0.001)
+
+    asyncio.run(give_up())
+    assert kept == read
+    assert bool(kept) == (iterations == 0), kept
 
 
 # --- planted faults: each must be caught by the comparison with lockstep

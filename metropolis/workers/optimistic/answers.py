@@ -58,10 +58,6 @@ class KeptAnswers:
             self._journal.close()
 
 
-ITERATIONS = 3
-"""Of the event loop, in which an answer passes from the socket through its tasks."""
-
-
 @dataclass(eq=False)
 class _InFlight:
     request: Request
@@ -84,6 +80,7 @@ class JoiningClient:
         """(agent, step) -> the requests sent for it."""
         self._in_flight: dict[Key, _InFlight] = {}
         self._orphans: dict[Key, _InFlight] = {}
+        self._is_cancelling = False
         self._streamed: dict[int, Request] = {}
         """By identity."""
         self._first_open: Counter[AgentId] = Counter()
@@ -172,25 +169,20 @@ class JoiningClient:
                     return  # with the others of the agent-step
 
     def cancel_orphans(self, is_busy: Callable[[AgentId, Step], bool]) -> None:
-        """Cancel requests that nobody waits for, unless an execution that could do so is busy.
-
-        The event loop iterates a few times before: an answer that has arrived is kept.
-        """
-        for key, one in self._orphans.items():
-            if not is_busy(key.agent, key.step):
-                self._cancel(key, one, is_busy, ITERATIONS)
-
-    def _cancel(
-        self, key: Key, one: _InFlight, is_busy: Callable[[AgentId, Step], bool], iterations: int
-    ) -> None:
-        if self._orphans.get(key) is not one or is_busy(key.agent, key.step):
-            return
-        if iterations:
+        """Cancel requests that nobody waits for, unless an execution that could do so is busy."""
+        if not self._is_cancelling and self._orphans:
+            self._is_cancelling = True
             loop = asyncio.get_running_loop()
-            loop.call_soon(self._cancel, key, one, is_busy, iterations - 1)
-        else:
-            del self._orphans[key], self._in_flight[key]  # an equal request is sent anew
-            one.task.cancel()
+            # A timer runs after the sockets were read, and the task that got an answer before what
+            # the timer calls soon: no answer is lost that has been read.
+            loop.call_later(0, loop.call_soon, self._cancel_orphans, is_busy)
+
+    def _cancel_orphans(self, is_busy: Callable[[AgentId, Step], bool]) -> None:
+        self._is_cancelling = False
+        for key, one in list(self._orphans.items()):
+            if not is_busy(key.agent, key.step):
+                del self._orphans[key], self._in_flight[key]  # an equal request is sent anew
+                one.task.cancel()
 
     def _end(self, key: Key, task: asyncio.Task[Completion]) -> None:
         one = self._in_flight.get(key)
