@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -13,16 +15,18 @@ from typing import Any
 import pytest
 
 from metropolis.llm.agent import LLM
+from metropolis.llm.backends.compatible import Compatible
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Request
 from metropolis.llm.client import Client
+from metropolis.llm.journal import key_of
 from metropolis.runtime.live.result import RunResult
 from metropolis.runtime.live.simulation import Simulation
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.speculation.base import Question
 from metropolis.types import MetropolisError, Position
-from metropolis.workers.optimistic.answers import JoiningClient
+from metropolis.workers.optimistic.answers import JoiningClient, KeptAnswers
 from metropolis.workers.optimistic.digests import Digests
 from metropolis.workers.optimistic.minds import Minds
 from metropolis.world.base import Agent, World
@@ -267,52 +271,54 @@ def test_a_cancelled_request_is_not_joined() -> None:
 
 
 @pytest.mark.parametrize("iterations", range(8))
-def test_an_answer_that_was_read_is_not_lost(iterations: int) -> None:
-    """It arrives some iterations of the event loop after its request is given up."""
-    read, kept = [], []
+def test_an_answer_to_a_cancelled_request_is_kept_or_refused(iterations: int) -> None:
+    """It arrives some iterations of the event loop after nobody waits for it any more."""
+    completion = {
+        "model": "m",
+        "choices": [{"message": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4},
+    }
+    body = json.dumps(completion)
+    answer = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
 
-    class Served:
-        journal = backend = None
+    class Open:
+        async def enter(self, key: Any) -> bool:
+            return False
 
-        def __init__(self, sock: socket.socket) -> None:
-            self._socket = sock
-
-        async def call(self, request: Request) -> str:
-            loop = asyncio.get_running_loop()
-            answer: asyncio.Future[bytes] = loop.create_future()
-
-            def receive() -> None:
-                loop.remove_reader(self._socket)
-                if not answer.cancelled():
-                    read.append(self._socket.recv(1))
-                    answer.set_result(read[0])
-
-            loop.add_reader(self._socket, receive)
-            try:
-                kept.append(await answer)
-            finally:
-                loop.remove_reader(self._socket)
-            return "yes"
-
-    async def give_up() -> None:
-        server, ours = socket.socketpair()
-        with server, ours:
-            client = JoiningClient(Served(ours), None)  # type: ignore[arg-type]
-            request = LLM(client, agent=0, step=0, seed=0)._request("chat", None, "and?", {})
-            first = asyncio.create_task(client.call(request))
+    async def answer_late(listening: socket.socket) -> tuple[bool, bool]:
+        """Whether the answer is kept, and whether the connection is closed."""
+        loop, kept = asyncio.get_running_loop(), KeptAnswers(None, {})
+        client = Client(Compatible(f"http://127.0.0.1:{listening.getsockname()[1]}", model="m"))
+        client.journal = kept
+        joining = JoiningClient(client, Open())  # type: ignore[arg-type]
+        request = LLM(joining, agent=0, step=0, seed=0)._request("chat", None, "and?", {})
+        asking = asyncio.create_task(joining.call(request))
+        server, _ = await loop.sock_accept(listening)
+        server.setblocking(False)
+        await loop.sock_recv(server, 65536)
+        asking.cancel()
+        await asyncio.sleep(0)
+        joining.cancel_orphans(lambda agent, step: False)
+        for _ in range(iterations):
             await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            first.cancel()
-            await asyncio.sleep(0)
-            client.cancel_orphans(lambda agent, step: False)
-            for _ in range(iterations):
-                await asyncio.sleep(0)
-            server.send(b"!")
-            await asyncio.sleep(0.001)
+        with suppress(ConnectionError):
+            server.send(answer)
+        await asyncio.sleep(0.01)
+        try:
+            is_closed = server.recv(1) == b""
+        except BlockingIOError:
+            is_closed = False
+        except ConnectionError:
+            is_closed = True
+        server.close()
+        await client.close()
+        return kept.get(key_of(request)) is not None, is_closed
 
-    asyncio.run(give_up())
-    assert kept == read
-    assert bool(kept) == (iterations == 0), kept
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setblocking(False)
+        is_kept, is_closed = asyncio.run(answer_late(listening))
+    assert is_kept != is_closed
+    assert is_kept == (iterations == 0)
 
 
 # --- planted faults: each must be caught by the comparison with lockstep

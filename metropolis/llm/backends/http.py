@@ -148,6 +148,10 @@ class JSONServer:
             connection = await self._connections.take()
             connection.send(request)
             yield connection
+        except asyncio.CancelledError:
+            if connection is not None:
+                connection.close()  # the server learns that its answer is not used
+            raise
         except AnswerLimitError as error:
             raise MalformedError(f"{self.called} gave an answer to {where} that {error}") from None
         except BrokenAnswerError as error:
