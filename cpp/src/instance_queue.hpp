@@ -31,6 +31,16 @@ struct Rank {
 // A priority queue in which requests that arrive in order cost O(1): they go to a sorted run; only
 // those that overtake another go to a heap.
 class WaitingQueue {
+  struct Entry {
+    Rank rank;
+    Slot slot;
+    friend bool operator<(const Entry& a, const Entry& b) { return b.rank < a.rank; }  // min-heap
+  };
+
+  static auto has(RequestId id) {
+    return [id](const Entry& entry) { return entry.rank.id == id; };
+  }
+
  public:
   bool empty() const { return sorted_.empty() && heap_.empty(); }
   std::size_t size() const { return sorted_.size() + heap_.size(); }
@@ -62,19 +72,17 @@ class WaitingQueue {
   }
 
   bool contains(RequestId id) const {
-    const auto has_id = [id](const Entry& entry) { return entry.rank.id == id; };
-    return std::ranges::any_of(sorted_, has_id) || std::ranges::any_of(heap_, has_id);
+    return std::ranges::any_of(sorted_, has(id)) || std::ranges::any_of(heap_, has(id));
   }
 
   // Removes a request from any place, in O(n).
   std::optional<Slot> remove(RequestId id) {
-    const auto has_id = [id](const Entry& entry) { return entry.rank.id == id; };
     std::optional<Slot> slot;
-    if (const auto found = std::find_if(sorted_.begin(), sorted_.end(), has_id);
+    if (const auto found = std::find_if(sorted_.begin(), sorted_.end(), has(id));
         found != sorted_.end()) {
       slot = found->slot;
       sorted_.erase(found);
-    } else if (const auto in_heap = std::find_if(heap_.begin(), heap_.end(), has_id);
+    } else if (const auto in_heap = std::find_if(heap_.begin(), heap_.end(), has(id));
                in_heap != heap_.end()) {
       slot = in_heap->slot;
       heap_.erase(in_heap);
@@ -84,12 +92,6 @@ class WaitingQueue {
   }
 
  private:
-  struct Entry {
-    Rank rank;
-    Slot slot;
-    friend bool operator<(const Entry& a, const Entry& b) { return b.rank < a.rank; }  // min-heap
-  };
-
   bool from_heap() const {
     return sorted_.empty() || (!heap_.empty() && heap_.front().rank < sorted_.front().rank);
   }

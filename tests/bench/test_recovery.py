@@ -50,10 +50,12 @@ def test_only_calls_in_flight_at_a_kill_may_be_bought_twice(
     lines += ["asked 3 9", "cancelled 3.5 9"]
     # The first answer of 5 may not have been read by a request that was cancelled.
     lines += ["asked 3 5", "answered 3.1 5", "dropped 3.2 5", "asked 4 5", "answered 4.1 5"]
+    # The connection of the first answer of 6 was closed after an equal request had followed.
+    lines += ["asked 3 6", "answered 3.1 6", "asked 3.2 6", "dropped 3.2 6", "answered 4.1 6"]
     log.write_text("\n".join([*lines, "asked 20 7", "answered 21 7"]))
     found = purchases_of(log, [ExecutedKill("worker", began_s, [], ended_s)])
     in_flight = int(began_s == 10.5)
-    assert found == Purchases(bought=5, unique=3, in_flight=in_flight, beyond=beyond, cancelled=1)
+    assert found == Purchases(bought=7, unique=4, in_flight=in_flight, beyond=beyond, cancelled=1)
 
 
 def test_a_node_that_does_not_start_reports_its_last_line(tmp_path: Path) -> None:

@@ -59,7 +59,8 @@ def calls_of(log: Iterable[str]) -> dict[int, list[Call]]:
         if what == ASKED:
             calls[int(key)].append(Call(float(at)))
         elif what == DROPPED:
-            calls[int(key)][-1].dropped = True
+            # The last answered one: an equal request may have followed over another connection.
+            next(call for call in reversed(calls[int(key)]) if call.answered).dropped = True
         else:  # the oldest: equal requests take equally long
             call = next(call for call in calls[int(key)] if call.ended_s == inf)
             call.ended_s, call.answered = float(at), what == ANSWERED
