@@ -1,0 +1,100 @@
+"""Requests of optimistic runs that nobody waits for any more."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from metropolis.llm.agent import LLM
+from metropolis.llm.backends.compatible import Compatible
+from metropolis.llm.base import Request
+from metropolis.llm.client import Client
+from metropolis.llm.journal import key_of
+from metropolis.workers.optimistic.answers import JoiningClient, KeptAnswers
+
+
+def test_a_cancelled_request_is_not_joined() -> None:
+    """A backend may take a while to notice that a request is cancelled."""
+    answers = []
+
+    class Slow:
+        journal = backend = None
+
+        async def call(self, request: Request) -> str:
+            answers.append(request)
+            try:
+                await asyncio.sleep(0.01 if len(answers) == 2 else 60)
+            except asyncio.CancelledError:
+                await asyncio.sleep(0.02)
+                raise
+            return "yes"
+
+    async def ask_twice() -> Any:
+        client = JoiningClient(Slow(), None)  # type: ignore[arg-type]
+        request = LLM(client, agent=0, step=0, seed=0)._request("chat", None, "and?", {})
+        first = asyncio.create_task(client.call(request))
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.sleep(0)
+        client.cancel_orphans(lambda agent, step: False)
+        await asyncio.sleep(0.001)
+        return await client.call(request)
+
+    assert asyncio.run(ask_twice()) == "yes"
+    assert len(answers) == 2
+
+
+@pytest.mark.parametrize("iterations", range(8))
+def test_an_answer_to_a_cancelled_request_is_kept_or_refused(iterations: int) -> None:
+    """It arrives some iterations of the event loop after nobody waits for it any more."""
+    completion = {
+        "model": "m",
+        "choices": [{"message": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4},
+    }
+    body = json.dumps(completion)
+    answer = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+
+    class Open:
+        async def enter(self, key: Any) -> bool:
+            return False
+
+    async def answer_late(listening: socket.socket) -> tuple[bool, bool]:
+        """Whether the answer is kept, and whether the connection is closed."""
+        loop, kept = asyncio.get_running_loop(), KeptAnswers(None, {})
+        client = Client(Compatible(f"http://127.0.0.1:{listening.getsockname()[1]}", model="m"))
+        client.journal = kept
+        joining = JoiningClient(client, Open())  # type: ignore[arg-type]
+        request = LLM(joining, agent=0, step=0, seed=0)._request("chat", None, "and?", {})
+        asking = asyncio.create_task(joining.call(request))
+        server, _ = await loop.sock_accept(listening)
+        server.setblocking(False)
+        await loop.sock_recv(server, 65536)
+        asking.cancel()
+        await asyncio.sleep(0)
+        joining.cancel_orphans(lambda agent, step: False)
+        for _ in range(iterations):
+            await asyncio.sleep(0)
+        with suppress(ConnectionError):
+            server.send(answer)
+        await asyncio.sleep(0.01)
+        try:
+            is_closed = server.recv(1) == b""
+        except BlockingIOError:
+            is_closed = False
+        except ConnectionError:
+            is_closed = True
+        server.close()
+        await client.close()
+        return kept.get(key_of(request)) is not None, is_closed
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setblocking(False)
+        is_kept, is_closed = asyncio.run(answer_late(listening))
+    assert is_kept != is_closed
+    assert is_kept == (iterations == 0)
