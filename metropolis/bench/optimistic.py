@@ -16,7 +16,6 @@ from rich.console import Console
 from rich.table import Table
 
 from metropolis.bench.ai_metropolis import HOURS
-from metropolis.cli.choices import NamedChoice
 from metropolis.progress import progress_bar
 from metropolis.rules.metrics import METRICS
 from metropolis.runtime.replays.modes import AUTO_RISK, Risk
@@ -123,7 +122,9 @@ def _print(rows: Sequence[Row], risks: Iterable[str]) -> None:
     "--longest", is_flag=True, help="Measure the whole trace in place of the busy and quiet hour."
 )
 @click.option(
-    "--metric", type=NamedChoice(METRICS), help="How distance is measured. [default: the trace's]"
+    "--metric",
+    type=click.Choice(list(METRICS)),
+    help="How distance is measured. [default: the trace's]",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the LargeVille copies.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
