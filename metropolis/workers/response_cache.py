@@ -38,6 +38,8 @@ class StoredAnswers:
         self._unsent: dict[AgentId, dict[Key, Completion]] = {}
         """Not sent yet: the step may end in this iteration of the event loop."""
         self._in_flight: dict[AgentId, asyncio.Task[Any]] = {}
+        self._keeping: set[asyncio.Task[None]] = set()
+        """Answers that arrived while something of their agent was in flight to the store."""
 
     def take(self, agents: Iterable[AgentId], answers: Mapping[Key, Completion]) -> None:
         """Add the answers that a claim of `agents` contains."""
@@ -67,7 +69,10 @@ class StoredAnswers:
         if self._journal is not None:
             self._journal.put(key, completion)
         if self._is_sending(key.agent):
-            return self._keep_after_pending(key, completion)
+            keeping = asyncio.ensure_future(self._keep_after_pending(key, completion))
+            self._keeping.add(keeping)
+            keeping.add_done_callback(self._keeping.discard)
+            return asyncio.shield(keeping)  # it is kept even if nobody waits for it any more
         self._remember(key, completion)
         return None
 
@@ -111,9 +116,9 @@ class StoredAnswers:
 
     async def end(self) -> None:
         """Let pending answers arrive, if the store responds; then close the connections."""
-        if self._in_flight:
-            await asyncio.wait(self._in_flight.values(), timeout=END_S)
-        for task in self._in_flight.values():
+        if pending := [*self._in_flight.values(), *self._keeping]:
+            await asyncio.wait(pending, timeout=END_S)
+        for task in (*self._in_flight.values(), *self._keeping):
             task.cancel()
         await self.async_store.close()
 
