@@ -38,8 +38,6 @@ class StoredAnswers:
         self._unsent: dict[AgentId, dict[Key, Completion]] = {}
         """Not sent yet: the step may end in this iteration of the event loop."""
         self._in_flight: dict[AgentId, asyncio.Task[Any]] = {}
-        self._keeping: set[asyncio.Task[None]] = set()
-        """Answers that arrived while something of their agent was in flight to the store."""
 
     def take(self, agents: Iterable[AgentId], answers: Mapping[Key, Completion]) -> None:
         """Add the answers that a claim of `agents` contains."""
@@ -68,13 +66,9 @@ class StoredAnswers:
         """Keep an answer; unless None, await the result before the agent sees the answer."""
         if self._journal is not None:
             self._journal.put(key, completion)
-        if self._is_sending(key.agent):
-            keeping = asyncio.ensure_future(self._keep_after_pending(key, completion))
-            self._keeping.add(keeping)
-            keeping.add_done_callback(self._keeping.discard)
-            return asyncio.shield(keeping)  # it is kept even if nobody waits for it any more
+        earlier = self._in_flight.get(key.agent)
         self._remember(key, completion)
-        return None
+        return None if earlier is None or earlier.done() else _end_of(earlier)
 
     def commit(
         self,
@@ -116,19 +110,11 @@ class StoredAnswers:
 
     async def end(self) -> None:
         """Let pending answers arrive, if the store responds; then close the connections."""
-        if pending := [*self._in_flight.values(), *self._keeping]:
-            await asyncio.wait(pending, timeout=END_S)
-        for task in (*self._in_flight.values(), *self._keeping):
+        if self._in_flight:
+            await asyncio.wait(self._in_flight.values(), timeout=END_S)
+        for task in self._in_flight.values():
             task.cancel()
         await self.async_store.close()
-
-    def _is_sending(self, agent: AgentId) -> bool:
-        return agent in self._in_flight and not self._in_flight[agent].done()
-
-    async def _keep_after_pending(self, key: Key, completion: Completion) -> None:
-        while self._is_sending(key.agent):
-            await asyncio.wait([self._in_flight[key.agent]])
-        self._remember(key, completion)
 
     def _remember(self, key: Key, completion: Completion) -> None:
         self._known[key.agent][key] = completion
@@ -157,3 +143,7 @@ class StoredAnswers:
         """Close the journal."""
         if self._journal is not None:
             self._journal.close()
+
+
+async def _end_of(task: asyncio.Task[Any]) -> None:
+    await asyncio.wait([task])

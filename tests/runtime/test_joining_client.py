@@ -1,4 +1,4 @@
-"""Requests of optimistic runs that nobody waits for any more."""
+"""Orphaned requests of optimistic runs: no execution waits for them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_cancelled_request_is_not_joined() -> None:
 
 @pytest.mark.parametrize("iterations", range(8))
 def test_an_answer_to_a_cancelled_request_is_kept_or_refused(iterations: int) -> None:
-    """It arrives some iterations of the event loop after nobody waits for it any more."""
+    """It arrives some iterations of the event loop after the request was orphaned."""
     completion = {
         "model": "m",
         "choices": [{"message": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}],

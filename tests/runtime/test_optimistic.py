@@ -260,7 +260,7 @@ def looks_too_near(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_who_was_absent(patch: pytest.MonkeyPatch) -> None:
-    """A look at which an agent saw nobody else is not recorded."""
+    """A search that found no other agent is not recorded."""
     true = Digests.reads
 
     def others(answer: Any) -> bool:
