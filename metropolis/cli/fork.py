@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from metropolis.cli.live import checked_backend, on_command_line, run_scenario
+from metropolis.cli.choices import on_command_line
+from metropolis.cli.live import checked_backend, run_scenario
 from metropolis.cli.resume import later_options
 from metropolis.cli.run import Integer
 from metropolis.cli.run_options import new_folder, options_of, run_folder

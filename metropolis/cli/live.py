@@ -14,7 +14,6 @@ from types import FrameType
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from metropolis.cli.run_options import RunOptions, new_folder, options_of
 from metropolis.cli.run_report import print_summary, story_line, summary_of, write_json
@@ -116,16 +115,6 @@ def _print_notes(notes: Sequence[str]) -> int:
     for note in notes:
         click.echo(f"metropolis: {note}", err=True)
     return len(notes)
-
-
-def on_command_line(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of `given` that are set on the command line."""
-    context = click.get_current_context()
-    return {
-        name: value
-        for name, value in given.items()
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-    }
 
 
 def checked_backend(options: RunOptions, scenario: Scenario) -> Backend:

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from metropolis.bench import INSTANCE, fleet_of
-from metropolis.cli.choices import NamedChoice
+from metropolis.cli.choices import NamedChoice, on_command_line
 from metropolis.cli.replay_table import as_row, print_table
 from metropolis.names import did_you_mean
 from metropolis.progress import progress_bar
@@ -227,8 +226,7 @@ def command(
         raise click.UsageError(
             "--modes: optimistic needs equal instances, the policy step or fcfs, and no dispatcher"
         )
-    source = click.get_current_context().get_parameter_source("speculation")
-    if source is ParameterSource.COMMANDLINE and "optimistic" not in modes:
+    if "optimistic" not in modes and on_command_line({"speculation": speculation}):
         raise click.UsageError("--speculation is for the mode optimistic; omit it")
     replayed = replace(
         whole.meta, metric=setting.metric.name, max_velocity=setting.max_velocity

@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from metropolis.cli.live import continue_run, on_command_line
+from metropolis.cli.choices import on_command_line
+from metropolis.cli.live import continue_run
 from metropolis.cli.run import command as run
 from metropolis.cli.run_options import FIXED_OPTIONS, latest_folder, run_folder
 from metropolis.types import Step

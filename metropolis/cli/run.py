@@ -10,12 +10,11 @@ from typing import Any
 import click
 
 from metropolis.bench import INSTANCE
-from metropolis.cli.choices import NamedChoice
+from metropolis.cli.choices import NamedChoice, on_command_line
 from metropolis.cli.live import (
     FINISHED,
     continue_run,
     ended_by_ctrl_c,
-    on_command_line,
     run_scenario,
 )
 from metropolis.cli.run_options import (
