@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <stdexcept>
 #include <unordered_map>
 #include <utility>
@@ -87,6 +88,7 @@ class OptimisticReplay final : public TraceReplay {
     std::vector<Mind> minds;            // afterwards
     std::vector<ExecutionId> proceeds;  // of a resolution
     double dispatched_sim_s = 0;
+    std::optional<OutcomeChances::Kind> kind;  // of an agent that ran ahead
   };
 
   void run_until(std::int64_t pause_at) override {
@@ -148,8 +150,7 @@ class OptimisticReplay final : public TraceReplay {
     for (const SpeculationCommand& command : commands) {
       switch (command.kind) {
         case Kind::ABORT:
-          calls_.abort(command.id);
-          executions_.erase(command.id);
+          abort(command.id);
           break;
         case Kind::DROP:
           executions_.erase(command.id);
@@ -188,6 +189,7 @@ class OptimisticReplay final : public TraceReplay {
     const AgentId agent = command.agents.front();
     Execution& execution = add(command);
     execution.dispatched_sim_s = now_sim_s_;
+    if (!command.sure) execution.kind = risk_.kind(agent);
     Digest mind = mind_before(command);
     Reads reads;
     for (const Question& question : questions(command.step, agent)) {
@@ -235,6 +237,8 @@ class OptimisticReplay final : public TraceReplay {
       final_minds_[static_cast<std::size_t>(agent)] = execution.minds[i].digest;
       dispatched_sim_s_[row] = proceed->second.dispatched_sim_s;
       committed_sim_s_[row] = now_sim_s_;
+      if (proceed->second.kind) risk_.learn(*proceed->second.kind, true);
+      risk_.finalise(agent, command.step + 1);
       calls_.commit(proceed->first);
       executions_.erase(proceed);
     }
@@ -242,13 +246,18 @@ class OptimisticReplay final : public TraceReplay {
     executions_.erase(found);
   }
 
+  void abort(ExecutionId id) {
+    calls_.abort(id);
+    const auto found = executions_.find(id);
+    if (found == executions_.end()) return;
+    if (found->second.kind) risk_.learn(*found->second.kind, false);
+    executions_.erase(found);
+  }
+
   // Forgets the executions that were neither committed, aborted nor dropped.
   void forget_below(Step floor) {
     while (!at_step_.empty() && at_step_.begin()->first < floor) {
-      for (const ExecutionId id : at_step_.begin()->second) {
-        calls_.abort(id);
-        executions_.erase(id);
-      }
+      for (const ExecutionId id : at_step_.begin()->second) abort(id);
       at_step_.erase(at_step_.begin());
     }
   }

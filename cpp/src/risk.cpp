@@ -1,6 +1,7 @@
 #include "risk.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numeric>
 #include <utility>
@@ -13,6 +14,7 @@ constexpr AgentId OBSERVERS_MAX = 64;  // learned from in a step
 constexpr double LOAD_SIM_S = 60;      // time constant of the average number of calls in flight
 constexpr double LAG_SPREAD = 1.5;     // lags of one class differ by less than this factor
 constexpr double JUDGED = 2;           // more than any chance
+constexpr double OUTCOMES_FIRST = 8;   // outcomes that the initial chance is worth
 
 }  // namespace
 
@@ -36,6 +38,23 @@ std::size_t SightChances::index(double distance, Step lag) const {
   return row * LAG_CLASSES + static_cast<std::size_t>(std::min<double>(late, LAG_CLASSES - 1));
 }
 
+OutcomeChances::Kind OutcomeChances::kind(double in_sight, Step own_steps) {
+  const auto row = std::ranges::upper_bound(IN_SIGHT, in_sight) - IN_SIGHT.begin();
+  const auto column = std::bit_width(static_cast<std::uint32_t>(own_steps));
+  return static_cast<std::size_t>(row) * OWN_STEPS +
+         std::min<std::size_t>(static_cast<std::size_t>(column), OWN_STEPS - 1);
+}
+
+void OutcomeChances::add(Kind kind, bool right) {
+  ++counts_[kind].outcomes;
+  if (!right) ++counts_[kind].wrong;
+}
+
+double OutcomeChances::chance(Kind kind, double in_sight) const {
+  const Count& count = counts_[kind];
+  return (count.wrong + OUTCOMES_FIRST * in_sight / 2) / (count.outcomes + OUTCOMES_FIRST);
+}
+
 SightRisk::SightRisk(const TraceView& trace, const Metric& metric, const OptimisticOptions& options)
     : trace_(trace),
       metric_(metric),
@@ -43,6 +62,8 @@ SightRisk::SightRisk(const TraceView& trace, const Metric& metric, const Optimis
       reach_(std::max(options.perception_radius, 2 * options.max_velocity)),
       chances_(options.perception_radius),
       next_(static_cast<std::size_t>(trace.agents)),
+      final_(next_.size()),
+      kinds_(next_.size()),
       waiting_on_(next_.size()),
       refused_(next_.size(), JUDGED) {
   for (AgentId agent = 0; agent < trace.agents; ++agent) unjudged_.insert(agent);
@@ -99,23 +120,39 @@ std::vector<AgentId> SightRisk::daring(const std::vector<AgentId>& candidates, s
 
 template <class M>
 bool SightRisk::dares(const M& metric, AgentId agent, double risk_max) {
-  const Step step = next_[static_cast<std::size_t>(agent)];
+  std::vector<AgentId> laggards;
+  const double wrong = chance(metric, agent, laggards);
+  const bool dares = wrong <= risk_max;
+  refused_[static_cast<std::size_t>(agent)] = dares ? JUDGED : wrong;
+  if (dares) return true;
+  for (const AgentId other : laggards) {
+    waiting_on_[static_cast<std::size_t>(other)].push_back(agent);
+  }
+  return false;
+}
+
+template <class M>
+double SightRisk::chance(const M& metric, AgentId agent, std::vector<AgentId>& laggards) {
+  const auto index = static_cast<std::size_t>(agent);
+  const Step step = next_[index];
   const Position here = trace_.position(step, agent);
-  double right = 1;
+  double apart = 1;
   for (AgentId other = 0; other < trace_.agents; ++other) {
     const Step behind = next_[static_cast<std::size_t>(other)];
     const Step lag = step - behind;
     if (lag <= 0) continue;
     const double distance = metric.distance(here, trace_.position(behind, other));
     if (distance > reach_ + lag * options_.max_velocity) continue;
-    right *= distance <= options_.perception_radius ? 0 : 1 - chances_.chance(distance, lag);
-    if (1 - right <= risk_max) continue;
-    waiting_on_[static_cast<std::size_t>(other)].push_back(agent);
-    refused_[static_cast<std::size_t>(agent)] = 1 - right;
-    return false;
+    if (distance <= options_.perception_radius) {
+      laggards = {other};
+      kinds_[index] = OutcomeChances::kind(1, step - final_[index]);
+      return 1;
+    }
+    laggards.push_back(other);
+    apart *= 1 - chances_.chance(distance, lag);
   }
-  refused_[static_cast<std::size_t>(agent)] = JUDGED;
-  return true;
+  kinds_[index] = OutcomeChances::kind(1 - apart, step - final_[index]);
+  return outcomes_.chance(kinds_[index], 1 - apart);
 }
 
 // Learns from the steps that most agents have passed: the steps that all have passed are too few

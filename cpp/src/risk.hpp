@@ -37,6 +37,31 @@ class SightChances {
   std::vector<Count> counts_ = std::vector<Count>(DISTANCES * LAG_CLASSES);
 };
 
+// How often agents that ran ahead were wrong: learned from the run itself. The chance that somebody
+// comes into sight rates them badly: agents may meet at an earlier step, and those that have been
+// apart for long mostly stay apart.
+class OutcomeChances {
+ public:
+  // Agents of about the same chance that somebody comes into sight, with about as many own steps
+  // that are not final.
+  using Kind = std::size_t;
+
+  static Kind kind(double in_sight, Step own_steps);
+  void add(Kind kind, bool right);
+  // Before anything is known of `kind`: half of `in_sight`.
+  double chance(Kind kind, double in_sight) const;
+
+ private:
+  static constexpr std::array<double, 10> IN_SIGHT{0.002, 0.01, 0.03, 0.07, 0.15,
+                                                   0.3,   0.5,  0.7,  0.9,  0.97};
+  static constexpr std::size_t OWN_STEPS = 16;  // classes, each twice as wide as the one before
+
+  struct Count {
+    double outcomes = 0, wrong = 0;
+  };
+  std::vector<Count> counts_ = std::vector<Count>((IN_SIGHT.size() + 1) * OWN_STEPS);
+};
+
 // Judges which agents run ahead.
 class SightRisk {
  public:
@@ -44,6 +69,13 @@ class SightRisk {
 
   // The agent's next step is `step` now: it, and those who waited for it, are judged again.
   void progress(AgentId agent, Step step);
+  // The agent's steps below `step` are final.
+  void finalise(AgentId agent, Step step) { final_[static_cast<std::size_t>(agent)] = step; }
+
+  // The kind of the agent's last judgement, and how a step of that kind ended.
+  OutcomeChances::Kind kind(AgentId agent) const { return kinds_[static_cast<std::size_t>(agent)]; }
+  void learn(OutcomeChances::Kind kind, bool right) { outcomes_.add(kind, right); }
+
   // Those of `candidates` that run ahead, while `calls` are in flight. Each is judged after a
   // progress, and again when a greater chance of being wrong is allowed.
   std::vector<AgentId> daring(const std::vector<AgentId>& candidates, std::int64_t calls,
@@ -56,6 +88,9 @@ class SightRisk {
   double allowed(AgentId agent) const;
   template <class M>
   bool dares(const M& metric, AgentId agent, double risk_max);
+  // The chance that the agent's next step is wrong; appends the agents on which it depends.
+  template <class M>
+  double chance(const M& metric, AgentId agent, std::vector<AgentId>& laggards);
   template <class M>
   void learn(const M& metric);
   template <class M>
@@ -66,8 +101,10 @@ class SightRisk {
   OptimisticOptions options_;
   double reach_;  // beyond it, plus the velocity for each step of lag, nobody comes into sight
   SightChances chances_;
+  OutcomeChances outcomes_;
   Step learned_ = 0;  // steps below it have been learned from
-  std::vector<Step> next_;
+  std::vector<Step> next_, final_;
+  std::vector<OutcomeChances::Kind> kinds_;
   Step slowest_ = 0;
   double mean_lead_ = 0;  // in steps, of all agents over the slowest one
   std::set<AgentId> unjudged_;

@@ -32,7 +32,7 @@ INSTANCES = (1, 2, 4, 8)
 LONGEST = "longest"
 """The stretch that is the whole trace."""
 AUTO = {"auto": AUTO_RISK}
-RISKS = {f"{most:g}": Risk(most) for most in (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)} | AUTO
+RISKS = {f"{most:g}": Risk(most) for most in (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)} | AUTO
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@
 // If the trace knows dependencies by value, an execution reads the results of these agent-steps and
 // nothing else: it is wrong if one of them was not known, or was wrong itself.
 //
-// An agent runs ahead if the chance that it would be wrong is at most `risk_max`: the chance that
-// an agent that lags behind is in sight by then, learned from pairs of agents at the steps that
-// most agents have passed.
+// An agent runs ahead if the chance that it would be wrong is at most `risk_max`. It is learned in
+// two stages: the chance that an agent that lags behind is in sight by then, from pairs of agents
+// at the steps that most agents have passed; and how often such steps were wrong so far.
 #pragma once
 
 #include <cstdint>

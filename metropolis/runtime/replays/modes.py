@@ -26,7 +26,7 @@ class Risk(NamedTuple):
     """
 
 
-AUTO_RISK = Risk(0.95, 7)
+AUTO_RISK = Risk(0.4, 6)
 """Unless given; `metropolis bench optimistic` measures others."""
 
 
