@@ -1,4 +1,5 @@
-// The chance that an agent who lags behind comes into another's sight: learned from movement.
+// Which agents run ahead in a replay: the chance that their next step is wrong, learned from
+// movement and from the steps that were wrong.
 #pragma once
 
 #include <array>
@@ -37,13 +38,13 @@ class SightChances {
   std::vector<Count> counts_ = std::vector<Count>(DISTANCES * LAG_CLASSES);
 };
 
-// How often agents that ran ahead were wrong: learned from the run itself. The chance that somebody
-// comes into sight rates them badly: agents may meet at an earlier step, and those that have been
-// apart for long mostly stay apart.
+// How often steps that ran ahead were wrong: learned from the run itself. The chance that somebody
+// comes into sight is a poor measure of it: an earlier step of the same agent may have been wrong,
+// and agents that have been apart for long mostly stay apart.
 class OutcomeChances {
  public:
-  // Agents of about the same chance that somebody comes into sight, with about as many own steps
-  // that are not final.
+  // Steps with about the same chance that somebody comes into sight, of agents with about the same
+  // number of steps that are not final.
   using Kind = std::size_t;
 
   static Kind kind(double in_sight, Step own_steps);
@@ -72,8 +73,9 @@ class SightRisk {
   // The agent's steps below `step` are final.
   void finalise(AgentId agent, Step step) { final_[static_cast<std::size_t>(agent)] = step; }
 
-  // The kind of the agent's last judgement, and how a step of that kind ended.
+  // The kind of the agent's step that was judged last.
   OutcomeChances::Kind kind(AgentId agent) const { return kinds_[static_cast<std::size_t>(agent)]; }
+  // A step of `kind` that ran ahead was right or wrong.
   void learn(OutcomeChances::Kind kind, bool right) { outcomes_.add(kind, right); }
 
   // Those of `candidates` that run ahead, while `calls` are in flight. Each is judged after a
@@ -88,7 +90,8 @@ class SightRisk {
   double allowed(AgentId agent) const;
   template <class M>
   bool dares(const M& metric, AgentId agent, double risk_max);
-  // The chance that the agent's next step is wrong; appends the agents on which it depends.
+  // The chance that the agent's next step is wrong. `laggards` become the agents that may come into
+  // sight; if one is in sight, it is that one.
   template <class M>
   double chance(const M& metric, AgentId agent, std::vector<AgentId>& laggards);
   template <class M>
