@@ -38,13 +38,13 @@ class SightChances {
   std::vector<Count> counts_ = std::vector<Count>(DISTANCES * LAG_CLASSES);
 };
 
-// How often steps that ran ahead were wrong: learned from the run itself. The chance that somebody
-// comes into sight is a poor measure of it: an earlier step of the same agent may have been wrong,
-// and agents that have been apart for long mostly stay apart.
+// The error rate of speculative steps, learned from the run. The chance of a meeting is a poor
+// estimate of it: an earlier step of the same agent may be wrong, and agents that have been apart
+// for many steps mostly stay apart.
 class OutcomeChances {
  public:
-  // Steps with about the same chance that somebody comes into sight, of agents with about the same
-  // number of steps that are not final.
+  // A class of steps: a range of the chance of a meeting, and a range of the number of steps of the
+  // agent that are not final.
   using Kind = std::size_t;
 
   static Kind kind(double in_sight, Step own_steps);
