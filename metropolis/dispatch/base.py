@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 from metropolis.policy.base import QueuedRequest, ServedRequest
 
@@ -41,6 +42,9 @@ class Dispatcher(ABC):
 
     `fleet` is replaced when a real engine reports the size of its KV cache, or its models.
     """
+
+    kind: ClassVar[str] = "dispatcher"
+    """What messages call it."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet

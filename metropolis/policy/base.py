@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from math import inf
+from typing import ClassVar
 
 RANK_BITS = 62
 """Width of a rank."""
@@ -71,6 +72,8 @@ class Policy(ABC):
     `completed`. `cancelled` may end it at any point.
     """
 
+    kind: ClassVar[str] = "policy"
+    """What messages call it."""
     version = 0
     """Increases whenever the rank of a waiting request may have changed."""
     running_version = 0

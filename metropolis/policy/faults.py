@@ -1,4 +1,4 @@
-"""Calls to policies and dispatchers: faults become one sentence that names the plug-in."""
+"""Calls to plug-ins (policies, dispatchers, reuse): faults become one sentence that names them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ MAY_REFUSE = ("arrived", "rank")
 
 
 class PluginError(MetropolisError):
-    """`method` of the policy or dispatcher `plugin` violates its interface."""
+    """`method` of `plugin` violates its interface."""
 
     def __init__(self, plugin: object, method: str, fault: str) -> None:
-        kind = "policy" if isinstance(plugin, Policy) else "dispatcher"
         name = type(plugin).__name__
         self.method = f"{name}.{method}"
-        super().__init__(f"the {kind} {name} {fault}")
+        super().__init__(f"the {getattr(type(plugin), 'kind', 'plug-in')} {name} {fault}")
 
 
 class RequestRefusedError(PluginError):
@@ -36,7 +35,7 @@ def call(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> T:
-    """Call a method of a policy or dispatcher; raises PluginError if it cannot be read, or fails.
+    """Call a method of a plug-in; raises PluginError if it cannot be read, or fails.
 
     `method` is the interface's, like `Policy.rank`.
     """
@@ -50,7 +49,7 @@ def call(
 
 
 def read(plugin: object, name: str) -> Any:
-    """The property `name` of a policy or dispatcher; raises PluginError if it fails."""
+    """The property `name` of a plug-in; raises PluginError if it fails."""
     try:
         return getattr(plugin, name)
     except PluginError:  # from a policy inside `plugin`

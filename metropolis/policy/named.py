@@ -1,4 +1,4 @@
-"""Plug-ins by name: built-in and third-party policies and dispatchers, through entry points.
+"""Plug-ins by name: built-in and third-party policies, dispatchers and reuse, by entry points.
 
 A name may have options: `kairos:window=256`, `plas:quanta_s=1/2/4,beta=4`. Options are the
 parameters of the plug-in's class that have a default; a value is parsed as the default's type, and
@@ -23,7 +23,9 @@ POLICIES = "metropolis.policies"
 """Entry points: name -> a Policy class, constructed without positional arguments."""
 DISPATCHERS = "metropolis.dispatchers"
 """Entry points: name -> a Dispatcher class, constructed with a Fleet."""
-
+REUSES = "metropolis.reuses"
+"""Entry points: name -> a CacheReuse class, or a function that makes one, without positional
+arguments."""
 
 METHODS = {
     POLICIES: (
@@ -40,6 +42,7 @@ METHODS = {
         ),
         "is a metropolis.dispatch.base.Dispatcher",
     ),
+    REUSES: (("choose", "input_layers", "receivers"), "is a metropolis.reuse.base.CacheReuse"),
 }
 """By group: the methods that a class from a file must have, and the base class to name."""
 

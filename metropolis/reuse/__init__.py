@@ -1,0 +1,1 @@
+"""Which cached keys, values and layer inputs a prefill starts from."""

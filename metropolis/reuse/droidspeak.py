@@ -1,0 +1,113 @@
+"""DroidSpeak: a fine-tuned model starts from the cache of its foundation model, by a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import inf
+from pathlib import Path
+
+from metropolis.reuse.base import CachedPrefix, CacheReuse, PlacedRequest, Reuse
+from metropolis.reuse.fixed import pays, preference
+from metropolis.reuse.plan import Plan, PlanError, PlanPoint, load_plans, transitions
+from metropolis.types import MetropolisError
+
+
+class DroidSpeak(CacheReuse):
+    """Reuses by plans, of which each pair of models has at most one.
+
+    A request takes the fastest point of its pair's plan that loses at most `loss` of quality. With
+    `ttft_s` above 0 it takes the point of the best quality whose prefill is expected to take at
+    most so long, which may be no reuse, and the fastest if there is none (NSDI'26: the
+    configuration is chosen for each request under a target of latency). Raises MetropolisError when
+    an option is out of range, and PlanError when the plans contradict each other.
+    """
+
+    def __init__(self, plans: Sequence[Plan], loss: float = 0.02, ttft_s: float = 0.0) -> None:
+        if not 0 <= loss <= 1:
+            raise MetropolisError(f"loss is {loss}; it should be from 0 to 1")
+        if not 0 <= ttft_s < inf:
+            raise MetropolisError(f"ttft_s is {ttft_s}; it should be at least 0, and not inf")
+        self._ttft_s = ttft_s
+        self._points: dict[tuple[str, str], list[PlanPoint]] = {}
+        """By sender and receiver: the points that lose at most `loss`, the fastest first."""
+        for plan in plans:
+            pair = plan.sender, plan.receiver
+            if pair in self._points:
+                raise PlanError(f"two plans are for {pair[0]!r} and {pair[1]!r}; give one")
+            self._points[pair] = [
+                point for point in plan.points if point.quality >= plan.receiver_quality - loss
+            ]
+        if both := self.receivers() & {sender for sender, _ in self._points}:
+            raise PlanError(
+                f"{min(both)!r} is the receiver of one plan and the sender of another; no plan "
+                "says what a cache made from such a cache loses"
+            )
+
+    def choose(self, placed: PlacedRequest, caches: Sequence[CachedPrefix]) -> Reuse | None:
+        """See CacheReuse."""
+        own = placed.own_tokens(caches)
+        found = [each for each in self._each(placed, caches, own) if pays(placed, each, own)]
+        return min(found, key=lambda each: preference(placed, each, own), default=None)
+
+    def input_layers(self, model: str) -> frozenset[int]:
+        """See CacheReuse."""
+        return frozenset().union(
+            *(
+                transitions(point.recompute)
+                for (sender, _), points in self._points.items()
+                for point in points
+                if sender == model
+            )
+        )
+
+    def receivers(self) -> frozenset[str]:
+        """See CacheReuse."""
+        return frozenset(receiver for _, receiver in self._points)
+
+    def _each(
+        self, placed: PlacedRequest, caches: Sequence[CachedPrefix], own_tokens: int
+    ) -> Iterator[Reuse]:
+        """What each cache offers, with the point that its pair's plan recommends."""
+        for cache in caches:
+            tokens = min(cache.tokens, placed.request.prompt_tokens - 1)
+            points = [
+                point
+                for point in self._points.get((cache.model, placed.request.model or ""), ())
+                if transitions(point.recompute) <= cache.input_layers
+            ]
+            if points and tokens > own_tokens:
+                share_reused = (tokens - own_tokens) / placed.request.prompt_tokens
+                share_left = 1 - own_tokens / placed.request.prompt_tokens
+                point = self._recommended(points, placed.prefill_s, share_reused, share_left)
+                if point:
+                    yield Reuse(cache, tokens, point.recompute, point.prefill_share)
+
+    def _recommended(
+        self,
+        points: Sequence[PlanPoint],
+        prefill_s: float | None,
+        share_reused: float,
+        share_left: float,
+    ) -> PlanPoint | None:
+        """One of the points, the fastest first; None: a prefill of all layers is fast enough.
+
+        `share_left` of the prompt is not in the own cache, `share_reused` of it in the other one.
+        """
+        if not self._ttft_s or prefill_s is None:
+            return points[0]
+        if prefill_s * share_left <= self._ttft_s:
+            return None
+        for point in reversed(points):
+            if prefill_s * (share_left - share_reused * (1 - point.prefill_share)) <= self._ttft_s:
+                return point
+        return points[0]
+
+
+def from_files(plans: str = "", loss: float = 0.02, ttft_s: float = 0.0) -> DroidSpeak:
+    """Reuse by the plan file, or the folder of plan files, at `plans`.
+
+    Raises PlanError when a plan cannot be used, and as DroidSpeak.
+    """
+    if not plans:
+        raise MetropolisError("name a plan file or a folder of plans: plans=PATH")
+    return DroidSpeak(load_plans(Path(plans)), loss, ttft_s)
