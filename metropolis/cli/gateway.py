@@ -13,7 +13,7 @@ from metropolis.cli.gateway_front import Front, Size, allow_connections, front_o
 from metropolis.dispatch.base import Fleet
 from metropolis.gateway.engine_client import CAPACITY_TOKENS, LIMITS, TOKENS_PER_S, EngineClient
 from metropolis.gateway.keys import engine_key
-from metropolis.policy.named import DISPATCHERS, POLICIES, named, names_of
+from metropolis.policy.named import DISPATCHERS, POLICIES, REUSES, named, names_of
 from metropolis.types import MetropolisError
 
 ALLOCATIONS = 10_000
@@ -35,6 +35,11 @@ ALLOCATIONS = 10_000
 @click.option(
     "--dispatcher", default="prefix", show_default=True, metavar="NAME",
     help=f"Dispatcher that places requests on engines: {', '.join(names_of(DISPATCHERS))}.",
+)  # fmt: skip
+@click.option(
+    "--reuse", metavar="NAME",
+    help="Which caches prefills start from, for engines of `metropolis serve torch`: "
+    f"{', '.join(names_of(REUSES))}, like droidspeak:plans=FILE. [default: their own]",
 )  # fmt: skip
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
@@ -77,6 +82,7 @@ def command(
     engines: tuple[str, ...],
     policy: str,
     dispatcher: str,
+    reuse: str | None,
     host: str,
     port: int,
     at_once: int,
@@ -106,13 +112,14 @@ def command(
     scheduling = SchedulerDriver(
         named(POLICIES, policy)(), named(DISPATCHERS, dispatcher)(fleet), at_once, queue_limit
     )
+    chosen = named(REUSES, reuse)() if reuse else None
     answers = replace(LIMITS, body_bytes=answer_limit, time_s=answer_s)
     behind = [EngineClient(spec, engine_key(n), answers) for n, spec in enumerate(engines, start=1)]
     allow_connections(front.limits, at_once * len(engines))
 
     async def serve() -> None:
         learns = capacity_tokens is None
-        gateway = Gateway(behind, scheduling, idle_s, log, learns_capacity=learns)
+        gateway = Gateway(behind, scheduling, idle_s, log, learns_capacity=learns, reuse=chosen)
         server = Server(gateway, front.limits, front.access, log)
         url = await server.start(host, port, front.tls)
         if front.access.keys is not None:

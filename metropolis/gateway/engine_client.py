@@ -17,7 +17,16 @@ from metropolis.gateway.access import CREDENTIALS
 from metropolis.gateway.errors import EngineLostError
 from metropolis.gateway.payload import Payload, encoded
 from metropolis.gateway.priority_quantizer import LAST, Priorities
-from metropolis.gateway.probing import KINDS, SGLANG, VLLM, Model, kind_of, named, traits_of
+from metropolis.gateway.probing import (
+    KINDS,
+    METROPOLIS,
+    SGLANG,
+    VLLM,
+    Model,
+    kind_of,
+    named,
+    traits_of,
+)
 from metropolis.gateway.routes import ORDERED
 from metropolis.llm.backends.connection import (
     AnswerLimitError,
@@ -170,6 +179,11 @@ class EngineClient:
         """SGLang or vLLM, which continue a chat's last message and count tokens in every event."""
         return self.traits.kind in (SGLANG, VLLM)
 
+    @property
+    def takes_reuse(self) -> bool:
+        """Whether it starts from another model's cache when a request tells it to."""
+        return self.traits.kind == METROPOLIS
+
     async def send(
         self,
         method: str,
@@ -236,7 +250,7 @@ class EngineClient:
         if models and not self._is_probed:
             kind, is_named = self._named or kind_of(models), self._named is not None
             self._is_probed = True
-            self.traits = await traits_of(self._checks, kind, models[0].id, is_named=is_named)
+            self.traits = await traits_of(self._checks, kind, models[0], is_named=is_named)
         traits = f": {self.traits}" if str(self.traits) else ""
         sentence = f"the engine at {self.name} answers{traits}"
         return Probe(True, sentence, frozenset(model.id for model in models))

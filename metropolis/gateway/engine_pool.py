@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from math import inf
-from typing import Protocol
+from typing import Any, Protocol
 
+from metropolis.gateway.cache_choice import CacheChoice
 from metropolis.gateway.engine_client import PROBE_S, EngineClient, Probe, Reply
 from metropolis.gateway.errors import EngineLostError
 from metropolis.gateway.models import list_of, routed_by
 from metropolis.gateway.scheduler_driver import SchedulerDriver
+from metropolis.policy.base import QueuedRequest
+from metropolis.reuse.base import CacheReuse
 from metropolis.types import MetropolisError
 
 PROBE_EVERY_S = 2.0
@@ -30,6 +33,8 @@ class Movable(Protocol):
 class EnginePool:
     """Probes engines, and reports to `scheduling` which answer; `log` receives changes.
 
+    `reuse` chooses which caches prefills start from, on engines that can be told.
+
     The dispatcher learns the KV cache size of each engine, unless `learns_capacity` is False.
     Raises MetropolisError when an engine is listed twice.
     """
@@ -41,6 +46,7 @@ class EnginePool:
         log: Callable[[str], None],
         *,
         learns_capacity: bool,
+        reuse: CacheReuse | None = None,
     ) -> None:
         names = [engine.name for engine in engines]
         for name in names:
@@ -50,6 +56,7 @@ class EnginePool:
         self._log, self._learns_capacity = log, learns_capacity
         for engine in engines:
             engine.log = log
+        self._caches = CacheChoice(reuse, len(engines)) if reuse else None
         self.in_progress: set[Movable] = set()
         self.unordered = [0] * len(engines)
         """Number of unordered requests at each engine."""
@@ -83,6 +90,13 @@ class EnginePool:
         for error in ended:
             if error is not None and not isinstance(error, asyncio.CancelledError):
                 raise error
+
+    def reuse_fields(self, request: QueuedRequest, instance: int) -> dict[str, Any]:
+        """The fields that tell the engine what `request` may start from; raises PluginError."""
+        if self._caches is None or not self.engines[instance].takes_reuse:
+            return {}
+        capacity_tokens = self.scheduling.capacity_tokens[instance]
+        return self._caches.fields(request, instance, capacity_tokens)
 
     def suspect(self, instance: int, error: EngineLostError) -> None:
         """Treat the engine as down until it has been probed."""
@@ -149,6 +163,8 @@ class EnginePool:
         self.scheduling.set_is_up(instance, is_up)
         if self.failed_probes[instance] == 1:
             self.scheduling.engine_lost(instance)
+            if self._caches is not None:
+                self._caches.lost(instance)
         if self.silent_probes[instance] >= HANGS_PROBES and any(self.scheduling.is_up):
             for request in [*self.in_progress]:
                 request.move_from(instance)

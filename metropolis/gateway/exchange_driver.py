@@ -11,6 +11,7 @@ from metropolis.gateway.engine_pool import EnginePool
 from metropolis.gateway.errors import EngineLostError
 from metropolis.gateway.exchange import WAITING, Exchange, ExchangeState
 from metropolis.gateway.metrics import Metrics
+from metropolis.gateway.payload import with_fields
 from metropolis.gateway.request_parsing import ClientRequest
 from metropolis.gateway.responses import FirstEvent, id_of
 from metropolis.gateway.routes import RESPONSES
@@ -157,10 +158,12 @@ class ExchangeDriver:
     async def _call_engine(self) -> None:
         assert self.instance is not None
         engine, request = self._pool.engines[self.instance], self._request
+        reuse = self._pool.reuse_fields(self._queued, self.instance)
+        body = with_fields(self.exchange.body, reuse)
         try:
             async with asyncio.timeout(None) as self._call:
                 reply = await engine.send(
-                    "POST", request.path, request.headers, self.exchange.body, self._priority
+                    "POST", request.path, request.headers, body, self._priority
                 )
         except TimeoutError:
             return  # `move_from` broke the call off
@@ -170,6 +173,7 @@ class ExchangeDriver:
         finally:
             self._call = None
         self._reply = reply
+        self._metrics.note_caches(engine.name, reply.headers)
         if self.exchange.state is ExchangeState.PREFILL:  # otherwise `move_from` came too late
             self.exchange.answered(reply.status, reply.whole)
             if reply.whole is not None and reply.status == 200 and self._first_event is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
@@ -9,7 +10,10 @@ from prometheus_client import CollectorRegistry, Histogram, ProcessCollector, ge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from metropolis.gateway.cache_choice import CACHED, REUSED, REUSED_BYTES
+
 BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
+NUMBER = re.compile(r"\d{1,15}", re.ASCII)
 OTHER = "other"
 """Label of all functions beyond the maximum number of distinct names."""
 
@@ -32,12 +36,20 @@ class Metrics:
         """Refusals before a request is parsed, by reason."""
         self.tenants: Counter[tuple[str, int]] = Counter()
         """Requests by tenant (owner of the key) and status."""
+        self.caches: Counter[tuple[str, str]] = Counter()
+        """What engines report of their caches, by engine and header."""
         self.aborted = self.retried = self.refused = self.preempted = 0
 
     def _histogram(self, name: str, what: str) -> Histogram:
         return Histogram(
             f"metropolis_{name}_seconds", what, buckets=BOUNDS_S, registry=self._registry
         )
+
+    def note_caches(self, engine: str, headers: Iterable[tuple[str, str]]) -> None:
+        """Count what an answer's headers tell of the caches that it started from."""
+        for name, value in headers:
+            if name.lower() in (CACHED, REUSED, REUSED_BYTES) and NUMBER.fullmatch(value):
+                self.caches[engine, name.lower()] += int(value)
 
     def forget(self, function: str) -> None:
         """Add its counts to those of OTHER."""
@@ -74,6 +86,19 @@ class Metrics:
                 "Refusals before a request is parsed.",
                 ("reason",),
                 [((reason,), count) for reason, count in self.early_rejections.items()],
+            ),
+            *(
+                _counter(
+                    name,
+                    what,
+                    ("engine",),
+                    [((at,), count) for (at, each), count in self.caches.items() if each == header],
+                )
+                for header, name, what in (
+                    (CACHED, "cached_tokens", "Prompt tokens that engines had cached."),
+                    (REUSED, "reused_tokens", "Prompt tokens taken from another model's cache."),
+                    (REUSED_BYTES, "reused_bytes", "Bytes of the latter."),
+                )
             ),
             _gauge("engine_up", "Whether the engine answers.", up),
             _gauge("running_requests", "Requests at the engine.", in_flight),

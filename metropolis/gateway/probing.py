@@ -1,5 +1,7 @@
 """Detects an engine's traits: its kind, its support of priorities, the size of its KV cache.
 
+`metropolis serve torch` tells its kind and size in its list of models.
+
 SGLang reports all of them in its server info. vLLM reports the KV cache in a metric; a request for
 one token shows whether it refuses priorities. It may accept priorities and still ignore them.
 """
@@ -16,8 +18,9 @@ import msgspec
 from metropolis.llm.backends.http import JSONServer
 from metropolis.llm.base import LLMError, RefusedError
 
-SGLANG, VLLM, COMPATIBLE = "sglang", "vllm", "compatible"
-KINDS = (SGLANG, VLLM, COMPATIBLE)
+SGLANG, VLLM, METROPOLIS, COMPATIBLE = "sglang", "vllm", "metropolis", "compatible"
+KINDS = (SGLANG, VLLM, METROPOLIS, COMPATIBLE)
+NAMES = {SGLANG: "SGLang", VLLM: "vLLM", METROPOLIS: "metropolis serve"}
 TEST_PROMPT = "a"
 TEST_S = 2.0
 """Timeout of the test of priorities: a refusal is immediate, an answer may have to queue."""
@@ -35,6 +38,7 @@ class Model(msgspec.Struct):
 
     id: str = ""
     owned_by: str | None = None
+    kv_capacity_tokens: int | None = None
 
 
 class _ServerInfo(msgspec.Struct):
@@ -60,7 +64,7 @@ class Traits:
         """Return a description for users; empty for an engine of unknown kind."""
         if self.kind == COMPATIBLE:
             return ""
-        words = ["SGLang" if self.kind == SGLANG else "vLLM"]
+        words = [NAMES[self.kind]]
         if self.takes_priorities:
             words.append("gets priorities" + ("" if self.is_low_first else ", high ones first"))
         else:
@@ -72,7 +76,7 @@ class Traits:
 
 def named(kind: str | None) -> Traits:
     """Return the assumed traits of an engine whose kind the user gives, before it is probed."""
-    if kind in (SGLANG, VLLM):
+    if kind in NAMES:
         return Traits(kind, takes_priorities=True)
     return Traits()
 
@@ -80,19 +84,21 @@ def named(kind: str | None) -> Traits:
 def kind_of(models: Sequence[Model]) -> str:
     """Return the kind of the engine that serves `models`."""
     owners = {model.owned_by for model in models}
-    return next((kind for kind in (SGLANG, VLLM) if kind in owners), COMPATIBLE)
+    return next((kind for kind in NAMES if kind in owners), COMPATIBLE)
 
 
-async def traits_of(engine: JSONServer, kind: str, model: str, *, is_named: bool) -> Traits:
+async def traits_of(engine: JSONServer, kind: str, model: Model, *, is_named: bool) -> Traits:
     """Probe an engine of `kind`; `is_named`: the user gave the kind, which implies priorities."""
     if kind == SGLANG:
         return await _sglang(engine, is_named=is_named)
     if kind == VLLM:
         capacity_tokens = await _vllm_capacity(engine)
-        if await _refuses_priorities(engine, model):
+        if await _refuses_priorities(engine, model.id):
             why_not = "it refuses them: start it with --scheduling-policy priority"
             return Traits(VLLM, capacity_tokens=capacity_tokens, why_not=why_not)
         return Traits(VLLM, takes_priorities=True, capacity_tokens=capacity_tokens)
+    if kind == METROPOLIS:
+        return Traits(METROPOLIS, takes_priorities=True, capacity_tokens=model.kv_capacity_tokens)
     return Traits()
 
 

@@ -27,6 +27,7 @@ from metropolis.gateway.unordered_request import UnorderedRequest
 from metropolis.llm.base import UnreachableError
 from metropolis.policy.base import QueuedRequest, ServedRequest
 from metropolis.policy.faults import PluginError, RequestRefusedError
+from metropolis.reuse.base import CacheReuse
 from metropolis.types import MetropolisError
 
 SWEEP_S = 1.0
@@ -63,9 +64,12 @@ class Gateway:
         log: Callable[[str], None] = lambda _: None,
         *,
         learns_capacity: bool = True,
+        reuse: CacheReuse | None = None,
     ) -> None:
         self.engines, self.scheduling = engines, scheduling
-        self.pool = EnginePool(engines, scheduling, log, learns_capacity=learns_capacity)
+        self.pool = EnginePool(
+            engines, scheduling, log, learns_capacity=learns_capacity, reuse=reuse
+        )
         self.programs = ProgramTracker(idle_s, scheduling.program_ended, self._function_ended)
         self.metrics = Metrics()
         self.responses = Responses()

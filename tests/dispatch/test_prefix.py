@@ -73,9 +73,13 @@ def test_what_does_not_fit_is_forgotten_leaf_by_leaf(told: list[Prefix]) -> None
     dispatcher = PrefixAffinity(Fleet.uniform(1, capacity_tokens, 1.0))
     for number, prefix in enumerate(told):
         dispatcher.place(request(number, prefix), 0.0)
-        nodes = list(dispatcher._held[0])
-        assert sum(node.tokens for node in nodes) == dispatcher._held_tokens[0] <= capacity_tokens
-        roots = dispatcher._root
+        nodes = list(dispatcher._tree._held[0])
+        assert (
+            sum(node.tokens for node in nodes)
+            == dispatcher._tree._held_tokens[0]
+            <= capacity_tokens
+        )
+        roots = dispatcher._tree._root
         for node in nodes:
             assert node.above is not None
             assert node.above is roots or node.above in nodes
@@ -105,8 +109,8 @@ def test_what_a_lost_instance_had_is_forgotten(told: list[Prefix], lost: int) ->
         assert dispatcher.matched_tokens(request(0, prefix)) == matched
     for instance in range(3):
         dispatcher.lost(instance)
-    assert not dispatcher._root.below
-    assert dispatcher._held_tokens == [0, 0, 0]
+    assert not dispatcher._tree._root.below
+    assert dispatcher._tree._held_tokens == [0, 0, 0]
 
 
 @pytest.mark.parametrize("options", [{"share": 0.0}, {"share": 1.5}, {"skew": 0.5}])

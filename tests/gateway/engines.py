@@ -25,6 +25,7 @@ from metropolis.gateway.server import DEFAULT_ACCESS, DEFAULT_LIMITS, Server
 from metropolis.llm.backends.connection import AnswerLimits
 from metropolis.policy.base import Policy
 from metropolis.policy.fixed import Fcfs
+from metropolis.reuse.base import CacheReuse
 from tests.llm.raw_server import RawServer
 
 
@@ -74,6 +75,8 @@ class StubEngine:
         self.hit: list[str] = []
         """Running requests that were aborted: those whose id begins with the given one (SGLang)."""
         self.status = 200
+        self.reports: dict[str, str] = {}
+        """Headers of answers."""
         self.models = ["tiny"]
         self.takes_priorities = True
         self.cache_info = ""
@@ -171,7 +174,7 @@ class StubEngine:
             body=self.whole(body),
             status=self.status,
             content_type="application/json",
-            headers={"X-Request-Id": "17"},
+            headers={"X-Request-Id": "17"} | self.reports,
         )
 
     def _tested(self) -> web.Response:
@@ -186,7 +189,7 @@ class StubEngine:
     async def _stream(
         self, request: web.Request, question: str, events: Iterable[bytes]
     ) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"} | self.reports)
         await response.prepare(request)
         for piece in events:
             if self.piece_s:
@@ -246,13 +249,18 @@ async def gateway_before(
     log: Callable[[str], None] = lambda _: None,
     answers: AnswerLimits = LIMITS,
     tls: ssl.SSLContext | None = None,
+    reuse: CacheReuse | None = None,
 ) -> AsyncIterator[tuple[str, Gateway]]:
     """Yield the gateway's URL and the gateway; start the engines before it, kill them after it."""
     urls = [await engine.start() for engine in engines]
     fleet = Fleet.uniform(len(engines), 100_000, 30.0)
     scheduling = SchedulerDriver(policy or Fcfs(), dispatcher(fleet), at_once, queue_limit)
     gateway = Gateway(
-        [EngineClient(kind + url, engine_key(1), answers) for url in urls], scheduling, idle_s, log
+        [EngineClient(kind + url, engine_key(1), answers) for url in urls],
+        scheduling,
+        idle_s,
+        log,
+        reuse=reuse,
     )
     server = Server(gateway, limits, access, log)
     try:
