@@ -92,7 +92,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """What the quality was measured on."""
     prompt_tokens: int
     """Length of the prompts on which the shares were measured."""
-    sender_quality: float
+    sender_quality: float | None
+    """The sender's own; None: unknown."""
     receiver_quality: float
     """With a prefill of all layers."""
     points: tuple[PlanPoint, ...]
@@ -129,8 +130,9 @@ def check_plan(plan: Plan, where: str) -> None:
     for field in ("layers", "prompt_tokens"):
         if getattr(plan, field) < 1:
             raise PlanError(f"{where}: {field} is {getattr(plan, field)}; it should be at least 1")
-    for field in ("sender_quality", "receiver_quality"):
-        _check_share(getattr(plan, field), f"{where}: {field}")
+    if plan.sender_quality is not None:
+        _check_share(plan.sender_quality, f"{where}: sender_quality")
+    _check_share(plan.receiver_quality, f"{where}: receiver_quality")
     if not plan.points:
         raise PlanError(f"{where}: points is empty; a plan needs at least one")
     for number, point in enumerate(plan.points):

@@ -34,7 +34,7 @@ def plans(draw: st.DrawFn, sender: str = "base", receiver: str = "chat") -> Plan
         metric="exact match",
         data="random",
         prompt_tokens=draw(st.integers(1, 10_000)),
-        sender_quality=draw(SHARES),
+        sender_quality=draw(st.none() | SHARES),
         receiver_quality=draw(SHARES),
         points=pareto_front(draw(st.lists(points, min_size=1, max_size=6))),
         source="random",

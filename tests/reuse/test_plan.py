@@ -112,6 +112,7 @@ GOOD: dict[str, Any] = {
         ({"colour": 1}, "colour"),
         ({"sender": " "}, "sender is empty"),
         ({"sender": "chat"}, "must differ"),
+        ({"sender_quality": -1}, "sender_quality is -1"),
         ({"receiver_quality": 46.2}, "receiver_quality is 46.2; it should be from 0 to 1"),
         ({"points": []}, "points is empty"),
         ({"points": [{"recompute": [[6, 2]], "quality": 0.9, "prefill_share": 0.4}]}, "recompute"),
