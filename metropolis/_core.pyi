@@ -140,6 +140,8 @@ class Request:
         output_tokens: int,
         priority: int = 0,
         prefix: Sequence[tuple[int, int]] = (),
+        reused_tokens: int = 0,
+        reused_share: float = 0.0,
     ) -> None: ...
     @property
     def prompt_tokens(self) -> int: ...
@@ -154,6 +156,14 @@ class Request:
         Requests share tokens up to the point where their segments differ; tokens after the segments
         are unique.
         """
+
+    @property
+    def reused_tokens(self) -> int:
+        """Leading tokens that start from the cache of another instance or model."""
+
+    @property
+    def reused_share(self) -> float:
+        """Share of their prefill that is left, from 0 to 1; a preemption ends the reuse."""
 
 class Completion:
     """A request that left: completed with all its tokens, or aborted with those it had."""
@@ -209,6 +219,10 @@ class InstanceStatus:
         """Tokens of prompts and recomputed answers found in the cache so far."""
 
     @property
+    def reused_tokens(self) -> int:
+        """Tokens cheaper by the cache of another instance or model so far."""
+
+    @property
     def sequence_tokens(self) -> int:
         """Prompt and output tokens so far of all requests that are not aborted."""
 
@@ -253,6 +267,9 @@ class InstancePool:
         """Output tokens so far of each running request, by id."""
 
     def status(self, instance: int = 0) -> InstanceStatus: ...
+    def cached_tokens(self, instance: int, prefix: Sequence[tuple[int, int]]) -> int:
+        """Leading tokens of `prefix` in the instance's prefix cache now, in whole blocks."""
+
     @staticmethod
     def check_fits(profile: Profile, request: Request) -> None:
         """ValueError for a request that an idle instance cannot serve."""
@@ -268,7 +285,10 @@ class InstancePool:
 
     @staticmethod
     def isolated_sim_s(profile: Profile, request: Request) -> float:
-        """Duration of one request on an otherwise idle instance; ignores KV capacity."""
+        """Duration of one request, with its reuse, on an otherwise idle instance.
+
+        Ignores KV capacity.
+        """
 
 class Simulated(TypedDict):
     submitted_sim_s: npt.NDArray[np.float64]

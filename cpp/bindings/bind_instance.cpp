@@ -32,6 +32,15 @@ InstancePoolOptions options_of(std::int32_t instances, bool prefix_reuse,
   return {instances, prefix_reuse, kind, decision_iterations};
 }
 
+// Pairs of text and tokens.
+using Segments = std::vector<std::pair<std::int64_t, std::int32_t>>;
+
+std::vector<Segment> segments_of(const Segments& pairs) {
+  std::vector<Segment> segments;
+  for (const auto& [id, tokens] : pairs) segments.push_back({id, tokens});
+  return segments;
+}
+
 py::dict simulate(const Profile& profile, const py::object& arrival_sim_s,
                   const py::object& prompt_tokens, const py::object& output_tokens,
                   const std::optional<py::object>& priority,
@@ -114,18 +123,20 @@ void bind_instance(py::module_& m) {
   py::class_<Request>(m, "Request", "The work of one LLM call on an instance.", py::is_final())
       .def(
           py::init([](std::int32_t prompt_tokens, std::int32_t output_tokens, std::int64_t priority,
-                      const std::vector<std::pair<std::int64_t, std::int32_t>>& prefix) {
-            Request request{prompt_tokens, output_tokens, priority, {}};
-            for (const auto& [id, tokens] : prefix) request.prefix.push_back({id, tokens});
-            return request;
+                      const Segments& prefix, std::int32_t reused_tokens, double reused_share) {
+            return Request{prompt_tokens,       output_tokens, priority,
+                           segments_of(prefix), reused_tokens, reused_share};
           }),
           py::arg("prompt_tokens"), py::arg("output_tokens"), py::arg("priority") = 0,
-          py::arg("prefix") = py::tuple())
+          py::arg("prefix") = py::tuple(), py::arg("reused_tokens") = 0,
+          py::arg("reused_share") = 0.0)
       .def_readonly("prompt_tokens", &Request::prompt_tokens)
       .def_readonly("output_tokens", &Request::output_tokens)
       .def_readonly("priority", &Request::priority)
+      .def_readonly("reused_tokens", &Request::reused_tokens)
+      .def_readonly("reused_share", &Request::reused_share)
       .def_property_readonly("prefix", [](const Request& request) {
-        std::vector<std::pair<std::int64_t, std::int32_t>> prefix;
+        Segments prefix;
         for (const Segment& segment : request.prefix) {
           prefix.emplace_back(segment.id, segment.tokens);
         }
@@ -152,6 +163,7 @@ void bind_instance(py::module_& m) {
       .def_readonly("preemptions", &InstanceStatus::preemptions)
       .def_readonly("swapped_blocks", &InstanceStatus::swapped_blocks)
       .def_readonly("prefix_hit_tokens", &InstanceStatus::prefix_hit_tokens)
+      .def_readonly("reused_tokens", &InstanceStatus::reused_tokens)
       .def_readonly("sequence_tokens", &InstanceStatus::sequence_tokens);
 
   py::class_<InstancePool>(
@@ -189,6 +201,12 @@ void bind_instance(py::module_& m) {
           },
           py::arg("instance") = 0)
       .def("status", &InstancePool::status, py::arg("instance") = 0)
+      .def(
+          "cached_tokens",
+          [](const InstancePool& pool, std::int32_t instance, const Segments& prefix) {
+            return pool.cached_tokens(instance, segments_of(prefix));
+          },
+          py::arg("instance"), py::arg("prefix"))
       .def_static("check_fits", &InstancePool::check_fits, py::arg("profile"), py::arg("request"))
       .def_static("iteration_sim_s", &InstancePool::iteration_sim_s, py::arg("profile"),
                   py::arg("sequences"), py::arg("kv_tokens"), py::arg("prefill_tokens") = 0)

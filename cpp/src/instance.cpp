@@ -52,23 +52,39 @@ std::size_t checked_instances(const InstancePoolOptions& options) {
   return static_cast<std::size_t>(options.instances);
 }
 
+// The error in the segments of a prefix within `tokens` tokens; empty if there is none.
+std::string flaw_of_prefix(const std::vector<Segment>& prefix, std::int64_t tokens) {
+  for (const Segment& segment : prefix) {
+    tokens -= segment.tokens;
+    if (segment.tokens >= 1 && tokens >= 0) continue;
+    return " has a prefix segment " + std::to_string(segment.id) + " of " +
+           std::to_string(segment.tokens) + " tokens; it must have at least 1, and all together ";
+  }
+  return {};
+}
+
 // The error in the request's token counts; empty if there is none.
 std::string flaw_of_tokens(const Request& request) {
   if (request.prompt_tokens < 1 || request.output_tokens < 1) {
     return " has " + std::to_string(request.prompt_tokens) + " prompt and " +
            std::to_string(request.output_tokens) + " output tokens; both must be at least 1";
   }
-  std::int64_t left = std::int64_t{request.prompt_tokens} + request.output_tokens;
-  if (left > limits::REQUEST_TOKENS_MAX) {
-    return " has " + std::to_string(left) + " tokens; it may have " +
+  const std::int64_t tokens = std::int64_t{request.prompt_tokens} + request.output_tokens;
+  if (tokens > limits::REQUEST_TOKENS_MAX) {
+    return " has " + std::to_string(tokens) + " tokens; it may have " +
            std::to_string(limits::REQUEST_TOKENS_MAX);
   }
-  for (const Segment& segment : request.prefix) {
-    left -= segment.tokens;
-    if (segment.tokens >= 1 && left >= 0) continue;
-    return " has a prefix segment " + std::to_string(segment.id) + " of " +
-           std::to_string(segment.tokens) +
-           " tokens; it must have at least 1, and all together no more than prompt and output";
+  if (const std::string flaw = flaw_of_prefix(request.prefix, tokens); !flaw.empty()) {
+    return flaw + "no more than prompt and output";
+  }
+  if (request.reused_tokens < 0 || request.reused_tokens >= request.prompt_tokens) {
+    return " reuses " + std::to_string(request.reused_tokens) + " of " +
+           std::to_string(request.prompt_tokens) +
+           " prompt tokens; at least one must be left to compute, and none may be negative";
+  }
+  if (!(request.reused_share >= 0 && request.reused_share <= 1)) {
+    return " has a reused_share of " + format_number(request.reused_share) +
+           "; it must be from 0 to 1";
   }
   return {};
 }
@@ -259,6 +275,16 @@ InstanceStatus InstancePool::status(std::int32_t instance) const {
   return impl_->engine(instance).status(impl_->now_sim_s);
 }
 
+std::int64_t InstancePool::cached_tokens(std::int32_t instance,
+                                         const std::vector<Segment>& prefix) const {
+  const Engine& engine = impl_->engine(instance);
+  if (const auto flaw = flaw_of_prefix(prefix, limits::REQUEST_TOKENS_MAX); !flaw.empty()) {
+    throw std::invalid_argument("the text" + flaw + "at most " +
+                                std::to_string(limits::REQUEST_TOKENS_MAX));
+  }
+  return engine.cached_tokens(prefix, impl_->now_sim_s);
+}
+
 void InstancePool::check_fits(const Profile& profile, const Request& request) {
   const CostModel checked(profile);
   if (const std::string flaw = flaw_of_size(profile, request, 1); !flaw.empty()) {
@@ -291,11 +317,15 @@ double InstancePool::isolated_sim_s(const Profile& profile, const Request& reque
   }
   const CostModel cost(profile);
   detail::Units total = 0;
-  for (std::int64_t kv = 0; kv < request.prompt_tokens;) {
+  const std::int32_t share = detail::share_units(request.reused_share);
+  for (std::int64_t kv = share == 0 ? request.reused_tokens : 0; kv < request.prompt_tokens;) {
     const std::int64_t chunk =
         std::min<std::int64_t>(profile.chunk_tokens, request.prompt_tokens - kv);
     detail::PrefillWork prefill;
     prefill.add(chunk, kv);
+    if (kv < request.reused_tokens) {
+      prefill.reuse(std::min(request.reused_tokens - kv, chunk), kv, share);
+    }
     total += cost.mixed(0, 0, prefill);
     kv += chunk;
   }

@@ -63,6 +63,12 @@ std::int64_t Engine::decoded_in_leap(double now_sim_s) const {
   return to_sim_s(now_ + leap_.elapsed(begun)) > now_sim_s ? begun - 1 : begun;
 }
 
+// Blocks that decoding has taken within the current leap; `free_blocks_` does not count them yet.
+std::int64_t Engine::allocated_in_leap(double now_sim_s) const {
+  if (state_ != State::ITERATING || !chunks_.empty()) return 0;
+  return decode_blocks(iteration_ + 1, iterations_begun(now_sim_s) - 1);
+}
+
 std::vector<Progress> Engine::progress(double now_sim_s) const {
   const std::int64_t completed = decoded_in_leap(now_sim_s);
   std::vector<Progress> out;
@@ -96,10 +102,7 @@ std::int64_t Engine::sequence_tokens(double now_sim_s) const {
 
 InstanceStatus Engine::status(double now_sim_s) const {
   const std::int64_t capacity = profile_.kv_capacity_tokens / profile_.block_tokens;
-  std::int64_t used = capacity - available_blocks();
-  if (state_ == State::ITERATING && chunks_.empty()) {
-    used += decode_blocks(iteration_ + 1, iterations_begun(now_sim_s) - 1);
-  }
+  const std::int64_t used = capacity - available_blocks() + allocated_in_leap(now_sim_s);
   return {.kv_used_blocks = used,
           .kv_cached_blocks = std::min(prefixes_.idle_blocks(), capacity - used),
           .kv_capacity_blocks = capacity,
@@ -109,7 +112,21 @@ InstanceStatus Engine::status(double now_sim_s) const {
           .preemptions = preemptions_,
           .swapped_blocks = swapped_blocks_,
           .prefix_hit_tokens = prefix_hit_tokens_,
+          .reused_tokens = reused_tokens_,
           .sequence_tokens = sequence_tokens(now_sim_s)};
+}
+
+std::int64_t Engine::cached_tokens(const std::vector<Segment>& prefix, double now_sim_s) const {
+  const KnownPrefix known(prefix);
+  PrefixBlocks blocks(known, known.tokens / profile_.block_tokens, profile_.block_tokens);
+  std::vector<PrefixCache::Block> chain;
+  while (blocks.left() > 0) {
+    const PrefixCache::Block block = prefixes_.find(blocks.next());
+    if (block == PrefixCache::NONE) break;
+    chain.push_back(block);
+  }
+  const std::int64_t evictions = allocated_in_leap(now_sim_s) - free_blocks_;
+  return static_cast<std::int64_t>(prefixes_.left_after(evictions, chain)) * profile_.block_tokens;
 }
 
 }  // namespace metropolis::detail

@@ -20,6 +20,15 @@ inline double to_seconds(Units units) {
   return static_cast<double>(units) / UNITS_PER_SECOND;
 }
 
+// Request::reused_share is counted in units of 2^-20. Products with the largest cost, of 63 bits,
+// and the largest number of tokens of an iteration, of 31 bits, fit Units.
+inline constexpr int SHARE_BITS = 20;
+inline constexpr std::int32_t WHOLE_SHARE = 1 << SHARE_BITS;
+
+inline std::int32_t share_units(double share) {
+  return static_cast<std::int32_t>(share * WHOLE_SHARE + 0.5);
+}
+
 inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
@@ -42,11 +51,20 @@ struct PrefillWork {
   std::int64_t tokens = 0;
   std::int64_t attention = 0;  // sum over chunks of chunk * (2 * kv + chunk), i.e. 2 Q
   std::int64_t chunks = 0;
+  std::int64_t spared = 0;  // of the tokens, by reuse, in units of a share
 
   void add(std::int64_t chunk, std::int64_t kv) {
     tokens += chunk;
     attention += chunk * (2 * kv + chunk);
     ++chunks;
+  }
+
+  // The first `reused` tokens of a chunk that was added cost only `share` of the others.
+  void reuse(std::int64_t reused, std::int64_t kv, std::int32_t share) {
+    const std::int64_t off = WHOLE_SHARE - share;
+    spared += reused * off;
+    attention -= static_cast<std::int64_t>(static_cast<Units>(reused * (2 * kv + reused)) * off >>
+                                           SHARE_BITS);
   }
 };
 
@@ -64,7 +82,7 @@ class CostModel {
   }
 
   Units mixed(std::int64_t sequences, std::int64_t kv_tokens, const PrefillWork& prefill) const {
-    return linear(sequences + prefill.tokens) + b_ * sequences +
+    return linear(sequences + prefill.tokens, prefill.spared) + b_ * sequences +
            static_cast<Units>(k_mixed_) * kv_tokens +
            static_cast<Units>(q_) * prefill.attention / 2 +
            static_cast<Units>(c_) * (c_once_ ? 1 : prefill.chunks);
@@ -74,8 +92,9 @@ class CostModel {
   Units swap(std::int64_t blocks) const { return static_cast<Units>(swap_block_) * blocks; }
 
  private:
-  Units linear(std::int64_t tokens) const {
-    return std::max<Units>(w_, static_cast<Units>(g_) * tokens + h_);
+  Units linear(std::int64_t tokens, std::int64_t spared = 0) const {
+    const Units g = g_;
+    return std::max<Units>(w_, g * tokens - (g * spared >> SHARE_BITS) + h_);
   }
 
   Units w_, b_, h_;

@@ -34,12 +34,15 @@ void Engine::enqueue(RequestId id, const Request& request, double now_sim_s) {
     free_slots_.pop_back();
   }
   const bool known = prefix_reuse_ && !request.prefix.empty();
+  const std::int32_t share = share_units(request.reused_share);
   slab_[slot] = {.rank = {request.priority, now_sim_s, id},
                  .first_token_sim_s = NEVER,
                  .known = known ? std::make_unique<KnownPrefix>(request.prefix) : nullptr,
                  .prompt_tokens = request.prompt_tokens,
                  .output_tokens = request.output_tokens,
                  .generated_tokens = 0,
+                 .reused_tokens = share < WHOLE_SHARE ? request.reused_tokens : 0,
+                 .reused_share = share,
                  .last_shared = PrefixCache::NONE,
                  .computed_tokens = 0,
                  .swapped = {},

@@ -22,6 +22,9 @@
 // ends and when a sequence leaves or is preempted; blocks that another sequence has added meanwhile
 // are held once. A prefill skips the blocks it finds, but computes at least one token. Blocks that
 // no sequence holds are evicted on demand, least recently used first.
+// Reused tokens (Request::reused_tokens) after those found in the cache: with a share of 0 they are
+// computed on admission; with a larger one they are prefilled like others, at that share of g and
+// q. A preemption ends the reuse. Their blocks enter the cache like computed ones.
 #pragma once
 
 #include <algorithm>
@@ -65,6 +68,7 @@ class Engine {
   std::int64_t preemptions() const { return preemptions_; }
   std::vector<Progress> progress(double now_sim_s) const;
   InstanceStatus status(double now_sim_s) const;
+  std::int64_t cached_tokens(const std::vector<Segment>& prefix, double now_sim_s) const;
 
  private:
   struct Swapped {
@@ -77,7 +81,9 @@ class Engine {
     std::unique_ptr<const KnownPrefix> known;  // null: it shares nothing
     std::int32_t prompt_tokens;
     std::int32_t output_tokens;
-    std::int32_t generated_tokens;   // kept up to date except while decoding
+    std::int32_t generated_tokens;  // kept up to date except while decoding
+    std::int32_t reused_tokens;     // 0 once preempted
+    std::int32_t reused_share;
     PrefixCache::Block last_shared;  // the last block it holds in the prefix cache
     std::int64_t computed_tokens;    // in the KV cache; kept up to date except while decoding
     Swapped swapped;
@@ -117,6 +123,7 @@ class Engine {
   void cut_leap(double now_sim_s);
   std::int64_t iterations_begun(double now_sim_s) const;
   std::int64_t decoded_in_leap(double now_sim_s) const;
+  std::int64_t allocated_in_leap(double now_sim_s) const;
   std::int64_t sequence_tokens(double now_sim_s) const;
 
   bool preempt_until_decodes_fit();
@@ -126,6 +133,7 @@ class Engine {
   void add_prefill(Slot slot, std::int64_t& budget, PrefillWork& work);
   bool fits(const Sequence& sequence) const;
   void admit(Sequence& sequence);
+  void reuse(Sequence& sequence);
   PrefixBlocks blocks_within(const Sequence& sequence, std::int64_t tokens) const;
 
   void start_decoding(Slot slot);
@@ -191,6 +199,7 @@ class Engine {
   std::int64_t swapped_blocks_ = 0;
   std::int64_t charged_blocks_ = 0;  // of these, those that iterations have been charged for
   std::int64_t prefix_hit_tokens_ = 0;
+  std::int64_t reused_tokens_ = 0;
 };
 
 }  // namespace metropolis::detail

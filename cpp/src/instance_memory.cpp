@@ -44,6 +44,7 @@ void Engine::preempt_worst() {
   }
   swap_out(slab_[slot]);
   release_blocks(slab_[slot]);
+  slab_[slot].reused_tokens = 0;
   waiting_.push(slab_[slot].rank, slot);
   ++preemptions_;
 }
@@ -124,16 +125,27 @@ void Engine::admit(Sequence& sequence) {
   sequence.computed_tokens = std::int64_t{sequence.shared_blocks} * profile_.block_tokens;
   prefix_hit_tokens_ += sequence.computed_tokens;
   swap_in(sequence);
+  reuse(sequence);
   const std::int64_t whole = blocks_of(sequence.prefill_tokens());
   reserved_blocks_ += blocks_of(sequence.prefill_tokens() + lookahead(sequence)) - whole;
   sequence.own_blocks = whole - sequence.shared_blocks;
   allocate(sequence.own_blocks);
 }
 
+// Counts the tokens that another cache makes cheaper; those without any cost are computed.
+void Engine::reuse(Sequence& sequence) {
+  if (sequence.reused_tokens <= sequence.computed_tokens) return;
+  reused_tokens_ += sequence.reused_tokens - sequence.computed_tokens;
+  if (sequence.reused_share == 0) sequence.computed_tokens = sequence.reused_tokens;
+}
+
 void Engine::add_prefill(Slot slot, std::int64_t& budget, PrefillWork& work) {
   const Sequence& sequence = slab_[slot];
   const std::int64_t chunk = std::min(budget, sequence.prefill_tokens() - sequence.computed_tokens);
   work.add(chunk, sequence.computed_tokens);
+  if (const std::int64_t reused = sequence.reused_tokens - sequence.computed_tokens; reused > 0) {
+    work.reuse(std::min(reused, chunk), sequence.computed_tokens, sequence.reused_share);
+  }
   budget -= chunk;
   chunks_.push_back({slot, static_cast<std::int32_t>(chunk)});
 }

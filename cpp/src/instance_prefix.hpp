@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <unordered_map>
 #include <vector>
@@ -105,6 +106,18 @@ class PrefixCache {
   }
 
   std::int64_t idle_blocks() const { return idle_blocks_; }
+
+  // How many of the blocks, each the parent of the next, are left after `evictions` more. The last
+  // ones go first.
+  std::size_t left_after(std::int64_t evictions, const std::vector<Block>& chain) const {
+    std::size_t left = chain.size();
+    Block oldest = nodes_[NONE].newer;
+    for (; evictions > 0 && left > 0; --evictions) {
+      if (oldest == chain[left - 1]) --left;
+      oldest = nodes_[oldest].newer;
+    }
+    return left;
+  }
 
   // Drops the block that has been idle for the longest time.
   void evict() {

@@ -10,7 +10,7 @@ from math import inf, nextafter
 
 from metropolis._core import Profile, Request
 from metropolis.sim.options import PoolOptions, Preemption
-from metropolis.sim.reference_memory import Memory, Sequence
+from metropolis.sim.reference_memory import SHARE, Memory, Sequence
 
 SCALE = 2**60
 """Units of virtual time per second: integers, so that sums do not depend on grouping."""
@@ -41,6 +41,7 @@ class Status:
     preemptions: int
     swapped_blocks: int
     prefix_hit_tokens: int
+    reused_tokens: int
     sequence_tokens: int
 
 
@@ -58,6 +59,8 @@ class _Instance(Memory):
     """Prefill tokens of the current iteration, by sequence id."""
     attention: int = 0
     """Twice the Q of the current iteration's cost."""
+    spared: int = 0
+    """Prefill tokens of the current iteration spared by reuse, in units of 1 / SHARE."""
     busy: int = 0
     charged_blocks: int = 0
     """Swapped blocks whose transfer time iterations have been charged."""
@@ -101,7 +104,7 @@ class _Instance(Memory):
         return completions
 
     def _begin_iteration(self) -> None:
-        self.chunks, self.attention = {}, 0
+        self.chunks, self.attention, self.spared = {}, 0, 0
         if self.until_decision:  # rule 5
             for sequence in self.running:
                 if sequence.decodes:
@@ -152,6 +155,10 @@ class _Instance(Memory):
         if chunk:
             self.chunks[sequence.id] = chunk
             self.attention += chunk * (2 * sequence.computed + chunk)
+            reused = max(0, min(chunk, sequence.reused - sequence.computed))
+            off = SHARE - sequence.share
+            self.spared += reused * off
+            self.attention -= reused * (2 * sequence.computed + reused) * off // SHARE
         return chunk
 
     def _duration(self, swapped_blocks: int) -> int:
@@ -165,9 +172,9 @@ class _Instance(Memory):
         swap_ms = swapped_blocks and block_bytes / (profile.pcie_gb_per_s * 1e6)
         k_ms = (chunks and profile.k_mixed_ms) or profile.k_ms
         prefills = min(len(chunks), 1) if profile.c_once else len(chunks)
-        new_tokens = len(decoding) + sum(chunks.values())
+        new_tokens, g = len(decoding) + sum(chunks.values()), units(profile.g_ms)
         return (
-            max(units(profile.w_ms), units(profile.g_ms) * new_tokens + units(profile.h_ms))
+            max(units(profile.w_ms), g * new_tokens - g * self.spared // SHARE + units(profile.h_ms))
             + units(profile.b_ms) * len(decoding)
             + units(k_ms) * sum(s.computed for s in decoding)
             + units(profile.q_ms) * self.attention // 2
@@ -283,12 +290,18 @@ class ReferencePool:
             one.preemptions,
             one.swapped_blocks,
             one.prefix_hit_tokens,
+            one.reused_tokens,
             sum(
                 s.request.prompt_tokens + _tokens(s)
                 for s in [*one.waiting, *one.running]
                 if s.id not in one.aborting
             ),
         )
+
+    def cached_tokens(self, instance: int, prefix: list[tuple[int, int]]) -> int:
+        """Leading tokens of `prefix` in the instance's prefix cache now, in whole blocks."""
+        one = self._instances[instance]
+        return len(one.found(one.blocks_in(prefix))) * one.profile.block_tokens
 
     def next_event_sim_s(self) -> float:
         """A time at or before the next completion; infinity when nothing is outstanding."""

@@ -12,6 +12,9 @@ from math import inf
 from metropolis._core import Profile, Request
 from metropolis.sim.options import PoolOptions
 
+SHARE = 2**20
+"""Units of `Request.reused_share`."""
+
 Tokens = tuple[tuple[int, int], ...]
 """Known tokens, each as (text, index in the text)."""
 
@@ -38,6 +41,14 @@ class Sequence:
     shared: list[Tokens] = field(default_factory=list)
     """Blocks it holds in the prefix cache, each given by all tokens up to its end."""
     first_token_sim_s: float = inf
+    share: int = 0
+    """What is left of the prefill of reused tokens, in units of 1 / SHARE."""
+    reused: int = 0
+    """Leading tokens that start from another cache; 0 once preempted."""
+
+    def __post_init__(self) -> None:
+        self.share = int(self.request.reused_share * SHARE + 0.5)
+        self.reused = self.request.reused_tokens if self.share < SHARE else 0
 
     @property
     def rank(self) -> tuple[int, float, int]:
@@ -73,6 +84,7 @@ class Memory:
     preemptions: int = 0
     swapped_blocks: int = 0
     prefix_hit_tokens: int = 0
+    reused_tokens: int = 0
     releases: int = 0
 
     def blocks_of(self, tokens: int) -> int:
@@ -112,8 +124,7 @@ class Memory:
         """Allocate the blocks of its prefill, if they and those of its decoding fit."""
         step = self.profile.block_tokens
         sequence.to_prefill = sequence.request.prompt_tokens + sequence.generated
-        known = self._known_blocks(sequence, sequence.to_prefill - 1)
-        found = list(takewhile(self.cached.__contains__, known))
+        found = self.found(self._known_blocks(sequence, sequence.to_prefill - 1))
         needed = self.blocks_of(sequence.to_prefill) - len(found)
         idle = sum(not self.cached[tokens].references for tokens in found)
         lookahead = self.options.decision_iterations - 1 if sequence.generated else 0
@@ -131,6 +142,9 @@ class Memory:
         self.swapped_blocks += missing + max(0, missing - sequence.copied)  # in, and earlier out
         sequence.computed = max(len(found) * step, sequence.swapped)
         sequence.swapped = sequence.copied = 0
+        self.reused_tokens += max(0, sequence.reused - sequence.computed)
+        if not sequence.share:
+            sequence.computed = max(sequence.computed, sequence.reused)
         self.allocate(sequence, needed)
         return True
 
@@ -138,6 +152,7 @@ class Memory:
         """Release its blocks and move it back to the waiting list."""
         self.swap_out(sequence)
         self.release(sequence)
+        sequence.reused = 0
         self.waiting.append(sequence)
         self.preemptions += 1
 
@@ -177,9 +192,16 @@ class Memory:
             sequence.shared.append(tokens)
             sequence.blocks -= 1
 
+    def found(self, blocks: list[Tokens]) -> list[Tokens]:
+        """The first of the blocks, as long as they are cached."""
+        return list(takewhile(self.cached.__contains__, blocks))
+
     def _known_blocks(self, sequence: Sequence, limit: int) -> list[Tokens]:
         """Whole blocks of known tokens among its first `limit` tokens."""
-        prefix = sequence.request.prefix if self.options.prefix_reuse else []
+        return self.blocks_in(sequence.request.prefix if self.options.prefix_reuse else [], limit)
+
+    def blocks_in(self, prefix: list[tuple[int, int]], limit: int | None = None) -> list[Tokens]:
+        """Whole blocks in the first `limit` tokens of a text."""
         known = tuple((text, i) for text, tokens in prefix for i in range(tokens))[:limit]
         step = self.profile.block_tokens
         return [known[:end] for end in range(step, len(known) + 1, step)]

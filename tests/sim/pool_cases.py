@@ -13,6 +13,7 @@ from metropolis.sim.options import PoolOptions
 from metropolis.sim.reference import Completion, ReferencePool, Status
 
 Pool = InstancePool | ReferencePool
+Text = list[tuple[int, int]]
 Event = tuple[int, int, int, float, float, bool]
 COMPLETION = tuple(Completion.__slots__)
 
@@ -44,7 +45,8 @@ def prefixes(draw: st.DrawFn, whole_tokens: int, usual_tokens: list[int]) -> lis
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> Case:
+def cases(draw: st.DrawFn, reuse: bool = True) -> Case:
+    """With `reuse` some requests start from another cache."""
     block_tokens = draw(st.sampled_from([1, 2, 4, 5, 16]))
     blocks = draw(st.integers(8 if block_tokens == 1 else 4, 24))
     ms = st.floats(0, 3, allow_nan=False)
@@ -85,7 +87,11 @@ def cases(draw: st.DrawFn) -> Case:
         kv = draw(st.integers(1, max(1, room)))
         prompt = draw(st.integers(1, kv))
         prefix = draw(prefixes(kv + 1, usual_tokens))
-        requests.append((now, Request(prompt, kv - prompt + 1, draw(st.integers(0, 2)), prefix)))
+        priority = draw(st.integers(0, 2))
+        reused = draw(st.just(0) | st.integers(0, prompt - 1)) if reuse else 0
+        share = draw(st.sampled_from([0.0, 1.0]) | st.floats(0, 1))
+        tokens = Request(prompt, kv - prompt + 1, priority, prefix, reused, share)
+        requests.append((now, tokens))
     ids = draw(st.permutations(range(len(requests))))
     return Case(profile, draw(st.integers(1, 3)), options, tuple(requests), tuple(ids))
 
@@ -96,15 +102,18 @@ class Seen:
 
     progress: tuple[dict[int, int], ...]
     status: tuple[tuple[int, ...], ...]
+    cached: tuple[int, ...]
+    """Tokens of texts that each instance has cached."""
     outstanding: int
     refused: bool
 
 
-def seen(pool: Pool, instances: int, refused: bool) -> Seen:
+def seen(pool: Pool, instances: int, texts: list[Text], refused: bool) -> Seen:
     status = [pool.status(i) for i in range(instances)]
     return Seen(
         tuple(pool.progress(i) for i in range(instances)),
         tuple(tuple(getattr(one, name) for name in Status.__slots__) for one in status),
+        tuple(pool.cached_tokens(i, text) for i in range(instances) for text in texts),
         pool.outstanding(),
         refused,
     )
@@ -140,7 +149,8 @@ def run(
 
     def look(refused: bool) -> None:
         if looks is not None:
-            looks.append(seen(pool, case.instances, refused))
+            texts = [request.prefix for _, request in case.requests]
+            looks.append(seen(pool, case.instances, texts, refused))
 
     for now, what, i in sorted(
         [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf
+from math import inf, nan
 
 import numpy as np
 import pytest
@@ -53,7 +53,7 @@ def test_advancing_from_event_to_event(case: Case) -> None:
     assert out == run(case, InstancePool)[0]
 
 
-@given(cases())
+@given(cases(reuse=False))
 @settings(max_examples=200, deadline=None)
 def test_every_request_gets_its_tokens_in_possible_time(case: Case) -> None:
     case.profile.k_mixed_ms = 0.0  # else a mixed iteration can be cheaper than a lone decode
@@ -75,7 +75,7 @@ def test_every_request_gets_its_tokens_in_possible_time(case: Case) -> None:
         assert pool.busy_sim_s(i) <= end - case.requests[0][0] + 1e-12
 
 
-@given(cases())
+@given(cases(reuse=False))
 @settings(max_examples=200, deadline=None)
 def test_tokens_are_conserved(case: Case) -> None:
     """With one millisecond per computed token and nothing else, busy time counts tokens."""
@@ -125,7 +125,7 @@ def test_the_duration_of_an_iteration_equals_the_pools(
         time_s(profile, -1, 0)
 
 
-@given(cases(), st.integers(1, 6))
+@given(cases(reuse=False), st.integers(1, 6))
 @settings(max_examples=200, deadline=None)
 def test_simulate_is_the_pool_in_one_call(case: Case, concurrency: int) -> None:
     firsts = [[*r.prefix, ()] for _, r in case.requests]  # a column holds one segment
@@ -171,6 +171,17 @@ def test_bad_input_is_refused() -> None:
         InstancePool(profile).submit(3, Request(8, 1, 0, [(9, 0)]), 0.0)
     with pytest.raises(ValueError, match="no more than prompt and output"):
         InstancePool(profile).submit(3, Request(8, 1, 0, [(9, 5), (8, 5)]), 0.0)
+    with pytest.raises(ValueError, match="request 3 reuses 8 of 8 prompt tokens; at least one must"):
+        InstancePool(profile).submit(3, Request(8, 1, reused_tokens=8), 0.0)
+    with pytest.raises(ValueError, match="request 3 reuses -1 of 8 prompt tokens"):
+        InstancePool(profile).submit(3, Request(8, 1, reused_tokens=-1), 0.0)
+    for share in (-0.1, 1.1, nan):
+        with pytest.raises(ValueError, match="has a reused_share of .*; it must be from 0 to 1"):
+            InstancePool.isolated_sim_s(profile, Request(8, 1, 0, (), 4, share))
+    with pytest.raises(ValueError, match="the text has a prefix segment 9 of 0 tokens"):
+        InstancePool(profile).cached_tokens(0, [(9, 0)])
+    with pytest.raises(ValueError, match="there is no instance 1; the pool has 1"):
+        InstancePool(profile).cached_tokens(1, [])
     with pytest.raises(ValueError, match="the request needs 65 KV tokens; an instance holds 64"):
         InstancePool.check_fits(profile, Request(64, 2))
     with pytest.raises(ValueError, match="block_tokens is 0, but must be at least 1"):

@@ -51,6 +51,12 @@ struct Request {
   // The known beginning of the sequence, which is the prompt followed by the answer. Requests share
   // tokens up to the point where their segments differ; tokens after the segments are unique.
   std::vector<Segment> prefix = {};
+  // The leading tokens that start from the cache of another instance or model, and the share of
+  // their prefill that is left, from 0 (they need none) to 1; it is rounded to detail::SHARE_BITS.
+  // Tokens that the instance itself has cached cost nothing, as without. A preemption ends the
+  // reuse: the other cache may have gone.
+  std::int32_t reused_tokens = 0;
+  double reused_share = 0;
 };
 
 // A request that left: completed with all its tokens, or aborted with those it had.
@@ -79,6 +85,7 @@ struct InstanceStatus {
   std::int64_t preemptions;        // so far
   std::int64_t swapped_blocks;     // so far, out and in
   std::int64_t prefix_hit_tokens;  // found in the cache so far, recomputed answers included
+  std::int64_t reused_tokens;      // so far, cheaper by the cache of another instance or model
   std::int64_t sequence_tokens;    // prompts and answers so far of all requests not aborted
 };
 
@@ -101,9 +108,9 @@ class InstancePool {
   ~InstancePool();
   InstancePool(InstancePool&&) noexcept;
 
-  // Throws std::invalid_argument for a request that can never fit or has no output token, and for a
-  // time before the pool's or beyond limits::SIM_S_MAX. The caller keeps the ids of outstanding
-  // requests distinct: abort() takes the first match.
+  // Throws std::invalid_argument for a request that can never fit, has no output token, or reuses
+  // its whole prompt, and for a time before the pool's or beyond limits::SIM_S_MAX. The caller
+  // keeps the ids of outstanding requests distinct: abort() takes the first match.
   void submit(RequestId id, const Request& request, double now_sim_s);
 
   // Aborts like an engine: a waiting request leaves at once; a running one leaves with its tokens
@@ -134,6 +141,11 @@ class InstancePool {
   std::vector<Progress> progress(std::int32_t instance) const;
   InstanceStatus status(std::int32_t instance) const;
 
+  // The leading tokens of `prefix` that the instance's prefix cache holds at the pool's current
+  // time, in whole blocks. Throws std::invalid_argument on an unknown instance and on segments
+  // without tokens or of more than limits::REQUEST_TOKENS_MAX together.
+  std::int64_t cached_tokens(std::int32_t instance, const std::vector<Segment>& prefix) const;
+
   std::int64_t preemptions() const;
 
   // Throws std::invalid_argument for an invalid profile, and for a request that an idle instance
@@ -147,7 +159,8 @@ class InstancePool {
   static double iteration_sim_s(const Profile& profile, std::int64_t sequences,
                                 std::int64_t kv_tokens, std::int64_t prefill_tokens = 0);
 
-  // Duration of one request on an otherwise idle instance: the lower bound used by critical paths.
+  // Duration of one request, with its reuse, on an otherwise idle instance: the lower bound used by
+  // critical paths.
   // Throws like submit, but ignores KV capacity.
   static double isolated_sim_s(const Profile& profile, const Request& request);
 
