@@ -173,8 +173,9 @@ class _Instance(Memory):
         k_ms = (chunks and profile.k_mixed_ms) or profile.k_ms
         prefills = min(len(chunks), 1) if profile.c_once else len(chunks)
         new_tokens, g = len(decoding) + sum(chunks.values()), units(profile.g_ms)
+        linear = g * new_tokens - g * self.spared // SHARE + units(profile.h_ms)
         return (
-            max(units(profile.w_ms), g * new_tokens - g * self.spared // SHARE + units(profile.h_ms))
+            max(units(profile.w_ms), linear)
             + units(profile.b_ms) * len(decoding)
             + units(k_ms) * sum(s.computed for s in decoding)
             + units(profile.q_ms) * self.attention // 2
