@@ -132,6 +132,7 @@ class Profile:
         pcie_gb_per_s: float = 0.0,
         host_gb: float = 0.0,
     ) -> None: ...
+    def __copy__(self) -> Profile: ...
 
 class Request:
     def __init__(

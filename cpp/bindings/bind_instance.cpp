@@ -97,6 +97,7 @@ void bind_profile(py::module_& m) {
            py::arg("chunk_tokens") = defaults.chunk_tokens,
            py::arg("max_sequences") = defaults.max_sequences, py::arg("kv_bytes_per_token") = 0,
            py::arg("pcie_gb_per_s") = 0.0, py::arg("host_gb") = 0.0)
+      .def("__copy__", [](const Profile& profile) { return Profile(profile); })
       .def_readwrite("w_ms", &Profile::w_ms)
       .def_readwrite("g_ms", &Profile::g_ms)
       .def_readwrite("h_ms", &Profile::h_ms)

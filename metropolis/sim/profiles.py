@@ -2,19 +2,23 @@
 
 `sim/profiles/MODEL.toml` has one table per GPU; the profile's name is `MODEL/TABLE`. The fields are
 those of `metropolis._core.Profile` plus `source`, `kv_source` (texts), `estimate` (true: the
-numbers are not measured) and `tensor_parallel` (GPUs of an instance; default: 1).
+numbers are not measured), `tensor_parallel` (GPUs of an instance; default: 1), and for reuse of
+other models' caches `layers`, `input_bytes_per_token` and `link_gb_per_s` (default: 25).
 """
 
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from metropolis._core import InstancePool, Profile
 from metropolis.names import did_you_mean
+from metropolis.reuse.base import CacheShape
 from metropolis.types import MetropolisError
 
 __all__ = ["Profile", "ProfileEntry", "load_entry", "load_profile", "profile_names"]
@@ -23,12 +27,13 @@ FOLDER = Path(__file__).parent / "profiles"
 
 _NUMBERS = {
     *("w_ms", "g_ms", "h_ms", "b_ms", "k_ms", "q_ms", "c_ms", "k_mixed_ms"),
-    *("pcie_gb_per_s", "host_gb"),
+    *("pcie_gb_per_s", "host_gb", "link_gb_per_s"),
 }
 _COUNTS = {
     *("kv_capacity_tokens", "block_tokens", "chunk_tokens", "max_sequences"),
-    *("kv_bytes_per_token", "tensor_parallel"),
+    *("kv_bytes_per_token", "tensor_parallel", "layers", "input_bytes_per_token"),
 }
+_REUSE = {"layers", "input_bytes_per_token", "link_gb_per_s"}
 _REQUIRED = {"w_ms", "g_ms", "h_ms", "b_ms", "k_ms", "q_ms", "c_ms", "kv_capacity_tokens", "source"}
 _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(_NUMBERS, (int, float)),
@@ -51,6 +56,39 @@ class ProfileEntry:
     source: str
     kv_source: str
     estimate: bool
+    layers: int | None = None
+    input_bytes_per_token: int | None = None
+    """Bytes of a token's input (E) to one layer."""
+    link_gb_per_s: float = 25.0
+    """Bandwidth of the network between instances, each way; by default 200 Gbit/s, as in
+    DroidSpeak's evaluation."""
+
+    @property
+    def shape(self) -> CacheShape:
+        """What the model keeps of a token; raises MetropolisError if the profile does not say."""
+        kv_bytes = self.profile.kv_bytes_per_token
+        if not (self.layers and kv_bytes and self.input_bytes_per_token):
+            raise MetropolisError(
+                f"the profile {self.name!r} cannot reuse other caches: it lacks one of the fields "
+                "'layers', 'kv_bytes_per_token', 'input_bytes_per_token'"
+            )
+        return CacheShape(self.layers, kv_bytes, self.input_bytes_per_token)
+
+    def keeping_inputs(self, layers: int) -> ProfileEntry:
+        """The profile with the KV capacity that is left when E of `layers` layers is kept as well.
+
+        E is kept for every token, in the memory of the KV (DroidSpeak §5.4). Raises MetropolisError
+        if the profile does not say how large E is, or if no block is left.
+        """
+        if not layers:
+            return self
+        shape, profile = self.shape, copy(self.profile)
+        token_bytes = shape.kv_bytes_per_token + layers * shape.input_bytes_per_token
+        profile.kv_capacity_tokens = (
+            profile.kv_capacity_tokens * shape.kv_bytes_per_token // token_bytes
+        )
+        _check_profile(profile, f"{self.name} with the inputs of {layers} layers")
+        return replace(self, profile=profile)
 
 
 def profile_names() -> list[str]:
@@ -110,11 +148,14 @@ def _entry(fields: dict[str, Any], name: str, model: str, where: str) -> Profile
         key: value for key, value in fields.items() if key in _NUMBERS | _COUNTS | {"c_once"}
     }
     tensor_parallel = numbers.pop("tensor_parallel", 1)
+    reuse = {key: numbers.pop(key) for key in _REUSE & numbers.keys()}
+    if not 0 < reuse.get("link_gb_per_s", 1) < inf:
+        raise MetropolisError(
+            f"{where}: field 'link_gb_per_s' is {reuse['link_gb_per_s']}, but must be above 0 and "
+            "finite"
+        )
     profile = Profile(**numbers)
-    try:
-        InstancePool(profile)
-    except ValueError as error:
-        raise MetropolisError(f"{where}: {error}") from error
+    _check_profile(profile, where)
     return ProfileEntry(
         name,
         model,
@@ -123,7 +164,15 @@ def _entry(fields: dict[str, Any], name: str, model: str, where: str) -> Profile
         fields["source"].strip(),
         fields.get("kv_source", "").strip(),
         fields.get("estimate", False),
+        **reuse,
     )
+
+
+def _check_profile(profile: Profile, where: str) -> None:
+    try:
+        InstancePool(profile)
+    except ValueError as error:
+        raise MetropolisError(f"{where}: {error}") from error
 
 
 def _check_field(field: str, value: Any, where: str) -> None:
