@@ -58,6 +58,8 @@ class ServedRequest:
     `request.arrived_s` until then, and was on engines from then until `completed_s`."""
     completed_s: float
     output_tokens: int
+    first_token_s: float | None = None
+    """When its first token was computed; None: unknown."""
 
     @property
     def latency_s(self) -> float:

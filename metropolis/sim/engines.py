@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf, isinf
 
 from metropolis._core import Profile
@@ -11,15 +12,17 @@ from metropolis.policy.base import Policy, QueuedRequest, ServedRequest
 from metropolis.policy.faults import read
 from metropolis.scheduler.base import InstanceLimits, Place, Preempt, Reject, Report
 from metropolis.scheduler.scheduler import Scheduler
-from metropolis.sim.instance import Aborted, SimulatedInstance, SimulatedRequest
+from metropolis.sim.cache_choice import CacheChoice
+from metropolis.sim.instance import Aborted, SimulatedInstance, SimulatedRequest, Start
 from metropolis.sim.options import PoolOptions
 
 
 class SimulatedCluster:
     """The instances of the dispatcher's fleet, by their profiles; the caller advances the time.
 
-    `at_once`: the maximum number of requests that an instance has at a time.
-    Methods raise PluginError on a faulty plug-in.
+    `at_once`: the maximum number of requests that an instance has at a time. `choice` says which
+    cache a prefill starts from; profiles and dispatcher are then those of `choice.fleet`, and its
+    plug-in decides on `options.prefix_reuse`. Methods raise PluginError on a faulty plug-in.
     """
 
     def __init__(
@@ -29,7 +32,11 @@ class SimulatedCluster:
         dispatcher: Dispatcher,
         options: PoolOptions,
         at_once: float = inf,
+        choice: CacheChoice | None = None,
     ) -> None:
+        self._choice = choice
+        if choice:
+            options = replace(options, prefix_reuse=choice.own_prefix)
         self._instances = [
             SimulatedInstance(index, profile, options) for index, profile in enumerate(profiles)
         ]
@@ -120,7 +127,8 @@ class SimulatedCluster:
                 match command:
                     case Place(request, index, priority):
                         simulated = self._requests[request.id]
-                        self._instances[index].submit(simulated, priority, now_sim_s)
+                        start = self._start(simulated, index, now_sim_s)
+                        self._instances[index].submit(simulated, priority, now_sim_s, start)
                     case Preempt(request, index):
                         self._policy_preemptions += 1
                         self._instances[index].abort(request.id, now_sim_s)
@@ -130,6 +138,18 @@ class SimulatedCluster:
                         held_tokens = self._instances[index].held_tokens
                         self._scheduler.progressed(index, held_tokens)
                         is_repeated = True
+
+    def _start(self, request: SimulatedRequest, index: int, now_sim_s: float) -> Start:
+        """What `request` starts from; after a preemption it is its own KV alone, if that is kept.
+
+        What is copied from another instance is what that holds now, even if it evicts it during
+        the transfer.
+        """
+        prefix = request.request.prefix
+        if self._choice is None or not prefix or request.generated_tokens:
+            return Start()
+        held = [instance.cached_tokens(prefix) for instance in self._instances]
+        return self._choice.start(request.request, index, held, now_sim_s)
 
 
 def _order(one: ServedRequest | Aborted) -> tuple[float, int]:

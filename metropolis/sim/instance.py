@@ -2,17 +2,32 @@
 
 A preempted request's prompt and output so far become its next prompt (Agentix §4.2.2). Unlike on an
 unmodified engine, with swap it resumes with its KV, as in the paper.
+
+A request that starts from a cache elsewhere is on its instance from the moment it is placed, but
+enters the engine when enough of that cache has arrived.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from heapq import heapify, heappop, heappush
 from math import inf
 
 from metropolis._core import Completion, InstancePool, Profile, Request
 from metropolis.policy.base import QueuedRequest, ServedRequest
 from metropolis.sim.options import PoolOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a prefill starts from beside the instance's own cache."""
+
+    reused_tokens: int = 0
+    """See `metropolis._core.Request`, as for the next."""
+    reused_share: float = 0.0
+    ready_sim_s: float = 0.0
+    """When enough of the reused cache has arrived."""
 
 
 @dataclass(slots=True)
@@ -25,8 +40,11 @@ class SimulatedRequest:
     """Id of its answer's text, if the whole prompt is given as texts."""
     generated_tokens: int = 0
     """Output tokens generated before preemptions."""
+    start: Start = Start()
+    """Of the latest submission."""
     submitted_sim_s: float = 0.0
-    """Time of the latest submission."""
+    """When the engine latest got it."""
+    first_token_sim_s: float = inf
     served_sim_s: float = 0.0
     """Service time so far, before the current stay in the engine."""
 
@@ -61,6 +79,10 @@ class SimulatedInstance:
         self._pool = InstancePool(profile, **asdict(options))
         self._requests: dict[int, SimulatedRequest] = {}
         """Submitted requests by id, but for cancelled ones."""
+        self._loading: list[tuple[float, int, Request]] = []
+        """Heap of the requests that wait for a cache elsewhere: (ready_sim_s, id, request)."""
+        self._not_begun: list[tuple[float, int]] = []
+        """When requests were aborted while they waited so, and their ids."""
         self._leaving: set[int] = set()
         """Ids of aborted requests that have not left yet."""
 
@@ -76,15 +98,27 @@ class SimulatedInstance:
 
     def next_event_sim_s(self) -> float:
         """The earliest time at which a request may leave; infinite when the engine is empty."""
-        return self._pool.next_event_sim_s()
+        events = [queue[0][0] for queue in (self._loading, self._not_begun) if queue]
+        return min(self._pool.next_event_sim_s(), *events, inf)
 
     @property
     def held_tokens(self) -> int:
         """Tokens of the submitted requests that are not aborted, at the latest `advance`."""
-        return self._pool.status().sequence_tokens
+        loading = sum(tokens.prompt_tokens for _, _, tokens in self._loading)
+        return self._pool.status().sequence_tokens + loading
+
+    def cached_tokens(self, prefix: tuple[tuple[int, int], ...]) -> int:
+        """Leading tokens of `prefix` in its prefix cache, in whole blocks."""
+        return self._pool.cached_tokens(0, prefix)
 
     def advance(self, now_sim_s: float) -> Iterator[ServedRequest | Aborted]:
         """Advance to `now_sim_s`; yields the requests that left by then."""
+        self._submit_loaded(now_sim_s)
+        not_begun, self._not_begun = self._not_begun, []
+        for left_sim_s, id in not_begun:
+            self._leaving.discard(id)
+            if request := self._requests.pop(id, None):  # else it was cancelled
+                yield Aborted(id, left_sim_s, request.generated_tokens)
         for completion in self._pool.advance(now_sim_s):
             self._leaving.discard(completion.id)
             left_sim_s = completion.last_token_sim_s
@@ -97,21 +131,39 @@ class SimulatedInstance:
             else:
                 begun_sim_s = max(request.request.arrived_s, left_sim_s - request.served_sim_s)
                 yield ServedRequest(
-                    request.request, self._index, begun_sim_s, left_sim_s, request.output_tokens
+                    request.request,
+                    self._index,
+                    begun_sim_s,
+                    left_sim_s,
+                    request.output_tokens,
+                    request.first_token_sim_s,
                 )
 
-    def submit(self, request: SimulatedRequest, priority: int, now_sim_s: float) -> None:
+    def submit(
+        self, request: SimulatedRequest, priority: int, now_sim_s: float, start: Start
+    ) -> None:
         """Submit a request, or the rest of one that was preempted."""
-        self._requests[request.request.id] = request
-        request.submitted_sim_s = now_sim_s
-        left = request.output_tokens - request.generated_tokens
-        tokens = Request(request.prompt_tokens, left, priority, prefix=request.prefix)
-        self._pool.submit(request.request.id, tokens, now_sim_s)
+        id, ready_sim_s = request.request.id, max(now_sim_s, start.ready_sim_s)
+        self._requests[id] = request
+        request.start, request.submitted_sim_s = start, ready_sim_s
+        tokens = Request(
+            request.prompt_tokens,
+            request.output_tokens - request.generated_tokens,
+            priority,
+            request.prefix,
+            start.reused_tokens,
+            start.reused_share,
+        )
+        heappush(self._loading, (ready_sim_s, id, tokens))
+        self._submit_loaded(now_sim_s)
 
     def abort(self, request_id: int, now_sim_s: float) -> None:
         """Interrupt a request; `advance` yields it when it has left."""
         self._leaving.add(request_id)
-        self._pool.abort(request_id, now_sim_s, keep=True)
+        if self._stops_loading(request_id, now_sim_s):
+            self._not_begun.append((now_sim_s, request_id))
+        else:
+            self._pool.abort(request_id, now_sim_s, keep=True)
 
     def withdraw(self, request_id: int, now_sim_s: float) -> None:
         """Interrupt a request that waits in the engine, if there is one with this id."""
@@ -121,15 +173,36 @@ class SimulatedInstance:
 
     def cancel(self, request_id: int, now_sim_s: float) -> None:
         """End a request, if there is one with this id; `advance` does not yield it."""
-        if self._requests.pop(request_id, None) is not None and request_id not in self._leaving:
+        if self._requests.pop(request_id, None) is None or request_id in self._leaving:
+            return
+        if not self._stops_loading(request_id, now_sim_s):
             self._leaving.add(request_id)
             self._pool.abort(request_id, now_sim_s)
+
+    def _submit_loaded(self, now_sim_s: float) -> None:
+        """Give the engine what has loaded by now."""
+        while self._loading and self._loading[0][0] <= now_sim_s:
+            ready_sim_s, id, tokens = heappop(self._loading)
+            self._pool.submit(id, tokens, ready_sim_s)
+
+    def _stops_loading(self, request_id: int, now_sim_s: float) -> bool:
+        """Whether the request was still loading. The transfer goes on: its links stay busy."""
+        self._submit_loaded(now_sim_s)
+        others = [one for one in self._loading if one[1] != request_id]
+        was_loading = len(others) < len(self._loading)
+        heapify(others)
+        self._loading = others
+        return was_loading
 
     def _account(self, request: SimulatedRequest, completion: Completion) -> None:
         """Account for a stay in the engine, without the time waited there."""
         if completion.first_token_sim_s < inf:
-            prefill = Request(request.prompt_tokens, 1)
+            start = request.start
+            prefill = Request(
+                request.prompt_tokens, 1, 0, (), start.reused_tokens, start.reused_share
+            )
             alone_s = InstancePool.isolated_sim_s(self._profile, prefill)
             begun_sim_s = max(request.submitted_sim_s, completion.first_token_sim_s - alone_s)
             request.served_sim_s += completion.last_token_sim_s - begun_sim_s
+            request.first_token_sim_s = min(request.first_token_sim_s, completion.first_token_sim_s)
         request.generated_tokens += completion.output_tokens

@@ -9,6 +9,7 @@ from math import inf
 from metropolis._core import Profile
 from metropolis.dispatch.base import Dispatcher
 from metropolis.policy.base import Policy, QueuedRequest, ServedRequest
+from metropolis.sim.cache_choice import CacheChoice
 from metropolis.sim.engines import SimulatedCluster
 from metropolis.sim.options import PoolOptions
 from metropolis.trace.programs import Program, by_arrival
@@ -48,7 +49,10 @@ class _Running:
 
 
 class WorkloadSimulation:
-    """One simulated run; `profiles` has one for each instance of the dispatcher's fleet."""
+    """One simulated run; `profiles` has one for each instance of the dispatcher's fleet.
+
+    `choice`: see `SimulatedCluster`.
+    """
 
     def __init__(
         self,
@@ -58,8 +62,9 @@ class WorkloadSimulation:
         dispatcher: Dispatcher,
         options: PoolOptions,
         at_once: float = inf,
+        choice: CacheChoice | None = None,
     ) -> None:
-        self._cluster = SimulatedCluster(profiles, policy, dispatcher, options, at_once)
+        self._cluster = SimulatedCluster(profiles, policy, dispatcher, options, at_once, choice)
         self._arriving = by_arrival(programs)[::-1]
         self._running: dict[str, _Running] = {}
         self._calls: list[int] = []
