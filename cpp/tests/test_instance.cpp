@@ -114,6 +114,29 @@ TEST_CASE("a cached prefix is not recomputed until it is evicted") {
   CHECK(out[3].last_token_sim_s == doctest::Approx(3.012).epsilon(1e-12));
 }
 
+TEST_CASE("reused tokens cost their share after those of the own cache") {
+  Request reusing = request(16, 1);
+  reusing.prefix = {{3, 16}};
+  reusing.reused_tokens = 12;
+  reusing.reused_share = 0.25;
+  InstancePool pool(token_counter(64), {.instances = 1, .prefix_reuse = true});
+  pool.submit(0, reusing, 0);  // 12 / 4 + 4
+  Request longer = reusing;
+  longer.prompt_tokens = 40;
+  longer.reused_tokens = 36;
+  pool.submit(1, longer, 1);  // finds 16, then 20 / 4 + 4
+  longer.prefix = {};
+  longer.reused_share = 0;
+  pool.submit(2, longer, 2);
+  const auto out = finish(pool);
+  REQUIRE(out.size() == 3);
+  CHECK(out[0].last_token_sim_s == doctest::Approx(0.007).epsilon(1e-12));
+  CHECK(out[1].last_token_sim_s == doctest::Approx(1.009).epsilon(1e-12));
+  CHECK(out[2].last_token_sim_s == doctest::Approx(2.004).epsilon(1e-12));
+  CHECK(pool.status(0).reused_tokens == 12 + 20 + 36);
+  CHECK(pool.cached_tokens(0, {{3, 10}, {4, 5}}) == 8);
+}
+
 TEST_CASE("smaller priorities are admitted first, without preemption") {
   Profile profile = token_counter(1000);
   profile.max_sequences = 1;

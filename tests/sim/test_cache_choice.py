@@ -24,6 +24,7 @@ from metropolis.reuse.plan import Band, Plan, PlanPoint
 from metropolis.sim.cache_choice import CacheChoice
 from metropolis.sim.engines import SimulatedCluster
 from metropolis.sim.fleet import SimulatedFleet
+from metropolis.sim.instance import Aborted, SimulatedInstance, SimulatedRequest, Start
 from metropolis.sim.options import PoolOptions
 from metropolis.sim.profiles import load_entry
 from metropolis.types import MetropolisError
@@ -264,7 +265,7 @@ def test_every_request_completes_once_whatever_happens_during_transfers(
         one = served[number]
         assert request.arrived_s <= one.started_s <= one.completed_s
         assert one.first_token_s is not None
-        assert one.started_s <= one.first_token_s <= one.completed_s
+        assert request.arrived_s < one.first_token_s <= one.completed_s
         if request.model:
             assert choice.fleet.instances[one.instance].model == request.model
 
@@ -280,6 +281,79 @@ def test_reuse_that_saves_nothing_over_an_endless_link_changes_nothing(
         for reuse in (PrefixReuse(), Everything(1.0))
     ]
     assert found[0] == found[1]
+
+
+class Urgent(Fcfs):
+    """Earlier steps preempt later ones."""
+
+    preempts = True
+
+    def rank(self, request: QueuedRequest) -> int:
+        return request.step
+
+
+def test_a_preempted_answer_resumes_without_reuse() -> None:
+    asked = list[int]()
+
+    class Watched(CacheChoice):
+        def start(
+            self, request: QueuedRequest, index: int, held_tokens: Sequence[int], now_sim_s: float
+        ) -> Start:
+            asked.append(request.id)
+            return super().start(request, index, held_tokens, now_sim_s)
+
+    choice = Watched(PrefixReuse(), fleet("base", max_sequences=1))
+    engines, served = cluster(choice, Urgent()), list[ServedRequest]()
+    for number, now_sim_s in enumerate((0.0, 5.0)):
+        served += drained(engines, now_sim_s)
+        request = QueuedRequest(
+            *(number, "p", "f", TOKENS + 1, now_sim_s, now_sim_s), step=1 - number, prefix=TEXT
+        )
+        engines.send(request, 1000)
+        engines.dispatch(now_sim_s)
+    served += drained(engines, inf)
+    assert [one.request.id for one in served] == [1, 0]
+    assert engines.preemptions == 1
+    assert asked == [0, 1]
+
+
+def loading(ready_sim_s: float) -> tuple[SimulatedInstance, SimulatedRequest]:
+    """An instance, and a request on it that starts from a cache that arrives then."""
+    instance = SimulatedInstance(0, A100.profile, PoolOptions())
+    request = SimulatedRequest(QueuedRequest(1, "p", "f", TOKENS + 1, 0.0, 0.0), 1)
+    instance.submit(request, 0, 0.0, Start(TOKENS, SHARE, ready_sim_s))
+    return instance, request
+
+
+def test_service_does_not_count_what_was_reused() -> None:
+    instance, _ = loading(0.1)
+    before = SimulatedRequest(QueuedRequest(0, "p", "f", TOKENS + 1, 0.0, 0.0), 1)
+    instance.submit(before, 0, 0.0, Start())
+    assert instance.held_tokens == 2 * (TOKENS + 1)
+    *_, last = instance.advance(100.0)
+    assert isinstance(last, ServedRequest)
+    assert last.request.id == 1
+    assert ttft_s(last) > prefill_s()
+    assert last.started_s == pytest.approx(ttft_s(last) - prefill_s(TOKENS, SHARE), rel=1e-9)
+
+
+def test_a_request_may_leave_before_its_cache_has_arrived() -> None:
+    instance, request = loading(5.0)
+    assert instance.next_event_sim_s() == 5.0
+    instance.abort(1, 1.0)
+    assert (instance.next_event_sim_s(), instance.held_tokens) == (1.0, 0)
+    instance.withdraw(1, 1.0)  # it is leaving already
+    assert [*instance.advance(1.0)] == [Aborted(1, 1.0, 0)]
+    instance.withdraw(1, 1.0)  # it has left
+    assert instance.next_event_sim_s() == inf
+    # it can be placed here again, and cancelled
+    for aborts in (False, True):
+        instance.submit(request, 0, 2.0, Start(TOKENS, SHARE, 6.0))
+        if aborts:
+            instance.abort(1, 3.0)
+        instance.cancel(1, 3.0)
+        assert [*instance.advance(4.0)] == []
+        assert instance.next_event_sim_s() == inf
 
 
 def test_models_of_unlike_shape_are_one_sentence() -> None:

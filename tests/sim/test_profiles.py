@@ -79,6 +79,9 @@ def test_a_users_profile_file(tmp_path: Path) -> None:
         ("1000", "0", "field 'kv_capacity_tokens' is 0"),
         ("1000", "10", "must hold at least one block of 16 tokens"),
         ("1000", "10.5", "field 'kv_capacity_tokens' is 10.5, but must be int"),
+        ("1000", "1000\nlayers = 0", "field 'layers' is 0"),
+        ("1000", "1000\nlink_gb_per_s = 0", "field 'link_gb_per_s' is 0, but must be above 0"),
+        ("1000", "1000\nlink_gb_per_s = inf", "field 'link_gb_per_s' is inf"),
     ],
 )
 def test_a_damaged_file_gets_a_sentence(
@@ -90,6 +93,30 @@ def test_a_damaged_file_gets_a_sentence(
         load_profile(path)
     assert sentence in str(raised.value)
     assert str(path) in str(raised.value)
+
+
+@pytest.mark.parametrize("name", profile_names())
+def test_kept_inputs_and_kv_fill_the_memory(name: str) -> None:
+    entry = load_entry(name)
+    shape, before = entry.shape, entry.profile.kv_capacity_tokens
+    assert entry.keeping_inputs(0) is entry
+    for layers in range(1, shape.layers + 1):
+        token_bytes = shape.kv_bytes_per_token + layers * shape.input_bytes_per_token
+        after = entry.keeping_inputs(layers).profile.kv_capacity_tokens
+        room = before * shape.kv_bytes_per_token - after * token_bytes
+        assert 0 <= room < token_bytes
+    assert entry.profile.kv_capacity_tokens == before
+
+
+def test_inputs_need_sizes_and_room(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(OWN)
+    with pytest.raises(MetropolisError, match=r"own\.toml' cannot reuse other caches: it lacks"):
+        load_entry(path).keeping_inputs(1)
+    path.write_text(OWN + "kv_bytes_per_token = 1\nlayers = 4\ninput_bytes_per_token = 50\n")
+    assert load_entry(path).keeping_inputs(1).profile.kv_capacity_tokens == 1000 // 51
+    with pytest.raises(MetropolisError, match=r"with the inputs of 2 layers.*hold at least one"):
+        load_entry(path).keeping_inputs(2)
 
 
 def test_a_missing_file_gets_a_sentence(tmp_path: Path) -> None:
