@@ -42,14 +42,20 @@ def profile(draw: Draw) -> Any:
     return made
 
 
-def request(draw: Draw) -> Any:
-    prefix: Any = ()
-    if draw.random.random() < 0.4:
-        prefix = [(draw.whole(0, 3), draw.whole(1, 9)) for _ in range(draw.random.randint(0, 3))]
-    made = draw.do(
-        "Request", draw.whole(1, 40), draw.whole(1, 20), draw.whole(0, 3), draw.one_of(prefix)
+def prefix(draw: Draw) -> Any:
+    return draw.one_of(
+        [(draw.whole(0, 3), draw.whole(1, 9)) for _ in range(draw.random.randint(0, 3))]
     )
-    for name in ("prompt_tokens", "output_tokens", "priority", "prefix"):
+
+
+def request(draw: Draw) -> Any:
+    made = draw.do(
+        "Request",
+        *(draw.whole(1, 40), draw.whole(1, 20), draw.whole(0, 3)),
+        draw.random.choice([prefix(draw), ()]),
+        *(draw.whole(0, 9), draw.number(0, 1)),
+    )
+    for name in public(type(made)):
         draw.get(f"Request.{name}", made)
     return made
 
@@ -95,6 +101,7 @@ def use_pool(draw: Draw) -> None:
         advance,
         step,
         status,
+        lambda: draw.do("InstancePool.cached_tokens", pool, draw.whole(0, 2), prefix(draw)),
         lambda: draw.do("InstancePool.outstanding", pool),
         lambda: draw.do("InstancePool.busy_sim_s", pool, draw.whole(0, 2)),
         lambda: draw.do("InstancePool.preemptions", pool),
