@@ -93,8 +93,9 @@ class CostModel {
 
  private:
   Units linear(std::int64_t tokens, std::int64_t spared = 0) const {
-    const Units g = g_;
-    return std::max<Units>(w_, g * tokens - (g * spared >> SHARE_BITS) + h_);
+    Units computed = static_cast<Units>(g_) * tokens;
+    if (spared > 0) computed -= static_cast<Units>(g_) * spared >> SHARE_BITS;
+    return std::max<Units>(w_, computed + h_);
   }
 
   Units w_, b_, h_;

@@ -41,14 +41,14 @@ void Engine::enqueue(RequestId id, const Request& request, double now_sim_s) {
                  .prompt_tokens = request.prompt_tokens,
                  .output_tokens = request.output_tokens,
                  .generated_tokens = 0,
-                 .reused_tokens = share < WHOLE_SHARE ? request.reused_tokens : 0,
-                 .reused_share = share,
                  .last_shared = PrefixCache::NONE,
                  .computed_tokens = 0,
                  .swapped = {},
                  .own_blocks = 0,
                  .shared_blocks = 0,
-                 .phase = 0};
+                 .phase = 0,
+                 .reused_tokens = share < WHOLE_SHARE ? request.reused_tokens : 0,
+                 .reused_share = share};
   restore_kept(slab_[slot]);
   waiting_.push(slab_[slot].rank, slot);
   if (state_ == State::IDLE) {

@@ -72,8 +72,8 @@ class Engine {
 
  private:
   struct Swapped {
-    std::int64_t tokens = 0;         // in host memory, or in the prefix cache
-    std::int64_t copied_blocks = 0;  // those of the tokens that were copied to the host
+    std::int32_t tokens = 0;         // in host memory, or in the prefix cache
+    std::int32_t copied_blocks = 0;  // those of the tokens that were copied to the host
   };
   struct Sequence {
     Rank rank;
@@ -81,15 +81,15 @@ class Engine {
     std::unique_ptr<const KnownPrefix> known;  // null: it shares nothing
     std::int32_t prompt_tokens;
     std::int32_t output_tokens;
-    std::int32_t generated_tokens;  // kept up to date except while decoding
-    std::int32_t reused_tokens;     // 0 once preempted
-    std::int32_t reused_share;
+    std::int32_t generated_tokens;   // kept up to date except while decoding
     PrefixCache::Block last_shared;  // the last block it holds in the prefix cache
     std::int64_t computed_tokens;    // in the KV cache; kept up to date except while decoding
     Swapped swapped;
     std::int64_t own_blocks;     // held elsewhere, without those allocated while decoding
     std::int32_t shared_blocks;  // held in the prefix cache
     std::int32_t phase;          // it needs a block when (phase + iteration) % block_tokens == 0
+    std::int32_t reused_tokens;  // 0 once preempted
+    std::int32_t reused_share;
 
     // Whether all but its last token is in the KV cache.
     bool decodes_next() const {

@@ -53,7 +53,8 @@ void Engine::swap_out(Sequence& sequence) {
   const std::int64_t blocks = blocks_of(sequence.computed_tokens);
   if (host_used_blocks_ + blocks > host_blocks_) return;
   share_blocks(sequence);
-  sequence.swapped = {sequence.computed_tokens, sequence.own_blocks};
+  sequence.swapped = {static_cast<std::int32_t>(sequence.computed_tokens),
+                      static_cast<std::int32_t>(sequence.own_blocks)};
   host_used_blocks_ += blocks;
   swapped_blocks_ += sequence.own_blocks;
 }
@@ -69,7 +70,7 @@ void Engine::restore_kept(Sequence& sequence) {
   const auto kept = kept_.find(sequence.rank.id);
   if (kept == kept_.end()) return;
   const auto [tokens, copied_blocks] = kept->second;
-  sequence.swapped = {std::min(tokens, sequence.prefill_tokens() - 1), copied_blocks};
+  sequence.swapped = {std::min(tokens, sequence.prompt_tokens - 1), copied_blocks};
   host_used_blocks_ -= blocks_of(tokens) - blocks_of(sequence.swapped.tokens);
   kept_.erase(kept);
 }
@@ -81,7 +82,7 @@ void Engine::swap_in(Sequence& sequence) {
   const std::int64_t missing = std::max<std::int64_t>(0, blocks - sequence.shared_blocks);
   host_used_blocks_ -= blocks;
   swapped_blocks_ += missing + std::max<std::int64_t>(0, missing - sequence.swapped.copied_blocks);
-  sequence.computed_tokens = std::max(sequence.computed_tokens, sequence.swapped.tokens);
+  sequence.computed_tokens = std::max<std::int64_t>(sequence.computed_tokens, sequence.swapped.tokens);
   sequence.swapped = {};
 }
 
