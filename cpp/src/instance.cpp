@@ -74,8 +74,9 @@ std::string flaw_of_tokens(const Request& request) {
     return " has " + std::to_string(tokens) + " tokens; it may have " +
            std::to_string(limits::REQUEST_TOKENS_MAX);
   }
-  if (const std::string flaw = flaw_of_prefix(request.prefix, tokens); !flaw.empty()) {
-    return flaw + "no more than prompt and output";
+  if (!request.prefix.empty()) {
+    const std::string flaw = flaw_of_prefix(request.prefix, tokens);
+    if (!flaw.empty()) return flaw + "no more than prompt and output";
   }
   if (request.reused_tokens < 0 || request.reused_tokens >= request.prompt_tokens) {
     return " reuses " + std::to_string(request.reused_tokens) + " of " +

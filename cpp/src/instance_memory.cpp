@@ -82,7 +82,8 @@ void Engine::swap_in(Sequence& sequence) {
   const std::int64_t missing = std::max<std::int64_t>(0, blocks - sequence.shared_blocks);
   host_used_blocks_ -= blocks;
   swapped_blocks_ += missing + std::max<std::int64_t>(0, missing - sequence.swapped.copied_blocks);
-  sequence.computed_tokens = std::max<std::int64_t>(sequence.computed_tokens, sequence.swapped.tokens);
+  sequence.computed_tokens =
+      std::max<std::int64_t>(sequence.computed_tokens, sequence.swapped.tokens);
   sequence.swapped = {};
 }
 
