@@ -84,6 +84,7 @@ cli = LazyGroup(
             "gateway",
             "replay",
             "resume",
+            "reuse",
             "run",
             "serve",
             "store",
