@@ -11,13 +11,13 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import LlamaForCausalLM
 
-STEP_WORDS = 6_000
+STEP_WORDS = 4_000
 """The words of a step, in stories of one length."""
 QUESTIONS = 32
 """At most, after each story."""
 OTHER_WEIGHT = 0.1
 """Of the loss of words that are no answers; most of these cannot be foreseen."""
-LEARNT = 0.9
+LEARNT = 0.8
 """The share of right answers at which stories grow by half."""
 
 

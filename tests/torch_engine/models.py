@@ -14,7 +14,10 @@ torch.set_num_threads(1)
 
 
 def tiny(seed: int, kind: str = "llama", **changes: int) -> Model:
-    """Weights large enough that a wrong mask, position or layer changes logits visibly."""
+    """Weights large enough that a wrong mask, position or layer changes logits visibly.
+
+    They are fp64, as such weights amplify differences of rounding.
+    """
     sizes = {
         "vocab_size": VOCABULARY,
         "hidden_size": 32,
@@ -31,7 +34,7 @@ def tiny(seed: int, kind: str = "llama", **changes: int) -> Model:
         network = LlamaForCausalLM(LlamaConfig(**sizes))
     else:
         network = MistralForCausalLM(MistralConfig(**sizes, sliding_window=128))
-    return Model(f"{kind}{seed}", network.eval())
+    return Model(f"{kind}{seed}", network.double().eval())
 
 
 def prompts(batch: int, tokens: int, seed: int = 0) -> torch.Tensor:
