@@ -42,7 +42,10 @@ METHODS = {
         ),
         "is a metropolis.dispatch.base.Dispatcher",
     ),
-    REUSES: (("choose", "input_layers", "receivers"), "is a metropolis.reuse.base.CacheReuse"),
+    REUSES: (
+        ("choose", "input_layers", "receivers", "check_models"),
+        "is a metropolis.reuse.base.CacheReuse",
+    ),
 }
 """By group: the methods that a class from a file must have, and the base class to name."""
 

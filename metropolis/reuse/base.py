@@ -8,7 +8,7 @@ moment.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -111,3 +111,9 @@ class CacheReuse(ABC):
     def receivers(self) -> frozenset[str]:
         """The models that may start from another model's cache; theirs are offered to none."""
         return frozenset()
+
+    def check_models(self, shapes: Mapping[str, CacheShape]) -> None:  # noqa: B027 -- optional
+        """Raise MetropolisError if models of these `shapes`, by name, cannot be served so.
+
+        Called once, before the first request.
+        """

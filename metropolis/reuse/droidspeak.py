@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from pathlib import Path
 
-from metropolis.reuse.base import CachedPrefix, CacheReuse, PlacedRequest, Reuse
+from metropolis.reuse.base import CachedPrefix, CacheReuse, CacheShape, PlacedRequest, Reuse
 from metropolis.reuse.fixed import pays, preference
 from metropolis.reuse.plan import Plan, PlanError, PlanPoint, load_plans, transitions
 from metropolis.types import MetropolisError
@@ -28,12 +28,14 @@ class DroidSpeak(CacheReuse):
         if not 0 <= ttft_s < inf:
             raise MetropolisError(f"ttft_s is {ttft_s}; it should be at least 0, and not inf")
         self._ttft_s = ttft_s
+        self._layers: dict[tuple[str, str], int] = {}
         self._points: dict[tuple[str, str], list[PlanPoint]] = {}
         """By sender and receiver: the points that lose at most `loss`, the fastest first."""
         for plan in plans:
             pair = plan.sender, plan.receiver
             if pair in self._points:
                 raise PlanError(f"two plans are for {pair[0]!r} and {pair[1]!r}; give one")
+            self._layers[pair] = plan.layers
             self._points[pair] = [
                 point for point in plan.points if point.quality >= plan.receiver_quality - loss
             ]
@@ -63,6 +65,21 @@ class DroidSpeak(CacheReuse):
     def receivers(self) -> frozenset[str]:
         """See CacheReuse."""
         return frozenset(receiver for _, receiver in self._points)
+
+    def check_models(self, shapes: Mapping[str, CacheShape]) -> None:
+        """See CacheReuse."""
+        for (sender, receiver), layers in self._layers.items():
+            for model in (sender, receiver):
+                if model in shapes and shapes[model].layers != layers:
+                    raise PlanError(
+                        f"the plan for {sender!r} and {receiver!r} is for models of {layers} "
+                        f"layers; {model!r} has {shapes[model].layers}"
+                    )
+            if {sender, receiver} <= shapes.keys() and shapes[sender] != shapes[receiver]:
+                raise PlanError(
+                    f"{receiver!r} cannot start from the cache of {sender!r}, as their plan says: "
+                    "keys, values or inputs of layers differ in size"
+                )
 
     def _each(
         self, placed: PlacedRequest, caches: Sequence[CachedPrefix], own_tokens: int

@@ -9,9 +9,6 @@ from torch.nn.functional import scaled_dot_product_attention
 from metropolis.torch_engine.kv import KV
 from metropolis.torch_engine.model import Model, finish, project
 
-ROOM_TOKENS = 64
-"""The buffers grow by so many tokens more than needed."""
-
 
 class DecodeBatch:
     """KV of the sequences that `model` decodes, each in a row of buffers padded to one length."""
@@ -33,21 +30,36 @@ class DecodeBatch:
             for _ in range(2)
         )
 
-    def add(self, kv: KV) -> None:
-        """Append a row for each sequence of the batch `kv`."""
+    def bytes_with(self, rows: int, tokens: int) -> int:
+        """Size of the buffers once they have held `rows` sequences of at most `tokens` tokens."""
+        capacity, room = self._capacity_with(rows, tokens)
+        return capacity * room * self._model.kv_bytes_per_token
+
+    def add(self, kv: KV, most_tokens: int) -> None:
+        """Append a row for each sequence of the batch `kv`, of at most `most_tokens` in the end."""
         begin = len(self.lengths)
         end = begin + len(kv.keys[0])
-        self._reserve(end, kv.tokens)
+        self._reserve(end, most_tokens)
         for buffers, added in ((self._keys, kv.keys), (self._values, kv.values)):
             for buffer, new in zip(buffers, added, strict=True):
                 buffer[begin:end, :, : kv.tokens] = new
         self.lengths += [kv.tokens] * (end - begin)
 
+    def kv(self, row: int) -> KV:
+        """The KV of a row, as views of buffers that change."""
+        length = self.lengths[row]
+        return KV(
+            [each[row : row + 1, :, :length] for each in self._keys],
+            [each[row : row + 1, :, :length] for each in self._values],
+        )
+
     def remove(self, row: int) -> None:
         """Remove a row; the last one takes its place."""
         last = len(self.lengths) - 1
         length = self.lengths.pop()
-        if row != last:
+        if not last:
+            self._free()
+        elif row != last:
             for buffer in (*self._keys, *self._values):
                 buffer[row, :, :length] = buffer[last, :, :length]
             self.lengths[row] = length
@@ -55,7 +67,6 @@ class DecodeBatch:
     def step(self, tokens: Tensor) -> Tensor:
         """Append a token to every row; logits of what follows: rows, vocabulary, in fp32."""
         rows, longest = len(self.lengths), max(self.lengths) + 1
-        self._reserve(rows, longest)
         with torch.inference_mode():
             positions = torch.tensor(self.lengths, device=tokens.device)
             is_known = torch.arange(longest, device=tokens.device) <= positions[:, None]
@@ -80,19 +91,23 @@ class DecodeBatch:
             self.lengths = [length + 1 for length in self.lengths]
             return self._model.logits(hidden[:, 0])
 
+    def _capacity_with(self, rows: int, tokens: int) -> tuple[int, int]:
+        """Rows and tokens of the buffers once they have held so many; rows grow twofold."""
+        capacity, _, room, _ = self._keys[0].shape
+        return capacity if rows <= capacity else max(rows, 2 * capacity), max(room, tokens)
+
     def _reserve(self, rows: int, tokens: int) -> None:
         """Enlarge the buffers to at least `rows` and `tokens`."""
-        held_rows, _, room, _ = self._keys[0].shape
-        if rows <= held_rows and tokens <= room:
-            return
-        if rows > held_rows:
-            held_rows = max(rows, 2 * held_rows)
-        if tokens > room:
-            room = tokens + ROOM_TOKENS
+        capacity, room = self._capacity_with(rows, tokens)
         used = len(self.lengths)
         for buffers in (self._keys, self._values):
             for number, old in enumerate(buffers):
-                # Zeros, as attention multiplies masked values by 0.
-                new = old.new_zeros((held_rows, old.shape[1], room, old.shape[3]))
-                new[:used, :, : old.shape[2]] = old[:used]
-                buffers[number] = new
+                if (capacity, room) != (old.shape[0], old.shape[2]):
+                    # Zeros, as attention multiplies masked values by 0.
+                    new = old.new_zeros((capacity, old.shape[1], room, old.shape[3]))
+                    new[:used, :, : old.shape[2]] = old[:used]
+                    buffers[number] = new
+
+    def _free(self) -> None:
+        for buffers in (self._keys, self._values):
+            buffers[:] = [old.new_empty((0, old.shape[1], 0, old.shape[3])) for old in buffers]

@@ -19,7 +19,7 @@ def generate_greedy(
     """
     logits, kv = prefill(model, tokens, start)
     batch = DecodeBatch(model)
-    batch.add(kv)
+    batch.add(kv, tokens.shape[1] + new_tokens)
     answers = [logits.argmax(-1)]
     while len(answers) < new_tokens:
         answers.append(batch.step(answers[-1]).argmax(-1))

@@ -1,0 +1,71 @@
+"""Choice of the next tokens of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from metropolis.torch_engine.grammar import Matcher
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the tokens of one answer are chosen."""
+
+    temperature: float = 1.0
+    """0: the most likely token."""
+    top_p: float = 1.0
+    """Only the most likely tokens that together have this probability."""
+    seed: int | None = None
+    """The same seed, logits and settings give the same tokens."""
+
+
+@dataclass(slots=True)
+class Sampler:
+    """The state of one answer's choices."""
+
+    sampling: Sampling
+    matcher: Matcher | None = None
+    """What the answer must match."""
+    _generator: torch.Generator = field(default_factory=torch.Generator)
+
+    def __post_init__(self) -> None:
+        if self.sampling.seed is not None:
+            self._generator.manual_seed(self.sampling.seed)
+        else:
+            self._generator.seed()
+
+    def choose(self, logits: Tensor) -> int:
+        """The next token, from its logits (vocabulary) on the CPU."""
+        if self.matcher is not None:
+            logits = logits.masked_fill(~self.matcher.allowed(len(logits)), float("-inf"))
+        token = self._draw(logits)
+        if self.matcher is not None:
+            self.matcher.take(token)
+        return token
+
+    def is_complete(self) -> bool:
+        """Whether nothing may follow; raises MetropolisError as `Matcher.is_complete`."""
+        return self.matcher is not None and self.matcher.is_complete()
+
+    def _draw(self, logits: Tensor) -> int:
+        if not self.sampling.temperature:
+            return int(logits.argmax())
+        chances = torch.softmax((logits - logits.max()) / self.sampling.temperature, 0)
+        if self.sampling.top_p < 1:
+            ordered, tokens = chances.sort(descending=True, stable=True)
+            # A token stays if those before it do not have the whole share yet.
+            is_kept = ordered.cumsum(0) - ordered < self.sampling.top_p
+            chances = torch.zeros_like(chances).index_put((tokens[is_kept],), ordered[is_kept])
+        return int(chances.multinomial(1, generator=self._generator))
+
+
+def choose_each(samplers: Sequence[Sampler], logits: Tensor) -> list[int]:
+    """The next token of each row of `logits` (rows, vocabulary)."""
+    if not any(each.sampling.temperature or each.matcher for each in samplers):
+        return [int(token) for token in logits.argmax(-1).tolist()]
+    rows = logits.cpu()
+    return [sampler.choose(row) for sampler, row in zip(samplers, rows, strict=True)]

@@ -1,0 +1,72 @@
+"""The text of an answer as its tokens arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+INCOMPLETE = "�"
+"""Stands for the bytes of a character whose other bytes have not arrived."""
+
+
+class AnswerText:
+    """Decodes an answer's tokens, up to the first of the `stops`, which it does not contain."""
+
+    def __init__(self, tokenizer: Any, stops: Sequence[str] = ()) -> None:
+        self._tokenizer, self._stops = tokenizer, stops
+        self._tokens: list[int] = []
+        self._begin = self._end = 0
+        """The tokens from `begin` to `end` are decoded together with later ones, as their text may
+        depend on them; the text of those before `end` is in `_held` or was returned."""
+        self._held = ""
+        """Text that may be the beginning of a stop."""
+        self.is_stopped = False
+        """Whether a stop was found."""
+
+    def add(self, token: int) -> str:
+        """The text that is certain with one more token."""
+        self._tokens.append(token)
+        return self._certain(self._decoded())
+
+    def finish(self) -> str:
+        """The rest."""
+        text = self._certain(self._decoded(is_last=True))
+        if self.is_stopped:
+            return text
+        rest, self._held = self._held, ""
+        return text + rest
+
+    def _decoded(self, *, is_last: bool = False) -> str:
+        former = self._text(self._begin, self._end)
+        text = self._text(self._begin, len(self._tokens))
+        if text.endswith(INCOMPLETE) and not is_last:
+            return ""
+        self._begin, self._end = self._end, len(self._tokens)
+        return text[len(former) :]
+
+    def _certain(self, text: str) -> str:
+        if self.is_stopped:
+            return ""
+        self._held += text
+        found = [at for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        if found:
+            self.is_stopped = True
+            return self._held[: min(found)]
+        kept = max((_overlap(self._held, stop) for stop in self._stops), default=0)
+        certain = len(self._held) - kept
+        text, self._held = self._held[:certain], self._held[certain:]
+        return text
+
+    def _text(self, begin: int, end: int) -> str:
+        tokens = self._tokens[begin:end]
+        return str(
+            self._tokenizer.decode(
+                tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False
+            )
+        )
+
+
+def _overlap(text: str, stop: str) -> int:
+    """The longest end of `text` with which `stop` begins, shorter than `stop`."""
+    lengths = range(min(len(text), len(stop) - 1), 0, -1)
+    return next((length for length in lengths if text.endswith(stop[:length])), 0)
