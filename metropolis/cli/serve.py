@@ -19,6 +19,7 @@ from typing import IO
 import click
 from rich.console import Console
 
+from metropolis.cli.serve_torch import command as serve_torch
 from metropolis.types import MetropolisError
 
 PRIORITIES = (
@@ -42,6 +43,9 @@ LOG_LINES = 15
 @click.group(name="serve")
 def command() -> None:
     """Start an LLM server and keep it running until Ctrl-C."""
+
+
+command.add_command(serve_torch)
 
 
 @command.command(name="sglang")

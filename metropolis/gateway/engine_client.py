@@ -307,7 +307,7 @@ class EngineClient:
         return fields
 
     def _priority(self, priority: int) -> int:
-        if self.traits.kind == VLLM:
+        if self.traits.kind != SGLANG:
             return priority
         level = self._priorities.level(priority)
         return level if self.traits.is_low_first else LAST - level

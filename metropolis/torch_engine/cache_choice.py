@@ -13,7 +13,7 @@ from metropolis.reuse.faults import chosen_by, input_layers_of, receivers_of
 from metropolis.reuse.plan import Band, check_bands, transitions
 from metropolis.torch_engine.kv import KV, tokens_in
 from metropolis.torch_engine.model import Model
-from metropolis.torch_engine.prefill import NOTHING, Start
+from metropolis.torch_engine.prefill import Start
 from metropolis.torch_engine.prefix_cache import PrefixCache
 from metropolis.types import MetropolisError
 
@@ -30,7 +30,6 @@ class ReuseOrder:
 class Origin:
     """What a prefill started from."""
 
-    start: Start = NOTHING
     cached_tokens: int = 0
     """Of the model's own cache."""
     reused_tokens: int = 0
@@ -86,13 +85,13 @@ class CacheChoice:
                 "where a band of reuse.recompute begins; start it with --reuse droidspeak:plans=…"
             )
 
-    def origin(
+    def start(
         self,
         request: QueuedRequest,
         tokens: Sequence[int],
         order: ReuseOrder | None,
         per_token_s: float | None,
-    ) -> Origin:
+    ) -> tuple[Start, Origin]:
         """What the prefill of `tokens` starts from; at least the last token is computed.
 
         `per_token_s`: seconds of a full prefill, if known. Raises PluginError.
@@ -108,19 +107,16 @@ class CacheChoice:
         else:
             chosen = None
         if chosen is None or chosen[1] <= own_tokens:
-            return Origin(Start(own), own_tokens)
+            return Start(own), Origin(own_tokens)
         sender, end, recompute = chosen
         shape = self._shapes[sender]
         per_token = shape.kv_bytes_per_token * (shape.layers - sum(map(len, recompute)))
         per_token = per_token // shape.layers
         per_token += shape.input_bytes_per_token * len(transitions(recompute))
-        return Origin(
-            Start(own, _between(self._cache.find(sender, prompt), own_tokens, end), recompute),
-            own_tokens,
-            end - own_tokens,
-            per_token * (end - own_tokens),
-            sender,
-        )
+        lent = _between(self._cache.find(sender, prompt), own_tokens, end)
+        reused_tokens = end - own_tokens
+        origin = Origin(own_tokens, reused_tokens, per_token * reused_tokens, sender)
+        return Start(own, lent, recompute), origin
 
     def _chosen(
         self,

@@ -53,6 +53,11 @@ class GenerationRequest:
     """Smaller ones first, then by arrival."""
     reuse: ReuseOrder | None = None
     """None: the engine's own plug-in chooses."""
+    id: str | None = None
+    """By which its client may abort it."""
+
+
+Finish = Literal["stop", "length", "abort"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,7 @@ class Output:
     tokens: int
     """Of the answer so far."""
     origin: Origin
-    finish: Literal["stop", "length"] | None = None
+    finish: Finish | None = None
 
 
 Receiver = Callable[[Output | MetropolisError], None]
@@ -198,6 +203,13 @@ class Engine:
         if sequence is not None:
             self._end(number, sequence)
 
+    def abort(self, prefix: str) -> None:
+        """End the requests whose id begins with `prefix`."""
+        for number, sequence in [*self._sequences.items()]:
+            if sequence.request.id is not None and sequence.request.id.startswith(prefix):
+                self._end(number, sequence)
+                sequence.receive(Output("", len(sequence.answer), sequence.origin, "abort"))
+
     def step(self) -> None:
         """Prefill the next request, if it fits, and decode a token of every running one."""
         number = self._admitted()
@@ -238,13 +250,13 @@ class Engine:
         request, began_s = sequence.request, time.perf_counter()
         name, model = request.model, self.models[request.model]
         try:
-            sequence.origin = self._choice.origin(
+            start, sequence.origin = self._choice.start(
                 _queued(number, sequence), request.prompt, request.reuse, self._per_token_s
             )
             logits, kv = prefill(
                 model,
                 torch.tensor([request.prompt], device=model.device),
-                sequence.origin.start,
+                start,
                 self._choice.input_layers[name],
             )
             [token] = choose_each([sequence.sampler], logits)
@@ -294,7 +306,7 @@ class Engine:
             return
         sequence.answer.append(token)
         text = "" if is_end else sequence.text.add(token)
-        finish: Literal["stop", "length"] | None = None
+        finish: Finish | None = None
         if is_end or is_complete or sequence.text.is_stopped:
             finish = "stop"
         elif len(request.prompt) + len(sequence.answer) == sequence.most_tokens:
@@ -334,7 +346,7 @@ class Engine:
         self._choice.shrink(self._memory_bytes - buffers)
 
     def _note_speed(self, sequence: _Sequence, prefill_s: float) -> None:
-        if sequence.origin.start.own or sequence.origin.start.lent:
+        if sequence.origin != Origin():
             return
         per_token_s = prefill_s / len(sequence.request.prompt)
         if self._per_token_s is None:

@@ -23,7 +23,6 @@ class Shape(NamedTuple):
     kv_heads: int
     head_dim: int
     hidden: int
-    vocabulary: int
 
     def __str__(self) -> str:
         return ", ".join(f"{value} {name}" for name, value in self._asdict().items())
@@ -49,8 +48,12 @@ class Model:
             kv_heads=config.num_key_value_heads,
             head_dim=self.network.model.layers[0].self_attn.head_dim,
             hidden=config.hidden_size,
-            vocabulary=config.vocab_size,
         )
+
+    @property
+    def vocabulary(self) -> int:
+        """Its tokens are below this."""
+        return int(self.network.config.vocab_size)
 
     @property
     def positions(self) -> int:
@@ -104,12 +107,21 @@ class Model:
 
 
 def require_equal_shapes(one: Model, other: Model) -> None:
-    """Raise MetropolisError unless one can start from the other's cache."""
+    """Raise MetropolisError unless one can start from the other's cache: shapes and tokens."""
     if one.shape != other.shape:
         raise MetropolisError(
             f"{one.name!r} and {other.name!r} cannot share caches: one has {one.shape}, the other "
             f"{other.shape}; they should be variants of one model"
         )
+    if one.tokenizer is None or other.tokenizer is None:
+        return
+    words = {number: word for word, number in one.tokenizer.get_vocab().items()}
+    for word, number in other.tokenizer.get_vocab().items():
+        if words.get(number, word) != word:
+            raise MetropolisError(
+                f"{one.name!r} and {other.name!r} cannot share caches: token {number} is "
+                f"{words[number]!r} of one and {word!r} of the other; their tokenizers should agree"
+            )
 
 
 def project(

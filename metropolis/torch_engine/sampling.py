@@ -57,8 +57,9 @@ class Sampler:
         chances = torch.softmax((logits - logits.max()) / self.sampling.temperature, 0)
         if self.sampling.top_p < 1:
             ordered, tokens = chances.sort(descending=True, stable=True)
-            # A token stays if those before it do not have the whole share yet.
+            # A token stays if those before it do not have the whole share yet; one always does.
             is_kept = ordered.cumsum(0) - ordered < self.sampling.top_p
+            is_kept[0] = True
             chances = torch.zeros_like(chances).index_put((tokens[is_kept],), ordered[is_kept])
         return int(chances.multinomial(1, generator=self._generator))
 

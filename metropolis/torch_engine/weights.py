@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.utils.logging import disable_progress_bar
 
 from metropolis.torch_engine.model import Model
 from metropolis.types import MetropolisError
@@ -26,6 +27,7 @@ def load_model(name: str, folder: Path, device: str = "cpu", dtype: str = "auto"
         raise MetropolisError(
             f"{name}: {folder} has no config.json; name a folder in the format of Hugging Face"
         )
+    disable_progress_bar()
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         _check_architecture(name, config)

@@ -1,0 +1,201 @@
+"""The engine's HTTP server: chats, completions, models, metrics, aborts."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+
+import msgspec
+from aiohttp import web
+
+from metropolis.gateway.json_shape import check_shape
+from metropolis.gateway.probing import METROPOLIS
+from metropolis.gateway.response_builder import error_body
+from metropolis.gateway.routes import CHATS, COMPLETIONS
+from metropolis.torch_engine.answers import DONE, AnswerFormat, cache_headers
+from metropolis.torch_engine.engine import Engine, EngineError, GenerationRequest, Output
+from metropolis.torch_engine.engine_thread import EngineThread
+from metropolis.torch_engine.metrics import Metrics
+from metropolis.torch_engine.request_parsing import Body, parsed, prompt_of
+from metropolis.types import MetropolisError
+
+BODY_BYTES_MAX = 16 << 20
+CLOSE_S = 5.0
+"""Timeout for answers when the server closes."""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class _Abort(msgspec.Struct):
+    rid: str
+
+
+class Server:
+    """Serves `engine`, whose prefills `metrics` counts."""
+
+    def __init__(self, engine: Engine, metrics: Metrics) -> None:
+        self._engine, self._metrics = engine, metrics
+        self._thread: EngineThread | None = None
+        # The engine's thread uses the tokenizers, which are not safe to share.
+        self._tokenizers = {
+            name: copy.deepcopy(model.tokenizer) for name, model in engine.models.items()
+        }
+        app = web.Application(middlewares=[_in_openai_format], client_max_size=BODY_BYTES_MAX)
+        app.router.add_post(CHATS, self._generate)
+        app.router.add_post(COMPLETIONS, self._generate)
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/health", self._health)
+        app.router.add_get("/metrics", self._text)
+        app.router.add_post("/abort_request", self._abort)
+        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=CLOSE_S)
+
+    async def start(self, host: str, port: int) -> str:
+        """Listen, at a free port if `port` is 0; returns the URL. Raises MetropolisError."""
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host, port)
+        try:
+            await site.start()
+        except OSError as error:
+            await self._runner.cleanup()
+            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+            raise MetropolisError(
+                f"cannot listen at {host}:{port}: {reason}; choose another --host or --port"
+            ) from None
+        self._thread = EngineThread(self._engine)
+        name, port = self._runner.addresses[0][:2]
+        return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+
+    async def failure(self) -> BaseException:
+        """Wait until the engine has failed."""
+        assert self._thread is not None
+        return await self._thread.failed
+
+    async def close(self) -> None:
+        """Close the connections, then the engine."""
+        await self._runner.cleanup()
+        if self._thread is not None:
+            self._thread.close()
+
+    async def _generate(self, request: web.Request) -> web.StreamResponse:
+        content = await request.read()
+        check_shape(content)
+        is_chat = request.path == CHATS
+        body = parsed(content, is_chat=is_chat)
+        model = self._model_of(body)
+        vocabulary = self._engine.models[model].vocabulary
+        prompt = prompt_of(body, self._tokenizers[model], vocabulary)
+        answer = AnswerFormat(model, len(prompt), is_chat=is_chat)
+        return await self._answer(request, body, body.request(model, prompt), answer)
+
+    async def _answer(
+        self, request: web.Request, body: Body, asked: GenerationRequest, answer: AnswerFormat
+    ) -> web.StreamResponse:
+        assert self._thread is not None
+        finish = "cancelled"
+        outputs: list[Output] = []
+        response: web.StreamResponse | None = None
+        try:
+            async with aclosing(self._thread.generate(asked)) as arriving:
+                async for output in arriving:
+                    outputs.append(output)
+                    if body.stream:
+                        if response is None:
+                            response = await _begun_stream(request, output)
+                        if output.text or output.finish or len(outputs) == 1:
+                            await response.write(answer.event(output))
+            finish = str(outputs[-1].finish)
+        except EngineError as error:
+            finish = "failed"
+            if response is None:
+                raise
+            sentence = msgspec.json.encode(error_body(500, str(error)))
+            await response.write(b"data: " + sentence + b"\n\n")
+            return response
+        except MetropolisError:
+            finish = "refused"
+            raise
+        finally:
+            self._metrics.requests.labels(asked.model, finish).inc()
+            self._metrics.generated.labels(asked.model).inc(outputs[-1].tokens if outputs else 0)
+        if response is None:
+            headers = cache_headers(outputs[-1].origin)
+            return web.Response(
+                body=answer.whole(outputs), content_type="application/json", headers=headers
+            )
+        if body.wants_usage:
+            await response.write(answer.usage_event(outputs[-1]))
+        await response.write(DONE)
+        await response.write_eof()
+        return response
+
+    def _model_of(self, body: Body) -> str:
+        models = self._engine.models
+        if body.model in models:
+            return body.model
+        if body.model is None and len(models) == 1:
+            return next(iter(models))
+        names = ", ".join(models)
+        raise UnknownModelError(f"there is no model {body.model!r}; this engine serves {names}")
+
+    async def _models(self, request: web.Request) -> web.Response:  # noqa: ARG002
+        listed = [
+            {
+                "id": name,
+                "object": "model",
+                "owned_by": METROPOLIS,
+                "kv_capacity_tokens": self._engine.capacity_tokens,
+                "max_model_len": model.positions,
+            }
+            for name, model in self._engine.models.items()
+        ]
+        return web.json_response({"object": "list", "data": listed})
+
+    async def _health(self, request: web.Request) -> web.Response:  # noqa: ARG002
+        assert self._thread is not None
+        return web.Response(status=503 if self._thread.failed.done() else 200)
+
+    async def _text(self, request: web.Request) -> web.Response:  # noqa: ARG002
+        return web.Response(
+            body=self._metrics.text(self._engine),
+            headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
+        )
+
+    async def _abort(self, request: web.Request) -> web.Response:
+        """Abort the requests whose `rid` begins with the given one, as SGLang does."""
+        try:
+            prefix = msgspec.json.decode(await request.read(), type=_Abort).rid
+        except (ValueError, RecursionError) as error:
+            raise MetropolisError(f'the body should be {{"rid": an id}}: {error}') from None
+        assert self._thread is not None
+        self._thread.abort(prefix)
+        return web.Response()
+
+
+class UnknownModelError(MetropolisError):
+    """No model has the name."""
+
+
+async def _begun_stream(request: web.Request, output: Output) -> web.StreamResponse:
+    """Send the head of a stream, when the prefill has ended."""
+    response = web.StreamResponse(headers=cache_headers(output.origin))
+    response.content_type = "text/event-stream"
+    await response.prepare(request)
+    return response
+
+
+@web.middleware
+async def _in_openai_format(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except MetropolisError as error:
+        status, code = 400, None
+        if isinstance(error, UnknownModelError):
+            status, code = 404, "model_not_found"
+        elif isinstance(error, EngineError):
+            status = 500
+        return web.json_response(error_body(status, str(error), code), status=status)
+    except web.HTTPException as error:
+        sentence = f"{request.method} {request.path}: {error.reason}"
+        return web.json_response(error_body(error.status, sentence), status=error.status)
