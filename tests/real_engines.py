@@ -35,16 +35,33 @@ START_S = 300.0
 
 def environment_of(engine: str) -> tuple[str, str]:
     """The interpreter and the model that `.ci/ENGINE-cpu` has installed; skips without them."""
-    names = (f"METROPOLIS_{engine.upper()}_{part}" for part in ("PYTHON", "MODEL"))
-    python, model = map(os.environ.get, names)
+    python, model = _settings(engine)
     if not python or not model:
         pytest.skip(f'{engine} is not installed: eval "$(.ci/{engine}-cpu DIR)" installs it')
+    if not _is_complete(model):
+        pytest.skip(f"{engine} is not installed: .ci/{engine}-cpu has failed")
+    return python, model
+
+
+def packages_of(engine: str) -> Path | None:
+    """The folder of packages of that environment; None without it."""
+    python, model = _settings(engine)
+    if not python or not model or not _is_complete(model):
+        return None
+    return next(Path(python).parent.parent.glob("lib/python*/site-packages"), None)
+
+
+def _settings(engine: str) -> tuple[str | None, str | None]:
+    variable = f"METROPOLIS_{engine.upper()}"
+    return os.environ.get(f"{variable}_PYTHON"), os.environ.get(f"{variable}_MODEL")
+
+
+def _is_complete(model: str) -> bool:
+    """Whether `.ci/ENGINE-cpu` has installed all; waits while it installs."""
     folder = Path(model).parent
     with (folder / "lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)  # .ci/ENGINE-cpu holds it while it installs
-    if not (folder / "complete").exists():
-        pytest.skip(f"{engine} is not installed: .ci/{engine}-cpu has failed")
-    return python, model
+    return (folder / "complete").exists()
 
 
 def free_port() -> str:

@@ -26,6 +26,8 @@ from metropolis.torch_engine.sampling import Sampler, Sampling, choose_each
 from metropolis.torch_engine.text import AnswerText
 from metropolis.types import MetropolisError
 
+TOKENS_MIN = 2
+"""A prompt and an answer of one token each."""
 SPEED_WEIGHT = 0.1
 """Weight of the newest prefill in the average speed."""
 
@@ -106,7 +108,7 @@ class Engine:
 
     `memory_bytes` bounds caches and buffers together; at most `max_sequences` sequences run at a
     time. `on_prefill` is told of every prefill. Raises MetropolisError if the models differ in
-    shape or tokens, or `reuse` does not fit them.
+    shape or tokens, `reuse` does not fit them, or the memory is too small.
     """
 
     def __init__(
@@ -133,6 +135,11 @@ class Engine:
         self._waiting: list[tuple[int, int]] = []
         """A heap of priorities and numbers; it may hold cancelled ones."""
         self._sequences: dict[int, _Sequence] = {}
+        if self.capacity_tokens < TOKENS_MIN:
+            raise MetropolisError(
+                f"the memory of {memory_bytes:,} bytes is for {self.capacity_tokens} tokens; it "
+                f"should be for {TOKENS_MIN} at least"
+            )
         self._numbers = count()
         self._per_token_s: float | None = None
         """Moving average of full prefills."""
