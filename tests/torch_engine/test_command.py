@@ -18,11 +18,10 @@ from metropolis.cli import main
 from metropolis.reuse.plan import write_plan
 from tests.gateway.engines import gateway_before
 from tests.gateway.real_engine import RealEngine
+from tests.torch_engine import COMMAND
 from tests.torch_engine.served_models import save_models
 from tests.torch_engine.test_engine import plan
 from tests.torch_engine.test_server import chat
-
-START = "import sys; sys.path += {paths!r}; from metropolis.cli import main; main()"
 
 
 @pytest.fixture(scope="module")
@@ -90,8 +89,7 @@ def test_a_killed_engine_is_one_sentence_to_clients(folder: Path) -> None:
         folder, "--model={}/base", "--model={}/chat", "--reuse=droidspeak:plans={}/plan.json",
         "--port=0", "--threads=1",
     )  # fmt: skip
-    start = [sys.executable, "-c", START.format(paths=sys.path), *command]
-    with subprocess.Popen(start, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([*COMMAND, *command], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
