@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
 from metropolis.llm.journal import Key
 from metropolis.rules.metrics import CHEBYSHEV
-from metropolis.workers.optimistic.call_gate import CallGate, Laggards, WasteChances
+from metropolis.workers.optimistic.call_gate import CallGate, Laggards, Risk, WasteChances
 from metropolis.world.entities import Entity
 from metropolis.world.state import State
 
 FIRST = 100
-ALONE, CROWD = Laggards(), Laggards(1, 1)
+ALONE, CROWD = Risk(), Risk(Laggards(1, 1))
 
 
 class Steps:
@@ -106,12 +106,31 @@ def test_a_call_that_is_mostly_wasted_waits_until_it_is_needed_or_dared(how: str
     ("there", "step", "expected"), [(2, 4, CROWD), (5, 4, ALONE), (2, 5, ALONE)]
 )
 def test_only_agents_in_sight_that_lag_behind_matter(
-    there: float, step: int, expected: Laggards
+    there: float, step: int, expected: Risk
 ) -> None:
     steps = Steps({0: 5, 1: step})
     gate = gate_of(steps, there=there)
     teach(gate, True, steps)
-    assert gate._chances._wasted["talk", expected] == 30
+    assert wasted_by(gate, lambda risk: risk.laggards == expected.laggards) == 30
+
+
+def wasted_by(gate: CallGate, matches: Callable[[Risk], bool]) -> float:
+    learned = gate._chances._wasted.items()
+    return sum(wasted for (_, risk), wasted in learned if risk is not None and matches(risk))
+
+
+@pytest.mark.parametrize(("open_steps", "expected"), [(0, 0), (1, 1), (3, 2), (7, 3), (20, 4)])
+def test_own_steps_that_are_not_final_matter(open_steps: int, expected: int) -> None:
+    steps = Steps({0: open_steps, 1: open_steps})
+    gate = gate_of(steps)
+    teach(gate, True, steps, calls=1)
+    assert wasted_by(gate, lambda risk: risk.open_class == expected) == 1
+    final = Steps({0: open_steps, 1: open_steps})
+    gate = gate_of(final)
+    for step in range(open_steps):
+        gate.commit(0, FIRST + step, [], 0)
+    teach(gate, True, final, calls=1)
+    assert wasted_by(gate, lambda risk: risk.open_class == 0) == 1
 
 
 def test_a_call_whose_execution_was_aborted_does_not_disturb_others() -> None:

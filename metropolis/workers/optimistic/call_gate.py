@@ -1,9 +1,10 @@
 """Which calls of agents that run ahead are sent at once, and which wait until they are needed.
 
-A step that runs ahead is wrong mostly because of what an agent in sight does that lags behind. The
-chance that a call is sent in vain is learned from the run itself, by the function of the call and
-by those who lag behind in sight. Calls that wait are learned from, too: whether their step needed
-them in the end.
+A step that runs ahead is wrong mostly because of what an agent in sight does that lags behind, or
+because an earlier step of the same agent is wrong. The chance that a call is sent in vain is
+learned from the run itself, by the function of the call, by those who lag behind in sight, and by
+the agent's own steps that are not final. Calls that wait are learned from, too: whether their step
+needed them in the end.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ BUDGET_USED = 0.8
 """The share of the waste budget from which on less is dared; nothing, once all is spent."""
 WASTE_FREE = 5
 """Calls that may be wasted before the budget counts."""
+OPEN_CLASS_MAX = 4
+"""That of 8 steps and more."""
 CHANCE_FIRST, WEIGHT_FIRST = 0.3, 4.0
 """The chance of a function that is not known yet, and the calls that it counts for."""
 
@@ -38,24 +41,33 @@ class Laggards(NamedTuple):
     """Of the last one: 1 for a lag of 1 step, 2 for 2 and 3 steps, 3 for more."""
 
 
+class Risk(NamedTuple):
+    """What the chance of a call to be in vain depends on, beside its function."""
+
+    laggards: Laggards = Laggards()
+    open_class: int = 0
+    """Of the agent's own earlier steps that are not final: their number in binary digits, at most
+    OPEN_CLASS_MAX."""
+
+
 class WasteChances:
-    """How often calls were sent in vain, by function and laggards."""
+    """How often calls were sent in vain, by function and risk."""
 
     def __init__(self) -> None:
-        self._seen: Counter[tuple[str, Laggards | None]] = Counter()
-        self._wasted: defaultdict[tuple[str, Laggards | None], float] = defaultdict(float)
+        self._seen: Counter[tuple[str, Risk | None]] = Counter()
+        self._wasted: defaultdict[tuple[str, Risk | None], float] = defaultdict(float)
 
-    def chance(self, function: str, laggards: Laggards) -> float:
+    def chance(self, function: str, risk: Risk) -> float:
         """That a call is in vain; with few known ones, near that of its function."""
         chance = CHANCE_FIRST
-        for kind in ((function, None), (function, laggards)):
+        for kind in ((function, None), (function, risk)):
             wasted = self._wasted[kind] + WEIGHT_FIRST * chance
             chance = wasted / (self._seen[kind] + WEIGHT_FIRST)
         return chance
 
-    def learn(self, function: str, laggards: Laggards, wasted: float) -> None:
+    def learn(self, function: str, risk: Risk, wasted: float) -> None:
         """Add a call, of which the share `wasted` was in vain."""
-        for kind in ((function, None), (function, laggards)):
+        for kind in ((function, None), (function, risk)):
             self._seen[kind] += 1
             self._wasted[kind] += wasted
 
@@ -85,8 +97,10 @@ class CallGate:
         self.final_calls = self.wasted_calls = 0
         """Calls of final steps, and those that were sent for these steps in vain."""
         self._chances = WasteChances()
-        self._requested: defaultdict[tuple[AgentId, Step], dict[Key, Laggards]] = defaultdict(dict)
-        """(agent, step) -> its speculative calls, with the laggards when it was requested."""
+        self._requested: defaultdict[tuple[AgentId, Step], dict[Key, Risk]] = defaultdict(dict)
+        """(agent, step) -> its speculative calls, with the risk when each was requested."""
+        self._next_final: defaultdict[AgentId, Step] = defaultdict(lambda: predicted.first_step)
+        """agent -> its first step that is not final."""
         self._sent: Counter[tuple[AgentId, Step]] = Counter()
         """(agent, step) -> the speculative calls sent for it; it is not final."""
         self._risked: defaultdict[tuple[AgentId, Step], float] = defaultdict(float)
@@ -96,9 +110,9 @@ class CallGate:
 
     async def enter(self, key: Key) -> bool:
         """Return when the speculative call `key` may be sent: whether it is needed by then."""
-        laggards = self._laggards(key)
-        self._requested[key.agent, key.step].setdefault(key, laggards)
-        if self._dares(key, laggards) or len(self._waiting) >= self._waiting_max:
+        risk = self._risk(key)
+        self._requested[key.agent, key.step].setdefault(key, risk)
+        if self._dares(key, risk) or len(self._waiting) >= self._waiting_max:
             return False
         if key not in self._waiting:
             self._waiting[key] = asyncio.get_running_loop().create_future()
@@ -112,7 +126,7 @@ class CallGate:
     def review(self) -> None:
         """Let pass what is dared by now."""
         for key in list(self._waiting):
-            if self._dares(key, self._laggards(key)):
+            if self._dares(key, self._risk(key)):
                 self._waiting.pop(key).set_result(False)
 
     def commit(self, agent: AgentId, step: Step, functions: Iterable[str], sent: int) -> None:
@@ -124,13 +138,14 @@ class CallGate:
         self._risked_total -= self._risked.pop((agent, step), 0.0)
         requested = self._requested.pop((agent, step), {})
         counts = Counter(key.function for key in requested)
-        for key, laggards in requested.items():
+        for key, risk in requested.items():
             count = counts[key.function]
             wasted = max(0, count - needed[key.function]) / count
-            self._chances.learn(key.function, laggards, wasted)
+            self._chances.learn(key.function, risk, wasted)
+        self._next_final[agent] = step + 1
         self.promote(agent, step)  # nobody waits for them any more
 
-    def _dares(self, key: Key, laggards: Laggards) -> bool:
+    def _dares(self, key: Key, risk: Risk) -> bool:
         """Whether to send a call; if so, it counts as sent."""
         if not self.waste_budget:
             return False
@@ -138,7 +153,7 @@ class CallGate:
         wasted = self.wasted_calls + self._risked_total
         spent = (wasted - WASTE_FREE) / (self.waste_budget * sent)
         limit = CHANCE_MAX * min(1.0, (1 - spent) / (1 - BUDGET_USED))
-        chance = self._chances.chance(key.function, laggards)
+        chance = self._chances.chance(key.function, risk)
         if chance > limit:
             return False
         self._sent[key.agent, key.step] += 1
@@ -146,6 +161,10 @@ class CallGate:
         self._sent_total += 1
         self._risked_total += chance
         return True
+
+    def _risk(self, key: Key) -> Risk:
+        open_steps = max(0, key.step - self._next_final[key.agent])
+        return Risk(self._laggards(key), min(open_steps.bit_length(), OPEN_CLASS_MAX))
 
     def _laggards(self, key: Key) -> Laggards:
         body = self._predicted.entity(self._names[key.agent], key.step)
