@@ -63,6 +63,10 @@ class NamedModel(click.ParamType[tuple[str, Path]]):
     "--at-once", type=click.IntRange(1), default=16, show_default=True,
     help="Maximum sequences that are decoded at a time.",
 )  # fmt: skip
+@click.option(
+    "--answer-tokens", type=click.IntRange(1), default=1024, show_default=True,
+    help="Most tokens of the answer to a request that names no length.",
+)  # fmt: skip
 @click.option("--threads", type=click.IntRange(1), help="CPU threads. [default: torch's]")
 def command(
     models: tuple[tuple[str, Path], ...],
@@ -73,6 +77,7 @@ def command(
     dtype: str,
     memory: int,
     at_once: int,
+    answer_tokens: int,
     threads: int | None,
 ) -> None:
     """Serve models in one process until SIGTERM or Ctrl-C; they may start from each other's caches.
@@ -97,7 +102,7 @@ def command(
         torch.set_num_threads(threads)
     loaded = [load_model(name, folder, device, dtype) for name, folder in models]
     metrics = Metrics()
-    engine = Engine(loaded, chosen, memory, at_once, metrics.note_prefill)
+    engine = Engine(loaded, chosen, memory, at_once, answer_tokens, metrics.note_prefill)
 
     async def serve() -> None:
         server = Server(engine, metrics)

@@ -8,11 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 from metropolis.dispatch.prefix_tree import PrefixTree
+from metropolis.gateway.probing import Traits
 from metropolis.gateway.prompt_pieces import Piece, piece_of
 from metropolis.llm.placement import PREFIX
 from metropolis.policy.base import QueuedRequest
 from metropolis.reuse.base import CachedPrefix, CacheReuse, PlacedRequest
-from metropolis.reuse.faults import chosen_by, input_layers_of, receivers_of
+from metropolis.reuse.faults import chosen_by, receivers_of
 
 CACHED, REUSED, REUSED_BYTES = (
     f"{PREFIX}{name}".lower() for name in ("Cached-Tokens", "Reused-Tokens", "Reused-Bytes")
@@ -30,15 +31,17 @@ class CacheChoice:
         """The models for which each engine was sent requests."""
         self._receivers = receivers_of(reuse)
 
-    def fields(self, request: QueuedRequest, instance: int, capacity_tokens: int) -> dict[str, Any]:
-        """The fields that tell the engine what `request`, placed there, may start from.
+    def order(
+        self, request: QueuedRequest, instance: int, traits: Traits, capacity_tokens: int
+    ) -> dict[str, Any] | None:
+        """What tells the engine of `traits` what `request`, placed there, starts from.
 
-        Raises PluginError.
+        None: its model's own cache alone. Raises PluginError.
         """
         if request.model is None or not request.prefix:
-            return {}
+            return None
         caches = [
-            CachedPrefix(model, tokens, instance, input_layers_of(self._reuse, model))
+            CachedPrefix(model, tokens, instance, traits.kept_inputs.get(model, frozenset()))
             for model in sorted(self._models[instance])
             if model == request.model or model not in self._receivers
             if (tokens := self._held_tokens(model, request, instance))
@@ -47,8 +50,10 @@ class CacheChoice:
         self._models[instance].add(request.model)
         self._sent.keep(_of(request.model, request), instance, capacity_tokens)
         if chosen is None or chosen.cache.model == request.model:
-            return {}
-        return {"reuse": {"sender": chosen.cache.model, "recompute": chosen.recompute}}
+            return None
+        if request.model not in traits.receivers:
+            return None
+        return {"sender": chosen.cache.model, "recompute": chosen.recompute}
 
     def lost(self, instance: int) -> None:
         """The engine may have lost its memory."""

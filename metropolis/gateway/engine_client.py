@@ -250,7 +250,7 @@ class EngineClient:
         if models and not self._is_probed:
             kind, is_named = self._named or kind_of(models), self._named is not None
             self._is_probed = True
-            self.traits = await traits_of(self._checks, kind, models[0], is_named=is_named)
+            self.traits = await traits_of(self._checks, kind, models, is_named=is_named)
         traits = f": {self.traits}" if str(self.traits) else ""
         sentence = f"the engine at {self.name} answers{traits}"
         return Probe(True, sentence, frozenset(model.id for model in models))

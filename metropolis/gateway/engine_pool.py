@@ -93,10 +93,13 @@ class EnginePool:
 
     def reuse_fields(self, request: QueuedRequest, instance: int) -> dict[str, Any]:
         """The fields that tell the engine what `request` may start from; raises PluginError."""
-        if self._caches is None or not self.engines[instance].takes_reuse:
+        engine = self.engines[instance]
+        if not engine.takes_reuse:
             return {}
+        if self._caches is None:
+            return {"reuse": None}
         capacity_tokens = self.scheduling.capacity_tokens[instance]
-        return self._caches.fields(request, instance, capacity_tokens)
+        return {"reuse": self._caches.order(request, instance, engine.traits, capacity_tokens)}
 
     def suspect(self, instance: int, error: EngineLostError) -> None:
         """Treat the engine as down until it has been probed."""

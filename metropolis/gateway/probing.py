@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -39,6 +39,10 @@ class Model(msgspec.Struct):
     id: str = ""
     owned_by: str | None = None
     kv_capacity_tokens: int | None = None
+    input_layers: list[int] = []
+    """The layers whose inputs (E) are kept beside its KV."""
+    is_receiver: bool = False
+    """Whether it may start from another model's cache."""
 
 
 class _ServerInfo(msgspec.Struct):
@@ -59,6 +63,10 @@ class Traits:
     """Size of the KV cache; None if unknown."""
     why_not: str = ""
     """Why it gets no priorities."""
+    kept_inputs: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """By model, the layers whose inputs (E) it keeps beside the KV."""
+    receivers: frozenset[str] = frozenset()
+    """Its models that may start from another model's cache."""
 
     def __str__(self) -> str:
         """Return a description for users; empty for an engine of unknown kind."""
@@ -87,8 +95,14 @@ def kind_of(models: Sequence[Model]) -> str:
     return next((kind for kind in NAMES if kind in owners), COMPATIBLE)
 
 
-async def traits_of(engine: JSONServer, kind: str, model: Model, *, is_named: bool) -> Traits:
-    """Probe an engine of `kind`; `is_named`: the user gave the kind, which implies priorities."""
+async def traits_of(
+    engine: JSONServer, kind: str, models: Sequence[Model], *, is_named: bool
+) -> Traits:
+    """Probe an engine of `kind` that lists `models`, at least one.
+
+    `is_named`: the user gave the kind, which implies priorities.
+    """
+    model = models[0]
     if kind == SGLANG:
         return await _sglang(engine, is_named=is_named)
     if kind == VLLM:
@@ -98,7 +112,13 @@ async def traits_of(engine: JSONServer, kind: str, model: Model, *, is_named: bo
             return Traits(VLLM, capacity_tokens=capacity_tokens, why_not=why_not)
         return Traits(VLLM, takes_priorities=True, capacity_tokens=capacity_tokens)
     if kind == METROPOLIS:
-        return Traits(METROPOLIS, takes_priorities=True, capacity_tokens=model.kv_capacity_tokens)
+        return Traits(
+            METROPOLIS,
+            takes_priorities=True,
+            capacity_tokens=model.kv_capacity_tokens,
+            kept_inputs={each.id: frozenset(each.input_layers) for each in models},
+            receivers=frozenset(each.id for each in models if each.is_receiver),
+        )
     return Traits()
 
 

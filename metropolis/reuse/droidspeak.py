@@ -36,9 +36,7 @@ class DroidSpeak(CacheReuse):
             if pair in self._points:
                 raise PlanError(f"two plans are for {pair[0]!r} and {pair[1]!r}; give one")
             self._layers[pair] = plan.layers
-            self._points[pair] = [
-                point for point in plan.points if point.quality >= plan.receiver_quality - loss
-            ]
+            self._points[pair] = plan.within(loss)
         if both := self.receivers() & {sender for sender, _ in self._points}:
             raise PlanError(
                 f"{min(both)!r} is the receiver of one plan and the sender of another; no plan "
@@ -68,6 +66,8 @@ class DroidSpeak(CacheReuse):
 
     def check_models(self, shapes: Mapping[str, CacheShape]) -> None:
         """See CacheReuse."""
+        if not any({*pair} <= shapes.keys() for pair in self._layers):
+            raise PlanError(f"no plan is for two of the models {', '.join(shapes)}")
         for (sender, receiver), layers in self._layers.items():
             for model in (sender, receiver):
                 if model in shapes and shapes[model].layers != layers:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from metropolis.reuse.base import CachedPrefix, CacheReuse, PlacedRequest, Reuse
+from metropolis.reuse.base import CachedPrefix, CacheReuse, CacheShape, PlacedRequest, Reuse
 from metropolis.types import MetropolisError
 
 
@@ -67,6 +67,14 @@ class ExactReuse(CacheReuse):
     def receivers(self) -> frozenset[str]:
         """See CacheReuse."""
         return self._receivers
+
+    def check_models(self, shapes: Mapping[str, CacheShape]) -> None:
+        """See CacheReuse."""
+        if self._sender not in shapes or not self._receivers & shapes.keys():
+            raise MetropolisError(
+                f"sender={self._sender} and receivers={'/'.join(sorted(self._receivers))} are for "
+                f"other models than {', '.join(shapes)}"
+            )
 
 
 def best_copy(

@@ -21,6 +21,7 @@ from metropolis.types import MetropolisError
 
 FORMAT = "metropolis reuse plan"
 VERSION = 1
+QUALITY_ROUNDING = 1e-9
 
 
 class PlanError(MetropolisError):
@@ -100,10 +101,14 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     source: str
     """How the figures were obtained."""
 
+    def within(self, loss: float) -> list[PlanPoint]:
+        """The points whose quality is at most `loss` below the receiver's, the fastest first."""
+        least = self.receiver_quality - loss - QUALITY_ROUNDING
+        return [point for point in self.points if point.quality >= least]
+
     def fastest(self, loss: float) -> PlanPoint | None:
         """The fastest point whose quality is at most `loss` below the receiver's, if any."""
-        least = self.receiver_quality - loss
-        return next((point for point in self.points if point.quality >= least), None)
+        return next(iter(self.within(loss)), None)
 
     def best(self, prefill_share: float) -> PlanPoint | None:
         """The point of the best quality whose share is at most `prefill_share`, if any."""

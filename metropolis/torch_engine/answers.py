@@ -11,7 +11,7 @@ import msgspec
 
 from metropolis.gateway.cache_choice import CACHED, REUSED, REUSED_BYTES
 from metropolis.torch_engine.cache_choice import Origin
-from metropolis.torch_engine.engine import Output
+from metropolis.torch_engine.generation_request import Output
 
 DONE = b"data: [DONE]\n\n"
 

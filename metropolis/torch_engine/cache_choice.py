@@ -57,7 +57,8 @@ class CacheChoice:
         reuse.check_models(self._shapes)
         self.input_layers = {name: input_layers_of(reuse, name) for name in models}
         """The layers whose inputs (E) are kept, by model."""
-        self._receivers = receivers_of(reuse)
+        self.receivers = receivers_of(reuse)
+        """The models that may start from another's cache."""
         self._own_prefix = bool(read(reuse, "own_prefix"))
 
     @property
@@ -73,11 +74,19 @@ class CacheChoice:
         """Hold the KV of all `tokens`."""
         self._cache.keep(model, tokens, kv)
 
-    def check(self, order: ReuseOrder) -> None:
-        """Raise MetropolisError if the order cannot be followed, whatever the caches hold."""
+    def check(self, model: str, order: ReuseOrder) -> None:
+        """Raise MetropolisError if `model` cannot follow the order, whatever the caches hold.
+
+        Only receivers of the engine's own plug-in follow orders, as others may use their KV, too.
+        """
         if order.sender not in self._shapes:
             served = ", ".join(self._shapes)
             raise MetropolisError(f"reuse.sender is {order.sender!r}; this engine serves {served}")
+        if model not in self.receivers or order.sender in self.receivers:
+            raise MetropolisError(
+                f"{model!r} does not start from the cache of {order.sender!r} here; start the "
+                "engine with --reuse droidspeak:plans=…"
+            )
         check_bands(order.recompute, self._shapes[order.sender].layers, "reuse.recompute")
         if missing := transitions(order.recompute) - self.input_layers[order.sender]:
             raise MetropolisError(
@@ -101,11 +110,9 @@ class CacheChoice:
         own_tokens = tokens_in(own)
         if order is None:
             chosen = self._chosen(request, prompt, own_tokens, per_token_s)
-        elif order.sender != model and order.sender not in self._receivers:
+        else:
             lent = self._with_inputs(order.sender, prompt, transitions(order.recompute))
             chosen = order.sender, tokens_in(lent), order.recompute
-        else:
-            chosen = None
         if chosen is None or chosen[1] <= own_tokens:
             return Start(own), Origin(own_tokens)
         sender, end, recompute = chosen
@@ -129,7 +136,7 @@ class CacheChoice:
         caches = [
             CachedPrefix(name, held, 0, layers)
             for name, layers in self.input_layers.items()
-            if name != request.model and name not in self._receivers
+            if name != request.model and name not in self.receivers
             if (held := tokens_in(self._with_inputs(name, prompt, layers)))
         ]
         if not caches:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -9,72 +12,104 @@ from torch.nn.functional import scaled_dot_product_attention
 from metropolis.torch_engine.kv import KV
 from metropolis.torch_engine.model import Model, finish, project
 
+SPARE = 2
+"""Buffers are made smaller when they have so many times the needed memory."""
+
+
+@dataclass(slots=True)
+class _Row:
+    """A sequence."""
+
+    tokens: int
+    """So far."""
+    most_tokens: int
+    """In the end, at most."""
+    has_inputs: bool
+
 
 class DecodeBatch:
-    """KV of the sequences that `model` decodes, each in a row of buffers padded to one length."""
+    """KV of the sequences that `model` decodes, each in a row of buffers padded to one length.
 
-    def __init__(self, model: Model) -> None:
+    The inputs (E) of `input_layers` are kept as well, for sequences whose KV has them.
+    """
+
+    def __init__(self, model: Model, input_layers: Collection[int] = ()) -> None:
         self._model = model
-        self.lengths: list[int] = []
-        """Tokens of each row."""
+        self._rows: list[_Row] = []
         shape = model.shape
-        self._keys, self._values = (
-            [
-                torch.empty(
-                    (0, shape.kv_heads, 0, shape.head_dim),
-                    device=model.device,
-                    dtype=model.network.dtype,
-                )
-                for _ in range(shape.layers)
-            ]
-            for _ in range(2)
-        )
 
-    def bytes_with(self, rows: int, tokens: int) -> int:
-        """Size of the buffers once they have held `rows` sequences of at most `tokens` tokens."""
-        capacity, room = self._capacity_with(rows, tokens)
-        return capacity * room * self._model.kv_bytes_per_token
+        def empty(heads: int, size: int) -> Tensor:
+            return torch.zeros((0, heads, 0, size), device=model.device, dtype=model.network.dtype)
+
+        self._keys, self._values = (
+            [empty(shape.kv_heads, shape.head_dim) for _ in range(shape.layers)] for _ in range(2)
+        )
+        self._inputs = {layer: empty(1, shape.hidden) for layer in input_layers}
+        self._token_bytes = model.kv_bytes_per_token
+        self._token_bytes += len(self._inputs) * model.input_bytes_per_token
+
+    @property
+    def bytes(self) -> int:
+        """Size of the buffers."""
+        rows, _, room, _ = self._keys[0].shape
+        return int(rows * room * self._token_bytes)
+
+    def bytes_with(self, most_tokens: int) -> int:
+        """Size of the buffers with one more sequence of at most `most_tokens` tokens."""
+        rows, _, room, _ = self._keys[0].shape
+        return int(max(rows, len(self._rows) + 1) * max(room, most_tokens) * self._token_bytes)
 
     def add(self, kv: KV, most_tokens: int) -> None:
         """Append a row for each sequence of the batch `kv`, of at most `most_tokens` in the end."""
-        begin = len(self.lengths)
+        begin = len(self._rows)
         end = begin + len(kv.keys[0])
-        self._reserve(end, most_tokens)
+        rows, _, room, _ = self._keys[0].shape
+        self._resize(max(rows, end), max(room, most_tokens))
         for buffers, added in ((self._keys, kv.keys), (self._values, kv.values)):
             for buffer, new in zip(buffers, added, strict=True):
                 buffer[begin:end, :, : kv.tokens] = new
-        self.lengths += [kv.tokens] * (end - begin)
+        has_inputs = kv.inputs.keys() >= self._inputs.keys()
+        if has_inputs:
+            for layer, buffer in self._inputs.items():
+                buffer[begin:end, 0, : kv.tokens] = kv.inputs[layer]
+        self._rows += [_Row(kv.tokens, most_tokens, has_inputs) for _ in range(begin, end)]
 
     def kv(self, row: int) -> KV:
         """The KV of a row, as views of buffers that change."""
-        length = self.lengths[row]
+        length = self._rows[row].tokens
+        inputs = self._inputs if self._rows[row].has_inputs else {}
         return KV(
             [each[row : row + 1, :, :length] for each in self._keys],
             [each[row : row + 1, :, :length] for each in self._values],
+            {layer: each[row : row + 1, 0, :length] for layer, each in inputs.items()},
         )
 
     def remove(self, row: int) -> None:
         """Remove a row; the last one takes its place."""
-        last = len(self.lengths) - 1
-        length = self.lengths.pop()
-        if not last:
-            self._free()
-        elif row != last:
-            for buffer in (*self._keys, *self._values):
-                buffer[row, :, :length] = buffer[last, :, :length]
-            self.lengths[row] = length
+        last = len(self._rows) - 1
+        self._rows[row] = self._rows[last]
+        self._rows.pop()
+        for buffer in self._buffers():
+            buffer[row] = buffer[last]
+            buffer[last] = 0
+        most = max((each.most_tokens for each in self._rows), default=0)
+        if SPARE * last * most * self._token_bytes <= self.bytes:
+            self._resize(last, most)
 
     def step(self, tokens: Tensor) -> Tensor:
         """Append a token to every row; logits of what follows: rows, vocabulary, in fp32."""
-        rows, longest = len(self.lengths), max(self.lengths) + 1
+        lengths = [row.tokens for row in self._rows]
+        rows, longest = len(lengths), max(lengths) + 1
         with torch.inference_mode():
-            positions = torch.tensor(self.lengths, device=tokens.device)
+            positions = torch.tensor(lengths, device=tokens.device)
             is_known = torch.arange(longest, device=tokens.device) <= positions[:, None]
             mask = None if bool(is_known.all()) else is_known[:, None, None]
             every = torch.arange(rows, device=tokens.device)
             rotary = self._model.rotary(positions[:, None])
             hidden = self._model.embed(tokens[:, None])
             for number, layer in enumerate(self._model.network.model.layers):
+                if number in self._inputs:
+                    self._inputs[number][every, 0, positions] = hidden[:, 0]
                 normed = layer.input_layernorm(hidden)
                 queries, keys, values = project(layer, normed, rotary, 1)
                 self._keys[number][every, :, positions] = keys[:, :, 0]
@@ -88,26 +123,28 @@ class DecodeBatch:
                     attn_mask=mask,
                 )
                 hidden = finish(layer, hidden, attended.reshape(rows, 1, -1))
-            self.lengths = [length + 1 for length in self.lengths]
+            for row in self._rows:
+                row.tokens += 1
             return self._model.logits(hidden[:, 0])
 
-    def _capacity_with(self, rows: int, tokens: int) -> tuple[int, int]:
-        """Rows and tokens of the buffers once they have held so many; rows grow twofold."""
-        capacity, _, room, _ = self._keys[0].shape
-        return capacity if rows <= capacity else max(rows, 2 * capacity), max(room, tokens)
+    def _buffers(self) -> list[Tensor]:
+        return [*self._keys, *self._values, *self._inputs.values()]
 
-    def _reserve(self, rows: int, tokens: int) -> None:
-        """Enlarge the buffers to at least `rows` and `tokens`."""
-        capacity, room = self._capacity_with(rows, tokens)
-        used = len(self.lengths)
+    def _resize(self, rows: int, room: int) -> None:
+        """Give the buffers room for so many rows and tokens, of which what is used fits."""
+        used = len(self._rows)
+        kept = max((row.tokens for row in self._rows), default=0)
+
+        def resized(old: Tensor) -> Tensor:
+            if (old.shape[0], old.shape[2]) == (rows, room):
+                return old
+            # Zeros, as attention multiplies masked values by 0.
+            new = old.new_zeros((rows, old.shape[1], room, old.shape[3]))
+            new[:used, :, :kept] = old[:used, :, :kept]
+            return new
+
         for buffers in (self._keys, self._values):
             for number, old in enumerate(buffers):
-                if (capacity, room) != (old.shape[0], old.shape[2]):
-                    # Zeros, as attention multiplies masked values by 0.
-                    new = old.new_zeros((capacity, old.shape[1], room, old.shape[3]))
-                    new[:used, :, : old.shape[2]] = old[:used]
-                    buffers[number] = new
-
-    def _free(self) -> None:
-        for buffers in (self._keys, self._values):
-            buffers[:] = [old.new_empty((0, old.shape[1], 0, old.shape[3])) for old in buffers]
+                buffers[number] = resized(old)
+        for layer, old in self._inputs.items():
+            self._inputs[layer] = resized(old)

@@ -7,22 +7,28 @@ are evicted for it. So nothing that runs is ever preempted.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
-from typing import Any, Literal
 
 import torch
 
 from metropolis.policy.base import QueuedRequest
 from metropolis.reuse.base import CacheReuse
-from metropolis.torch_engine.cache_choice import CacheChoice, Origin, ReuseOrder
+from metropolis.torch_engine.cache_choice import CacheChoice, Origin
 from metropolis.torch_engine.decode import DecodeBatch
+from metropolis.torch_engine.generation_request import (
+    EngineError,
+    Finish,
+    GenerationRequest,
+    Output,
+    Receiver,
+)
 from metropolis.torch_engine.grammar import Grammars
-from metropolis.torch_engine.model import Model, require_equal_shapes
+from metropolis.torch_engine.model import Model, require_variants
 from metropolis.torch_engine.prefill import prefill
-from metropolis.torch_engine.sampling import Sampler, Sampling, choose_each
+from metropolis.torch_engine.sampling import Sampler
 from metropolis.torch_engine.text import AnswerText
 from metropolis.types import MetropolisError
 
@@ -30,51 +36,6 @@ TOKENS_MIN = 2
 """A prompt and an answer of one token each."""
 SPEED_WEIGHT = 0.1
 """Weight of the newest prefill in the average speed."""
-
-
-class EngineError(MetropolisError):
-    """A request that failed in the engine."""
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationRequest:
-    """A request for one answer."""
-
-    model: str
-    prompt: Sequence[int]
-    """Tokens, at least one."""
-    max_tokens: int | None = None
-    """Greatest length of the answer; None: what the model's context and the memory leave."""
-    sampling: Sampling = field(default_factory=Sampling)
-    stops: Sequence[str] = ()
-    schema: Mapping[str, Any] | None = None
-    """The JSON schema that the answer follows."""
-    ignores_end: bool = False
-    """Whether end tokens do not end the answer."""
-    priority: int = 0
-    """Smaller ones first, then by arrival."""
-    reuse: ReuseOrder | None = None
-    """None: the engine's own plug-in chooses."""
-    id: str | None = None
-    """By which its client may abort it."""
-
-
-Finish = Literal["stop", "length", "abort"]
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """What is new of an answer."""
-
-    text: str
-    tokens: int
-    """Of the answer so far."""
-    origin: Origin
-    finish: Finish | None = None
-
-
-Receiver = Callable[[Output | MetropolisError], None]
-"""Gets the outputs in order; an error or an output with `finish` is the last."""
 
 
 @dataclass(slots=True)
@@ -107,7 +68,8 @@ class Engine:
     """Generates for fine-tuned variants of one model; a pure state machine but for `torch`.
 
     `memory_bytes` bounds caches and buffers together; at most `max_sequences` sequences run at a
-    time. `on_prefill` is told of every prefill. Raises MetropolisError if the models differ in
+    time, and the answers of requests that name no length have at most `answer_tokens` tokens.
+    `on_prefill` is told of every prefill. Raises MetropolisError if the models differ in
     shape or tokens, `reuse` does not fit them, or the memory is too small.
     """
 
@@ -117,19 +79,23 @@ class Engine:
         reuse: CacheReuse,
         memory_bytes: int,
         max_sequences: int = 16,
+        answer_tokens: int = 1024,
         on_prefill: Callable[[Prefill], None] = lambda _: None,
     ) -> None:
-        for other in models[1:]:
-            require_equal_shapes(models[0], other)
+        require_variants(models)
         self.models = {model.name: model for model in models}
         self._choice = CacheChoice(self.models, reuse)
         self._grammars = {
             model.name: Grammars(model.tokenizer, min(model.end_tokens, default=None))
             for model in models
         }
-        self._memory_bytes, self._max_sequences = memory_bytes, max_sequences
+        self.memory_bytes, self._max_sequences = memory_bytes, max_sequences
+        self._answer_tokens = answer_tokens
         self._on_prefill = on_prefill
-        self._batches = {model.name: DecodeBatch(model) for model in models}
+        self._batches = {
+            model.name: DecodeBatch(model, self._choice.input_layers[model.name])
+            for model in models
+        }
         self._running: dict[str, list[int]] = {model.name: [] for model in models}
         """By model, the sequence in each row of its batch."""
         self._waiting: list[tuple[int, int]] = []
@@ -165,10 +131,25 @@ class Engine:
         return self._choice.bytes
 
     @property
+    def buffer_bytes(self) -> int:
+        """Size of the buffers of running sequences."""
+        return sum(batch.bytes for batch in self._batches.values())
+
+    @property
     def capacity_tokens(self) -> int:
-        """Tokens whose KV fits in the memory."""
+        """Tokens of any model whose KV, and inputs (E) if they are kept, fit in the memory."""
         model = next(iter(self.models.values()))
-        return self._memory_bytes // model.kv_bytes_per_token
+        inputs = max(map(len, self._choice.input_layers.values()))
+        token_bytes = model.kv_bytes_per_token + inputs * model.input_bytes_per_token
+        return self.memory_bytes // token_bytes
+
+    def kept_inputs(self, model: str) -> frozenset[int]:
+        """The layers whose inputs (E) are kept beside the KV of `model`."""
+        return self._choice.input_layers[model]
+
+    def is_receiver(self, model: str) -> bool:
+        """Whether `model` may start from another model's cache."""
+        return model in self._choice.receivers
 
     def prepare(self, request: GenerationRequest, receive: Receiver) -> _Sequence:
         """Check a request and prepare its answer; may be called from any thread.
@@ -184,14 +165,14 @@ class Engine:
                 f"{room:,} here"
             )
         if request.reuse is not None:
-            self._choice.check(request.reuse)
+            self._choice.check(request.model, request.reuse)
         matcher = None
         if request.schema is not None:
             matcher = self._grammars[request.model].matcher(request.schema)
         return _Sequence(
             request,
             receive,
-            room if request.max_tokens is None else wanted,
+            wanted if request.max_tokens else min(room, len(request.prompt) + self._answer_tokens),
             Sampler(request.sampling, matcher),
             AnswerText(model.tokenizer, request.stops),
             time.perf_counter(),
@@ -233,40 +214,40 @@ class Engine:
             sequence.receive(error)
 
     def _admitted(self) -> int | None:
-        """The next request, if it fits; caches are evicted for its buffers."""
+        """The next request, if its buffers fit beside those of the running ones."""
         while self._waiting and self._waiting[0][1] not in self._sequences:
             heappop(self._waiting)
         if not self._waiting or self.running == self._max_sequences:
             return None
         number = self._waiting[0][1]
-        sequence = self._sequences[number]
-        rows, most = self._running[sequence.request.model], sequence.most_tokens
-        needed = sum(
-            batch.bytes_with(len(rows) + 1, most)
-            if name == sequence.request.model
-            else batch.bytes_with(0, 0)
-            for name, batch in self._batches.items()
-        )
-        if needed > self._memory_bytes:
+        if self._buffers_with(self._sequences[number]) > self.memory_bytes:
             return None
-        self._choice.shrink(self._memory_bytes - needed)
         heappop(self._waiting)
         return number
+
+    def _buffers_with(self, sequence: _Sequence) -> int:
+        """Size of all buffers with those of one more sequence."""
+        batch = self._batches[sequence.request.model]
+        return self.buffer_bytes - batch.bytes + batch.bytes_with(sequence.most_tokens)
 
     def _prefill(self, number: int, sequence: _Sequence) -> None:
         request, began_s = sequence.request, time.perf_counter()
         name, model = request.model, self.models[request.model]
         try:
+            # Looked up first, so that what it starts from is not evicted for it.
             start, sequence.origin = self._choice.start(
                 _queued(number, sequence), request.prompt, request.reuse, self._per_token_s
             )
+            self._choice.shrink(self.memory_bytes - self._buffers_with(sequence))
             logits, kv = prefill(
                 model,
                 torch.tensor([request.prompt], device=model.device),
                 start,
                 self._choice.input_layers[name],
             )
-            [token] = choose_each([sequence.sampler], logits)
+            self._batches[name].add(kv, sequence.most_tokens)
+            self._running[name].append(number)
+            self._choice.keep(name, request.prompt, kv)
         except (RuntimeError, MetropolisError) as error:  # torch raises the former
             self._fail(number, sequence, error)
             return
@@ -281,11 +262,8 @@ class Engine:
                 ended_s - sequence.arrived_s,
             )
         )
-        self._choice.keep(name, request.prompt, kv)
-        self._batches[name].add(kv, sequence.most_tokens)
-        self._running[name].append(number)
         self._shrink()
-        self._advance(number, sequence, token)
+        self._choose(number, sequence, logits[0].cpu())
 
     def _decode(self, name: str, rows: Sequence[int]) -> None:
         numbers, batch = [*rows], self._batches[name]
@@ -294,23 +272,26 @@ class Engine:
             [each.answer[-1] for each in sequences], device=self.models[name].device
         )
         try:
-            tokens = choose_each([each.sampler for each in sequences], batch.step(last))
+            logits = batch.step(last).cpu()
         except RuntimeError as error:
             for number, sequence in zip(numbers, sequences, strict=True):
                 self._fail(number, sequence, error)
             return
-        for number, sequence, token in zip(numbers, sequences, tokens, strict=True):
-            self._advance(number, sequence, token)
+        for number, sequence, row in zip(numbers, sequences, logits, strict=True):
+            self._choose(number, sequence, row)
+
+    def _choose(self, number: int, sequence: _Sequence, logits: torch.Tensor) -> None:
+        """Choose the next token of an answer; a fault ends this request only."""
+        try:
+            self._advance(number, sequence, sequence.sampler.choose(logits))
+        except (RuntimeError, MetropolisError) as error:
+            self._fail(number, sequence, error)
 
     def _advance(self, number: int, sequence: _Sequence, token: int) -> None:
         """Add a token to an answer, which may end with it."""
         request, model = sequence.request, self.models[sequence.request.model]
-        try:
-            is_end = token in model.end_tokens and not request.ignores_end
-            is_complete = sequence.sampler.is_complete()
-        except MetropolisError as error:
-            self._fail(number, sequence, error)
-            return
+        is_end = token in model.end_tokens and not request.ignores_end
+        is_complete = sequence.sampler.is_complete()
         sequence.answer.append(token)
         text = "" if is_end else sequence.text.add(token)
         finish: Finish | None = None
@@ -334,7 +315,8 @@ class Engine:
 
     def _fail(self, number: int, sequence: _Sequence, error: Exception) -> None:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        self._end(number, sequence)
+        if number in self._sequences:
+            self._end(number, sequence)
         sequence.receive(EngineError(f"the engine failed: {reason}"))
 
     def _end(self, number: int, sequence: _Sequence) -> None:
@@ -349,8 +331,7 @@ class Engine:
             self._shrink()
 
     def _shrink(self) -> None:
-        buffers = sum(batch.bytes_with(0, 0) for batch in self._batches.values())
-        self._choice.shrink(self._memory_bytes - buffers)
+        self._choice.shrink(self.memory_bytes - self.buffer_bytes)
 
     def _note_speed(self, sequence: _Sequence, prefill_s: float) -> None:
         if sequence.origin != Origin():

@@ -38,6 +38,7 @@ class Grammars:
         except ValueError as error:
             raise MetropolisError(f"answers in JSON: {str(error).splitlines()[0]}") from None
         matcher = LLMatcher(self._prepared, grammar, log_level=0)
+        matcher.compute_bitmask()  # some faults show only now
         if matcher.is_error():
             reason = matcher.get_error().splitlines()[0]
             raise MetropolisError(f"the JSON schema cannot be followed: {reason}")

@@ -106,22 +106,35 @@ class Model:
         return self.network.lm_head(self.network.model.norm(hidden)).float()
 
 
-def require_equal_shapes(one: Model, other: Model) -> None:
-    """Raise MetropolisError unless one can start from the other's cache: shapes and tokens."""
-    if one.shape != other.shape:
-        raise MetropolisError(
-            f"{one.name!r} and {other.name!r} cannot share caches: one has {one.shape}, the other "
-            f"{other.shape}; they should be variants of one model"
-        )
-    if one.tokenizer is None or other.tokenizer is None:
-        return
-    words = {number: word for word, number in one.tokenizer.get_vocab().items()}
-    for word, number in other.tokenizer.get_vocab().items():
-        if words.get(number, word) != word:
-            raise MetropolisError(
-                f"{one.name!r} and {other.name!r} cannot share caches: token {number} is "
-                f"{words[number]!r} of one and {word!r} of the other; their tokenizers should agree"
-            )
+def require_variants(models: Sequence[Model]) -> None:
+    """Raise MetropolisError unless each model can start from the cache of any other.
+
+    They must have the same shape, precision and device, and a token the same text in all.
+    """
+    first = models[0]
+    words: dict[int, tuple[str, str]] = {}
+    """Token -> its text, and the model that says so."""
+    for model in models:
+        if model.shape != first.shape:
+            _refuse(first, model, f"{first.shape}", f"{model.shape}", "be variants of one model")
+        if model.network.dtype != first.network.dtype:
+            dtypes = f"{first.network.dtype}", f"{model.network.dtype}"
+            _refuse(first, model, *dtypes, "have the same precision")
+        vocabulary = {} if model.tokenizer is None else model.tokenizer.get_vocab()
+        for word, token in vocabulary.items():
+            known, other = words.setdefault(token, (word, model.name))
+            if known != word:
+                raise MetropolisError(
+                    f"{other!r} and {model.name!r} cannot share caches: token {token} is {known!r} "
+                    f"of one and {word!r} of the other; their tokenizers should agree"
+                )
+
+
+def _refuse(one: Model, other: Model, this: str, that: str, should: str) -> None:
+    raise MetropolisError(
+        f"{one.name!r} and {other.name!r} cannot share caches: one has {this}, the other {that}; "
+        f"they should {should}"
+    )
 
 
 def project(

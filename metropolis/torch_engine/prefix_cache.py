@@ -9,6 +9,9 @@ from itertools import count
 
 from metropolis.torch_engine.kv import KV
 
+OUTDATED_MAX = 1000
+"""Outdated entries of the heap, beside one for each node, that are not removed yet."""
+
 
 @dataclass(eq=False, slots=True)
 class _Node:
@@ -23,6 +26,9 @@ class _Node:
     is_held: bool = True
 
 
+NOTHING = KV((), ())
+
+
 class PrefixCache:
     """A radix tree for each model; the least recently used leaves are evicted first.
 
@@ -34,6 +40,7 @@ class PrefixCache:
         self._leaves: list[tuple[int, int, _Node]] = []
         """A heap by last use when pushed; entries of nodes that are used or gone are outdated."""
         self._uses, self._pushes = count(), count()
+        self._nodes = 0
         self.bytes = 0
         """Size of all that is held."""
 
@@ -44,7 +51,7 @@ class PrefixCache:
     def keep(self, model: str, tokens: Sequence[int], kv: KV) -> None:
         """Hold `kv`, which is of all `tokens`; what is not held yet is copied."""
         if model not in self._roots:
-            self._roots[model] = _Node([], KV((), ()), None, 0)
+            self._roots[model] = _Node([], NOTHING, None, 0)
         node, begin = self._roots[model], 0
         for node, length in self._path(model, tokens):
             begin += length
@@ -82,10 +89,10 @@ class PrefixCache:
         """Give the first `length` tokens of `node` a node of their own, which is returned."""
         parent = node.parent
         assert parent is not None
+        first, rest = node.kv.part(0, length), node.kv.part(length, len(node.tokens))
         self._remove(node)
-        head = self._add(parent, node.tokens[:length], node.kv.part(0, length).copy(), node.used)
-        rest = node.kv.part(length, len(node.tokens)).copy()
-        tail = self._add(head, node.tokens[length:], rest, node.used)
+        head = self._add(parent, node.tokens[:length], first.copy(), node.used)
+        tail = self._add(head, node.tokens[length:], rest.copy(), node.used)
         tail.children = node.children
         for child in tail.children.values():
             child.parent = tail
@@ -94,6 +101,7 @@ class PrefixCache:
     def _add(self, parent: _Node, tokens: list[int], kv: KV, used: int | None = None) -> _Node:
         node = _Node(tokens, kv, parent, next(self._uses) if used is None else used)
         parent.children[tokens[0]] = node
+        self._nodes += 1
         self.bytes += kv.bytes
         self._push(node)
         return node
@@ -103,12 +111,17 @@ class PrefixCache:
         assert parent is not None
         node.is_held = False
         del parent.children[node.tokens[0]]
+        self._nodes -= 1
         self.bytes -= node.kv.bytes
+        node.kv = NOTHING  # the heap may still have the node
         if not parent.children and parent.parent is not None:
             self._push(parent)
 
     def _push(self, node: _Node) -> None:
         heappush(self._leaves, (node.used, next(self._pushes), node))
+        if len(self._leaves) > 2 * self._nodes + OUTDATED_MAX:
+            held = {id(entry[2]): entry for entry in self._leaves if entry[2].is_held}
+            self._leaves = sorted(held.values())
 
 
 def _common(held: list[int], tokens: Sequence[int], begin: int) -> int:

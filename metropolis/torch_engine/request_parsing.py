@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 import msgspec
 
 from metropolis.reuse.plan import Band
 from metropolis.torch_engine.cache_choice import ReuseOrder
-from metropolis.torch_engine.engine import GenerationRequest
+from metropolis.torch_engine.generation_request import GenerationRequest
 from metropolis.torch_engine.sampling import Sampling
 from metropolis.types import MetropolisError
 
 SEED_MAX = 2**63
+STOPS_MAX, STOP_CHARACTERS_MAX = 16, 256
+"""Every stop is looked for with every token."""
+SCHEMA_BYTES_MAX = 32 << 10
+"""The time to compile a schema grows with the square of its size."""
 ANY_JSON: Mapping[str, Any] = {"type": "object"}
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "n": (1,),
@@ -55,7 +60,7 @@ class Message(msgspec.Struct):
         """As chat templates take it; raises MetropolisError if it is no text."""
         parts = [] if self.content is None else self.content
         if isinstance(parts, str):
-            return {"role": self.role, "content": parts}
+            parts = [Part("text", parts)]
         if self.tool_calls or any(part.type != "text" or part.text is None for part in parts):
             raise MetropolisError(f"messages[{number}] has other parts than text; send text alone")
         return {"role": self.role, "content": "".join(part.text or "" for part in parts)}
@@ -65,16 +70,22 @@ class _Schema(msgspec.Struct):
     schema: dict[str, Any]
 
 
-class _ResponseFormat(msgspec.Struct):
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: _Schema | None = None
+class _Text(msgspec.Struct, tag="text"):
+    schema: None = None
+
+
+class _AnyJson(msgspec.Struct, tag="json_object"):
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        return ANY_JSON
+
+
+class _JsonSchema(msgspec.Struct, tag="json_schema"):
+    json_schema: _Schema
 
     @property
-    def required(self) -> Mapping[str, Any] | None:
-        """The schema that the answer follows, if any."""
-        if self.type == "text":
-            return None
-        return ANY_JSON if self.json_schema is None else self.json_schema.schema
+    def schema(self) -> Mapping[str, Any]:
+        return self.json_schema.schema
 
 
 class _StreamOptions(msgspec.Struct):
@@ -86,6 +97,7 @@ class _Reuse(msgspec.Struct, forbid_unknown_fields=True):
     recompute: tuple[Band, ...] = ()
 
 
+Stop = Annotated[str, msgspec.Meta(max_length=STOP_CHARACTERS_MAX)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
@@ -100,10 +112,10 @@ class Body(msgspec.Struct):
     temperature: Annotated[float, msgspec.Meta(ge=0, le=100)] | None = None
     top_p: Share | None = None
     seed: Annotated[int, msgspec.Meta(ge=-SEED_MAX, le=SEED_MAX - 1)] | None = None
-    stop: str | list[str] | None = None
+    stop: Stop | Annotated[list[Stop], msgspec.Meta(max_length=STOPS_MAX)] | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
-    response_format: _ResponseFormat | None = None
+    response_format: _Text | _AnyJson | _JsonSchema | None = None
     ignore_eos: bool | None = None
     priority: Annotated[int, msgspec.Meta(ge=-SEED_MAX, le=SEED_MAX - 1)] | None = None
     rid: str | None = None
@@ -133,6 +145,11 @@ class Body(msgspec.Struct):
         return bool(self.stream_options and self.stream_options.include_usage)
 
     @property
+    def schema(self) -> Mapping[str, Any] | None:
+        """The JSON schema that the answer follows."""
+        return None if self.response_format is None else self.response_format.schema
+
+    @property
     def stops(self) -> list[str]:
         """The texts that end the answer."""
         stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
@@ -152,7 +169,7 @@ class Body(msgspec.Struct):
                 self.seed,
             ),
             self.stops,
-            None if self.response_format is None else self.response_format.required,
+            self.schema,
             bool(self.ignore_eos),
             self.priority or 0,
             None if reuse is None else ReuseOrder(reuse.sender, reuse.recompute),
@@ -170,6 +187,8 @@ def parsed(content: bytes, *, is_chat: bool) -> Body:
         value = getattr(body, field)
         if value is not None and value not in neutral:
             raise MetropolisError(f"{field} is not supported by this engine; leave it out")
+    if (schema := body.schema) is not None and len(msgspec.json.encode(schema)) > SCHEMA_BYTES_MAX:
+        raise MetropolisError(f"the JSON schema has more than {SCHEMA_BYTES_MAX:,} bytes")
     if is_chat and not body.messages:
         raise MetropolisError("messages is missing or empty; send at least one message")
     if not is_chat and not body.prompt:
@@ -177,25 +196,54 @@ def parsed(content: bytes, *, is_chat: bool) -> Body:
     return body
 
 
-def prompt_of(body: Body, tokenizer: Any, vocabulary: int) -> list[int]:
-    """The tokens of the prompt. Raises MetropolisError if it has none, or unknown ones."""
-    if body.messages is not None:
-        messages = [message.plain(number) for number, message in enumerate(body.messages)]
-        if tokenizer.chat_template is None:
+class PromptReader:
+    """Tokens of prompts for a model whose context has `positions` tokens.
+
+    Uses a copy of `tokenizer`, of which the engine's thread has another.
+    """
+
+    def __init__(self, tokenizer: Any, positions: int, vocabulary: int) -> None:
+        self._tokenizer = copy.deepcopy(tokenizer)
+        self._positions, self._vocabulary = positions, vocabulary
+        longest = max(map(len, tokenizer.get_vocab()), default=1)
+        self._characters_max = positions * longest
+        """More characters have more tokens than the context."""
+
+    def read(self, body: Body, *, is_chat: bool) -> list[int]:
+        """The tokens of the prompt. Raises MetropolisError if it has none, or unknown ones."""
+        if is_chat:
+            tokens = self._chat(body.messages or [])
+        elif isinstance(body.prompt, str):
+            self._check_length(len(body.prompt))
+            tokens = self._tokenizer(body.prompt)["input_ids"]
+        else:
+            tokens = body.prompt or []
+        if not tokens:
+            raise MetropolisError("the prompt has no tokens; send some text")
+        for token in tokens:
+            if not 0 <= token < self._vocabulary:
+                raise MetropolisError(
+                    f"the prompt has the token {token}; they are below {self._vocabulary}"
+                )
+        return [*tokens]
+
+    def _chat(self, sent: Sequence[Message]) -> Sequence[int]:
+        messages = [message.plain(number) for number, message in enumerate(sent)]
+        self._check_length(sum(len(message["content"]) for message in messages))
+        if self._tokenizer.chat_template is None:
             raise MetropolisError("the model has no chat template; use /v1/completions")
         try:
-            tokens = tokenizer.apply_chat_template(
+            tokens: Sequence[int] = self._tokenizer.apply_chat_template(
                 messages, add_generation_prompt=True, return_dict=False
             )
         except Exception as error:  # noqa: BLE001 -- a template is a program of its own
-            raise MetropolisError(f"the model's chat template refuses these: {error}") from None
-    elif isinstance(body.prompt, str):
-        tokens = tokenizer(body.prompt)["input_ids"]
-    else:
-        tokens = body.prompt or []
-    if not tokens:
-        raise MetropolisError("the prompt has no tokens; send some text")
-    for token in tokens:
-        if not 0 <= token < vocabulary:
-            raise MetropolisError(f"the prompt has the token {token}; they are below {vocabulary}")
-    return [*tokens]
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise MetropolisError(f"the model's chat template refuses these: {reason}") from None
+        return tokens
+
+    def _check_length(self, characters: int) -> None:
+        if characters > self._characters_max:
+            raise MetropolisError(
+                f"the prompt has {characters:,} characters; the model's context has "
+                f"{self._positions:,} tokens"
+            )

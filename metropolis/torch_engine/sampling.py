@@ -1,14 +1,17 @@
-"""Choice of the next tokens of a batch."""
+"""Choice of the next token."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from metropolis.torch_engine.grammar import Matcher
+from metropolis.types import MetropolisError
+
+TEMPERATURE_MIN = 1e-5
+"""Differences of logits over smaller ones are not finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +19,7 @@ class Sampling:
     """How the tokens of one answer are chosen."""
 
     temperature: float = 1.0
-    """0: the most likely token."""
+    """Below TEMPERATURE_MIN: the most likely token."""
     top_p: float = 1.0
     """Only the most likely tokens that together have this probability."""
     seed: int | None = None
@@ -39,7 +42,12 @@ class Sampler:
             self._generator.seed()
 
     def choose(self, logits: Tensor) -> int:
-        """The next token, from its logits (vocabulary) on the CPU."""
+        """The next token, from its logits (vocabulary) on the CPU.
+
+        Raises MetropolisError if they are no numbers.
+        """
+        if bool(logits.isnan().any()):
+            raise MetropolisError("the model computed values that are no numbers")
         if self.matcher is not None:
             logits = logits.masked_fill(~self.matcher.allowed(len(logits)), float("-inf"))
         token = self._draw(logits)
@@ -52,7 +60,7 @@ class Sampler:
         return self.matcher is not None and self.matcher.is_complete()
 
     def _draw(self, logits: Tensor) -> int:
-        if not self.sampling.temperature:
+        if self.sampling.temperature < TEMPERATURE_MIN:
             return int(logits.argmax())
         chances = torch.softmax((logits - logits.max()) / self.sampling.temperature, 0)
         if self.sampling.top_p < 1:
@@ -62,11 +70,3 @@ class Sampler:
             is_kept[0] = True
             chances = torch.zeros_like(chances).index_put((tokens[is_kept],), ordered[is_kept])
         return int(chances.multinomial(1, generator=self._generator))
-
-
-def choose_each(samplers: Sequence[Sampler], logits: Tensor) -> list[int]:
-    """The next token of each row of `logits` (rows, vocabulary)."""
-    if not any(each.sampling.temperature or each.matcher for each in samplers):
-        return [int(token) for token in logits.argmax(-1).tolist()]
-    rows = logits.cpu()
-    return [sampler.choose(row) for sampler, row in zip(samplers, rows, strict=True)]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import copy
+import asyncio
 import os
+import zlib
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
+from functools import partial
 
 import msgspec
 from aiohttp import web
@@ -15,10 +18,11 @@ from metropolis.gateway.probing import METROPOLIS
 from metropolis.gateway.response_builder import error_body
 from metropolis.gateway.routes import CHATS, COMPLETIONS
 from metropolis.torch_engine.answers import DONE, AnswerFormat, cache_headers
-from metropolis.torch_engine.engine import Engine, EngineError, GenerationRequest, Output
+from metropolis.torch_engine.engine import Engine
 from metropolis.torch_engine.engine_thread import EngineThread
+from metropolis.torch_engine.generation_request import EngineError, GenerationRequest, Output
 from metropolis.torch_engine.metrics import Metrics
-from metropolis.torch_engine.request_parsing import Body, parsed, prompt_of
+from metropolis.torch_engine.request_parsing import Body, PromptReader, parsed
 from metropolis.types import MetropolisError
 
 BODY_BYTES_MAX = 16 << 20
@@ -38,10 +42,12 @@ class Server:
     def __init__(self, engine: Engine, metrics: Metrics) -> None:
         self._engine, self._metrics = engine, metrics
         self._thread: EngineThread | None = None
-        # The engine's thread uses the tokenizers, which are not safe to share.
-        self._tokenizers = {
-            name: copy.deepcopy(model.tokenizer) for name, model in engine.models.items()
+        self._readers = {
+            name: PromptReader(model.tokenizer, model.positions, model.vocabulary)
+            for name, model in engine.models.items()
         }
+        self._reading = ThreadPoolExecutor(1, "prompts")
+        """Tokenizers may not be used by several threads; a long prompt takes a while."""
         app = web.Application(middlewares=[_in_openai_format], client_max_size=BODY_BYTES_MAX)
         app.router.add_post(CHATS, self._generate)
         app.router.add_post(COMPLETIONS, self._generate)
@@ -73,19 +79,21 @@ class Server:
         return await self._thread.failed
 
     async def close(self) -> None:
-        """Close the connections, then the engine."""
-        await self._runner.cleanup()
+        """End the engine, which ends all requests with a sentence, and then the connections."""
         if self._thread is not None:
-            self._thread.close()
+            await asyncio.to_thread(self._thread.close)
+        await self._runner.cleanup()
+        self._reading.shutdown(cancel_futures=True)
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
-        content = await request.read()
+        content = await _body_of(request)
         check_shape(content)
         is_chat = request.path == CHATS
         body = parsed(content, is_chat=is_chat)
         model = self._model_of(body)
-        vocabulary = self._engine.models[model].vocabulary
-        prompt = prompt_of(body, self._tokenizers[model], vocabulary)
+        prompt = await asyncio.get_running_loop().run_in_executor(
+            self._reading, partial(self._readers[model].read, body, is_chat=is_chat)
+        )
         answer = AnswerFormat(model, len(prompt), is_chat=is_chat)
         return await self._answer(request, body, body.request(model, prompt), answer)
 
@@ -147,6 +155,8 @@ class Server:
                 "owned_by": METROPOLIS,
                 "kv_capacity_tokens": self._engine.capacity_tokens,
                 "max_model_len": model.positions,
+                "input_layers": sorted(self._engine.kept_inputs(name)),
+                "is_receiver": self._engine.is_receiver(name),
             }
             for name, model in self._engine.models.items()
         ]
@@ -165,7 +175,7 @@ class Server:
     async def _abort(self, request: web.Request) -> web.Response:
         """Abort the requests whose `rid` begins with the given one, as SGLang does."""
         try:
-            prefix = msgspec.json.decode(await request.read(), type=_Abort).rid
+            prefix = msgspec.json.decode(await _body_of(request), type=_Abort).rid
         except (ValueError, RecursionError) as error:
             raise MetropolisError(f'the body should be {{"rid": an id}}: {error}') from None
         assert self._thread is not None
@@ -185,6 +195,13 @@ async def _begun_stream(request: web.Request, output: Output) -> web.StreamRespo
     return response
 
 
+async def _body_of(request: web.Request) -> bytes:
+    try:
+        return await request.read()
+    except (zlib.error, web.RequestPayloadError):
+        raise MetropolisError("the body is not encoded as its headers say") from None
+
+
 @web.middleware
 async def _in_openai_format(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
@@ -196,6 +213,8 @@ async def _in_openai_format(request: web.Request, handler: Handler) -> web.Strea
         elif isinstance(error, EngineError):
             status = 500
         return web.json_response(error_body(status, str(error), code), status=status)
+    except ConnectionError:
+        return web.Response()  # the client disconnected
     except web.HTTPException as error:
         sentence = f"{request.method} {request.path}: {error.reason}"
         return web.json_response(error_body(error.status, sentence), status=error.status)

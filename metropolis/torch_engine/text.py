@@ -7,6 +7,10 @@ from typing import Any
 
 INCOMPLETE = "�"
 """Stands for the bytes of a character whose other bytes have not arrived."""
+CHARACTER_TOKENS = 4
+"""The tokens of one character, at most."""
+WINDOW_TOKENS = 32
+"""Tokens that are decoded together, if they form no whole character for so long."""
 
 
 class AnswerText:
@@ -18,6 +22,8 @@ class AnswerText:
         self._begin = self._end = 0
         """The tokens from `begin` to `end` are decoded together with later ones, as their text may
         depend on them; the text of those before `end` is in `_held` or was returned."""
+        self._decoded_characters = 0
+        """Of the tokens from `end` on, likewise."""
         self._held = ""
         """Text that may be the beginning of a stop."""
         self.is_stopped = False
@@ -38,11 +44,26 @@ class AnswerText:
 
     def _decoded(self, *, is_last: bool = False) -> str:
         former = self._text(self._begin, self._end)
-        text = self._text(self._begin, len(self._tokens))
-        if text.endswith(INCOMPLETE) and not is_last:
-            return ""
-        self._begin, self._end = self._end, len(self._tokens)
-        return text[len(former) :]
+        text = self._text(self._begin, len(self._tokens))[len(former) :]
+        certain = text if is_last or not text.endswith(INCOMPLETE) else text[:-1]
+        new = certain[self._decoded_characters :]
+        if certain == text:
+            self._begin, self._end, self._decoded_characters = self._end, len(self._tokens), 0
+        else:
+            self._decoded_characters = len(certain)
+            if len(self._tokens) - self._end > WINDOW_TOKENS:
+                self._cut_window(former + text)
+        return new
+
+    def _cut_window(self, text: str) -> None:
+        """Begin the window, whose text is `text`, at one of the last characters."""
+        last = len(self._tokens)
+        for begin in range(last - 1, last - CHARACTER_TOKENS - 1, -1):
+            rest = self._text(begin, last)
+            if self._text(self._begin, begin) + rest == text:
+                self._begin = self._end = begin
+                self._decoded_characters = len(rest) - 1
+                return
 
     def _certain(self, text: str) -> str:
         if self.is_stopped:

@@ -78,6 +78,8 @@ class StubEngine:
         self.reports: dict[str, str] = {}
         """Headers of answers."""
         self.models = ["tiny"]
+        self.model_fields: dict[str, dict[str, Any]] = {}
+        """Further fields of models in their list."""
         self.takes_priorities = True
         self.cache_info = ""
         """A line of vLLM's metrics."""
@@ -128,7 +130,9 @@ class StubEngine:
     async def _models(self, request: web.Request) -> web.Response:
         await self.looks.wait()
         models = [
-            {"id": name, "object": "model", "owned_by": self.owned_by} for name in self.models
+            {"id": name, "object": "model", "owned_by": self.owned_by}
+            | self.model_fields.get(name, {})
+            for name in self.models
         ]
         return web.json_response({"object": "list", "data": models}, status=self.look_status)
 

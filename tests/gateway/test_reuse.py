@@ -31,6 +31,7 @@ def about_context(model: str, question: str, **fields: Any) -> dict[str, Any]:
 def engine_of(*models: str) -> StubEngine:
     engine = StubEngine("metropolis")
     engine.models = list(models)
+    engine.model_fields = {"base": {"input_layers": [2, 4]}, "chat": {"is_receiver": True}}
     return engine
 
 
@@ -59,6 +60,34 @@ def test_the_receiver_starts_from_the_context_that_the_sender_has_read() -> None
     assert asyncio.run(told(engine, DroidSpeak([PLAN]), *bodies[1:])) == expected
 
 
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"base": {"input_layers": [4]}, "chat": {"is_receiver": True}}, [[4, 6]]),
+        ({"base": {"input_layers": []}, "chat": {"is_receiver": True}}, [[0, 6]]),
+        ({"base": {"input_layers": [2, 4]}}, None),
+    ],
+    ids=str,
+)
+def test_engines_are_told_what_they_can_do(
+    fields: dict[str, dict[str, Any]], expected: list[list[int]] | None
+) -> None:
+    """Bands begin where the engine keeps inputs, and only its receivers start from others."""
+    engine = engine_of("base", "chat")
+    engine.model_fields = fields
+    bodies = [about_context("base", "Who?"), about_context("chat", "Who?")]
+    [_, chosen] = asyncio.run(told(engine, DroidSpeak([PLAN], loss=0.15), *bodies))
+    assert chosen == (expected and {"sender": "base", "recompute": expected})
+
+
+@pytest.mark.parametrize("reuse", [None, NoReuse(), DroidSpeak([PLAN])])
+def test_orders_of_clients_do_not_pass(reuse: CacheReuse | None) -> None:
+    body = about_context("chat", "Who?", reuse={"sender": "base", "recompute": []})
+    engine = engine_of("base", "chat")
+    assert asyncio.run(told(engine, reuse, body)) == [None]
+    assert "reuse" in engine.bodies[0]
+
+
 @pytest.mark.parametrize("reuse", [None, NoReuse()])
 def test_without_a_plan_nothing_is_told(reuse: CacheReuse | None) -> None:
     bodies = [about_context("base", "Who?"), about_context("chat", "Who?")]
@@ -83,7 +112,7 @@ def test_an_engine_that_was_lost_holds_nothing() -> None:
                     await asyncio.sleep(0.05)
             await engine.start()
             await post(url, about_context("chat", "Who?"))
-            assert "reuse" not in engine.bodies[-1]
+            assert engine.bodies[-1]["reuse"] is None
 
     asyncio.run(ask())
 

@@ -69,7 +69,7 @@ def test_droidspeak_saves_most_within_the_loss(
         usable = [
             Reuse(cache, tokens, point.recompute, point.prefill_share)
             for point in plan.points
-            if point.quality >= plan.receiver_quality - loss
+            if point.quality >= plan.receiver_quality - loss - 1e-9
             and transitions(point.recompute) <= cache.input_layers
             and (cache.model, placed.request.model) == ("base", "chat")
             and tokens > own

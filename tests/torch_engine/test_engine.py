@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,11 +14,12 @@ from hypothesis import strategies as st
 
 from metropolis.reuse.base import CacheReuse
 from metropolis.reuse.droidspeak import DroidSpeak
-from metropolis.reuse.fixed import NoReuse, PrefixReuse
+from metropolis.reuse.fixed import ExactReuse, NoReuse, PrefixReuse
 from metropolis.reuse.plan import Band, Plan, PlanPoint
 from metropolis.torch_engine.cache_choice import ReuseOrder
-from metropolis.torch_engine.engine import Engine, EngineError, GenerationRequest, Output, Prefill
+from metropolis.torch_engine.engine import Engine, Prefill
 from metropolis.torch_engine.generation import generate_greedy
+from metropolis.torch_engine.generation_request import EngineError, GenerationRequest, Output
 from metropolis.torch_engine.prefill import NOTHING, Start, prefill
 from metropolis.torch_engine.sampling import Sampling
 from metropolis.types import MetropolisError
@@ -67,6 +69,7 @@ def run(engine: Engine, requests: Sequence[GenerationRequest]) -> list[Client]:
         engine.submit(engine.prepare(request, client.receive))
     while not engine.is_idle:
         engine.step()
+        assert engine.cache_bytes + engine.buffer_bytes <= engine.memory_bytes
     return clients
 
 
@@ -112,11 +115,11 @@ def test_answers_do_not_depend_on_what_runs_beside_them(
     asked: list[GenerationRequest], reuse: CacheReuse, capacity_tokens: int, at_once: int
 ) -> None:
     """Twins start from each other's caches, which are exact, in any memory."""
-    engine = Engine([BASE, TWIN], reuse, capacity_tokens * BASE.kv_bytes_per_token, at_once)
+    token_bytes = BASE.kv_bytes_per_token + BASE.input_bytes_per_token
+    engine = Engine([BASE, TWIN], reuse, capacity_tokens * token_bytes, at_once)
     for request, client in zip(asked, run(engine, asked), strict=True):
         assert client.text == expected_text(BASE, request.prompt, request.max_tokens or 0)
         assert client.finish in ("stop", "length")
-    assert engine.cache_bytes <= capacity_tokens * BASE.kv_bytes_per_token
 
 
 @given(requests, st.lists(st.tuples(st.integers(0, 5), st.integers(0, 6)), max_size=4))
@@ -181,8 +184,121 @@ def test_the_receiver_starts_from_the_senders_cache(is_ordered: bool) -> None:
     assert again.text == client.text
     assert prefills[-1].origin.sender == ""
     assert prefills[-1].origin.cached_tokens == len(asked.prompt) - 1
-    run(engine, [replace(asked, model="base", reuse=ReuseOrder("chat"))])
+    run(engine, [replace(asked, model="base", prompt=[*asked.prompt, *words("!")], reuse=None)])
     assert prefills[-1].origin.sender == ""
+    for model, order in (("base", ReuseOrder("chat")), ("chat", ReuseOrder("chat"))):
+        with pytest.raises(MetropolisError, match="does not start from the cache of 'chat' here"):
+            engine.prepare(replace(asked, model=model, reuse=order), Client().receive)
+
+
+def test_a_conversation_goes_on_from_the_senders_answers() -> None:
+    """Inputs (E) of answers are kept, too; what the receiver has itself comes before them."""
+    prefills: list[Prefill] = []
+    engine = Engine(
+        [BASE, CHAT], DroidSpeak([plan("base", "chat")]), AMPLE, on_prefill=prefills.append
+    )
+    story, new = words("It was a dark and stormy night. "), words("And then?")
+    run(engine, [GenerationRequest("chat", [*story, *words("Who?")], 2, GREEDY)])
+    [first] = generate_greedy(BASE, torch.tensor([story]), 9).tolist()
+    asked = GenerationRequest("base", story, 9, GREEDY, ignores_end=True)
+    run(engine, [asked])
+    run(engine, [replace(asked, prompt=[*story, *first, *new])])
+    [client] = run(engine, [GenerationRequest("chat", [*story, *first, *new, 5], 8, GREEDY)])
+    [own, _, again, mixed] = [one.origin for one in prefills]
+    assert (own.sender, again.cached_tokens) == ("", len(story) + 8)
+    assert mixed.sender == "base"
+    assert mixed.cached_tokens == len(story)
+    assert mixed.reused_tokens == len(first) + len(new)
+    prompt = [*story, *first, *new, 5]
+    mine = prefill(CHAT, torch.tensor([story])).kv
+    theirs = prefill(BASE, torch.tensor([prompt[:-1]]), keep_inputs=[BAND.first]).kv
+    start = Start([mine], [theirs.part(len(story), len(prompt) - 1)], [BAND])
+    assert client.text == expected_text(CHAT, prompt, 8, start)
+
+
+def test_without_reuse_everything_is_computed() -> None:
+    prefills: list[Prefill] = []
+    engine = Engine([BASE], NoReuse(), AMPLE, on_prefill=prefills.append)
+    asked = GenerationRequest("base", words("story " * 4), 3, GREEDY)
+    first, second = run(engine, [asked, asked])
+    assert first.text == second.text
+    assert [one.origin.cached_tokens for one in prefills] == [0, 0]
+
+
+def test_what_a_request_starts_from_is_not_evicted_for_it() -> None:
+    prefills: list[Prefill] = []
+    engine = Engine(
+        [BASE], PrefixReuse(), 400 * BASE.kv_bytes_per_token, on_prefill=prefills.append
+    )
+    story, other = words("story " * 20), words("other " * 20)
+    for prompt in (story, other):
+        run(engine, [GenerationRequest("base", prompt, 1, GREEDY)])
+    run(engine, [GenerationRequest("base", [*story, 5], 150, GREEDY, ignores_end=True)])
+    assert prefills[-1].origin.cached_tokens == len(story)
+
+
+def test_a_request_without_a_length_gets_the_engines() -> None:
+    engine = Engine([BASE], PrefixReuse(), AMPLE, answer_tokens=7)
+    [client] = run(engine, [GenerationRequest("base", [2, 3], None, GREEDY, ignores_end=True)])
+    assert (client.tokens, client.finish) == (7, "length")
+
+
+def test_short_requests_do_not_keep_the_buffers_of_a_long_one() -> None:
+    engine = Engine([BASE], NoReuse(), AMPLE, 4)
+    short = GenerationRequest("base", [2, 3], 20, GREEDY, ignores_end=True)
+    long = replace(short, prompt=[2] * 900)
+    clients = [Client() for _ in range(2)]
+    for request, client in zip((replace(long, max_tokens=2), short), clients, strict=True):
+        engine.submit(engine.prepare(request, client.receive))
+    while clients[0].finish is None:
+        engine.step()
+    engine.step()
+    assert clients[1].finish is None
+    assert engine.buffer_bytes == 22 * BASE.kv_bytes_per_token
+
+
+def test_numbers_that_are_none_end_one_request_only() -> None:
+    """Nor do they stay in the memory of the next sequence."""
+    engine = Engine([BASE], NoReuse(), AMPLE, 2)
+    clients = [Client() for _ in range(2)]
+    for client, prompt in zip(clients, ([2] * 40, [3] * 60), strict=True):
+        request = GenerationRequest("base", prompt, 30, GREEDY, ignores_end=True)
+        engine.submit(engine.prepare(request, client.receive))
+    engine.step()
+    engine.step()
+    engine._batches["base"]._values[1][0, :, 35:] = torch.nan
+    good = Client()
+    request = GenerationRequest("base", words("story"), 12, GREEDY, ignores_end=True)
+    engine.submit(engine.prepare(request, good.receive))
+    while not engine.is_idle:
+        engine.step()
+    assert isinstance(clients[0].error, EngineError)
+    assert "no numbers" in str(clients[0].error)
+    assert clients[1].tokens == 30
+    [answer] = generate_greedy(BASE, torch.tensor([words("story")]), 12).tolist()
+    assert good.text == BASE.tokenizer.decode(answer, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("where", ["keep", "add"])
+def test_a_lack_of_memory_ends_one_request_only(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine([BASE], PrefixReuse(), AMPLE)
+    calls = iter([torch.OutOfMemoryError("no memory"), *[None] * 99])
+    subject = engine._choice if where == "keep" else engine._batches["base"]
+    real = getattr(subject, where)
+
+    def failing(*arguments: Any) -> None:
+        if (error := next(calls)) is not None:
+            raise error
+        real(*arguments)
+
+    monkeypatch.setattr(subject, where, failing)
+    asked = GenerationRequest("base", words("story"), 3, GREEDY)
+    bad, good = run(engine, [asked, asked])
+    assert isinstance(bad.error, EngineError)
+    assert good.text == expected_text(BASE, words("story"), 3)
+    assert engine.buffer_bytes == 0
 
 
 def test_answers_are_part_of_the_cache() -> None:
@@ -204,6 +320,10 @@ def test_stops_and_lengths() -> None:
     stop = whole[3:5]
     [stopped] = run(engine, [GenerationRequest("base", prompt, 20, GREEDY, [stop])])
     assert (stopped.text, stopped.finish) == (whole[: whole.find(stop)], "stop")
+    at_last = replace(
+        GenerationRequest("base", prompt, stopped.tokens, GREEDY, [stop]), ignores_end=True
+    )
+    assert run(engine, [at_last])[0].finish == "stop"
     [cut] = run(engine, [GenerationRequest("base", prompt, 4, GREEDY, ignores_end=True)])
     assert (cut.tokens, cut.finish) == (4, "length")
 
@@ -216,6 +336,8 @@ def test_seeds_repeat_answers() -> None:
     [second] = run(engine, [asked])
     [other] = run(engine, [replace(asked, sampling=Sampling(seed=8))])
     assert first.text == second.text != other.text
+    unseeded = [run(engine, [beside])[0].text for _ in range(4)]
+    assert len(set(unseeded)) > 1
     [likely] = run(engine, [replace(asked, sampling=Sampling(seed=8, top_p=0.0))])
     assert likely.text == expected_text(BASE, asked.prompt, 15)
 
@@ -263,12 +385,19 @@ def test_models_and_plans_must_fit() -> None:
     [deep] = variants("deep", layers=LAYERS + 1)
     with pytest.raises(MetropolisError, match="variants of one model"):
         Engine([BASE, deep], PrefixReuse(), AMPLE)
+    half = replace(CHAT, network=copy.deepcopy(CHAT.network).half())
+    with pytest.raises(MetropolisError, match="should have the same precision"):
+        Engine([BASE, half], PrefixReuse(), AMPLE)
+    with pytest.raises(MetropolisError, match="no plan is for two of the models base, chat"):
+        Engine([BASE, CHAT], DroidSpeak([plan("base", "gone")]), AMPLE)
+    with pytest.raises(MetropolisError, match="are for other models than base, chat"):
+        Engine([BASE, CHAT], ExactReuse("gone", ("chat",)), AMPLE)
     with pytest.raises(MetropolisError, match="is for models of 12 layers; 'base' has 5"):
         Engine([BASE, CHAT], DroidSpeak([plan("base", "chat", layers=12)]), AMPLE)
     [other] = variants("other")
     other.tokenizer.add_tokens(["<new>"])
     Engine([BASE, other], PrefixReuse(), AMPLE)  # more tokens are no contradiction
-    engine = Engine([BASE, CHAT], PrefixReuse(), AMPLE)
+    engine = Engine([BASE, CHAT], DroidSpeak([plan("base", "chat")]), AMPLE)
     for order, message in (
         (ReuseOrder("gone"), "this engine serves base, chat"),
         (ReuseOrder("base", (Band(2, 9),)), "not within the layers 0 to 4"),
@@ -284,4 +413,4 @@ def test_tokenizers_must_agree() -> None:
     [third] = variants("third")
     third.tokenizer.add_tokens(["<else>"])
     with pytest.raises(MetropolisError, match="is '<new>' of one and '<else>' of the other"):
-        Engine([other, third], PrefixReuse(), AMPLE)
+        Engine([BASE, other, third], PrefixReuse(), AMPLE)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metropolis.torch_engine.kv import KV, tokens_in
-from metropolis.torch_engine.prefix_cache import PrefixCache
+from metropolis.torch_engine.prefix_cache import OUTDATED_MAX, PrefixCache
 
 TOKEN_BYTES = 2 * 8
 """A key and a value in int64."""
@@ -89,7 +89,29 @@ def test_a_prefix_outlives_what_follows_it() -> None:
 
 def test_kept_tensors_are_copies() -> None:
     cache, kv = PrefixCache(), kv_of("base", [0, 1, 2])
+    kv = KV(kv.keys, kv.values, {4: torch.ones(1, 3, 2)})
     cache.keep("base", [0, 1, 2], kv)
     expected = joined([kv])
-    kv.keys[0].zero_()
-    assert joined(cache.find("base", [0, 1, 2])) == expected
+    for tensor in (*kv.keys, *kv.values, *kv.inputs.values()):
+        tensor.zero_()
+    [part] = cache.find("base", [0, 1, 2])
+    assert joined([part]) == expected
+    assert bool(part.values[0].all())
+    assert bool(part.inputs[4].all())
+
+
+def test_what_is_counted_is_what_is_held() -> None:
+    """Splits and evictions leave no tensors behind."""
+    cache, tokens = PrefixCache(), list(range(200))
+    for number in range(3000):
+        kept = [*tokens[: 1 + number * 7 % 199], 1000 + number]
+        cache.keep("base", kept, kv_of("base", kept))
+        if number % 100 == 99:
+            cache.shrink(250 * TOKEN_BYTES)
+    held = {
+        tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+        for _, _, node in cache._leaves
+        for tensor in (*node.kv.keys, *node.kv.values)
+    }
+    assert sum(held.values()) <= cache.bytes
+    assert len(cache._leaves) <= 2 * 250 + OUTDATED_MAX

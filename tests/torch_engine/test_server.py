@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -41,7 +43,7 @@ SCHEMA = {
 @asynccontextmanager
 async def served(reuse: CacheReuse = PLANS, at_once: int = 8) -> AsyncIterator[tuple[str, Engine]]:
     metrics = Metrics()
-    engine = Engine([BASE, CHAT], reuse, AMPLE, at_once, metrics.note_prefill)
+    engine = Engine([BASE, CHAT], reuse, AMPLE, at_once, on_prefill=metrics.note_prefill)
     server = Server(engine, metrics)
     try:
         yield await server.start("127.0.0.1", 0), engine
@@ -246,12 +248,39 @@ def test_the_gateways_policy_orders_the_engines_queue() -> None:
         ({"logprobs": True}, 400, "logprobs is not supported"),
         ({"tools": [{}]}, 400, "tools is not supported"),
         ({"max_tokens": 0}, 400, "max_tokens"),
+        ({"stop": ["x"] * 17}, 400, "stop"),
+        ({"stop": "x" * 300}, 400, "stop"),
+        ({"messages": [{"role": "assistant", "content": "", "tool_calls": [1]}]}, 400, "than text"),
+        ({"response_format": {"type": "json_schema"}}, 400, "json_schema"),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"schema": {"enum": ["x" * 40_000]}},
+                }
+            },
+            400,
+            "the JSON schema has more than 32,768 bytes",
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {"$ref": "#"}}}},
+            400,
+            "JSON schema cannot be followed",
+        ),
         ({"max_tokens": 5000}, 400, "has room for 4,096 here"),
         ({"temperature": "hot"}, 400, "temperature"),
         ({"seed": 2**70}, 400, "seed"),
         ({"reuse": {"sender": "gone"}}, 400, "this engine serves base, chat"),
-        ({"reuse": {"sender": "base", "recompute": [[2, 9]]}}, 400, "not within the layers 0 to 4"),
-        ({"reuse": {"sender": "base", "recompute": [[2, 3]]}}, 400, "inputs of layer 2 of 'base'"),
+        (
+            {"model": "chat", "reuse": {"sender": "base", "recompute": [[2, 9]]}},
+            400,
+            "not within the layers 0 to 4",
+        ),
+        (
+            {"model": "chat", "reuse": {"sender": "base", "recompute": [[2, 3]]}},
+            400,
+            "inputs of layer 2 of 'base'",
+        ),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "x"}}}},
             400,
@@ -274,6 +303,61 @@ def test_wrong_requests_get_a_sentence(fields: dict[str, Any], status: int, mess
     asyncio.run(ask())
 
 
+def test_a_long_prompt_delays_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Text that cannot fit is refused unread, and the rest is read in a thread."""
+
+    def slow(*_: object, **__: object) -> list[int]:
+        threads.append(threading.current_thread())
+        return [2]
+
+    threads: list[threading.Thread] = []
+    monkeypatch.setattr(type(BASE.tokenizer), "apply_chat_template", slow)
+
+    async def ask() -> None:
+        async with served() as (url, _), aiohttp.ClientSession() as session:
+            for content, status in (("x" * 200_000, 400), ("x", 200)):
+                body = {"messages": [{"role": "user", "content": content}], "max_tokens": 1}
+                body["model"] = "base"
+                async with session.post(f"{url}/v1/chat/completions", json=body) as answer:
+                    assert answer.status == status
+                    if status == 400:
+                        message = (await answer.json())["error"]["message"]
+                        assert "200,000 characters; the model's context has 4,096" in message
+
+    asyncio.run(ask())
+    assert len(threads) == 1
+    assert threads[0] is not threading.main_thread()
+
+
+def test_closing_ends_streams_with_a_sentence() -> None:
+    async def ask() -> None:
+        metrics = Metrics()
+        engine = Engine([BASE], PrefixReuse(), AMPLE, on_prefill=metrics.note_prefill)
+        server = Server(engine, metrics)
+        url = await server.start("127.0.0.1", 0)
+        async with aiohttp.ClientSession() as session:
+            body = chat("base", "Who?", max_tokens=2500, ignore_eos=True, stream=True)
+            answer = await session.post(f"{url}/v1/chat/completions", json=body)
+            await answer.content.readany()
+            async with asyncio.timeout(4):
+                await server.close()
+                assert b"the engine is shutting down" in await answer.content.read()
+
+    asyncio.run(ask())
+
+
+def test_a_wrong_encoding_is_a_wrong_request() -> None:
+    async def ask() -> None:
+        async with served() as (url, _), aiohttp.ClientSession() as session:
+            headers = {"Content-Encoding": "gzip"}
+            path = f"{url}/v1/chat/completions"
+            async with session.post(path, data=b"no gzip", headers=headers) as answer:
+                assert answer.status == 400
+                assert "error" in await answer.json()
+
+    asyncio.run(ask())
+
+
 @pytest.mark.parametrize("body", [b"", b"[", b"7", b'{"a":' * 100_000, b"\xff"], ids=len)
 def test_no_body_harms(body: bytes) -> None:
     async def ask() -> None:
@@ -289,19 +373,30 @@ def test_no_body_harms(body: bytes) -> None:
 
 
 def test_a_failed_engine_answers_and_is_unwell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests that arrive before the fault, during it, and after it."""
+
+    def failing() -> None:
+        time.sleep(0.3)
+        raise KeyError("gone")
+
     async def ask() -> None:
         metrics = Metrics()
-        engine = Engine([BASE], PrefixReuse(), AMPLE, 8, metrics.note_prefill)
+        engine = Engine([BASE], PrefixReuse(), AMPLE, 8, on_prefill=metrics.note_prefill)
         server = Server(engine, metrics)
         url = await server.start("127.0.0.1", 0)
-        monkeypatch.setattr(engine, "step", lambda: {}["gone"])
+        monkeypatch.setattr(engine, "step", failing)
         async with aiohttp.ClientSession() as session:
-            for _ in range(2):
-                async with session.post(
-                    f"{url}/v1/chat/completions", json=chat("base", "Who?")
-                ) as answer:
+
+            async def one(after_s: float) -> None:
+                await asyncio.sleep(after_s)
+                path = f"{url}/v1/chat/completions"
+                async with session.post(path, json=chat("base", "Who?")) as answer:
                     assert answer.status == 500
-                    assert "the engine" in (await answer.json())["error"]["message"]
+                    message = (await answer.json())["error"]["message"]
+                    assert message == "the engine failed: KeyError: 'gone'"
+
+            async with asyncio.timeout(20):
+                await asyncio.gather(*map(one, (0, 0.1, 0.15, 0.6)))
             async with session.get(f"{url}/health") as answer:
                 assert answer.status == 503
         assert isinstance(await server.failure(), KeyError)

@@ -39,7 +39,7 @@ def test_the_pieces_are_the_text_up_to_the_first_stop(text: str, stops: list[str
     assert answer.is_stopped == bool(ends)
 
 
-@given(st.lists(st.integers(2, 257), max_size=20))
+@given(st.lists(st.integers(2, 257), max_size=120))
 def test_broken_characters_are_shown_at_the_latest_at_the_end(tokens: list[int]) -> None:
     answer = AnswerText(TOKENIZER)
     pieces = [answer.add(token) for token in tokens]
