@@ -42,10 +42,20 @@ class Number(click.FloatRange):
 
 INSTANCE = click.option(
     "--instance",
-    metavar="PROFILE[:COUNT]",
+    metavar="[NAME=]PROFILE[:COUNT]",
     multiple=True,
-    help="Instead of --instances and --profile: one instance, or COUNT, of this profile. Repeat "
-    "the option for a fleet of different instances.",
+    help="Instead of --instances and --profile: one instance, or COUNT, of this profile. It hosts "
+    "the model NAME, or else serves every model. Repeat the option for a fleet of different "
+    "instances.",
+)
+
+MODEL = click.option(
+    "--model",
+    metavar="[FUNCTION=]NAME",
+    multiple=True,
+    help="The model of all calls, of those of FUNCTION, or of those of an agent with @AGENT=NAME. "
+    "May be repeated, and FUNCTION=NAME,FUNCTION=NAME is possible; an agent's model goes before "
+    "that of a function.",
 )
 
 

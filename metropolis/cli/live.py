@@ -20,9 +20,11 @@ from metropolis.cli.run_report import print_summary, story_line, summary_of, wri
 from metropolis.cli.verification import Verification, verification
 from metropolis.durable import UnwritableError
 from metropolis.llm.base import Backend
+from metropolis.llm.model_choice import ModelChoice
+from metropolis.names import did_you_mean
 from metropolis.progress import progress_bar
 from metropolis.runtime.folder.run_directory import RunDirectory, TakenError
-from metropolis.runtime.live.result import INTERRUPTED
+from metropolis.runtime.live.result import INTERRUPTED, RunResult
 from metropolis.runtime.live.simulation import Simulation
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.types import MetropolisError, Step
@@ -97,7 +99,9 @@ def run_scenario(
     result, verified = simulation.result(), None
     if verify is not None and result.stopped != INTERRUPTED:
         verified = verify(folder, ended_by_ctrl_c, quiet=quiet)
-    summary = summary_of(result, scenario, steps, options, folder, verified)
+    _print_unused_functions(options.models, result)
+    reused = backend.reused if isinstance(backend, VirtualInstances) else None
+    summary = summary_of(result, scenario, steps, options, folder, verified, reused)
     (write_json if as_json else print_summary)(summary)
     if result.stopped is not None:
         click.echo(
@@ -108,6 +112,13 @@ def run_scenario(
     if result.stopped == INTERRUPTED or (verify is not None and verify.interrupted):
         return STATUS_INTERRUPTED
     return FINISHED if result.stopped is None else STATUS_BUDGET
+
+
+def _print_unused_functions(models: ModelChoice, result: RunResult) -> None:
+    """Print the functions for which a model is named although no call had them."""
+    for function in sorted(models.by_function.keys() - result.by_function.keys()):
+        meant = did_you_mean(function, result.by_function)
+        click.echo(f"metropolis: no call had the function {function!r} of --model{meant}", err=True)
 
 
 def _print_notes(notes: Sequence[str]) -> int:

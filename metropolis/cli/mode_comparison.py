@@ -54,7 +54,10 @@ def _compare(trace: Trace, world: World, options: RunOptions) -> Sequence[Compar
         joint_radius=world.joint_radius,
         policy=(not options.engine and options.policy) or "step",
         dispatcher=None if options.engine else options.dispatcher,
+        reuse=options.reuse,
     )
+    if options.reuse is not None and trace.calls.prompt is None:
+        raise MetropolisError("with --reuse it needs the prompts, which --keep-text keeps")
     graph = mine_dependencies(trace, setting)
     modes = ["sequential", "lockstep", options.rule, "oracle"]
     if trace.dependencies is not None:

@@ -11,10 +11,12 @@ from typing import Any
 
 import click
 
-from metropolis.bench import INSTANCE, fleet_of
+from metropolis.bench import INSTANCE, MODEL, fleet_of
 from metropolis.cli.choices import NamedChoice, on_command_line
 from metropolis.cli.replay_table import as_row, print_table
+from metropolis.llm.model_choice import ModelChoice
 from metropolis.names import did_you_mean
+from metropolis.policy.named import REUSES, names_of
 from metropolis.progress import progress_bar
 from metropolis.rules.metrics import METRICS
 from metropolis.runtime.replays.modes import AUTO_RISK, MODES, Risk
@@ -22,6 +24,8 @@ from metropolis.runtime.replays.plots import prepare_figures, write_figures
 from metropolis.runtime.replays.replay import (
     ReplayResult,
     Setting,
+    cache_choice,
+    check_models,
     mine_dependencies,
     plug_ins,
     replay,
@@ -113,8 +117,8 @@ class Speculation(click.ParamType[Risk | None]):
     type=CommaSeparated(tuple(MODES), also=OUT_OF_ORDER),
     help="Execution modes and bounds, comma-separated; out_of_order is versioned. [default: "
     f"{','.join(MODES)}; without {EQUAL_ONLY} and optimistic on different instances, without "
-    "optimistic under a dispatcher or a policy other than step and fcfs, without oracle_values if "
-    "the trace has no dependencies by value]",
+    "optimistic under a dispatcher or a policy other than step and fcfs, without optimistic and "
+    "bounds with --reuse, without oracle_values if the trace has no dependencies by value]",
 )
 @click.option(
     "--instances",
@@ -172,6 +176,14 @@ class Speculation(click.ParamType[Risk | None]):
     show_default=True,
 )
 @click.option("--prefix-reuse", is_flag=True, help="Let instances reuse KV of shared prefixes.")
+@MODEL
+@click.option(
+    "--reuse",
+    metavar="NAME",
+    help="Which cache a prefill starts from, on instances that host named models: "
+    f"{', '.join(names_of(REUSES))}, like droidspeak:plans=FILE, or FILE.py:CLASS. [default: none, "
+    "or with --prefix-reuse an instance's own]",
+)
 @click.option(
     "--figures",
     type=click.Path(path_type=Path, file_okay=False),
@@ -193,6 +205,8 @@ def command(
     velocity: float | None,
     speculation: Risk | None,
     prefix_reuse: bool,
+    model: tuple[str, ...],
+    reuse: str | None,
     figures: Path | None,
     as_json: bool,
 ) -> None:
@@ -200,11 +214,20 @@ def command(
 
     All times are simulated (sim_s) by the instance model of the profiles.
     """
-    whole = read_trace(trace)
+    choice = ModelChoice.parse(model)
+    whole = choice.applied_to(read_trace(trace))
     fleets = [fleet_of(instance, profile, count) for count in instances]
     setting = make_setting(whole, fleets[0], metric, radius, velocity, prefix_reuse)
-    setting = replace(setting, dispatcher=dispatcher, speculation=speculation)
+    setting = replace(setting, dispatcher=dispatcher, speculation=speculation, reuse=reuse)
+    if model and fleets[0].hosted is None:
+        raise click.UsageError(
+            "--model is for instances that host named models: --instance NAME=PROFILE"
+        )
+    if prefix_reuse and reuse is not None:
+        raise click.UsageError("--reuse says what is reused; omit --prefix-reuse")
     for fleet, policy in product(fleets, policies):  # fail fast on wrong names
+        cache_choice(replace(setting, fleet=fleet))
+        check_models(whole, fleet)
         plug_ins(policy, dispatcher, fleet.dispatcher_view())
     can_speculate = all(runs_in_core(replace(setting, policy=policy)) for policy in policies)
     windows = [
@@ -219,12 +242,14 @@ def command(
             name
             for name, mode in MODES.items()
             if (is_uniform or name != EQUAL_ONLY)
+            and (reuse is None or not mode.is_bound)
             and (can_speculate or not mode.is_optimistic)
             and (knows_values or not mode.needs_values)
         ]
     elif not can_speculate and any(MODES[name].is_optimistic for name in modes):
         raise click.UsageError(
-            "--modes: optimistic needs equal instances, the policy step or fcfs, and no dispatcher"
+            "--modes: optimistic needs equal instances, the policy step or fcfs, no dispatcher and "
+            "no --reuse"
         )
     if "optimistic" not in modes and on_command_line({"speculation": speculation}):
         raise click.UsageError("--speculation is for the mode optimistic; omit it")

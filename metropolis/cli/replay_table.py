@@ -66,6 +66,7 @@ def print_table(
             table.add_row(*_cells(results, result))
         console.print(table)
         _print_queueing(console, chosen)
+        _print_reuse(console, chosen, int(trace.calls.prompt_tokens.sum()))
     console.print("* a bound, not an execution; µs/step: controller time per agent-step, real")
     if any(result.mode == "oracle_values" for result in results):
         console.print("second share: of oracle_values")
@@ -81,6 +82,21 @@ def _print_queueing(console: Console, results: Sequence[ReplayResult]) -> None:
         values = result.queueing_mean_sim_s, result.queueing_p50_sim_s, result.queueing_p99_sim_s
         if result.queueing_mean_sim_s is not None:
             table.add_row(result.mode, *(f"{value:,.2f}" for value in values))
+    if table.row_count:
+        console.print(table)
+
+
+def _print_reuse(console: Console, results: Sequence[ReplayResult], prompt_tokens: int) -> None:
+    """Print what prefills started from, in the modes in which a plug-in chose it."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column(f"reuse; {prompt_tokens:,} prompt tokens", no_wrap=True)
+    for heading in ("own\ncache", "other\ncaches", "from other\nmodels", "moved\nGB"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for result in results:
+        if (found := result.reuse) is not None:
+            tokens = found["own_tokens"], found["reused_tokens"], found["other_model_hits"]
+            moved = f"{found['moved_bytes'] / 1e9:,.2f}"
+            table.add_row(result.mode, *(f"{count:,}" for count in tokens), moved)
     if table.row_count:
         console.print(table)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from metropolis.bench import INSTANCE
+from metropolis.bench import INSTANCE, MODEL
 from metropolis.cli.choices import NamedChoice, on_command_line
 from metropolis.cli.live import (
     FINISHED,
@@ -27,6 +27,7 @@ from metropolis.cli.run_options import (
 from metropolis.cli.run_report import print_estimate, write_json
 from metropolis.cli.verification import verification, verify_options
 from metropolis.llm.client import PATIENCE_S
+from metropolis.policy.named import REUSES, names_of
 from metropolis.progress import progress_bar
 from metropolis.runtime.live.configuration import DEFAULTS, LIVE_MODES, LIVE_RULES, OPTION_HELP
 from metropolis.runtime.live.estimate import Estimate, estimate_run
@@ -94,7 +95,7 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
     help="The model: the URL of a server, sglang:URL, openai:URL, vllm:URL, replay:JOURNAL of an "
     "earlier run, or scripted: the world's own offline author.",
 )
-@click.option("--model", metavar="NAME", help="Model name, if the server has several.")
+@MODEL
 @click.option(
     "--llm-seed/--no-llm-seed",
     default=True,
@@ -118,6 +119,12 @@ _POSITIVE = Amount(min=0, min_open=True, max=1e9)
     help="The dispatcher that chooses the instance of a call: a name, or FILE.py:CLASS. [default: "
     "least_used on simulated instances, prefix before engines]",
 )  # fmt: skip
+@click.option(
+    "--reuse",
+    metavar="NAME",
+    help="Which cache a prefill starts from on simulated instances that host named models: "
+    f"{', '.join(names_of(REUSES))}, like droidspeak:plans=FILE, or FILE.py:CLASS. [default: none]",
+)
 @click.option(
     "--seed",
     type=Integer(0, SEED_MAX),
@@ -276,4 +283,5 @@ def _rehearse(scenario: Scenario, steps: Step, options: RunOptions, *, quiet: bo
             options.prices,
             advance,
             lambda: stop.is_set() or time.monotonic() - began > REHEARSAL_WALL_S,
+            options.models,
         )

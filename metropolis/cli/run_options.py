@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Container, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from math import ceil, inf
@@ -20,13 +21,15 @@ from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Backend
 from metropolis.llm.client import Client
 from metropolis.llm.connect import connect
+from metropolis.llm.model_choice import ModelChoice
 from metropolis.llm.usage import Prices
-from metropolis.policy.named import DISPATCHERS, POLICIES, named
+from metropolis.policy.named import DISPATCHERS, POLICIES, REUSES, named
 from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.live.configuration import RunConfiguration
 from metropolis.runtime.live.stored import MEMORY, portable_address, resolve_address
 from metropolis.runtime.live.worker_pool import check_workers
 from metropolis.runtime.replays.replay import plug_ins
+from metropolis.sim.cache_choice import CacheChoice
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.types import MetropolisError, Step
@@ -49,11 +52,12 @@ class RunOptions:
     rule: str
     seed: int
     llm: str
-    model: str | None
+    model: tuple[str, ...]
     llm_seed: bool
     engine: tuple[str, ...]
     policy: str | None
     dispatcher: str | None
+    reuse: str | None
     profile: str
     instances: int
     instance: tuple[str, ...]
@@ -89,7 +93,7 @@ class RunOptions:
             raise MetropolisError(
                 "--max-cost needs --price-in and --price-out, the prices of a million tokens"
             )
-        _ = self.fleet  # fail fast: the mode comparison at the end needs it
+        _ = self.fleet, self.models  # fail fast: the mode comparison at the end needs the fleet
         check_workers(self.workers, store=self.store)
         if self.store == MEMORY and self.workers != "1":
             raise MetropolisError(
@@ -106,10 +110,15 @@ class RunOptions:
         llm, store = without_secrets(self.llm), portable_address(self.store, folder)
         plugins = {
             name: _absolute_plug_in(plugin)
-            for name in ("policy", "dispatcher")
+            for name in ("policy", "dispatcher", "reuse")
             if (plugin := getattr(self, name)) is not None
         }
         return asdict(self) | {"llm": llm, "engine": engines, "store": store} | plugins
+
+    @property
+    def models(self) -> ModelChoice:
+        """The model of each call. Raises MetropolisError if --model has a wrong form."""
+        return ModelChoice.parse(self.model)
 
     @property
     def fleet(self) -> SimulatedFleet:
@@ -132,8 +141,15 @@ class RunOptions:
         return Prices(self.price_in, self.price_out)
 
     def scenario(self) -> Scenario:
-        """Make the world to run. Raises MetropolisError if it does not exist."""
-        return make_scenario(self.world, agents=self.agents, seed=self.seed)
+        """Make the world to run.
+
+        Raises MetropolisError if it does not exist, or lacks an agent or a function of --model.
+        """
+        scenario = make_scenario(self.world, agents=self.agents, seed=self.seed)
+        self.models.check_agents([agent.name for agent in scenario.agents])
+        if scenario.functions:
+            self.models.check_functions(scenario.functions)
+        return scenario
 
     def last_step(self, scenario: Scenario) -> Step:
         """Return the number of steps the run has at its end."""
@@ -147,6 +163,8 @@ class RunOptions:
         Runs in a store have no virtual time, which is local to a process. `log` receives news of
         engines.
         """
+        models = self.models
+        how: dict[str, Any] = {"named": models.named, "sends_seed": self.llm_seed}
         if self.engine:
             # Imported here: its metrics take 40 ms to import, and few runs have a gateway.
             from metropolis.gateway.backend import LocalGateway
@@ -155,25 +173,27 @@ class RunOptions:
             engines = Fleet.uniform(len(self.engine), CAPACITY_TOKENS, TOKENS_PER_S)
             dispatcher = named(DISPATCHERS, self.dispatcher or "prefix")(engines)
             policy = named(POLICIES, self.policy or "kairos")()
-            sends_seed = self.llm_seed
-            return LocalGateway(
-                self.engine, policy, dispatcher, self.model, log=log, sends_seed=sends_seed
-            )
+            plugins = policy, dispatcher
+            return LocalGateway(self.engine, *plugins, models.default, log=log, **how)
         author = scenario.world.author
-        backend = connect(self.llm, self.model, author=author, sends_seed=self.llm_seed)
+        backend = connect(self.llm, models.default, author=author, **how)
         if self.store != MEMORY or not isinstance(backend, Scripted | Replay):
             return backend
         if self.requests_per_minute is not None or self.tokens_per_minute is not None:
             raise MetropolisError(
                 "limits per minute are for servers, and this run uses none; give --llm URL"
             )
-        fleet = self.fleet
+        fleet, choice = self.fleet, None
+        fleet.check_hosts([models.default or "", *models.named])
+        if self.reuse is not None:
+            choice = CacheChoice(named(REUSES, self.reuse)(), fleet)
+            fleet = choice.fleet
         if self.policy is None and self.dispatcher is None:
-            return VirtualInstances(backend, fleet)
+            return VirtualInstances(backend, fleet, choice=choice)
         policy, dispatcher = plug_ins(
             self.policy or "step", self.dispatcher, fleet.dispatcher_view()
         )
-        return VirtualInstances(backend, fleet, policy=policy, dispatcher=dispatcher)
+        return VirtualInstances(backend, fleet, policy=policy, dispatcher=dispatcher, choice=choice)
 
     def configuration(
         self, scenario: Scenario, folder: Path, *, resume: bool, trust: bool
@@ -210,6 +230,7 @@ class RunOptions:
             max_tokens=self.max_tokens,
             max_cost=self.max_cost,
             prices=self.prices,
+            models=self.models,
             seed=self.seed,
         )
 
@@ -277,6 +298,11 @@ def refuse_ineffective(options: RunOptions, given: Container[str]) -> None:
         raise MetropolisError("--waste-budget is for the mode optimistic; omit it")
     if "rule" in given and options.mode != "out_of_order":
         raise MetropolisError("--rule is for the mode out_of_order; omit it")
+    if "reuse" in given and (options.engine or not options.schedules):
+        raise MetropolisError(
+            "--reuse is for simulated instances: omit --llm, --engine and --store, or give it to "
+            "`metropolis gateway`"
+        )
     for name, group in (("policy", POLICIES), ("dispatcher", DISPATCHERS)):
         if name in given and not options.schedules:
             named(group, getattr(options, name))  # report a wrong name first
@@ -295,8 +321,11 @@ def absolute_name(world: str) -> str:
 
 
 def _absolute_plug_in(name: str) -> str:
-    """Make paths of policies and dispatchers in Python files absolute."""
-    return "+".join(absolute_name(part) if ".py" in part else part for part in name.split("+"))
+    """Make paths absolute: of plug-ins in Python files, and of plans in their options."""
+    parts = (absolute_name(part) if ".py" in part else part for part in name.split("+"))
+    return re.sub(
+        r"(?<=[:,]plans=)[^,]+", lambda path: f"{Path(path[0]).resolve()}", "+".join(parts)
+    )
 
 
 def new_folder(world: str) -> Path:

@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import fill
+from typing import Any
 
 import click
 from rich import box
@@ -24,6 +25,7 @@ from metropolis.runtime.folder.run_directory import Origin, RunDirectory
 from metropolis.runtime.live.estimate import Estimate
 from metropolis.runtime.live.result import RunResult
 from metropolis.runtime.reruns.verify import Verified
+from metropolis.sim.cache_choice import ReuseCounts
 from metropolis.types import Step
 from metropolis.world.base import World
 from metropolis.world.scenario import Scenario
@@ -75,6 +77,8 @@ class Summary:
     seed: int
     llm: str
     model: str | None
+    models: Mapping[str, str]
+    """Those that differ from `model`, by function and by @agent."""
     stopped: str | None
     history_sha256: str
     verified: Verified | None
@@ -95,6 +99,8 @@ class Summary:
     """Since the run began: sim_s if simulated, otherwise wall_s; a resumed run's has gaps."""
     wall_s: float
     """Wall time of this start."""
+    reuse: Mapping[str, Any] | None
+    """Name and counts of the plug-in that chose caches in this start; None: there was none."""
     fleet: str
     profile: str
     instances: int
@@ -117,8 +123,9 @@ def summary_of(
     options: RunOptions,
     folder: Path,
     verified: Verified | None,
+    reused: ReuseCounts | None,
 ) -> Summary:
-    """Summarise `result`, whose files are in `folder`."""
+    """Summarise `result`, whose files are in `folder`; `reused` are the caches of this start."""
     first, trace = result.recorded.last(COMPARED_ROWS, COMPARED_CALLS)
     comparison, no_comparison = compared(trace, scenario.world, options, folder)
     usage = _usage(result, options)
@@ -133,7 +140,8 @@ def summary_of(
         rule=result.rule,
         seed=result.seed,
         llm=without_secrets(options.llm),
-        model=options.model,
+        model=options.models.default,
+        models=options.models.own,
         stopped=result.stopped,
         history_sha256=result.history_sha256,
         verified=verified,
@@ -148,6 +156,7 @@ def summary_of(
         simulated=result.simulated,
         makespan_s=result.makespan_s,
         wall_s=result.wall_s,
+        reuse={"name": options.reuse, **reused.as_row()} if reused else None,
         fleet=f"{options.fleet}",
         profile=options.fleet.profile_names,
         instances=len(options.fleet),
@@ -218,6 +227,8 @@ def print_summary(run: Summary) -> None:
         )
     else:
         console.print(f"\nThe run took {_seconds(run.makespan_s)} s of wall time.")
+    if run.reuse:
+        console.print(reuse_note(run.reuse, run.prompt_tokens))
     if run.comparison:
         console.print(f"\n{_comparison_heading(run)} in every mode, simulated on {where}:")
         console.print(_comparison_table(run.comparison))
@@ -226,6 +237,16 @@ def print_summary(run: Summary) -> None:
     console.print(f"\nWritten to {run.out}: {', '.join(Path(p).name for p in run.paths.values())}")
     if run.verified is not None:
         console.print(f"\n{run.verified}")
+
+
+def reuse_note(reuse: Mapping[str, Any], prompt_tokens: int) -> str:
+    """Describe what prefills started from."""
+    own, other = (reuse[name] / max(1, prompt_tokens) for name in ("own_tokens", "reused_tokens"))
+    return (
+        f"Reuse {reuse['name']}: {own:.1%} of the prompt tokens were in an instance's own cache, "
+        f"{other:.1%} came from other caches ({reuse['other_model_hits']:,} prefills from another "
+        f"model's), {reuse['moved_bytes'] / 1e9:,.1f} GB were moved between instances."
+    )
 
 
 def _comparison_heading(run: Summary) -> str:

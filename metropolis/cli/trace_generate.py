@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from metropolis.bench import MODEL
+from metropolis.llm.model_choice import ModelChoice
 from metropolis.progress import progress_bar
 from metropolis.trace.generate.calls import generate_calls
 from metropolis.trace.generate.largeville import generate, tile
@@ -73,6 +75,7 @@ _SEED = click.option(
     "--hours", callback=_hours, metavar="FROM-TO", help="Hours of the day.  [default: 0-24]"
 )
 @click.option("--radius", type=_Range(0, LIMIT, min_open=True), help="Perception radius in tiles.")
+@MODEL
 @_SEED
 @_OUT
 def generate_command(
@@ -80,10 +83,12 @@ def generate_command(
     agents: int | None,
     hours: tuple[float, float] | None,
     radius: float | None,
+    model: tuple[str, ...],
     seed: int,
     out: Path,
 ) -> None:
     """Generate days of a society: movement in the built-in town, and the agents' LLM calls."""
+    models = ModelChoice.parse(model)
     check_target(out, *([] if movement is None else [movement]))
     if movement is not None:
         if (agents, hours, radius) != (None, None, None):
@@ -93,7 +98,7 @@ def generate_command(
         agents = agents or 25
         with progress_bar(agents, "agents") as (advance, _):
             trace = generate(agents, hours or (0.0, 24.0), seed, radius, advance)
-    _write(trace, out)
+    _write(models.applied_to(trace), out)
 
 
 @click.command(name="tile")

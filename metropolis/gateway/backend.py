@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterable,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from typing import Any, NoReturn, TypeVar
 
@@ -43,7 +50,8 @@ class LocalGateway:
     An engine has at most `at_once` requests. It gets the key that `engine_key` finds for it, or
     else that of OPENAI_API_KEY. Requests carry their program, function and step. `log` receives
     the result of each engine's first probe, and a message when one is lost or returns; while none
-    answers, requests raise UnreachableError. `sends_seed` False omits sampling seeds.
+    answers, requests raise UnreachableError. `sends_seed` False omits sampling seeds; `model` and
+    `named` are as for Compatible.
     """
 
     def __init__(
@@ -52,6 +60,7 @@ class LocalGateway:
         policy: Policy,
         dispatcher: Dispatcher,
         model: str | None = None,
+        named: Collection[str] = (),
         at_once: int = 256,
         log: Callable[[str], None] = lambda _: None,
         *,
@@ -66,7 +75,7 @@ class LocalGateway:
         scheduling = _SchedulerDriver(policy, dispatcher, at_once, self._unreachable)
         self.gateway = Gateway(self._engines, scheduling, IDLE_S, log)
         self._meter = Meter(self._called)
-        self._wanted = model
+        self._wanted, self._named = model, named
         self._started: asyncio.Task[None] | None = None
         key = os.environ.get("OPENAI_API_KEY")
         self._headers = {"Content-Type": "application/json"}
@@ -94,7 +103,7 @@ class LocalGateway:
             models = await wire.models_of(server, "models")
         except EngineLostError:
             raise self._unreachable() from None
-        self._compatible.name = wire.choose_model(str(self), self._wanted, models)
+        self._compatible.name = wire.choose_model(str(self), self._wanted, models, self._named)
 
     async def complete(self, request: Request) -> Completion:
         """Return the whole answer."""

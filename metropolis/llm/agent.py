@@ -21,6 +21,7 @@ from metropolis.llm.base import (
     digest_of,
 )
 from metropolis.llm.call_log import CallLog, CallRecord, Strand, current_strand, in_strand
+from metropolis.llm.model_choice import ModelChoice
 from metropolis.types import AgentId, MetropolisError, Step
 
 SEED_BITS = 31
@@ -54,6 +55,10 @@ class Sender(Protocol):
         """Receives the calls."""
 
     @property
+    def models(self) -> ModelChoice:
+        """The model of each call."""
+
+    @property
     def exhausted(self) -> BudgetExhausted | None:
         """The error of the first call that the budget cannot pay for."""
 
@@ -70,7 +75,8 @@ class LLM:
     """Calls the model for one agent at one step.
 
     Sampling seeds are keyed by (seed, agent, step, function, model input, occurrence), never by
-    order, so an agent-step sends the same requests whatever else runs.
+    order, so an agent-step sends the same requests whatever else runs. The model is not part of the
+    key. `program` is the agent's name, by which the client's `models` may choose its model.
     """
 
     def __init__(
@@ -203,6 +209,7 @@ class LLM:
             occurrence=occurrence,
             number=len(self.calls),
             speculative=self._speculative,
+            model=self._client.models.of(self._program, function),
         )
 
     async def _send(self, request: Request) -> Completion:
@@ -224,7 +231,7 @@ class LLM:
         self.waiting += 1
         strand = self._current()
         prompt = request.text if self._keep_text else None
-        model = self._client.backend.name
+        model = request.model or self._client.backend.name
         return strand, strand.sent(self._agent, request.function, model, prompt)
 
     def _record_ended(self, index: int, completion: Completion | None) -> None:

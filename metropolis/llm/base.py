@@ -29,6 +29,7 @@ class Request:
 
     `priority`: lower runs first. `program` owns the chain of requests that this one belongs to.
     `upstream` is the function whose answer triggered it, None for the first calls of an agent-step.
+    `model` None is the backend's own.
     `occurrence` numbers the requests within the agent-step whose model input is equal; `number`
     numbers all of them. `json_schema` and `regex` constrain the answer if the server supports them.
     """
@@ -50,6 +51,7 @@ class Request:
     occurrence: int = 0
     number: int = 0
     speculative: bool = False
+    model: str | None = None
 
     def __post_init__(self) -> None:
         if (self.messages is None) == (self.prompt is None):
@@ -77,8 +79,8 @@ class Request:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the model input, independent of agent and step."""
-        return digest_of(
+        """SHA-256 of the model input and the model, independent of agent and step."""
+        digest = digest_of(
             self.messages,
             self.prompt,
             self.max_tokens,
@@ -87,6 +89,9 @@ class Request:
             self.json_schema,
             self.regex,
         )
+        if self.model is None:
+            return digest
+        return hashlib.sha256(f"{digest} {self.model}".encode()).hexdigest()
 
 
 def digest_of(

@@ -28,6 +28,7 @@ from metropolis.llm.base import (
 from metropolis.llm.call_log import in_strand
 from metropolis.llm.journal import Answers, Key, key_of
 from metropolis.llm.limits import Gate, Need, Turn, worker_share
+from metropolis.llm.model_choice import ModelChoice
 from metropolis.llm.outage import Outage
 from metropolis.llm.pauses import Pauses
 from metropolis.llm.tokens import expected_tokens, prompt_tokens_max
@@ -56,6 +57,7 @@ class Client:
             could exceed it raises BudgetExhausted.
         prices: prices of tokens; required for `max_cost`.
         journal: stores answers and looks them up.
+        models: the model of each call; None: the backend's.
         seed: seeds the jitter of the pauses, which does not affect answers.
 
     Raises MetropolisError on an invalid argument.
@@ -75,6 +77,7 @@ class Client:
         max_cost: float | None = None,
         prices: Prices | None = None,
         journal: Answers | None = None,
+        models: ModelChoice | None = None,
         seed: int = 0,
     ) -> None:
         for name, value, least in (
@@ -92,10 +95,8 @@ class Client:
             raise MetropolisError(f"timeout_s is {timeout_s}; it must be above 0")
         if max_cost is not None and prices is None:
             raise MetropolisError("max_cost needs prices: give the price of a million tokens")
-        self.backend = backend
-        self.timeout_s = timeout_s
-        self.retries = retries
-        self.patience_s = patience_s
+        self.backend, self.models = backend, models or ModelChoice()
+        self.timeout_s, self.retries, self.patience_s = timeout_s, retries, patience_s
         self.journal: Answers | None = None
         self.closed = False
         self.prices = prices or FREE
@@ -175,6 +176,7 @@ class Client:
             max_tokens=None if isinf(tokens.limit) else int(tokens.left // workers),
             max_cost=None if isinf(cost.limit) else cost.left / workers,
             prices=self.prices,
+            models=self.models,
         )
         client.workers = workers
         return client

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
@@ -11,8 +12,8 @@ from metropolis.addresses import shown
 from metropolis.llm.backends.compatible import Compatible
 from metropolis.llm.backends.http import JSONServer, bare_url, decode, parse_url
 from metropolis.llm.backends.openai import OpenAIClient
-from metropolis.llm.backends.replay import Replay
-from metropolis.llm.backends.scripted import Author, Scripted
+from metropolis.llm.backends.replay import REPLAY, Replay
+from metropolis.llm.backends.scripted import SCRIPTED, Author, Scripted
 from metropolis.llm.backends.sglang import SGLang
 from metropolis.llm.base import (
     Backend,
@@ -37,10 +38,11 @@ def connect(
     spec: str,
     model: str | None = None,
     *,
+    named: Collection[str] = (),
     author: Author | None = None,
     sends_seed: bool = True,
 ) -> Backend:
-    """The backend that `spec` names.
+    """The backend that `spec` names, and its `model`; `named` are those that requests may name.
 
     `author` writes the answers of `scripted`. `sends_seed` False omits sampling seeds, which some
     servers reject. `spec` is `scripted`, `replay:PATH`, `sglang:URL`, `vllm:URL`, `openai:URL`
@@ -55,15 +57,16 @@ def connect(
         kind, rest = "sglang", spec.removeprefix("sglang+")
     match kind:
         case "scripted" if not rest:
-            return Scripted(author)
+            return Scripted(author, name=model or SCRIPTED)
         case "replay" if rest:
-            return Replay(rest)
+            return Replay(rest, name=model or REPLAY)
         case "sglang":
-            return SGLang(rest, model, sends_seed=sends_seed)
+            return SGLang(rest, model, named=named, sends_seed=sends_seed)
         case "compatible" | "vllm":
-            return Compatible(rest, model, vllm=kind == "vllm", sends_seed=sends_seed)
+            is_vllm = kind == "vllm"
+            return Compatible(rest, model, named=named, vllm=is_vllm, sends_seed=sends_seed)
         case "openai":
-            return OpenAIClient(rest, model, sends_seed=sends_seed)
+            return OpenAIClient(rest, model, named=named, sends_seed=sends_seed)
     raise MetropolisError(
         f"{shown(spec)!r} names no LLM; write scripted, replay:PATH, sglang:URL, vllm:URL, "
         "openai:URL or the URL of a server"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from itertools import islice
 
 from metropolis.llm.base import Request
 
 CHARACTERS_PER_TOKEN = 4
+PIECE_TOKENS = 16
+"""Size of the blocks of simulated and of many real engines."""
 TEMPLATE_TOKENS_PER_MESSAGE = 16
 """More than the chat templates of Llama 3, Qwen and Mistral add to a message (4 to 8)."""
 
@@ -30,6 +33,18 @@ def truncated(text: str, tokens_max: int) -> tuple[str, int]:
         return text, tokens
     first_beyond = next(islice(_PIECE.finditer(text), tokens_max, None))
     return text[: first_beyond.start()], tokens_max
+
+
+def prefix_pieces(text: str, tokens_max: int) -> tuple[tuple[int, int], ...]:
+    """The beginning of a prompt as pieces (digest, tokens), of which equal prompts share the first.
+
+    Pieces have PIECE_TOKENS approximate tokens, all together at most `tokens_max`.
+    """
+    tokens = _PIECE.findall(text)
+    ends = range(PIECE_TOKENS, min(len(tokens), tokens_max) + 1, PIECE_TOKENS)
+    pieces = ("".join(tokens[end - PIECE_TOKENS : end]).encode() for end in ends)
+    digests = (hashlib.blake2b(piece, digest_size=7).digest() for piece in pieces)
+    return tuple((int.from_bytes(digest, "big"), PIECE_TOKENS) for digest in digests)
 
 
 def expected_tokens(request: Request) -> int:

@@ -36,6 +36,15 @@ class ReuseCounts:
         """Requests that started from another model's cache."""
         return sum(count for (sender, receiver), count in self.hits.items() if sender != receiver)
 
+    def as_row(self) -> dict[str, int]:
+        """The counts, for tables and JSON."""
+        return {
+            "own_tokens": self.own_tokens,
+            "reused_tokens": self.reused_tokens,
+            "moved_bytes": self.moved_bytes,
+            "other_model_hits": self.other_model_hits,
+        }
+
 
 class CacheChoice:
     """Asks `reuse` about the requests placed on a fleet, of which each instance hosts one model.
@@ -143,10 +152,11 @@ def _sizes(shape: CacheShape) -> str:
 def _hosted(fleet: SimulatedFleet) -> list[str]:
     """The one model of each instance."""
     models: list[str] = []
-    for entry, spec in zip(fleet.instances, fleet.dispatcher_view().instances, strict=True):
-        if len(spec.models) != 1:
+    for entry in fleet.instances:
+        if entry.model is None:
             raise MetropolisError(
-                f"the instance {entry.name} does not say which model it hosts, which reuse needs"
+                f"the instance {entry.name} does not say which model it hosts, which reuse needs; "
+                f"write NAME={entry.name}"
             )
-        models += spec.models
+        models.append(entry.model)
     return models

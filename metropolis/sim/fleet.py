@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import cycle, islice
 
 from metropolis._core import InstancePool, Profile
 from metropolis.dispatch.base import Fleet, InstanceSpec
+from metropolis.names import did_you_mean
 from metropolis.sim.profiles import ProfileEntry, load_entry
 from metropolis.trace.programs import Program
 from metropolis.types import MetropolisError
@@ -21,7 +22,7 @@ class SimulatedFleet:
     """The specifications of simulated instances; their text is like `3 x A + 1 x B`."""
 
     instances: tuple[ProfileEntry, ...]
-    """Model, profile and tensor parallelism of each."""
+    """Profile, tensor parallelism and model of each."""
 
     @classmethod
     def uniform(cls, profile: str, count: int = 1) -> SimulatedFleet:
@@ -30,21 +31,27 @@ class SimulatedFleet:
 
     @classmethod
     def parse(cls, specs: Sequence[str]) -> SimulatedFleet:
-        """The fleet of a list of PROFILE or PROFILE:COUNT.
+        """The fleet of a list of `[NAME=]PROFILE[:COUNT]`; NAME is the model that they host.
 
-        Raises MetropolisError on an unknown profile and on a wrong count.
+        Raises MetropolisError on an unknown profile, an empty name and a wrong count.
         """
         instances: list[ProfileEntry] = []
         for spec in specs:
-            profile, colon, count = spec.rpartition(":")
+            model, mark, given = spec.rpartition("=")
+            profile, colon, count = given.rpartition(":")
             if not colon:
-                profile, count = spec, "1"
-            if not count.isdecimal() or not 1 <= int(count) <= INSTANCES_MAX - len(instances):
+                profile, count = given, "1"
+            is_count = count.isdecimal() and 1 <= int(count) <= INSTANCES_MAX - len(instances)
+            if not is_count or (mark and not model.strip()):
                 raise MetropolisError(
-                    f"{spec!r} is not an instance: write PROFILE or PROFILE:COUNT, like "
-                    f"llama-3-8b/l4:2; a fleet has at most {INSTANCES_MAX:,} instances"
+                    f"{spec!r} is not an instance: write PROFILE, PROFILE:COUNT or "
+                    "NAME=PROFILE:COUNT with the model's name, like llama-3-8b/l4:2; a fleet has "
+                    f"at most {INSTANCES_MAX:,} instances"
                 )
-            instances += [load_entry(profile)] * int(count)
+            entry = load_entry(profile)
+            if mark:
+                entry = replace(entry, name=f"{model}={profile}", model=model)
+            instances += [entry] * int(count)
         return cls(tuple(instances))
 
     def __len__(self) -> int:
@@ -60,6 +67,29 @@ class SimulatedFleet:
     def profile_names(self) -> str:
         """The names of the profiles, separated by commas."""
         return ",".join(each.name for each in self.kinds)
+
+    @property
+    def hosted(self) -> frozenset[str] | None:
+        """The models that the instances host; None: one of them serves every model."""
+        models = frozenset(each.model for each in self.instances if each.model is not None)
+        return None if any(each.model is None for each in self.instances) else models
+
+    def check_hosts(self, models: Iterable[str]) -> None:
+        """Raise MetropolisError if no instance hosts one of `models`; "": a call without one."""
+        if (hosted := self.hosted) is None:
+            return
+        for model in sorted(set(models)):
+            if not model:
+                raise MetropolisError(
+                    f"calls have no model, and the instances host {', '.join(sorted(hosted))}; "
+                    "name the model of calls with --model NAME"
+                )
+            if model not in hosted:
+                raise MetropolisError(
+                    f"no instance hosts the model {model!r}{did_you_mean(model, hosted)}; they "
+                    f"host {', '.join(sorted(hosted))}. Add --instance {model}=PROFILE, or name "
+                    "another model with --model"
+                )
 
     @property
     def kinds(self) -> list[ProfileEntry]:
@@ -85,7 +115,7 @@ def _spec(entry: ProfileEntry) -> InstanceSpec:
     """The specification for dispatchers; the decode speed is that of a half-full batch."""
     profile, tokens = entry.profile, entry.profile.kv_capacity_tokens
     iteration_s = InstancePool.iteration_sim_s(profile, profile.max_sequences // 2, tokens)
-    return InstanceSpec(tokens, 1 / iteration_s, (entry.model,))
+    return InstanceSpec(tokens, 1 / iteration_s, () if entry.model is None else (entry.model,))
 
 
 def busy_rate_per_s(sample: Sequence[Program], fleet: Fleet) -> float:

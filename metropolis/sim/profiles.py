@@ -49,13 +49,14 @@ class ProfileEntry:
     """The specification of an instance, and the sources of its profile."""
 
     name: str
-    model: str
     tensor_parallel: int
     """GPUs of an instance."""
     profile: Profile
     source: str
     kv_source: str
     estimate: bool
+    model: str | None = None
+    """The model that the instance hosts; None: it serves every model."""
     layers: int | None = None
     input_bytes_per_token: int | None = None
     """Bytes of a token's input (E) to one layer."""
@@ -114,21 +115,21 @@ def load_entry(name_or_path: str | Path) -> ProfileEntry:
     if ".toml" in name:
         path, _, table = name.rpartition(".toml")
         return _entry_of_file(Path(path + ".toml"), table.strip("/"), name)
-    model, _, table = name.partition("/")
+    file, _, table = name.partition("/")
     if name not in (names := profile_names()):
         near = get_close_matches(name, names, n=3, cutoff=0.4) or names
         raise MetropolisError(
             f"there is no profile {name!r}{did_you_mean(name, names)}; the nearest are "
             f"{', '.join(near)}, and a path to a .toml file is accepted too"
         )
-    return _entry_of_file(FOLDER / f"{model}.toml", table, name)
+    return _entry_of_file(FOLDER / f"{file}.toml", table, name)
 
 
 def _entry_of_file(path: Path, table: str, name: str) -> ProfileEntry:
     content = _read_toml(path)
     tables = [key for key, value in content.items() if isinstance(value, dict)]
     if not tables and not table:
-        return _entry(content, name, path.stem, f"{path}")
+        return _entry(content, name, f"{path}")
     if not table and len(tables) == 1:
         table = tables[0]
     if table not in tables:
@@ -136,10 +137,10 @@ def _entry_of_file(path: Path, table: str, name: str) -> ProfileEntry:
             f"{path} has the profiles {', '.join(tables) or 'of no table'}, "
             f"not {table or 'a single one'!r}; name one as {path}/TABLE"
         )
-    return _entry(content[table], name, path.stem, f"{path}: [{table}]")
+    return _entry(content[table], name, f"{path}: [{table}]")
 
 
-def _entry(fields: dict[str, Any], name: str, model: str, where: str) -> ProfileEntry:
+def _entry(fields: dict[str, Any], name: str, where: str) -> ProfileEntry:
     if missing := sorted(_REQUIRED - fields.keys()):
         raise MetropolisError(f"{where} lacks the field {missing[0]!r}")
     for field, value in fields.items():
@@ -158,7 +159,6 @@ def _entry(fields: dict[str, Any], name: str, model: str, where: str) -> Profile
     _check_profile(profile, where)
     return ProfileEntry(
         name,
-        model,
         tensor_parallel,
         profile,
         fields["source"].strip(),

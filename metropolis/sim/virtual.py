@@ -16,17 +16,20 @@ import metropolis._core as _core
 from metropolis.dispatch.base import Dispatcher
 from metropolis.dispatch.fixed import LeastLoaded
 from metropolis.llm.base import Backend, Completion, RefusedError, Request
+from metropolis.llm.tokens import prefix_pieces
 from metropolis.policy.base import SPECULATIVE_PRIORITY, Policy, QueuedRequest
 from metropolis.policy.fixed import StepFirst
+from metropolis.sim.cache_choice import CacheChoice
 from metropolis.sim.engines import SimulatedCluster
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.options import PoolOptions
-from metropolis.types import AgentId, Step
+from metropolis.types import AgentId, MetropolisError, Step
 
 
 @dataclass(slots=True)
 class _Call:
     request: Request
+    model: str
     lengths: _core.Request
     completed: asyncio.Future[None]
     number: int | None = None
@@ -42,7 +45,9 @@ class VirtualInstances:
     """A backend that adds the latency of simulated instances to `backend`'s answers.
 
     `policy` and `dispatcher` order and place the calls as in a replay. The default is `step` and
-    `least_used`. Raises RefusedError for calls that exceed the memory of one of the instances.
+    `least_used`. `choice` says which cache a prefill starts from; fleet and dispatcher are then
+    those of `choice.fleet`. Raises RefusedError for calls that exceed the memory of one of the
+    instances, and for calls whose model no instance hosts.
     """
 
     def __init__(
@@ -52,15 +57,20 @@ class VirtualInstances:
         *,
         policy: Policy | None = None,
         dispatcher: Dispatcher | None = None,
+        choice: CacheChoice | None = None,
     ) -> None:
         self._backend = backend
         self._profiles = [kind.profile for kind in fleet.kinds]
+        self._fleet = fleet
+        self.reused = None if choice is None else choice.counts
+        """What calls started from so far; None: no plug-in chooses caches."""
         self._instances: _ByStep | _ByPolicy
-        if policy is None and dispatcher is None and len(self._profiles) == 1:
+        is_plain = policy is None and dispatcher is None and choice is None
+        if is_plain and len(self._profiles) == 1:
             self._instances = _ByStep(self._profiles[0], len(fleet))
         else:
             dispatcher = dispatcher or LeastLoaded(fleet.dispatcher_view())
-            self._instances = _ByPolicy(fleet, policy or StepFirst(), dispatcher)
+            self._instances = _ByPolicy(fleet, policy or StepFirst(), dispatcher, choice)
         self._arrived: list[_Call] = []
         """Calls that arrived at this instant and are not submitted yet."""
         self._waiting: dict[int, asyncio.Future[None]] = {}
@@ -84,6 +94,11 @@ class VirtualInstances:
 
     async def complete(self, request: Request) -> Completion:
         """The answer, at the virtual time of its completion."""
+        model = request.model or self.name
+        try:
+            self._fleet.check_hosts([model])
+        except MetropolisError as error:
+            raise RefusedError(f"{request.where}: {error}") from error
         completion = await self._backend.complete(request)
         # An empty answer takes an iteration, too.
         lengths = _core.Request(max(1, completion.prompt_tokens), max(1, completion.output_tokens))
@@ -93,7 +108,7 @@ class VirtualInstances:
             except ValueError as error:
                 raise RefusedError(f"{request.where}: {error}") from error
         completed = asyncio.get_running_loop().create_future()
-        call = _Call(request, lengths, completed)
+        call = _Call(request, model, lengths, completed)
         self._arrived.append(call)
         try:
             await completed
@@ -161,8 +176,17 @@ class VirtualInstances:
 class _ByPolicy:
     """Instances driven by the scheduler, with a policy and a dispatcher."""
 
-    def __init__(self, fleet: SimulatedFleet, policy: Policy, dispatcher: Dispatcher) -> None:
-        self._cluster = SimulatedCluster(fleet.profiles, policy, dispatcher, PoolOptions())
+    def __init__(
+        self,
+        fleet: SimulatedFleet,
+        policy: Policy,
+        dispatcher: Dispatcher,
+        choice: CacheChoice | None,
+    ) -> None:
+        self._cluster = SimulatedCluster(
+            fleet.profiles, policy, dispatcher, PoolOptions(), choice=choice
+        )
+        self._shares_prefixes = choice is not None
         self._programs: dict[AgentId, tuple[str, float]] = {}
         """The latest program of each agent, and its arrival."""
 
@@ -172,6 +196,7 @@ class _ByPolicy:
         A program ends with the agent's first call in a later step; a replay knows its end at once.
         """
         request, name = call.request, f"{call.request.agent} at {call.request.step}"
+        prompt_tokens = call.lengths.prompt_tokens
         program, arrived_sim_s = self._programs.get(request.agent, (name, now_sim_s))
         if program != name:
             self._cluster.program_ended(program)
@@ -181,11 +206,13 @@ class _ByPolicy:
             number,
             name,
             request.function,
-            call.lengths.prompt_tokens,
+            prompt_tokens,
             now_sim_s,
             arrived_sim_s,
             request.upstream,
             request.step,
+            prefix=prefix_pieces(request.text, prompt_tokens) if self._shares_prefixes else (),
+            model=call.model,
             speculative=request.speculative,
         )
         self._cluster.send(queued, call.lengths.output_tokens)

@@ -49,6 +49,8 @@ class Scenario:
     """
     steps: int = 360
     """Default length of a run, in steps."""
+    functions: tuple[str, ...] = ()
+    """The functions of its agents' calls, with which options are checked; empty: unknown."""
 
     def __post_init__(self) -> None:
         check_world_parts(self.world, self.agents)

@@ -21,8 +21,7 @@ L4, LARGE = "llama-3-8b/l4", "llama-3-70b/a100-tp4"
 def test_a_list_of_specifications_is_a_fleet() -> None:
     fleet = SimulatedFleet.parse([f"{L4}:2", LARGE, L4])
     assert [each.name for each in fleet.instances] == [L4, L4, LARGE, L4]
-    models = [(each.model, each.tensor_parallel) for each in fleet.kinds]
-    assert models == [("llama-3-8b", 1), ("llama-3-70b", 4)]
+    assert [(each.model, each.tensor_parallel) for each in fleet.kinds] == [(None, 1), (None, 4)]
     assert f"{fleet}" == f"3 x {L4} + 1 x {LARGE} (7 GPUs)"
     assert f"{SimulatedFleet.parse([f'{L4}:4'])}" == f"{SimulatedFleet.uniform(L4, 4)}"
 
@@ -32,17 +31,20 @@ def test_a_profile_file_may_have_a_count(tmp_path: Path) -> None:
     path.write_text((FOLDER / "mixtral-8x7b.toml").read_text())
     (one, other) = SimulatedFleet.parse([f"{path}/a100-tp2:2"]).instances
     assert one is other
-    assert (one.model, one.tensor_parallel) == ("mine", 2)
+    assert (one.model, one.tensor_parallel) == (None, 2)
 
 
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        (f"{L4}:0", "write PROFILE or PROFILE:COUNT"),
-        (f"{L4}:many", "write PROFILE or PROFILE:COUNT"),
+        (f"{L4}:0", "write PROFILE, PROFILE:COUNT or"),
+        (f"{L4}:many", "write PROFILE, PROFILE:COUNT or"),
         (f"{L4}:1000000", "at most 100,000 instances"),
         ("llama-3-8b/l5:2", "there is no profile 'llama-3-8b/l5'"),
         (":2", "there is no profile ''"),
+        (f"={L4}", "NAME=PROFILE:COUNT with the model's name"),
+        (f" ={L4}:2", "NAME=PROFILE:COUNT with the model's name"),
+        ("base=", "there is no profile ''"),
     ],
 )
 def test_a_wrong_specification_is_one_sentence(spec: str, sentence: str) -> None:
@@ -50,9 +52,26 @@ def test_a_wrong_specification_is_one_sentence(spec: str, sentence: str) -> None
         SimulatedFleet.parse([spec])
 
 
+def test_instances_may_host_a_named_model() -> None:
+    fleet = SimulatedFleet.parse([f"base={L4}:2", f"chat={L4}"])
+    assert f"{fleet}" == f"2 x base={L4} + 1 x chat={L4}"
+    assert [each.models for each in fleet.dispatcher_view().instances] == [
+        ("base",), ("base",), ("chat",),
+    ]  # fmt: skip
+    assert fleet.hosted == {"base", "chat"}
+    fleet.check_hosts(["base", "chat"])
+    with pytest.raises(MetropolisError, match=r"hosts the model 'bas' \(did you mean 'base'\?\)"):
+        fleet.check_hosts(["base", "bas"])
+    with pytest.raises(MetropolisError, match="calls have no model, and the instances host base"):
+        fleet.check_hosts([""])
+    any_model = SimulatedFleet.parse([f"base={L4}", L4])
+    assert any_model.hosted is None
+    any_model.check_hosts(["", "other"])
+
+
 def test_a_dispatcher_sees_the_values_of_each_instance() -> None:
     small, large = SimulatedFleet.parse([L4, LARGE]).dispatcher_view().instances
-    assert (small.models, large.models) == (("llama-3-8b",), ("llama-3-70b",))
+    assert (small.models, large.models) == ((), ())
     assert small.capacity_tokens == load_entry(L4).profile.kv_capacity_tokens
     assert large.capacity_tokens == load_entry(LARGE).profile.kv_capacity_tokens
     assert small.tokens_per_s < large.tokens_per_s

@@ -11,7 +11,7 @@ from metropolis.types import MetropolisError
 from metropolis.world.scenario import Scenario
 from metropolis.worlds.largeville.people import Renaming, renamings
 from metropolis.worlds.smallville import STEPS, town_profiles
-from metropolis.worlds.smallville.author import author
+from metropolis.worlds.smallville.author import FUNCTIONS, author
 from metropolis.worlds.smallville.geography import Atlas
 from metropolis.worlds.smallville.resident import Resident
 from metropolis.worlds.smallville.story import Story
@@ -40,7 +40,8 @@ def make(*, agents: int | None = None, seed: int = 0) -> Scenario:
     ][:count]
     profiles = [resident.profile for resident in residents]
     world = LargeVille(side_by_side(town, len(towns)), profiles)
-    return Scenario(world, residents, _Author(towns, len(first)), Story(world, profiles), STEPS)
+    answers = _Author(towns, len(first))
+    return Scenario(world, residents, answers, Story(world, profiles), STEPS, FUNCTIONS)
 
 
 class LargeVille(SmallVille):

@@ -13,7 +13,7 @@ import numpy as np
 from metropolis.maps.map import GridMap
 from metropolis.types import MetropolisError
 from metropolis.world.scenario import Scenario
-from metropolis.worlds.smallville.author import author
+from metropolis.worlds.smallville.author import FUNCTIONS, author
 from metropolis.worlds.smallville.geography import Atlas
 from metropolis.worlds.smallville.profile import Profile, read_profiles
 from metropolis.worlds.smallville.resident import Resident
@@ -62,7 +62,7 @@ def populate(
     chosen = profiles[:count]
     atlas, world = Atlas(grid), SmallVille(grid, chosen)
     residents = [Resident(profile, atlas) for profile in chosen]
-    return Scenario(world, residents, author, Story(world, chosen), STEPS)
+    return Scenario(world, residents, author, Story(world, chosen), STEPS, FUNCTIONS)
 
 
 def write_town(folder: Path, grid: GridMap, profiles: Sequence[Profile]) -> None:

@@ -33,7 +33,7 @@ def make(*, agents: int | None = None, seed: int = 0) -> Scenario:
         for name in names
     ]
     world = SocialNetwork(names, acquaintances(len(names), draw))
-    return Scenario(world, people, author, story, steps=72)
+    return Scenario(world, people, author, story, 72, ("react", "write"))
 
 
 def story(record: StepRecord) -> Sequence[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from typing import Any
 
 from metropolis.llm.backends import wire
@@ -22,9 +22,10 @@ SPECULATIVE_PRIORITY = 1 << 30
 class Compatible:
     """A backend for the server at `url`, with the key OPENAI_API_KEY if that is set.
 
-    `url` may omit the path `/v1`. `model` None takes the server's only model. `vllm` sends the
-    extra fields of vLLM as well: the priority, lower first (start it with `--scheduling-policy
-    priority`), and a regex. `sends_seed` False omits sampling seeds, for servers that reject them.
+    `url` may omit the path `/v1`. `model` None takes the server's only model; `named` are those
+    that requests may name. `vllm` sends the extra fields of vLLM as well: the priority, lower first
+    (start it with `--scheduling-policy priority`), and a regex. `sends_seed` False omits sampling
+    seeds, for servers that reject them.
     Answers stay within `limits`. If `check` recognises a metropolis gateway, requests carry
     program, function and step.
     """
@@ -34,6 +35,7 @@ class Compatible:
         url: str,
         model: str | None = None,
         *,
+        named: Collection[str] = (),
         vllm: bool = False,
         sends_seed: bool = True,
         limits: AnswerLimits = LIMITS,
@@ -42,7 +44,7 @@ class Compatible:
         if address.path in ("", "/"):
             address = address._replace(path="/v1")
         self.name = model or ""
-        self._model = model
+        self._model, self._named = model, named
         self._vllm, self._sends_seed = vllm, sends_seed
         self._length_field = (
             "max_completion_tokens" if address.hostname == OPENAI_HOST else "max_tokens"
@@ -61,7 +63,7 @@ class Compatible:
     async def check(self) -> None:
         """Request the server's models."""
         models = await wire.models_of(self._server, "models")
-        self.name = wire.choose_model(str(self), self._model, models)
+        self.name = wire.choose_model(str(self), self._model, models, self._named)
 
     async def complete(self, request: Request) -> Completion:
         """The whole answer."""
@@ -96,7 +98,7 @@ class Compatible:
     def body_of(self, request: Request) -> dict[str, Any]:
         """The body for `completions` (a prompt) or `chat/completions` (a chat)."""
         body: dict[str, Any] = {
-            "model": self.name,
+            "model": request.model or self.name,
             self._length_field if request.messages else "max_tokens": request.max_tokens,
             "temperature": request.temperature,
         }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote
@@ -59,10 +59,11 @@ class OpenAIClient(Compatible):
         url: str,
         model: str | None = None,
         *,
+        named: Collection[str] = (),
         sends_seed: bool = True,
         limits: AnswerLimits = LIMITS,
     ) -> None:
-        super().__init__(url, model, sends_seed=sends_seed, limits=limits)
+        super().__init__(url, model, named=named, sends_seed=sends_seed, limits=limits)
         self._server = _Server(self._url, self._server.called, limits)
 
 

@@ -9,14 +9,14 @@ from metropolis.llm.base import Completion, RefusedError, Request
 from metropolis.llm.journal import key_of, read_journal
 from metropolis.types import MetropolisError
 
+REPLAY = "replay"
+
 
 class Replay:
     """A backend that answers only from the journal at `path`."""
 
-    name = "replay"
-
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | Path, *, name: str = REPLAY) -> None:
+        self.path, self.name = Path(path), name
         if not self.path.is_file():
             raise MetropolisError(f"{self.path} does not exist; name the journal of an earlier run")
         self._answers = dict(read_journal(self.path))
@@ -33,7 +33,7 @@ class Replay:
         if known is None:
             raise RefusedError(
                 f"{self} has no answer to {request.where}: the earlier run sent another request; "
-                "replay with the same world, agents and seed"
+                "replay with the same world, agents, seed and models"
             )
         return known
 

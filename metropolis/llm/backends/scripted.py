@@ -12,6 +12,7 @@ import msgspec
 from metropolis.llm.base import Completion, RefusedError, Request
 from metropolis.llm.tokens import approximate_tokens, truncated
 
+SCRIPTED = "scripted"
 Author = Callable[[Request, random.Random], str]
 """Writes an answer with a random generator that is seeded by the request's seed."""
 
@@ -36,7 +37,7 @@ class Scripted:
     Tokens are counted by `approximate_tokens`; `stop` and `max_tokens` truncate as on a server.
     """
 
-    def __init__(self, author: Author | None = None, *, name: str = "scripted") -> None:
+    def __init__(self, author: Author | None = None, *, name: str = SCRIPTED) -> None:
         self.author = author or plain_author
         self.name = name
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Collection, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from itertools import count
 from typing import Any
@@ -46,9 +46,9 @@ class _Generated(msgspec.Struct):
 class SGLang:
     """A backend for the SGLang server at `url`, with the key SGLANG_API_KEY if that is set.
 
-    `model` is checked against the server's; None takes the server's. `sends_seed` False omits
-    sampling seeds. Answers stay within `limits`. A metropolis gateway is recognised as by
-    `Compatible`.
+    `model` is checked against the server's; None takes the server's. So are `named`, those that
+    requests may name. `sends_seed` False omits sampling seeds. Answers stay within `limits`. A
+    metropolis gateway is recognised as by `Compatible`.
     """
 
     def __init__(
@@ -56,11 +56,12 @@ class SGLang:
         url: str,
         model: str | None = None,
         *,
+        named: Collection[str] = (),
         sends_seed: bool = True,
         limits: AnswerLimits = LIMITS,
     ) -> None:
         self.name = model or "default"
-        self._model, self._sends_seed = model, sends_seed
+        self._model, self._named, self._sends_seed = model, named, sends_seed
         self._server = JSONServer(
             "SGLang",
             url.rstrip("/").removesuffix("/v1"),
@@ -85,7 +86,7 @@ class SGLang:
     async def check(self) -> None:
         """Request the server's models."""
         models = await wire.models_of(self._server, "v1/models")
-        self.name = wire.choose_model(str(self), self._model, models)
+        self.name = wire.choose_model(str(self), self._model, models, self._named)
 
     async def complete(self, request: Request) -> Completion:
         """The whole answer; cancelling aborts the request on the server."""
@@ -119,7 +120,8 @@ class SGLang:
         priority = request.priority // STEPS_PER_PRIORITY
         if request.speculative:
             priority += SPECULATIVE_PRIORITY
-        shared = {  # an abort matches ids by prefix: no id may be a prefix of another
+        # An abort matches ids by prefix: no id may be a prefix of another.
+        shared: dict[str, Any] = {
             "rid": f"{self._rid}-{request.agent}-{request.step}-{next(self._count)}-",
             "priority": priority,
         }
@@ -127,9 +129,11 @@ class SGLang:
             sampling = _sampling(request)
             if self._sends_seed:
                 sampling["sampling_seed"] = request.seed
+            if request.model is not None:
+                shared["model"] = request.model  # read by a gateway; a server has one model
             return {"text": request.prompt, "sampling_params": sampling, **shared}
         body: dict[str, Any] = {
-            "model": self.name,
+            "model": request.model or self.name,
             "messages": request.messages,
             "max_tokens": request.max_tokens,
             "temperature": request.temperature,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import aclosing
 from typing import Any, Protocol, TypeVar
 
@@ -90,13 +90,19 @@ async def models_of(server: Server, path: str) -> list[str]:
     return [model.id for model in (await server.get(path, _Models)).data]
 
 
-def choose_model(called: str, wanted: str | None, models: list[str]) -> str:
-    """The `wanted` model, or the server's only one; raises RefusedError otherwise."""
+def choose_model(
+    called: str, wanted: str | None, models: list[str], named: Collection[str] = ()
+) -> str:
+    """The `wanted` model, or the server's only one.
+
+    Raises RefusedError if there is none, or if the server lacks a `named` one.
+    """
     listed = ", ".join(name[:NAME_CHARACTERS] for name in sorted(models)[:8]) or "no model"
     if len(models) > 8:
         listed += f" and {len(models) - 8} more"
-    if wanted is not None and wanted not in models:
-        raise RefusedError(f"{called} has no model {wanted!r}; it serves {listed}")
+    for name in sorted(named) if wanted is None else [wanted, *sorted(named)]:
+        if name not in models:
+            raise RefusedError(f"{called} has no model {name!r}; it serves {listed}")
     if wanted is None and len(models) != 1:
         raise RefusedError(f"{called} serves {listed}; choose one with --model")
     return wanted or models[0]

@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 
-from metropolis.llm.backends.scripted import Scripted
+from metropolis.llm.backends.scripted import SCRIPTED, Scripted
 from metropolis.llm.base import Completion, Request
 from metropolis.llm.client import Client
+from metropolis.llm.model_choice import ModelChoice
 from metropolis.llm.usage import Prices
 from metropolis.runtime.live.simulation import Simulation
 from metropolis.runtime.replays.replay import Setting, replay
@@ -66,8 +67,8 @@ class Estimate:
 class _Rehearsal(Scripted):
     """The offline author; sums up the maximum length of the answers by function."""
 
-    def __init__(self, scenario: Scenario) -> None:
-        super().__init__(scenario.world.author)
+    def __init__(self, scenario: Scenario, model: str | None) -> None:
+        super().__init__(scenario.world.author, name=model or SCRIPTED)
         self.output_tokens_max: dict[str, int] = {}
 
     async def complete(self, request: Request) -> Completion:
@@ -84,16 +85,18 @@ def estimate_run(
     prices: Prices | None = None,
     progress: Callable[[int], None] = lambda _: None,
     should_stop: Callable[[], bool] = lambda: False,
+    models: ModelChoice | None = None,
 ) -> Estimate:
     """Rehearse `scenario` and scale up to `steps`; calls `progress` after each rehearsed step, and
-    stops the rehearsal once `should_stop` returns True.
+    stops the rehearsal once `should_stop` returns True. Calls have the `models` of the run.
 
     Consumes the world and the agents of `scenario`. Raises MetropolisError if the rehearsal fails,
     as the run would.
     """
-    author = _Rehearsal(scenario)
+    models = models or ModelChoice()
+    author = _Rehearsal(scenario, models.default)
     # the virtual latency lets the trace show which calls of a step depend on each other
-    client = Client(VirtualInstances(author, fleet), timeout_s=inf)
+    client = Client(VirtualInstances(author, fleet), timeout_s=inf, models=models)
     simulation = Simulation(scenario.world, scenario.agents, client, mode="lockstep", seed=seed)
     began_wall_s = time.perf_counter()
     for _ in simulation.steps(steps):

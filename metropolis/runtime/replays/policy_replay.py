@@ -17,6 +17,7 @@ from math import inf, isinf, isnan
 import numpy as np
 
 import metropolis._core as _core
+from metropolis.llm.tokens import prefix_pieces
 from metropolis.policy.base import QueuedRequest, ServedRequest
 from metropolis.sim.engines import SimulatedCluster
 from metropolis.trace.schema import Trace
@@ -40,7 +41,11 @@ class PolicyReplay:
         engines: SimulatedCluster,
         outstanding_max: int = 0,
         progress: Callable[[int], None] | None = None,
+        *,
+        by_text: bool = False,
     ) -> None:
+        """`by_text`: prompts share what their texts share, if the trace has these."""
+        self._texts = trace.calls.prompt if by_text else None
         self._trace, self._controller, self._progress = trace, controller, progress
         self._engines = engines
         self._outstanding, self._outstanding_max = 0, outstanding_max
@@ -133,7 +138,6 @@ class PolicyReplay:
     def _submit(self, call: int) -> None:
         calls, parents = self._trace.calls, self._parents[call]
         agent, step = int(calls.agent[call]), int(calls.step[call])
-        shared, shared_tokens = int(calls.prefix_id[call]), int(calls.prefix_tokens[call])
         request = QueuedRequest(
             call,
             f"{agent} at {step}",
@@ -143,11 +147,19 @@ class PolicyReplay:
             self._program_began_s.setdefault((agent, step), self.now_sim_s),
             self._function(parents[-1]) if parents else None,
             step,
-            prefix=((shared, shared_tokens),) if shared >= 0 and shared_tokens else (),
+            prefix=self._prefix(call),
+            model=calls.models[int(calls.model[call])],
         )
         self._outstanding += 1
         self.sent_sim_s[call] = self.now_sim_s
         self._engines.send(request, int(calls.output_tokens[call]))
+
+    def _prefix(self, call: int) -> tuple[tuple[int, int], ...]:
+        calls = self._trace.calls
+        if self._texts is not None and (text := self._texts[call]) is not None:
+            return prefix_pieces(text, int(calls.prompt_tokens[call]))
+        shared, shared_tokens = int(calls.prefix_id[call]), int(calls.prefix_tokens[call])
+        return ((shared, shared_tokens),) if shared >= 0 and shared_tokens else ()
 
     def _function(self, call: int) -> str:
         return self._trace.calls.functions[int(self._trace.calls.function[call])]

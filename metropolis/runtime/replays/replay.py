@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,17 +16,19 @@ from metropolis.dispatch.base import Dispatcher, Fleet
 from metropolis.names import check_name
 from metropolis.policy.base import Policy, QueuedRequest
 from metropolis.policy.faults import RequestRefusedError, call, rank_of
-from metropolis.policy.named import DISPATCHERS, POLICIES, named
+from metropolis.policy.named import DISPATCHERS, POLICIES, REUSES, named
 from metropolis.rules.metrics import Metric, metric_named
 from metropolis.rules.native import core_metric
 from metropolis.rules.rules import versioned
+from metropolis.runtime.replays.bounds import all_at_once, longest_chain
 from metropolis.runtime.replays.core_replay import Progress, replay_in_core, utilisation
 from metropolis.runtime.replays.modes import AUTO_RISK, MODES, Mode, Risk
 from metropolis.runtime.replays.policy_replay import PolicyReplay
+from metropolis.sim.cache_choice import CacheChoice
 from metropolis.sim.engines import SimulatedCluster
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.options import PoolOptions
-from metropolis.trace.mining import InteractionGraph, critical_path, interactions
+from metropolis.trace.mining import InteractionGraph, interactions
 from metropolis.trace.schema import Trace, TraceMeta
 from metropolis.types import MetropolisError
 
@@ -51,6 +53,9 @@ class Setting:
     dispatcher: str | None = None
     """None: each call goes at once to the least used instance."""
     prefix_reuse: bool = False
+    """Whether instances reuse what calls of one `prefix_id` share; without `reuse`."""
+    reuse: str | None = None
+    """The plug-in that chooses the cache of a prefill, for instances that host a named model."""
     hours: str = "all"
     joint_radius: float | None = None
     """None: the perception radius."""
@@ -84,6 +89,8 @@ class ReplayResult:
     fleet: str
     profile: str
     prefix_reuse: bool
+    reuse: dict[str, Any] | None
+    """Name and counts of the plug-in that chose caches; None: there was none."""
     hours: str
     instances: int
     agents: int
@@ -142,9 +149,16 @@ def replay(
         )
     if chosen.is_optimistic and not is_in_core:
         raise MetropolisError(
-            "optimistic needs equal instances, the policy step or fcfs, and no dispatcher, not "
-            f"{setting.fleet}, {setting.policy} and {setting.dispatcher or 'none'}; omit this mode"
+            "optimistic needs equal instances, the policy step or fcfs, no dispatcher and no "
+            f"reuse, not {setting.fleet}, {setting.policy}, {setting.dispatcher or 'none'} and "
+            f"{setting.reuse or 'none'}; omit this mode"
         )
+    choice = cache_choice(setting)
+    if choice is not None:
+        setting = replace(setting, fleet=choice.fleet)
+        if chosen.is_bound:
+            raise MetropolisError(f"{mode} is a bound without reuse of caches; omit this mode")
+    check_models(trace, setting.fleet)
     plugins = None
     if not is_in_core:
         plugins = plug_ins(setting.policy, setting.dispatcher, setting.fleet.dispatcher_view())
@@ -156,11 +170,11 @@ def replay(
     _check_calls_fit(trace, setting)
     started_wall_s = time.perf_counter()
     if chosen.name == "critical_path":
-        measured = _critical_path(trace, setting, graph or mine_dependencies(trace, setting))
+        measured = longest_chain(trace, setting.fleet, graph or mine_dependencies(trace, setting))
     elif chosen.name == "no_dependency":
-        measured = _no_dependency(trace, setting)
+        measured = all_at_once(trace, setting.fleet, setting.prefix_reuse)
     else:
-        measured = _run(trace, chosen, setting, plugins, graph, progress)
+        measured = _run(trace, chosen, setting, plugins, choice, graph, progress)
     if progress is not None and chosen.is_bound:
         progress(trace.steps * trace.agents)
     duration = measured["completed_sim_s"] - measured["sent_sim_s"]
@@ -178,6 +192,7 @@ def replay(
         fleet=f"{setting.fleet}",
         profile=setting.fleet.profile_names,
         prefix_reuse=setting.prefix_reuse,
+        reuse={"name": setting.reuse, **choice.counts.as_row()} if choice else None,
         hours=setting.hours,
         instances=len(setting.fleet),
         agents=trace.agents,
@@ -191,9 +206,24 @@ def replay(
 
 
 def runs_in_core(setting: Setting) -> bool:
-    """Whether the C++ replay has the fleet, policy and dispatcher of `setting`."""
-    is_uniform = len(setting.fleet.kinds) == 1
+    """Whether the C++ replay has the fleet, policy, dispatcher and reuse of `setting`."""
+    is_uniform = len(setting.fleet.kinds) == 1 and setting.reuse is None
     return is_uniform and setting.dispatcher is None and setting.policy in _CORE_POLICIES
+
+
+def cache_choice(setting: Setting) -> CacheChoice | None:
+    """What chooses the cache of a prefill in a replay with `setting`; None: nothing does.
+
+    Raises MetropolisError if the name is unknown or does not fit the fleet.
+    """
+    if setting.reuse is None:
+        return None
+    return CacheChoice(named(REUSES, setting.reuse)(), setting.fleet)
+
+
+def check_models(trace: Trace, fleet: SimulatedFleet) -> None:
+    """Raise MetropolisError if a call's model is hosted by no instance of `fleet`."""
+    fleet.check_hosts(trace.calls.models[index] for index in np.unique(trace.calls.model).tolist())
 
 
 def plug_ins(policy: str, dispatcher: str | None, fleet: Fleet) -> tuple[Policy, Dispatcher]:
@@ -236,6 +266,7 @@ def _run(
     mode: Mode,
     setting: Setting,
     plugins: tuple[Policy, Dispatcher] | None,
+    choice: CacheChoice | None,
     graph: InteractionGraph | None,
     progress: Progress | None,
 ) -> dict[str, Any]:
@@ -264,7 +295,7 @@ def _run(
             optimism=_optimism(setting) if mode.is_optimistic else None,
             progress=progress,
         )
-    return _replay_with_plugins(trace, controller, mode, setting, plugins, progress)
+    return _replay_with_plugins(trace, controller, mode, setting, plugins, choice, progress)
 
 
 def _optimism(setting: Setting) -> _core.Optimism:
@@ -286,10 +317,14 @@ def _replay_with_plugins(
     mode: Mode,
     setting: Setting,
     plugins: tuple[Policy, Dispatcher],
+    choice: CacheChoice | None,
     progress: Progress | None,
 ) -> dict[str, Any]:
-    cluster = SimulatedCluster(setting.fleet.profiles, *plugins, PoolOptions(setting.prefix_reuse))
-    replaying = PolicyReplay(trace, controller, cluster, mode.outstanding_max, progress)
+    options = PoolOptions(setting.prefix_reuse)
+    cluster = SimulatedCluster(setting.fleet.profiles, *plugins, options, choice=choice)
+    limits = mode.outstanding_max, progress
+    by_text = choice is not None
+    replaying = PolicyReplay(trace, controller, cluster, *limits, by_text=by_text)
     replaying.run()
     return {
         "makespan_sim_s": replaying.now_sim_s,
@@ -315,74 +350,6 @@ def _queueing(queueing_sim_s: Float64) -> dict[str, Any]:
         return dict.fromkeys(names)
     values = queueing_sim_s.mean(), *np.percentile(queueing_sim_s, (50, 99))
     return dict(zip(names, map(float, values), strict=True))
-
-
-def isolated_sim_s(trace: Trace, setting: Setting) -> Float64:
-    """(calls,): time each call takes alone on an idle instance, the fastest one for it."""
-    calls = trace.calls
-    profiles = [kind.profile for kind in setting.fleet.kinds]
-    lengths = zip(calls.prompt_tokens.tolist(), calls.output_tokens.tolist(), strict=True)
-    requests = [_core.Request(prompt, output) for prompt, output in lengths]
-    return np.array(
-        [
-            min(_core.InstancePool.isolated_sim_s(profile, request) for profile in profiles)
-            for request in requests
-        ],
-        dtype=np.float64,
-    )
-
-
-def _critical_path(trace: Trace, setting: Setting, graph: InteractionGraph) -> dict[str, Any]:
-    weight = isolated_sim_s(trace, setting)
-    path = critical_path(trace, graph, weight)
-    sent = np.zeros(len(trace.calls))
-    return _bound(path.weight, sent, sent + weight, busy=None, preemptions=0)
-
-
-def _no_dependency(trace: Trace, setting: Setting) -> dict[str, Any]:
-    calls, fleet = trace.calls, setting.fleet
-    if len(fleet.kinds) > 1:
-        raise MetropolisError(
-            f"no_dependency is a bound for equal instances, not for {fleet}; omit this mode"
-        )
-    sent = np.zeros(len(calls))
-    simulated = _core.simulate(
-        fleet.profiles[0],
-        sent,
-        calls.prompt_tokens,
-        calls.output_tokens,
-        prefix_id=calls.prefix_id,
-        prefix_tokens=calls.prefix_tokens,
-        instances=len(fleet),
-        prefix_reuse=setting.prefix_reuse,
-    )
-    completed = simulated["last_token_sim_s"]
-    makespan_sim_s = float(completed.max(initial=0.0))
-    busy = utilisation(simulated["busy_sim_s"], fleet, makespan_sim_s)
-    return _bound(makespan_sim_s, sent, completed, busy, simulated["preemptions"])
-
-
-def _bound(
-    makespan_sim_s: float,
-    sent: Float64,
-    completed: Float64,
-    busy: float | None,
-    preemptions: int,
-) -> dict[str, Any]:
-    """The measurements of a bound, which has no controller and commits nothing."""
-    return {
-        "makespan_sim_s": makespan_sim_s,
-        "utilisation": busy,
-        "preemptions": preemptions,
-        "wasted_calls": 0,
-        "controller_us_per_agent_step": None,
-        "sent_sim_s": sent,
-        "started_sim_s": np.full(len(sent), np.nan),
-        "completed_sim_s": completed,
-        "instance": np.full(len(sent), -1, np.int32),
-        "dispatched_sim_s": np.zeros(0),
-        "committed_sim_s": np.zeros(0),
-    }
 
 
 def speedup(results: Sequence[ReplayResult], result: ReplayResult, reference: str) -> float | None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from copy import deepcopy
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 from metropolis.llm.backends.replay import Replay
 from metropolis.llm.base import Completion, LLMError, Request
 from metropolis.llm.client import Client
+from metropolis.llm.journal import key_of
 from metropolis.rules.rules import lockstep
 from metropolis.runtime.checks.randomized_runs import Trial
 from metropolis.runtime.folder.calls_file import read_calls
@@ -20,7 +22,7 @@ from metropolis.runtime.folder.run_directory import RunDirectory
 from metropolis.runtime.live.reuse import check_unused
 from metropolis.runtime.live.setup import initial_entities
 from metropolis.runtime.live.stored import Start
-from metropolis.types import MetropolisError, Step
+from metropolis.types import AgentId, MetropolisError, Step
 from metropolis.world.base import Agent, World
 from metropolis.world.record import StepRecord
 from metropolis.world.saving import restore, save
@@ -30,7 +32,8 @@ from metropolis.world.scenario import Scenario
 class Recorded(Replay):
     """Answers from the journal of `origin`; records the first request without an answer.
 
-    A call that failed in the run fails again, and does not count as missing.
+    A request is for the model that the run's calls of its function had in its agent-step. A call
+    that failed in the run fails again, and does not count as missing.
     """
 
     def __init__(self, origin: RunDirectory) -> None:
@@ -39,10 +42,12 @@ class Recorded(Replay):
         self.answered = 0
         """Number of successful calls in the recorded steps."""
         self._failed = set()
+        self._models: dict[tuple[Step, AgentId, str], str] = {}
         calls = 0
         for line in read_history(origin.history, origin.run):
             calls = line.calls
         for _, (step, agent, call) in read_calls(origin.calls, calls, origin.run):
+            self._models[step, agent, call.function] = call.model
             if call.failed:
                 self._failed.add((step, agent, call.function))
             else:
@@ -53,10 +58,12 @@ class Recorded(Replay):
 
     async def complete(self, request: Request) -> Completion:
         """See Replay."""
+        place = request.step, request.agent, request.function
+        named = replace(request, model=self._models.get(place))
         try:
-            return await super().complete(request)
+            return await super().complete(named if key_of(named) in self._answers else request)
         except LLMError:  # agents may handle it, as in the run
-            if (request.step, request.agent, request.function) not in self._failed:
+            if place not in self._failed:
                 self.missing = self.missing or request
             raise
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from metropolis.llm.base import Backend, BudgetExhausted, Completion, Promoter, Request
 from metropolis.llm.client import Client
 from metropolis.llm.journal import Answers, Key, key_of
+from metropolis.llm.model_choice import ModelChoice
 from metropolis.types import AgentId, Step
 from metropolis.workers.optimistic.call_gate import CallGate
 
@@ -90,6 +91,11 @@ class JoiningClient:
     def backend(self) -> Backend:
         """See Sender."""
         return self._client.backend
+
+    @property
+    def models(self) -> ModelChoice:
+        """See Sender."""
+        return self._client.models
 
     @property
     def exhausted(self) -> BudgetExhausted | None:

@@ -1,0 +1,95 @@
+"""The bounds of a replay: makespans that no execution can beat, computed from the trace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import metropolis._core as _core
+from metropolis.runtime.replays.core_replay import utilisation
+from metropolis.sim.fleet import SimulatedFleet
+from metropolis.trace.mining import InteractionGraph, critical_path
+from metropolis.trace.schema import Trace
+from metropolis.types import MetropolisError
+
+Float64 = npt.NDArray[np.float64]
+
+
+def isolated_sim_s(trace: Trace, fleet: SimulatedFleet) -> Float64:
+    """(calls,): time each call takes alone on an idle instance, the fastest with its model."""
+    calls = trace.calls
+    kinds = fleet.kinds
+    hosts = [
+        [kind.profile for kind in kinds if kind.model in (None, model)] for model in calls.models
+    ]
+    columns = calls.model.tolist(), calls.prompt_tokens.tolist(), calls.output_tokens.tolist()
+    return np.array(
+        [
+            min(
+                _core.InstancePool.isolated_sim_s(profile, _core.Request(prompt, output))
+                for profile in hosts[model]
+            )
+            for model, prompt, output in zip(*columns, strict=True)
+        ],
+        dtype=np.float64,
+    )
+
+
+def longest_chain(trace: Trace, fleet: SimulatedFleet, graph: InteractionGraph) -> dict[str, Any]:
+    """Measurements of `critical_path`: the longest chain of dependencies, each call alone."""
+    weight = isolated_sim_s(trace, fleet)
+    path = critical_path(trace, graph, weight)
+    sent = np.zeros(len(trace.calls))
+    return _bound(path.weight, sent, sent + weight, busy=None, preemptions=0)
+
+
+def all_at_once(trace: Trace, fleet: SimulatedFleet, prefix_reuse: bool) -> dict[str, Any]:
+    """Measurements of `no_dependency`: all calls are sent at time 0.
+
+    Raises MetropolisError if the instances differ.
+    """
+    calls = trace.calls
+    if len(fleet.kinds) > 1:
+        raise MetropolisError(
+            f"no_dependency is a bound for equal instances, not for {fleet}; omit this mode"
+        )
+    sent = np.zeros(len(calls))
+    simulated = _core.simulate(
+        fleet.profiles[0],
+        sent,
+        calls.prompt_tokens,
+        calls.output_tokens,
+        prefix_id=calls.prefix_id,
+        prefix_tokens=calls.prefix_tokens,
+        instances=len(fleet),
+        prefix_reuse=prefix_reuse,
+    )
+    completed = simulated["last_token_sim_s"]
+    makespan_sim_s = float(completed.max(initial=0.0))
+    busy = utilisation(simulated["busy_sim_s"], fleet, makespan_sim_s)
+    return _bound(makespan_sim_s, sent, completed, busy, simulated["preemptions"])
+
+
+def _bound(
+    makespan_sim_s: float,
+    sent: Float64,
+    completed: Float64,
+    busy: float | None,
+    preemptions: int,
+) -> dict[str, Any]:
+    """The measurements of a bound, which has no controller and commits nothing."""
+    return {
+        "makespan_sim_s": makespan_sim_s,
+        "utilisation": busy,
+        "preemptions": preemptions,
+        "wasted_calls": 0,
+        "controller_us_per_agent_step": None,
+        "sent_sim_s": sent,
+        "started_sim_s": np.full(len(sent), np.nan),
+        "completed_sim_s": completed,
+        "instance": np.full(len(sent), -1, np.int32),
+        "dispatched_sim_s": np.zeros(0),
+        "committed_sim_s": np.zeros(0),
+    }
