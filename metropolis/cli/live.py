@@ -99,7 +99,8 @@ def run_scenario(
     result, verified = simulation.result(), None
     if verify is not None and result.stopped != INTERRUPTED:
         verified = verify(folder, ended_by_ctrl_c, quiet=quiet)
-    _print_unused_functions(options.models, result)
+    if not scenario.functions:  # else they were checked at the start
+        _print_unused_functions(options.models, result)
     reused = backend.reused if isinstance(backend, VirtualInstances) else None
     summary = summary_of(result, scenario, steps, options, folder, verified, reused)
     (write_json if as_json else print_summary)(summary)

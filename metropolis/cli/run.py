@@ -262,6 +262,7 @@ def command(
         return run_scenario(
             options, scenario, out, check, resume=False, as_json=as_json, quiet=quiet
         )
+    options.check_hosts()
     found = _rehearse(scenario, options.last_step(scenario), options, quiet=quiet)
     (write_json if as_json else print_estimate)(found)
     return FINISHED

@@ -127,6 +127,10 @@ class RunOptions:
             return SimulatedFleet.parse(self.instance)
         return SimulatedFleet.uniform(self.profile, self.instances)
 
+    def check_hosts(self) -> None:
+        """Raise MetropolisError if a simulated instance hosts no model of a call."""
+        self.fleet.check_hosts([self.models.default or "", *self.models.named])
+
     @property
     def schedules(self) -> bool:
         """Whether this process orders and places the calls."""
@@ -183,8 +187,8 @@ class RunOptions:
             raise MetropolisError(
                 "limits per minute are for servers, and this run uses none; give --llm URL"
             )
+        self.check_hosts()
         fleet, choice = self.fleet, None
-        fleet.check_hosts([models.default or "", *models.named])
         if self.reuse is not None:
             choice = CacheChoice(named(REUSES, self.reuse)(), fleet)
             fleet = choice.fleet

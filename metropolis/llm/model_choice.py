@@ -103,7 +103,7 @@ def _entries(spec: str) -> list[tuple[str, str]]:
         entries = [entry.partition("=") for entry in spec.split(",")]
     for whose, mark, model in entries:
         if not model.strip() or (mark and whose in ("", "@")):
-            raise MetropolisError(f"{spec!r} does not say whose model it is: write {FORMS}")
+            raise MetropolisError(f"{spec!r} does not name models in this form: {FORMS}")
     return [(whose.strip(), model.strip()) for whose, _, model in entries]
 
 

@@ -111,6 +111,7 @@ class WorkloadSimulation:
             program.calls[call.parents[-1]].function if call.parents else None,
             stages_left=call.stages_left,
             prefix=call.prefix,
+            model=call.model,
         )
         self._calls.append(index)
         self._cluster.send(request, call.output_tokens, call.answer_text)

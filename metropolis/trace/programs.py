@@ -27,6 +27,8 @@ class PlannedCall:
     """The beginning of the prompt; no other prompt shares the rest."""
     answer_text: int | None = None
     """The id of its answer, for later prompts that repeat it; `prefix` is then the whole prompt."""
+    model: str | None = None
+    """The model that must serve it; None: any."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -213,7 +213,7 @@ def test_figures_are_pictures(trace: str, tmp_path: Path, monkeypatch: pytest.Mo
         (("--speculation", "1.5"), "'1.5' is not off, auto or a number from 0 to 1"),
         (("--speculation", "nan"), "'nan' is not off, auto or a number from 0 to 1"),
         (("--modes", "lockstep", "--speculation", "off"), "--speculation is for the mode opti"),
-        (("--modes", "optimistic", "--policy", "atlas"), "the policy step or fcfs, and no disp"),
+        (("--modes", "optimistic", "--policy", "atlas"), "the policy step or fcfs, no disp"),
         (("--modes", "optimistic", "--dispatcher", "kairos"), "optimistic needs equal instances"),
         (("--modes", "oracle_values", "--agents", "2"), "oracle_values needs a trace with dep"),
         (("--instances", "0"), "'0' is not a whole number"),
@@ -230,7 +230,7 @@ def test_figures_are_pictures(trace: str, tmp_path: Path, monkeypatch: pytest.Mo
         (("--metric", "manhattan"), "a manhattan distance of 2"),
         (("--profile", "gpt"), "there is no profile 'gpt'"),
         (("--instance", "gpt:2"), "there is no profile 'gpt'"),
-        (("--instance", "llama-3-8b/l4:x"), "write PROFILE or PROFILE:COUNT"),
+        (("--instance", "llama-3-8b/l4:x"), "write PROFILE, PROFILE:COUNT or"),
         (
             ("--instance", "llama-3-8b/l4", "--instances", "2"),
             "--instance lists the whole fleet; omit --instances",
