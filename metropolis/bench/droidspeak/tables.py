@@ -1,0 +1,21 @@
+"""Tables of the sections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+
+def print_table(
+    console: Console, title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]
+) -> None:
+    """Print a table; all but its first column are aligned to the right."""
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if number else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
