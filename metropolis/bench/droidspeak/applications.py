@@ -50,8 +50,7 @@ def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
     found = {(row["application"], row["reuse"]): row for row in rows}
     print_table(
         console,
-        f"Simulated: applications with one growing history, {INSTANCES} instances of each of "
-        f"three models, load {LOAD:g}, dispatcher prefix; TTFT of calls of fine-tuned models",
+        "Simulated: applications with one growing history, three models",
         [
             "application", "tokens of a\nprompt / answer", "from base's\ncache", "own cache",
             "TTFT, s\nprefix / droidspeak", "faster", "program, s\nprefix / droidspeak", "faster",
@@ -70,6 +69,8 @@ def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
             for name in dict.fromkeys(row["application"] for row in rows)
             for without, with_ in [(found[name, "prefix"], found[name, "droidspeak"])]
         ),
+        f"{INSTANCES} instances of each model, load {LOAD:g}, dispatcher prefix. TTFT of the calls "
+        "of fine-tuned models; lengths are estimates.",
     )  # fmt: skip
 
 

@@ -64,9 +64,7 @@ def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
     """Print the table."""
     print_table(
         console,
-        f"Simulated: programs per s that {INSTANCES} instances serve, saturated, with the best "
-        "division among the foundation model and its receivers, which all answer about each text; "
-        "ideal: the ratio of the prefill work",
+        f"Simulated: {INSTANCES} instances, divided as suits each reuse best",
         [
             "receiver",
             "receivers",
@@ -90,6 +88,8 @@ def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
             )
             for row in rows
         ),
+        "Programs per s, saturated; all receivers answer about each text. Instances: of the "
+        "foundation model + of each receiver. Ideal: the ratio of the prefill work.",
     )
 
 

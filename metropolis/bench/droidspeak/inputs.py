@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import msgspec
@@ -10,45 +11,46 @@ from rich.console import Console
 
 from metropolis.bench.droidspeak.simulate import INSTRUCT, Cluster, at_rate, plan_for, serve
 from metropolis.bench.droidspeak.tables import print_table
-from metropolis.reuse.plan import Band, PlanPoint
+from metropolis.reuse.plan import Band, Plan, PlanPoint
 from metropolis.sim.profiles import load_entry
-from metropolis.trace.generate.histories import BASE, CHAT, workload
+from metropolis.trace.generate.histories import BASE, CHAT, EXPERT, workload
 
 KIND = "simulated"
 PROFILES = ("llama-3-8b/a100", "llama-3-8b/rtx-4090", "llama-3-70b/a100-tp4")
-BANDS = (0, 1, 2, 4, 8)
+INPUTS = (0, 1, 2, 4, 8)
 PRESSED = "llama-3-8b/rtx-4090"
-"""Its KV holds about four texts."""
-PER_S = 0.3
+"""Its KV holds some five histories."""
+PER_S = 0.1
+TOKENS_MAX = 20_000
+"""Programs with longer histories are left out: they do not fit beside eight inputs."""
 
 
 def runs(quick: bool) -> int:
     """Number of steps that `measure` reports."""
-    return len(_bands(quick))
+    return len(_inputs(quick))
 
 
 def measure(quick: bool, seed: int, advance: Callable[[int], None]) -> list[dict[str, Any]]:
-    """One row for each number of bands; each starts from one input."""
+    """One row for each number of layers whose inputs are kept."""
     rows = []
-    drawn = at_rate(workload("documents", 20 if quick else 200, 1.0, seed), PER_S)
-    for bands in _bands(quick):
-        entries = [load_entry(profile) for profile in PROFILES]
+    drawn = [
+        program
+        for program in at_rate(workload("Reflexion", 30 if quick else 300, 1.0, seed), PER_S)
+        if max(call.prompt_tokens + call.output_tokens for call in program.calls) <= TOKENS_MAX
+    ]
+    entries = [load_entry(profile) for profile in PROFILES]
+    for inputs in _inputs(quick):
         capacity = {
-            each.name: each.keeping_inputs(bands).profile.kv_capacity_tokens for each in entries
+            each.name: each.keeping_inputs(inputs).profile.kv_capacity_tokens for each in entries
         }
-        served = serve(drawn, Cluster({BASE: 1, CHAT: 1}, "droidspeak", (_plan(bands),), PRESSED))
-        rows.append(
-            {
-                "inputs": bands,
-                "capacity_tokens": capacity,
-                "share_left": {
-                    each.name: capacity[each.name] / each.profile.kv_capacity_tokens
-                    for each in entries
-                },
-                "reused_share": served.reused_share,
-                "program_mean_s": served.program_mean_s,
-            }
-        )
+        plans = tuple(_plan(inputs, receiver) for receiver in (CHAT, EXPERT))
+        hosted = dict.fromkeys((BASE, CHAT, EXPERT), 1)
+        served = serve(drawn, Cluster(hosted, "droidspeak", plans, PRESSED))
+        left = {
+            each.name: capacity[each.name] / each.profile.kv_capacity_tokens for each in entries
+        }
+        row = {"inputs": inputs, "capacity_tokens": capacity, "share_left": left}
+        rows.append(row | asdict(served))
         advance(1)
     return rows
 
@@ -57,9 +59,8 @@ def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
     """Print the table."""
     print_table(
         console,
-        "Simulated: KV capacity of a sender that keeps E of so many layers, in tokens and as a "
-        f"share of its own; and long texts on {PRESSED}, {PER_S:g} per s",
-        ["layers\nwhose E is kept", *PROFILES, "reused", "program, s"],
+        "Simulated: KV capacity of a sender that keeps inputs (E)",
+        ["layers\nkept", *PROFILES, "own\ncache", "base's\ncache", "TTFT, s", "program, s"],
         (
             (
                 f"{row['inputs']}",
@@ -67,22 +68,26 @@ def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
                     f"{row['capacity_tokens'][name]:,} {row['share_left'][name]:.0%}"
                     for name in PROFILES
                 ),
+                f"{row['own_share']:.1%}",
                 f"{row['reused_share']:.1%}",
-                f"{row['program_mean_s']:.2f}",
+                f"{row['ttft_mean_s']:.2f}",
+                f"{row['program_mean_s']:.1f}",
             )
             for row in rows
         ),
-    )  # fmt: skip
+        "Tokens, and share of the capacity without inputs. The last columns: Reflexion on one "
+        f"{PRESSED} per model, {PER_S:g} programs per s; caches as shares of the prompt tokens.",
+    )
 
 
-def _bands(quick: bool) -> Sequence[int]:
-    return BANDS[::4] if quick else BANDS
+def _inputs(quick: bool) -> Sequence[int]:
+    return INPUTS[::4] if quick else INPUTS
 
 
-def _plan(bands: int) -> Any:
+def _plan(inputs: int, receiver: str) -> Plan:
     """A plan of 16 recomputed layers in so many bands; without one they begin at layer 0."""
-    plan = plan_for(INSTRUCT, CHAT)
-    width = 16 // max(1, bands)
-    found = tuple(Band(1 + 2 * width * n, 2 * width * n + width) for n in range(bands))
-    point = PlanPoint(found or (Band(0, 15),), plan.receiver_quality, 0.5)
+    plan = plan_for(INSTRUCT, receiver)
+    width = 16 // max(1, inputs)
+    bands = tuple(Band(1 + 2 * width * n, 2 * width * n + width) for n in range(inputs))
+    point = PlanPoint(bands or (Band(0, 15),), plan.receiver_quality, 0.5)
     return msgspec.structs.replace(plan, points=(point,))

@@ -13,6 +13,7 @@ from metropolis.bench.droidspeak.tables import print_table
 from metropolis.trace.generate.histories import BASE, CHAT, workload
 
 KIND = "simulated"
+PER_S = 0.15
 GBIT_PER_S = (25.0, 50.0, 100.0, 200.0, 400.0)
 
 
@@ -28,7 +29,7 @@ def measure(quick: bool, seed: int, advance: Callable[[int], None]) -> list[dict
     for pair in _pairs(quick):
         plans = (plan_for(pair, CHAT),)
         instances = {BASE: 1, CHAT: 1}
-        rate = at_rate(drawn, 0.15)
+        rate = at_rate(drawn, PER_S)
         full_s = serve(rate, Cluster(instances, "prefix", plans, pair.profile)).ttft_mean_s
         for link in _links(quick):
             row: dict[str, Any] = {"receiver": pair.receiver, "link_gbit_per_s": link}
@@ -47,8 +48,7 @@ def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
     """Print the table."""
     print_table(
         console,
-        "Simulated: mean TTFT in s over the link between instances (each way), one instance per "
-        "model, 0.15 programs per s; the transfer overlaps with the prefill, or precedes it",
+        "Simulated: the link between instances",
         ["receiver", "Gbit/s", "full prefill", "overlapped", "faster", "in turn", "faster"],
         (
             (
@@ -62,6 +62,8 @@ def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
             )
             for row in rows
         ),
+        f"Mean TTFT in s, one instance per model, {PER_S:g} programs per s. The transfer overlaps "
+        "with the prefill, or precedes it.",
     )
 
 

@@ -1,7 +1,8 @@
 """Section `load`: time to first token and throughput over load, instances and dispatchers.
 
-As in `prefill`, but each model has as many instances. The load is a share of the rate at which the
-foundation model's instances are always busy.
+In `documents` a text is read by the foundation model and then by a fine-tuned one; nothing of one
+model repeats, so only the other's cache helps, wherever a call is placed. In `Reflexion` functions
+come again, and find what their own instance has kept if the dispatcher sends them there.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ from rich.console import Console
 
 from metropolis.bench.droidspeak.simulate import REUSES, Cluster, at_rate, serve
 from metropolis.bench.droidspeak.tables import print_table
-from metropolis.trace.generate.histories import BASE, EXPERT, MODELS, workload
+from metropolis.trace.generate.histories import BASE, CHAT, EXPERT, workload
 
 KIND = "simulated"
+MODELS = {"documents": (BASE, CHAT), "Reflexion": (BASE, CHAT, EXPERT)}
 DISPATCHERS = ("least_used", "prefix")
 LOADS = (0.3, 0.6, 0.8, 1.0, 1.5)
 INSTANCES = (1, 2, 4, 8)
 SATURATED_PER_S = 1000.0
+Cell = tuple[str, str, int, float]
+"""Application, dispatcher, instances per model, load."""
 
 
 def runs(quick: bool) -> int:
@@ -30,35 +34,34 @@ def runs(quick: bool) -> int:
 
 
 def measure(quick: bool, seed: int, advance: Callable[[int], None]) -> list[dict[str, Any]]:
-    """One row for each number of instances, load, dispatcher and reuse."""
+    """One row for each cell and reuse."""
     rows = []
-    for instances, load, dispatcher, reuse in _cells(quick):
-        models = {**MODELS, "answerer": EXPERT}
-        drawn = workload("documents", (20 if quick else 150) * instances, 1.0, seed, models)
-        cluster = Cluster({BASE: instances, EXPERT: instances}, reuse, dispatcher=dispatcher)
-        saturated = serve(at_rate(drawn, SATURATED_PER_S), replace(cluster, reuse="none"))
-        found = serve(at_rate(drawn, load * saturated.programs_per_s), cluster)
-        cell = {"instances": instances, "load": load, "dispatcher": dispatcher, "reuse": reuse}
-        rows.append(cell | asdict(found))
+    for application, dispatcher, instances, load in _cells(quick):
+        drawn = workload(application, (20 if quick else 120) * instances, 1.0, seed)
+        hosted = dict.fromkeys(MODELS[application], instances)
+        cluster = Cluster(hosted, "none", dispatcher=dispatcher)
+        full_per_s = serve(at_rate(drawn, SATURATED_PER_S), cluster).programs_per_s
+        for reuse in REUSES:
+            found = serve(at_rate(drawn, load * full_per_s), replace(cluster, reuse=reuse))
+            cell = {"application": application, "dispatcher": dispatcher, "instances": instances}
+            rows.append(cell | {"load": load, "reuse": reuse} | asdict(found))
         advance(1)
     return rows
 
 
 def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
-    """Print a table for each dispatcher."""
-    found = {(row["dispatcher"], row["instances"], row["load"], row["reuse"]): row for row in rows}
-    for dispatcher in dict.fromkeys(row["dispatcher"] for row in rows):
-        cells = dict.fromkeys((n, load) for d, n, load, _ in found if d == dispatcher)
+    """Print a table for each application and dispatcher."""
+    found: dict[tuple[str, str], dict[tuple[int, float], list[dict[str, Any]]]] = {}
+    for row in rows:
+        table = found.setdefault((row["application"], row["dispatcher"]), {})
+        table.setdefault((row["instances"], row["load"]), []).append(row)
+    for (application, dispatcher), cells in found.items():
         print_table(
             console,
-            f"Simulated: TTFT of MAmmoTH2's calls after Llama-3-8B's, mean / P99 in s, and "
-            f"programs served per s; dispatcher {dispatcher}",
+            f"Simulated: {application} over load, dispatcher {dispatcher}",
             [
-                "instances\nper model",
-                "load",
-                *(f"TTFT\n{each}" for each in REUSES),
-                "faster",
-                *(f"per s\n{each}" for each in REUSES),
+                *("instances\nper model", "load", *(f"TTFT, s\n{each}" for each in REUSES)),
+                *("over\nprefix", *(f"per s\n{each}" for each in REUSES)),
             ],
             (
                 (
@@ -68,15 +71,16 @@ def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
                     f"{of[1]['ttft_mean_s'] / of[2]['ttft_mean_s']:.2f} x",
                     *(f"{each['programs_per_s']:.2f}" for each in of),
                 )
-                for instances, load in cells
-                for of in [[found[dispatcher, instances, load, reuse] for reuse in REUSES]]
+                for (instances, load), of in cells.items()
             ),
+            "TTFT of the calls of fine-tuned models, mean / P99; programs served per s. Load 1: as "
+            "many programs as the instances can serve without reuse.",
         )
 
 
-def _cells(quick: bool) -> list[tuple[int, float, str, str]]:
+def _cells(quick: bool) -> list[Cell]:
     if quick:
-        return list(product((1,), (0.8,), DISPATCHERS[:1], REUSES))
-    one = product((2,), LOADS, DISPATCHERS, REUSES)
-    other = product(INSTANCES, (0.8,), DISPATCHERS, REUSES)
-    return sorted({*one, *other}, key=lambda cell: (cell[2], cell[0], cell[1]))
+        return [("documents", "least_used", 1, 0.8)]
+    over_load = product(MODELS, DISPATCHERS, (2,), LOADS)
+    over_instances = product(("documents",), ("least_used",), INSTANCES, (0.8,))
+    return sorted({*over_load, *over_instances})

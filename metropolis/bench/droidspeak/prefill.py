@@ -18,9 +18,10 @@ from metropolis.bench.droidspeak.tables import print_table
 from metropolis.trace.generate.histories import BASE, CHAT, workload
 
 KIND = "simulated"
-LIMITS = (1.2, 1.5, 2.0)
+LIMITS = (1.5, 2.0, 3.0)
 """TTFTs within which the rate is sought, as multiples of a lone full prefill's."""
 ALONE_PER_S = 0.001
+SATURATED_PER_S = 1000.0
 PAPER_THROUGHPUT = 4.0
 """NSDI'26: up to."""
 
@@ -42,12 +43,10 @@ def measure(quick: bool, seed: int, advance: Callable[[int], None]) -> list[dict
 def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
     """Print the table."""
     headings = ["receiver", "layers\nreused", "TTFT alone, s\nfull / reuse", "faster", "paper"]
-    headings += [f"rate at TTFT\n{limit:g} x" for limit in LIMITS]
+    headings += [*(f"rate at\n{limit:g} x" for limit in LIMITS), "satu-\nrated"]
     print_table(
         console,
-        "Simulated: prefill of the paper's pairs, and how many times the rate of requests a "
-        "receiver serves with reuse within a mean TTFT of so many lone full prefills (paper: up "
-        f"to {PAPER_THROUGHPUT:g} x)",
+        "Simulated: the paper's pairs, prefill and rate",
         headings,
         (
             (
@@ -57,9 +56,13 @@ def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
                 f"{row['speedup']:.2f} x",
                 "–".join(f"{each:.2f}" for each in dict.fromkeys(row["paper_speedup"])),
                 *(f"{row['rate_ratio'][f'{limit:g}']:.2f} x" for limit in LIMITS),
+                f"{row['saturated_ratio']:.2f} x",
             )
             for row in rows
         ),
+        "Rate: how many times as many requests a receiver serves with reuse, while their mean TTFT "
+        "is at most so many lone full prefills, or whatever it is (saturated). The paper has up "
+        f"to {PAPER_THROUGHPUT:g} x, at a limit that it states in figures alone.",
     )
 
 
@@ -75,6 +78,8 @@ def _row(pair: PaperPair, programs: int, seed: int) -> dict[str, Any]:
     )
     alone = at_rate(drawn, ALONE_PER_S)
     full_s, reuse_s = (serve(alone, each).ttft_mean_s for each in (full, reuse))
+    saturated = at_rate(drawn, SATURATED_PER_S)
+    full_most, reuse_most = (serve(saturated, each).programs_per_s for each in (full, reuse))
     rates = {
         f"{limit:g}": [
             most_per_s(drawn, each, limit * full_s, 4 / full_s) for each in (full, reuse)
@@ -92,5 +97,6 @@ def _row(pair: PaperPair, programs: int, seed: int) -> dict[str, Any]:
         "paper_speedup": pair.speedups,
         "full_per_s": {limit: each[0] for limit, each in rates.items()},
         "reuse_per_s": {limit: each[1] for limit, each in rates.items()},
+        "saturated_ratio": reuse_most / full_most,
         "rate_ratio": {limit: each[1] / each[0] for limit, each in rates.items() if each[0]},
     }

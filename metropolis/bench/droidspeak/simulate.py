@@ -134,10 +134,10 @@ def most_per_s(
 ) -> float:
     """The highest rate of programs, drawn at a rate of 1, with a mean TTFT of at most `ttft_s`.
 
-    Bisected below `high_per_s` to 1 per cent of it; 0 if no rate is low enough.
+    Bisected below `high_per_s` to a 512th of it; 0 if no rate is low enough.
     """
     low = 0.0
-    for step in range(1, 8):
+    for step in range(1, 10):
         middle = low + high_per_s / 2**step
         if serve(at_rate(programs, middle), cluster).ttft_mean_s <= ttft_s:
             low = middle

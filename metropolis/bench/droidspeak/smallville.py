@@ -88,8 +88,7 @@ def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
     makespans = {(row["profile"], row["reuse"]): row["makespan_sim_s"] for row in rows}
     print_table(
         console,
-        f"Simulated: SmallVille's {rows[0]['calls']:,} calls out of order, base, plan, converse "
-        "and reflect on one instance each",
+        "Simulated: SmallVille with three fine-tuned models",
         [
             "profile", "reuse", "makespan\nsim_s", "against\nprefix", "own cache",
             "base's cache", "hits", "moved\nGB",
@@ -107,8 +106,9 @@ def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
             )
             for row in rows
         ),
+        f"{rows[0]['calls']:,} calls out of order; base, plan, converse and reflect have one "
+        "instance each. Caches: share of the prompt tokens. * a bound: prefills take no time.",
     )  # fmt: skip
-    console.print("* a bound: prefills take no time")
 
 
 def _trace(steps: int | None, seed: int) -> Trace:

@@ -8,14 +8,18 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+WIDTH = 110
+
 
 def print_table(
-    console: Console, title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]
+    console: Console, title: str, headings: Sequence[str], rows: Iterable[Sequence[str]], note: str
 ) -> None:
-    """Print a table; all but its first column are aligned to the right."""
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
+    """Print a table and a note; all but its first column are aligned to the right."""
+    console.width = max(console.width, WIDTH)
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", show_edge=False)
     for number, heading in enumerate(headings):
         table.add_column(heading, justify="right" if number else "left", no_wrap=True)
     for row in rows:
         table.add_row(*row)
     console.print(table)
+    console.print(f"{note}\n")

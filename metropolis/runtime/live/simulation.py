@@ -87,6 +87,7 @@ class Simulation:
             self.client.gate.concurrency = 1
         if self.client.closed and self.client.journal is not None:
             raise MetropolisError("the client was another run's and is closed; make a new one")
+        self.client.models.check_agents([agent.name for agent in self.agents])
         self._causality = rule_of(configuration, checked_reach(world))
         names = [agent.name for agent in self.agents]
         initial = initial_entities(world, names, configuration.seed, configuration.options or {})
