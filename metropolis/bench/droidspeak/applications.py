@@ -52,8 +52,8 @@ def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
         console,
         "Simulated: applications with one growing history, three models",
         [
-            "application", "tokens of a\nprompt / answer", "from base's\ncache", "own cache",
-            "TTFT, s\nprefix / droidspeak", "faster", "program, s\nprefix / droidspeak", "faster",
+            "", "tokens of a\nprompt / answer", "base's\ncache", "own\ncache",
+            "TTFT, s\nprefix / droidspeak", "faster", "program, s\nprefix / dr.", "faster",
         ],
         (
             (

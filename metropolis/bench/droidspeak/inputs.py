@@ -60,7 +60,7 @@ def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
     print_table(
         console,
         "Simulated: KV capacity of a sender that keeps inputs (E)",
-        ["layers\nkept", *PROFILES, "own\ncache", "base's\ncache", "TTFT, s", "program, s"],
+        ["layers\nkept", *PROFILES, "own\ncache", "base's\ncache", "TTFT\ns", "program\ns"],
         (
             (
                 f"{row['inputs']}",
