@@ -83,6 +83,33 @@ def test_a_call_carries_its_program_function_and_step(monkeypatch: pytest.Monkey
     asyncio.run(run())
 
 
+def test_a_call_goes_to_an_engine_of_its_model() -> None:
+    async def run() -> None:
+        engines = StubEngine(), StubEngine()
+        for engine, model in zip(engines, ("base", "chat"), strict=True):
+            engine.models = [model]
+        urls = [await engine.start() for engine in engines]
+        dispatcher = RoundRobin(Fleet.uniform(2, 1000, 10.0))
+        wrong = LocalGateway(urls, StepFirst(), dispatcher, "base", ["cat"])
+        with pytest.raises(RefusedError, match="has no model 'cat'; it serves base, chat"):
+            await wrong.check()
+        await wrong.close()
+        backend = LocalGateway(urls, StepFirst(), dispatcher, "base", ["chat"])
+        await backend.check()
+        assert backend.name == "base"
+        for model in (None, "chat", "chat", None):
+            await backend.complete(request(messages=CHAT, model=model))
+        assert [[body["model"] for body in engine.bodies] for engine in engines] == [
+            ["base", "base"],
+            ["chat", "chat"],
+        ]
+        await backend.close()
+        for engine in engines:
+            await engine.kill()
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize(
     ("fault", "kind", "sentence"),
     [

@@ -1,0 +1,183 @@
+"""`--model`, instances that host models, and `--reuse`, from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metropolis.runtime.reruns import rerun
+from metropolis.trace.parquet import read_trace, write_trace
+from metropolis.trace.schema import Trace
+from tests.cli.conftest import Run, summary
+from tests.cli.test_run import _kill_at
+from tests.small_traces import small_trace
+
+P = "llama-3-8b/rtx-4090"
+EXAMPLE = Path(__file__).parents[2] / "examples/own_reuse/own_reuse.py"
+FLEET = ("--instance", f"base={P}", "--instance", f"chat={P}")
+STATUS_DIFFERS = 4
+
+
+def models_of(path: Path) -> dict[tuple[int, str], set[str]]:
+    """(step, function) -> the models of its calls."""
+    found: dict[tuple[int, str], set[str]] = {}
+    calls = read_trace(path).calls
+    for step, function, model in zip(calls.step, calls.function, calls.model, strict=True):
+        key = int(step), calls.functions[function]
+        found.setdefault(key, set()).add(calls.models[model])
+    return found
+
+
+def test_a_run_resumed_with_other_models_is_verified(
+    run: Run, uninterrupted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = ("--model", "base", "--model", "think=one", "--out", "one")
+    status, _, _ = run("interrupted.py", *first, "--checkpoint-minutes", "0")
+    assert status == 130
+    resumed = summary(run, "resume", "one", "--quiet", "--model", "base", "--model", "think=two",
+                      "--verify")  # fmt: skip
+    assert resumed["history_sha256"] == uninterrupted["history_sha256"]
+    assert resumed["verified"]["parts"] == [[0, 24]]
+    assert (resumed["model"], resumed["models"]) == ("base", {"think": "two"})
+    found = models_of(Path("one/trace.parquet"))
+    assert {of for (step, name), models in found.items() if name == "think" for of in models} == {
+        "one",
+        "two",
+    }
+    assert all(models == {"base"} for (_, name), models in found.items() if name == "talk")
+    # a verification that knows no models finds no answers
+    monkeypatch.setattr(rerun, "replace", lambda request, model: request)
+    status, out, _ = run("resume", "one", "--quiet", "--verify")
+    assert status == STATUS_DIFFERS
+    assert "makes another request for think than it did" in " ".join(out.split())
+
+
+def test_a_branch_keeps_the_models_and_buys_only_what_other_models_answer(
+    run: Run, uninterrupted: dict[str, Any]
+) -> None:
+    models = ("--model", "base", "--model", "think=one")
+    summary(run, "meadow.py", *models, "--out", "origin", "--quiet")
+    branch = ("fork", "origin", "--at", "9", "--replay-llm", "--quiet", "--verify")
+    same = summary(run, *branch, "--out", "same")
+    other = summary(run, *branch, "--out", "other", "--model", "base", "--model", "think=two")
+    for found in (same, other):
+        assert found["history_sha256"] == uninterrupted["history_sha256"]
+    assert same["bought"]["answers"] == same["calls"]
+    bought = other["bought"]["answers"] - same["bought"]["answers"]
+    thought = models_of(Path("other/trace.parquet"))
+    assert {of for (step, name), of_step in thought.items() if name == "think" and step >= 9
+            for of in of_step} == {"two"}  # fmt: skip
+    assert bought > 0
+
+
+def test_a_run_with_models_that_is_killed_goes_on(run: Run, tmp_path: Path) -> None:
+    models = ("--model", "base", "--model", "think=one", "--model", "@w01=two")
+    options = ("--steps", "120", "--quiet", "--json", *models)
+    whole = summary(run, "meadow.py", *options, "--out", "whole")
+    size = Path("whole/journal.jsonl").stat().st_size
+    arguments = ["run", "meadow.py", "--out", "killed", "--checkpoint-minutes", "0.0005", *options]
+    assert _kill_at(size // 2, arguments, tmp_path)
+    resumed = summary(run, "resume", "killed", "--quiet", "--verify")
+    assert resumed["history_sha256"] == whole["history_sha256"]
+    assert resumed["models"] == {"think": "one", "@w01": "two"}
+    assert models_of(Path("killed/trace.parquet")) == models_of(Path("whole/trace.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--model", "a", "--model", "b"), "all other calls have two models"),
+        (("--model", "@w055=a"), "the agent 'w055', which does not exist (did you mean 'w05'?)"),
+        (FLEET, "calls have no model, and the instances host base, chat"),
+        ((*FLEET, "--model", "bas"), "no instance hosts the model 'bas' (did you mean 'base'?)"),
+        ((*FLEET, "--model", "base", "--model", "talk=b"), "no instance hosts the model 'b'"),
+        (("--instance", f"={P}"), "is not an instance: write PROFILE"),
+        (("--reuse", "prefix"), "the instance llama-3-8b/l4 does not say which model"),
+        ((*FLEET, "--model", "base", "--reuse", "prefx"), "did you mean 'prefix'?"),
+        (("--reuse", "prefix", "--store", "embedded"), "--reuse is for simulated instances"),
+        ((*FLEET, "--estimate"), "calls have no model"),
+    ],
+)
+def test_wrong_models_are_one_sentence(run: Run, options: tuple[str, ...], sentence: str) -> None:
+    status, _, err = run("meadow.py", "--quiet", *options)
+    assert status == 2
+    assert sentence in " ".join(err.split())
+    assert err.count("\n") == 1
+    assert not Path("runs").exists()
+
+
+def test_a_function_that_no_call_has_is_noted(run: Run) -> None:
+    status, _, err = run("meadow.py", "--quiet", "--model", "thinks=a")
+    assert status == 0
+    assert "no call had the function 'thinks' of --model (did you mean 'think'?)" in err
+
+
+def test_a_world_that_names_its_functions_refuses_others(run: Run) -> None:
+    status, _, err = run("minimal", "--quiet", "--model", "gosip=a")
+    assert status == 2
+    assert "the function 'gosip', which does not exist (did you mean 'gossip'?)" in err
+
+
+def test_a_run_with_reuse_tells_what_it_reused(run: Run) -> None:
+    models = ("--model", "base", "--model", "think=chat")
+    live = summary(run, "meadow.py", *FLEET, *models, "--reuse", "prefix", "--keep-text", "--quiet")
+    assert live["reuse"]["name"] == "prefix"
+    row = next(row for row in live["comparison"] if row["mode"] == "out_of_order")
+    assert row["makespan_sim_s"] == live["makespan_s"]
+    without = summary(run, "meadow.py", *FLEET, *models, "--reuse", "none", "--quiet")
+    assert "--keep-text" in without["no_comparison"]
+    assert without["history_sha256"] == live["history_sha256"]
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> str:
+    made = small_trace(5, agents=6, steps=12, edge=20, radius=2)
+    assert isinstance(made, Trace)
+    write_trace(made, tmp_path / "small.parquet")
+    return str(tmp_path / "small.parquet")
+
+
+def test_a_replay_with_a_plug_in_of_ones_own(run: Run, trace: str) -> None:
+    """The example, as in its first lines, but from its file."""
+    functions = read_trace(Path(trace)).calls.functions
+    reuse = f"{EXAMPLE}:FirstLayers:sender=base,receiver=chat,layers=8"
+    options = (*FLEET, "--model", "base", "--model", f"{functions[0]}=chat", "--reuse", reuse)
+    status, out, _ = run("replay", trace, *options, "--json")
+    assert status == 0
+    rows = json.loads(out)
+    assert {row["mode"] for row in rows}.isdisjoint({"optimistic", "critical_path"})
+    for row in rows:
+        assert row["reuse"].keys() == {
+            "name", "own_tokens", "reused_tokens", "moved_bytes", "other_model_hits",
+        }  # fmt: skip
+    status, out, _ = run("replay", trace, *options, "--modes", "out_of_order")
+    assert status == 0
+    assert "from other" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--model", "a"), "--model is for instances that host named models"),
+        (FLEET, "no instance hosts the model"),
+        ((*FLEET, "--model", "base", "--model", "x=base"), "the function 'x', which does not"),
+        ((*FLEET, "--model", "base", "--reuse", "prefix", "--prefix-reuse"), "omit --prefix-reuse"),
+        ((*FLEET, "--model", "base", "--reuse", "prefix", "--modes", "optimistic"), "no --reuse"),
+        (
+            (*FLEET, "--model", "base", "--reuse", "prefix", "--modes", "critical_path"),
+            "critical_path is a bound without reuse",
+        ),
+        (("--reuse", "prefix"), "does not say which model it hosts"),
+        ((*FLEET, "--model", "base", "--reuse", "droidspeak:plans=none"), "none: cannot be read"),
+    ],
+)
+def test_wrong_replays_are_one_sentence(
+    run: Run, trace: str, options: tuple[str, ...], sentence: str
+) -> None:
+    status, _, err = run("replay", trace, *options)
+    assert status == 2
+    assert sentence in " ".join(err.split())
+    assert err.count("\n") == 1
