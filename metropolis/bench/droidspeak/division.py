@@ -89,7 +89,8 @@ def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
             for row in rows
         ),
         "Programs per s, saturated; all receivers answer about each text. Instances: of the "
-        "foundation model + of each receiver. Ideal: the ratio of the prefill work.",
+        "foundation model + of each receiver; they are whole, so a ratio may pass the ideal, "
+        "which is that of the prefill work.",
     )
 
 

@@ -20,7 +20,7 @@ PROFILES = ("llama-3-8b/a100", "llama-3-8b/rtx-4090", "llama-3-70b/a100-tp4")
 INPUTS = (0, 1, 2, 4, 8)
 PRESSED = "llama-3-8b/rtx-4090"
 """Its KV holds some five histories."""
-PER_S = 0.1
+PER_S = 0.07
 TOKENS_MAX = 20_000
 """Programs with longer histories are left out: they do not fit beside eight inputs."""
 

@@ -2,14 +2,16 @@
 
 The same calls are replayed out of order on one instance per model. `exact` reuses all of the base's
 cache without recomputation (activated LoRA), so no plan can reuse more. `free` is a bound: prefills
-take no time, so no cache can save more.
+take no time, so no cache can save more. A second table says how much of each model's prompts
+begins like earlier prompts of the base, and of its own: what the base's cache adds is the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from itertools import accumulate, takewhile
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,6 +24,7 @@ from metropolis.bench.droidspeak.tables import print_table
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.client import Client
 from metropolis.llm.model_choice import ModelChoice
+from metropolis.llm.tokens import PIECE_TOKENS, prefix_pieces
 from metropolis.reuse.plan import write_plan
 from metropolis.runtime.live.simulation import Simulation
 from metropolis.runtime.replays.replay import ReplayResult, Setting, replay
@@ -53,7 +56,7 @@ def runs(quick: bool) -> int:
 
 
 def measure(quick: bool, seed: int, advance: Callable[[int], None]) -> list[dict[str, Any]]:
-    """One row for each profile and reuse."""
+    """One row for each profile and reuse, and one for each fine-tuned model."""
     trace = _trace(60 if quick else None, seed)
     advance(1)
     rows = []
@@ -80,11 +83,13 @@ def measure(quick: bool, seed: int, advance: Callable[[int], None]) -> list[dict
                     }
                 )
                 advance(1)
-    return rows
+    return rows + _beginnings(trace)
 
 
 def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
-    """Print the table."""
+    """Print both tables."""
+    beginnings = [row for row in rows if "model" in row]
+    rows = [row for row in rows if "model" not in row]
     makespans = {(row["profile"], row["reuse"]): row["makespan_sim_s"] for row in rows}
     print_table(
         console,
@@ -109,6 +114,28 @@ def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
         f"{rows[0]['calls']:,} calls out of order; base, plan, converse and reflect have one "
         "instance each. Caches: share of the prompt tokens. * a bound: prefills take no time.",
     )  # fmt: skip
+    print_table(
+        console,
+        "Simulated: beginnings of prompts in that run",
+        [
+            "model",
+            "prompt\ntokens",
+            "as earlier\nof base",
+            "as earlier\nof its own",
+            "base's\nlonger by",
+        ],
+        (
+            (
+                row["model"],
+                f"{row['prompt_tokens']:,}",
+                f"{row['base_share']:.1%}",
+                f"{row['own_share']:.1%}",
+                f"{row['beyond_share']:.2%}",
+            )
+            for row in beginnings
+        ),
+        "Shares of the model's prompt tokens, in an earlier step.",
+    )
 
 
 def _trace(steps: int | None, seed: int) -> Trace:
@@ -119,6 +146,42 @@ def _trace(steps: int | None, seed: int) -> Trace:
     client = Client(backend, timeout_s=inf, models=models)
     run = Simulation(scenario.world, scenario.agents, client, seed=seed, keep_text=True)
     return run.run(steps or scenario.steps).trace
+
+
+def _beginnings(trace: Trace) -> list[dict[str, Any]]:
+    """How much of each model's prompts begins like prompts of earlier steps, in whole blocks."""
+    calls = trace.calls
+    assert calls.prompt is not None
+    seen: dict[str, dict[int, int]] = {model: {} for model in ("base", *VARIANTS)}
+    """Model -> beginning of a prompt -> the first step that had it."""
+    tokens = {model: [0, 0, 0, 0] for model in VARIANTS}
+    for index, text in enumerate(calls.prompt):
+        model, step = calls.models[calls.model[index]], int(calls.step[index])
+        pieces = prefix_pieces(text or "", int(calls.prompt_tokens[index]))
+        beginnings = list(accumulate((digest for digest, _ in pieces), lambda *two: hash(two)))
+        if model in tokens:
+            base, own = (_shared(beginnings, seen[of], step) for of in ("base", model))
+            found = int(calls.prompt_tokens[index]), base, own, max(0, base - own)
+            tokens[model] = [sum(two) for two in zip(tokens[model], found, strict=True)]
+        for beginning in beginnings:
+            seen[model].setdefault(beginning, step)
+    return [
+        {
+            "model": model,
+            "prompt_tokens": prompt,
+            "base_share": base / prompt if prompt else 0.0,
+            "own_share": own / prompt if prompt else 0.0,
+            "beyond_share": beyond / prompt if prompt else 0.0,
+        }
+        for model, (prompt, base, own, beyond) in tokens.items()
+    ]
+
+
+def _shared(beginnings: Iterable[int], seen: Mapping[int, int], step: int) -> int:
+    """Tokens of the longest of the beginnings, which ascend, that an earlier step had."""
+    return PIECE_TOKENS * sum(
+        1 for _ in takewhile(lambda one: seen.get(one, step) < step, beginnings)
+    )
 
 
 def _replayed(trace: Trace, profile: str, reuse: str, plans: str) -> ReplayResult:
