@@ -1,8 +1,12 @@
 """Reuse of one's own: this file, and its name in pyproject.toml.
 
-`pip install ./examples/own_reuse`, then
-`metropolis replay TRACE --instance base=llama-3-8b/a100 --instance chat=llama-3-8b/a100
- --model base --model converse=chat --reuse first-layers:sender=base,receiver=chat,layers=8`
+    pip install ./examples/own_reuse
+    metropolis replay traces/alderbrook-11-13h.parquet \\
+        --instance base=llama-3-8b/a100 --instance chat=llama-3-8b/a100 \\
+        --model base --model iterative_convo=chat \\
+        --reuse first-layers:sender=base,receiver=chat,layers=8
+
+Without an installation: `--reuse examples/own_reuse/own_reuse.py:FirstLayers:sender=base,…`.
 """
 
 from collections.abc import Sequence
