@@ -12,24 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-RELATIONS = [
-    "owns",
-    "likes",
-    "seeks",
-    "sells",
-    "paints",
-    "fears",
-    "knows",
-    "draws",
-    "breaks",
-    "hides",
-    "finds",
-    "lends",
-    "bakes",
-    "mends",
-    "wears",
-    "steals",
-]
+RELATIONS = (
+    "owns likes seeks sells paints fears knows draws breaks hides finds lends bakes mends wears steals"
+).split()
 NAMES = [first + last for first, last in product(
     ("ba", "du", "ke", "lo", "mi", "na", "po", "ri", "su", "te"),
     ("bel", "dor", "fin", "gar", "lan", "mos", "nik", "rus", "tov", "wen"),
@@ -39,7 +24,7 @@ VALUES = [first + last for first, last in product(
     ("bon", "cket", "dle", "ffin", "ggle", "lber", "mp", "nder", "pple", "ssel",
      "tter", "vin", "wick", "xer", "zzle", "rk"),
 )]  # fmt: skip
-FILLERS = ["now", "still", "often", "really"]
+FILLERS = "now still often really".split()
 END, ASK = ".", "ask"
 WORDS = [END, ASK, *FILLERS, *RELATIONS, *NAMES, *VALUES]
 

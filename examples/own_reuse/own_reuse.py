@@ -1,9 +1,9 @@
-"""Reuse of one's own: this file, and its name in pyproject.toml.
+r"""Reuse of one's own: this file, and its name in pyproject.toml.
 
     pip install ./examples/own_reuse
-    metropolis replay traces/alderbrook-11-13h.parquet \\
-        --instance base=llama-3-8b/a100 --instance chat=llama-3-8b/a100 \\
-        --model base --model iterative_convo=chat \\
+    metropolis replay traces/alderbrook-11-13h.parquet \
+        --instance base=llama-3-8b/a100 --instance chat=llama-3-8b/a100 \
+        --model base --model iterative_convo=chat \
         --reuse first-layers:sender=base,receiver=chat,layers=8
 
 Without an installation: `--reuse examples/own_reuse/own_reuse.py:FirstLayers:sender=base,…`.

@@ -18,6 +18,7 @@ from metropolis.runtime.live.simulation import Simulation
 from metropolis.runtime.replays.replay import Setting, cache_choice, replay
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.virtual import VirtualInstances
+from metropolis.trace.parquet import read_trace
 from metropolis.types import MetropolisError
 from tests.runtime.test_live_is_replayed import assert_equal
 from tests.runtime.walkers import Meadow, Walker, author
@@ -164,3 +165,15 @@ def test_bounds_are_refused_with_reuse() -> None:
     fleet = SimulatedFleet.parse([f"base={PROFILE}"])
     with pytest.raises(MetropolisError, match="critical_path is a bound without reuse"):
         replay(trace, "critical_path", replace(Setting.of(trace.meta, fleet), reuse="prefix"))
+
+
+def test_reuse_of_the_same_model_is_as_prefix_reuse_and_none_as_without() -> None:
+    path = Path(__file__).parents[2] / "traces/alderbrook-11-13h.parquet"
+    trace = ModelChoice.parse(["base"]).applied_to(read_trace(path).between_hours(12, 12.1))
+    for count in (1, 2):
+        named = Setting.of(trace.meta, SimulatedFleet.parse([f"base={PROFILE}:{count}"]))
+        plain = Setting.of(trace.meta, SimulatedFleet.parse([f"{PROFILE}:{count}"]))
+        for reuse, prefix_reuse in (("none", False), ("prefix", True)):
+            found = replay(trace, "versioned", replace(named, reuse=reuse))
+            expected = replay(trace, "versioned", replace(plain, prefix_reuse=prefix_reuse))
+            assert (found.completed_sim_s == expected.completed_sim_s).all()

@@ -148,3 +148,16 @@ def test_bad_input_is_one_sentence_and_status_2(tmp_path: Path) -> None:
         assert run.stderr.startswith("metropolis: ")
         assert part in run.stderr
     assert not out.exists()
+
+
+def test_generated_calls_have_the_models_that_are_named(tmp_path: Path) -> None:
+    out, models = tmp_path / "out.parquet", ("--model", "base", "--model", "event_poignancy=rate")
+    options = ("generate", "--agents", 3, "--hours", "7-7.5", *models, "--out", out)
+    assert trace(*options).exit_code == 0
+    calls = read_trace(out).calls
+    assert set(calls.models) == {"base", "rate"}
+    for function, model in zip(calls.function, calls.model, strict=True):
+        rates = calls.functions[function] == "event_poignancy"
+        assert calls.models[model] == ("rate" if rates else "base")
+    with pytest.raises(MetropolisError, match=r"did you mean 'event_poignancy'"):
+        trace(*options, "--model", "event_poignanc=rate")
