@@ -116,9 +116,9 @@ def test_a_function_that_no_call_has_is_noted(run: Run) -> None:
 
 
 def test_a_world_that_names_its_functions_refuses_others(run: Run) -> None:
-    status, _, err = run("minimal", "--quiet", "--model", "gosip=a")
+    status, _, err = run("social", "--quiet", "--model", "wite=a")
     assert status == 2
-    assert "the function 'gosip', which does not exist (did you mean 'gossip'?)" in err
+    assert "the function 'wite', which does not exist (did you mean 'write'?)" in err
 
 
 def test_a_run_with_reuse_tells_what_it_reused(run: Run) -> None:

@@ -68,4 +68,4 @@ def make(*, agents: int | None = None, seed: int = 0) -> Scenario:
     villagers = [Villager(f"Villager {i + 1}") for i in range(agents or 10)]
     villagers[seed % len(villagers)].rumour = "The miller has lost 2 geese"
     green = Green([villager.name for villager in villagers])
-    return Scenario(green, villagers, author, steps=120, functions=("gossip",))
+    return Scenario(green, villagers, author, steps=120)

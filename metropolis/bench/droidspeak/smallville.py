@@ -8,7 +8,7 @@ begins like earlier prompts of the base, and of its own: what the base's cache a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
 from itertools import accumulate, takewhile
@@ -134,7 +134,7 @@ def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
             )
             for row in beginnings
         ),
-        "Shares of the model's prompt tokens, in an earlier step.",
+        "Shares of the model's prompt tokens; earlier: in the order of steps and agents.",
     )
 
 
@@ -149,22 +149,24 @@ def _trace(steps: int | None, seed: int) -> Trace:
 
 
 def _beginnings(trace: Trace) -> list[dict[str, Any]]:
-    """How much of each model's prompts begins like prompts of earlier steps, in whole blocks."""
+    """How much of each model's prompts begins like earlier ones of the trace, in whole blocks."""
     calls = trace.calls
     assert calls.prompt is not None
-    seen: dict[str, dict[int, int]] = {model: {} for model in ("base", *VARIANTS)}
-    """Model -> beginning of a prompt -> the first step that had it."""
+    seen: dict[str, set[int]] = {model: set() for model in ("base", *VARIANTS)}
+    """Model -> the beginnings of its prompts so far."""
     tokens = {model: [0, 0, 0, 0] for model in VARIANTS}
     for index, text in enumerate(calls.prompt):
-        model, step = calls.models[calls.model[index]], int(calls.step[index])
-        pieces = prefix_pieces(text or "", int(calls.prompt_tokens[index]))
+        model, prompt_tokens = calls.models[calls.model[index]], int(calls.prompt_tokens[index])
+        pieces = prefix_pieces(text or "", prompt_tokens)
         beginnings = list(accumulate((digest for digest, _ in pieces), lambda *two: hash(two)))
         if model in tokens:
-            base, own = (_shared(beginnings, seen[of], step) for of in ("base", model))
-            found = int(calls.prompt_tokens[index]), base, own, max(0, base - own)
+            base, own = (
+                PIECE_TOKENS * sum(1 for _ in takewhile(seen[of].__contains__, beginnings))
+                for of in ("base", model)
+            )
+            found = prompt_tokens, base, own, max(0, base - own)
             tokens[model] = [sum(two) for two in zip(tokens[model], found, strict=True)]
-        for beginning in beginnings:
-            seen[model].setdefault(beginning, step)
+        seen[model].update(beginnings)
     return [
         {
             "model": model,
@@ -175,13 +177,6 @@ def _beginnings(trace: Trace) -> list[dict[str, Any]]:
         }
         for model, (prompt, base, own, beyond) in tokens.items()
     ]
-
-
-def _shared(beginnings: Iterable[int], seen: Mapping[int, int], step: int) -> int:
-    """Tokens of the longest of the beginnings, which ascend, that an earlier step had."""
-    return PIECE_TOKENS * sum(
-        1 for _ in takewhile(lambda one: seen.get(one, step) < step, beginnings)
-    )
 
 
 def _replayed(trace: Trace, profile: str, reuse: str, plans: str) -> ReplayResult:
