@@ -23,7 +23,9 @@ from metropolis.types import MetropolisError
 from tests.llm.fakes import Fake, request
 from tests.small_traces import small_trace
 
-names = st.text("abc", min_size=1, max_size=2)
+OWN_MODEL = small_trace(0, agents=1, steps=1, edge=1, radius=1).calls.models[0]
+"""A model that the small traces have."""
+names = st.text("abc", min_size=1, max_size=2) | st.just(OWN_MODEL)
 maps = st.dictionaries(names, names, max_size=4)
 
 
@@ -77,7 +79,7 @@ def test_a_trace_gets_the_models_of_its_calls(
     trace = replace(trace, meta=replace(trace.meta, agents=("a", "b", "c")))
     functions = trace.calls.functions
     by_function = {functions[len(k) % len(functions)]: m for k, m in by_function.items()}
-    by_agent = {k[0]: m for k, m in by_agent.items()}
+    by_agent = {"abc"[len(k) % 3]: m for k, m in by_agent.items()}
     calls = ModelChoice(default, by_function, by_agent).applied_to(trace).calls
     before = trace.calls
     for call in range(len(before)):
@@ -115,6 +117,11 @@ def test_an_agent_asks_its_model_with_the_same_seed() -> None:
     assert [one.model for _, one in named.sent] == ["a", None]
     assert [one.model for _, one in own.sent] == ["b", "b"]
     assert len({one.seed for fake in (plain, named, own) for _, one in fake.sent}) == 2
+
+
+def test_a_client_of_another_process_has_the_same_models() -> None:
+    models = ModelChoice.parse(["plan=a"])
+    assert Client(Fake(), models=models).for_worker(2).models == models
 
 
 def test_bodies_name_the_model() -> None:

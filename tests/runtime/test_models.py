@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from metropolis._core import InstancePool, Request
 from metropolis.llm.backends.scripted import Scripted
 from metropolis.llm.base import Completion, RefusedError
 from metropolis.llm.client import Client
@@ -15,8 +16,10 @@ from metropolis.llm.model_choice import ModelChoice
 from metropolis.reuse.plan import Band, Plan, PlanPoint, write_plan
 from metropolis.runtime.live.result import RunResult
 from metropolis.runtime.live.simulation import Simulation
+from metropolis.runtime.replays.bounds import isolated_sim_s
 from metropolis.runtime.replays.replay import Setting, cache_choice, replay
 from metropolis.sim.fleet import SimulatedFleet
+from metropolis.sim.profiles import load_profile
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.trace.parquet import read_trace
 from metropolis.types import MetropolisError
@@ -145,6 +148,17 @@ def test_one_model_on_all_instances_is_as_without_names() -> None:
             ]
             assert found[0].makespan_sim_s == found[1].makespan_sim_s
             assert (found[0].completed_sim_s == found[1].completed_sim_s).all()
+
+
+def test_a_lone_call_is_timed_on_an_instance_of_its_model() -> None:
+    trace = live(CHOICES[1], "lockstep", walker=Longer).trace
+    profiles = {"base": "llama-3-8b/l4", "chat": "llama-3-8b/h100"}
+    fleet = SimulatedFleet.parse([f"{model}={profile}" for model, profile in profiles.items()])
+    calls = trace.calls
+    for call, found_s in enumerate(isolated_sim_s(trace, fleet).tolist()):
+        lengths = Request(int(calls.prompt_tokens[call]), int(calls.output_tokens[call]))
+        profile = load_profile(profiles[calls.models[calls.model[call]]])
+        assert found_s == InstancePool.isolated_sim_s(profile, lengths)
 
 
 def test_a_model_without_an_instance_is_one_sentence() -> None:
