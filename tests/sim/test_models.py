@@ -48,7 +48,7 @@ def serve(arriving: list[Program], fleet: SimulatedFleet, *plugins: str) -> Work
     st.sampled_from(["fcfs", "step", "kairos", "atlas"]),
     st.sampled_from(names_of(DISPATCHERS)),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_a_call_runs_on_an_instance_of_its_model(seed: int, policy: str, dispatcher: str) -> None:
     fleet = SimulatedFleet.parse([f"base={PROFILE}:2", f"chat={PROFILE}", f"other={PROFILE}"])
     arriving = programs(seed, 12)

@@ -21,7 +21,7 @@ from metropolis.types import MetropolisError
 
 
 @given(st.sampled_from(sorted(APPLICATIONS)), st.integers(0, 1 << 30))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_prompt_is_all_that_came_before_and_new_instructions(name: str, seed: int) -> None:
     programs = workload(name, 3, 2.0, seed)
     texts = [{text for call in program.calls for text, _ in call.prefix} for program in programs]

@@ -57,7 +57,7 @@ def runs(quick: bool) -> int:
 
 def measure(quick: bool, seed: int, advance: Callable[[int], None]) -> list[dict[str, Any]]:
     """One row for each profile and reuse, and one for each fine-tuned model."""
-    trace = _trace(60 if quick else None, seed)
+    trace = _trace(40 if quick else None, seed)
     advance(1)
     rows = []
     prompt_tokens = int(trace.calls.prompt_tokens.sum())
