@@ -61,7 +61,7 @@ class VirtualInstances:
     ) -> None:
         self._backend = backend
         self._profiles = [kind.profile for kind in fleet.kinds]
-        self._fleet = fleet
+        self._fleet, self._hosted = fleet, fleet.hosted
         self.reused = None if choice is None else choice.counts
         """What calls started from so far; None: no plug-in chooses caches."""
         self._instances: _ByStep | _ByPolicy
@@ -95,10 +95,11 @@ class VirtualInstances:
     async def complete(self, request: Request) -> Completion:
         """The answer, at the virtual time of its completion."""
         model = request.model or self.name
-        try:
-            self._fleet.check_hosts([model])
-        except MetropolisError as error:
-            raise RefusedError(f"{request.where}: {error}") from error
+        if self._hosted is not None and model not in self._hosted:
+            try:
+                self._fleet.check_hosts([model])
+            except MetropolisError as error:
+                raise RefusedError(f"{request.where}: {error}") from error
         completion = await self._backend.complete(request)
         # An empty answer takes an iteration, too.
         lengths = _core.Request(max(1, completion.prompt_tokens), max(1, completion.output_tokens))
