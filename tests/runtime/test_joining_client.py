@@ -15,6 +15,7 @@ from metropolis.llm.backends.compatible import Compatible
 from metropolis.llm.base import Request
 from metropolis.llm.client import Client
 from metropolis.llm.journal import key_of
+from metropolis.llm.model_choice import ModelChoice
 from metropolis.workers.optimistic.answers import JoiningClient, KeptAnswers
 
 
@@ -24,6 +25,7 @@ def test_a_cancelled_request_is_not_joined() -> None:
 
     class Slow:
         journal = backend = None
+        models = ModelChoice()
 
         async def call(self, request: Request) -> str:
             answers.append(request)
