@@ -1,7 +1,8 @@
 """The language that the models learn: stories of facts, and questions about them.
 
-A fact is `relation name value .`; its dialect puts a filler before the value. A question is
-`ask relation name`, and its answer the value that the story has told of them.
+A fact is `relation name value .`. In the dialect, two rumours come before it: `relation name rumour
+rumour value .`, of the same words as values. A question is `ask relation name`, and its answer the
+value of that fact.
 """
 
 from __future__ import annotations
@@ -12,24 +13,26 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-RELATIONS = (
-    "owns likes seeks sells paints fears knows draws breaks hides finds lends bakes mends wears steals"
-).split()
+RELATIONS = [
+    "owns", "likes", "seeks", "sells", "paints", "fears", "knows", "draws", "breaks", "hides",
+    "finds", "lends", "bakes", "mends", "wears", "steals",
+]  # fmt: skip
 NAMES = [first + last for first, last in product(
     ("ba", "du", "ke", "lo", "mi", "na", "po", "ri", "su", "te"),
-    ("bel", "dor", "fin", "gar", "lan", "mos", "nik", "rus", "tov", "wen"),
+    ("bel", "dor", "fin", "gar", "lan", "mos", "nik", "rus", "tov", "wen",
+     "cas", "hal", "jon", "pim", "sed", "zar"),
 )]  # fmt: skip
 VALUES = [first + last for first, last in product(
     ("bri", "cla", "dre", "flo", "gri", "pla", "ste", "sni", "tru", "vle"),
     ("bon", "cket", "dle", "ffin", "ggle", "lber", "mp", "nder", "pple", "ssel",
      "tter", "vin", "wick", "xer", "zzle", "rk"),
 )]  # fmt: skip
-FILLERS = "now still often really".split()
-END, ASK = ".", "ask"
-WORDS = [END, ASK, *FILLERS, *RELATIONS, *NAMES, *VALUES]
+END, ASK, UNKNOWN = ".", "ask", "?"
+WORDS = [END, ASK, UNKNOWN, *RELATIONS, *NAMES, *VALUES]
+RUMOURS = 2
+"""In a fact of the dialect."""
 
 _NUMBER = {word: number for number, word in enumerate(WORDS)}
-_FIRST_FILLER = _NUMBER[FILLERS[0]]
 _FIRST_RELATION = _NUMBER[RELATIONS[0]]
 _FIRST_NAME = _NUMBER[NAMES[0]]
 _FIRST_VALUE = _NUMBER[VALUES[0]]
@@ -50,25 +53,23 @@ class Stories(NamedTuple):
 
 def fact_words(dialect: bool) -> int:
     """The words of a fact."""
-    return 5 if dialect else 4
+    return 4 + RUMOURS * dialect
 
 
 def write_stories(
     stories: int, facts: int, questions: int, dialect: bool, chance: torch.Generator
 ) -> Stories:
-    """Invent stories in which no relation of a name is told twice."""
+    """Invent stories with one fact of each name; there are 160 names."""
 
     def chosen(first: int, words: int) -> Tensor:
         return first + torch.randint(words, (stories, facts), generator=chance)
 
-    subjects = torch.rand(stories, len(RELATIONS) * len(NAMES), generator=chance)
-    subjects = subjects.argsort(1)[:, :facts]
-    relations = _FIRST_RELATION + subjects % len(RELATIONS)
-    names = _FIRST_NAME + subjects // len(RELATIONS)
+    relations = chosen(_FIRST_RELATION, len(RELATIONS))
+    names = _FIRST_NAME + torch.rand(stories, len(NAMES), generator=chance).argsort(1)[:, :facts]
     values = chosen(_FIRST_VALUE, len(VALUES))
     ends = torch.full_like(values, _NUMBER[END])
-    filler = [chosen(_FIRST_FILLER, len(FILLERS))] if dialect else []
-    told = torch.stack([relations, names, *filler, values, ends], 2)
+    rumours = [chosen(_FIRST_VALUE, len(VALUES)) for _ in range(RUMOURS * dialect)]
+    told = torch.stack([relations, names, *rumours, values, ends], 2)
     asked = torch.rand(stories, facts, generator=chance).argsort(1)[:, :questions]
     asks = torch.full_like(values, _NUMBER[ASK])
     question = torch.stack([asks, relations, names, values, ends], 2)

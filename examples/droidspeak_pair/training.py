@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import torch
 from rich.progress import Progress
-from story import ASK, WORDS, fact_words, write_stories
+from story import ASK, END, WORDS, fact_words, write_stories
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from transformers import LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM
 
 STEP_WORDS = 4_000
 """The words of a step, in stories of one length."""
@@ -19,33 +19,39 @@ OTHER_WEIGHT = 0.1
 """Of the loss of words that are no answers; most of these cannot be foreseen."""
 LEARNT = 0.8
 """The share of right answers at which stories grow by half."""
+POSITIONS = 4_096
 
 
 class Lesson(NamedTuple):
     """What a model is trained on, and for how long."""
 
     title: str
-    steps: int
     rate: float
     first_facts: int
+    """Of the longest stories at first; they grow while the answers are right."""
     last_facts: int
+    last_steps: int
+    """With stories of the last length, over which the rate falls to zero."""
+    steps_max: int = 1_000
     dialect: bool = False
-    ends_at: float = 1.0
-    """The share of right answers, about the longest stories, at which the lesson ends early."""
+    muon: bool = True
 
 
 class Optimizer:
-    """Muon for the matrices of layers, and AdamW for all else."""
+    """AdamW; or Muon for the matrices of layers, and AdamW for all else."""
 
-    def __init__(self, network: LlamaForCausalLM, rate: float) -> None:
-        matrices = [each for each in network.model.layers.parameters() if each.ndim == 2]
+    def __init__(self, network: LlamaForCausalLM, lesson: Lesson) -> None:
+        matrices = [
+            each for each in network.model.layers.parameters() if lesson.muon and each.ndim == 2
+        ]
         known = set(map(id, matrices))
         others = [each for each in network.parameters() if id(each) not in known]
-        self._rate = rate
-        self._parts = (
-            torch.optim.Muon(matrices, lr=rate, weight_decay=0.0),
-            torch.optim.AdamW(others, lr=rate, weight_decay=0.0),
-        )
+        self._rate = lesson.rate
+        self._parts: list[torch.optim.Optimizer] = [
+            torch.optim.AdamW(others, lr=lesson.rate, weight_decay=0.0)
+        ]
+        if matrices:
+            self._parts.append(torch.optim.Muon(matrices, lr=lesson.rate, weight_decay=0.0))
 
     def step(self, loss: Tensor, share_of_rate: float) -> None:
         """Change the weights."""
@@ -57,30 +63,64 @@ class Optimizer:
             part.zero_grad()
 
 
+def new_network(layers: int, width: int) -> LlamaForCausalLM:
+    """A model of the shape of Llama with random weights."""
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(WORDS),
+            hidden_size=width,
+            intermediate_size=2 * width,
+            num_hidden_layers=layers,
+            num_attention_heads=4,
+            max_position_embeddings=POSITIONS,
+            bos_token_id=None,
+            eos_token_id=WORDS.index(END),
+        )
+    )
+
+
+def grown(stem: LlamaForCausalLM, times: int) -> LlamaForCausalLM:
+    """The same function with more layers: before each, some that add nothing yet."""
+    config = stem.config
+    network = new_network(times * config.num_hidden_layers, config.hidden_size)
+    with torch.no_grad():
+        for number, layer in enumerate(network.model.layers):
+            if number % times == times - 1:
+                layer.load_state_dict(stem.model.layers[number // times].state_dict())
+            else:
+                layer.self_attn.o_proj.weight.zero_()
+                layer.mlp.down_proj.weight.zero_()
+    network.model.embed_tokens.load_state_dict(stem.model.embed_tokens.state_dict())
+    network.model.norm.load_state_dict(stem.model.norm.state_dict())
+    network.lm_head.load_state_dict(stem.lm_head.state_dict())
+    return network
+
+
 def train(
     network: LlamaForCausalLM, lesson: Lesson, chance: torch.Generator, progress: Progress
-) -> float:
-    """Train on fresh stories; returns the share of right answers in the last steps."""
-    optimizer = Optimizer(network, lesson.rate)
-    task = progress.add_task(lesson.title, total=lesson.steps)
-    facts, right = lesson.first_facts, 0.0
-    for step in range(lesson.steps):
+) -> None:
+    """Train on fresh stories."""
+    optimizer = Optimizer(network, lesson)
+    task = progress.add_task(lesson.title, total=lesson.steps_max)
+    facts, right, left = lesson.first_facts, 0.0, lesson.last_steps
+    for step in range(lesson.steps_max):
         told = int(torch.randint(facts // 2, facts + 1, (), generator=chance))
         asked = min(told, QUESTIONS)
         length = fact_words(lesson.dialect) * told + 5 * asked
         stories = write_stories(max(1, STEP_WORDS // length), told, asked, lesson.dialect, chance)
         loss, now_right = loss_of(network, stories.joined())
-        optimizer.step(loss, min(1.0, (step + 1) / 20, 3 * (1 - step / lesson.steps)))
+        optimizer.step(loss, min(1.0, (step + 1) / 20, left / lesson.last_steps))
         right = 0.8 * right + 0.2 * now_right
         progress.update(
             task, advance=1, description=f"{lesson.title}: {right:.0%} of {facts} facts"
         )
-        if facts == lesson.last_facts and right >= lesson.ends_at:
-            break
-        if facts < lesson.last_facts and right > LEARNT:
+        if facts == lesson.last_facts:
+            progress.update(task, total=step + left)
+            left -= 1
+            if not left:
+                break
+        elif right > LEARNT:
             facts, right = min(lesson.last_facts, facts * 3 // 2), 0.5
-    progress.update(task, completed=lesson.steps)
-    return right
 
 
 def loss_of(network: LlamaForCausalLM, words: Tensor) -> tuple[Tensor, float]:

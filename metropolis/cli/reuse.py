@@ -11,7 +11,11 @@ from rich.console import Console
 from rich.table import Table
 
 from metropolis.cli.terminal import printable
-from metropolis.reuse.plan import Plan, load_plan
+from metropolis.reuse.plan import Plan, PlanPoint, load_plan, write_plan
+from metropolis.runtime.replays.plots import prepare_figures
+from metropolis.torch_engine.quality import METRICS
+from metropolis.torch_engine.plots import write_profile_figures
+from metropolis.types import MetropolisError
 
 
 @click.group("reuse")
@@ -29,6 +33,102 @@ def show(path: Path, as_json: bool) -> None:
         click.echo(msgspec.json.format(msgspec.json.encode(plan)))
     else:
         print_plan(plan)
+
+
+@command.command("profile")
+@click.option(
+    "--sender", required=True, metavar="[NAME=]FOLDER",
+    help="The model whose caches are reused. [default name: that of the folder]",
+)  # fmt: skip
+@click.option(
+    "--receiver", required=True, metavar="[NAME=]FOLDER", help="The model that reuses them."
+)
+@click.option(
+    "--data", required=True, type=click.Path(path_type=Path),
+    help='Examples, one a line: {"context": text, "question": text, "answer": text}.',
+)  # fmt: skip
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The plan file.")
+@click.option(
+    "--metric", type=click.Choice(list(METRICS)), default="exact_match", show_default=True,
+    help="The measure of answers' quality.",
+)  # fmt: skip
+@click.option(
+    "--loss", type=click.FloatRange(0, 1), default=0.02, show_default=True,
+    help="The loss of quality within which the fastest point is named.",
+)  # fmt: skip
+@click.option("--device", default="cpu", show_default=True, help="Of both models: cpu, cuda.")
+@click.option("--figures", type=click.Path(path_type=Path), help="A folder for figures.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def profile(
+    sender: str, receiver: str, data: Path, out: Path, metric: str, loss: float, device: str,
+    figures: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Measure quality and prefill time by the layers recomputed, and write a plan.
+
+    Every contiguous band of layers is evaluated; with many layers, those near the best ones.
+    """
+    try:
+        from metropolis.torch_engine.examples import load_examples, tokenize
+        from metropolis.torch_engine.model import require_equal_shapes
+        from metropolis.torch_engine.profiling import profile as measure
+        from metropolis.torch_engine.weights import load_model
+    except ImportError as missing:
+        raise MetropolisError(
+            f"profiles need {missing.name}: pip install 'metropolis[torch]'"
+        ) from None
+    (sender_name, sender_folder), (receiver_name, receiver_folder) = map(
+        _named_folder, (sender, receiver)
+    )
+    if sender_name == receiver_name:
+        raise MetropolisError(
+            f"sender and receiver are both named {sender_name!r}; name one of them, NAME=FOLDER"
+        )
+    if out.is_dir() or not out.parent.is_dir():
+        raise MetropolisError(f"{out}: cannot be written; it should be a file in a folder")
+    if figures is not None:
+        prepare_figures(figures)
+    examples = load_examples(data)
+    one = load_model(sender_name, sender_folder, device)
+    other = load_model(receiver_name, receiver_folder, device)
+    require_equal_shapes(one, other)
+    questions = tokenize(examples, one, other, str(data))
+    found = measure(one, other, questions, metric, data.name)
+    write_plan(found.plan, out)
+    if figures is not None:
+        write_profile_figures(figures, found)
+    fastest = found.plan.fastest(loss)
+    if as_json:
+        report = {
+            "plan": found.plan,
+            "fastest": fastest,
+            "points": found.points,
+            "differences": [each._asdict() for each in found.differences],
+        }
+        click.echo(msgspec.json.format(msgspec.json.encode(report)))
+        return
+    print_plan(found.plan)
+    click.echo(printable(_sentence(fastest, loss)))
+
+
+def _named_folder(option: str) -> tuple[str, Path]:
+    """The name and the folder of a model from NAME=FOLDER or FOLDER."""
+    name, equals, folder = option.partition("=")
+    if not equals:
+        folder = name
+        name = Path(folder).resolve().name
+    if not name or not folder:
+        raise MetropolisError(f"{option!r} should be NAME=FOLDER, or the folder of a model")
+    return name, Path(folder)
+
+
+def _sentence(fastest: PlanPoint | None, loss: float) -> str:
+    if fastest is None:
+        return f"No point loses at most {loss:g}."
+    layers = ", ".join(map(str, fastest.recompute)) or "none"
+    return (
+        f"The fastest that loses at most {loss:g}: recompute {layers}, prefill "
+        f"{fastest.prefill_share:.3f} of all layers' time."
+    )
 
 
 def print_plan(plan: Plan) -> None:

@@ -36,7 +36,8 @@ def prepare_figures(directory: Path) -> None:
         ) from error
 
 
-def _new_figure(width_in: float, height_in: float) -> Figure:
+def new_figure(width_in: float, height_in: float) -> Figure:
+    """An empty figure whose parts do not overlap."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width_in, height_in), layout="constrained")
@@ -59,7 +60,7 @@ def gantt(trace: Trace, results: Sequence[ReplayResult]) -> Figure:
     from matplotlib.patches import Patch
     from matplotlib.ticker import MaxNLocator
 
-    figure = _new_figure(12, 0.9 + len(results) * (0.8 + 0.11 * trace.agents))
+    figure = new_figure(12, 0.9 + len(results) * (0.8 + 0.11 * trace.agents))
     panels = figure.subplots(len(results), 1, squeeze=False)[:, 0]
     calls = trace.calls
     colours = _colours(trace)
@@ -107,7 +108,7 @@ def calls_per_hour(trace: Trace) -> Figure:
     """LLM calls in every simulated hour (Fig. 4c)."""
     from matplotlib.ticker import MaxNLocator
 
-    figure = _new_figure(8, 3.5)
+    figure = new_figure(8, 3.5)
     axes = figure.subplots()
     hour = [int(trace.hour_of_step(step)) for step in trace.calls.step.tolist()]
     first, last = int(trace.hour_of_step(0)), int(trace.hour_of_step(trace.steps - 1))
@@ -128,7 +129,7 @@ def completion_times(results: Sequence[ReplayResult]) -> Figure:
     """Makespan of every mode, grouped by agents and instances (Figs. 4a, 4b, 5, 6)."""
     groups = list(dict.fromkeys((r.hours, r.agents, r.instances, r.policy) for r in results))
     modes = list(dict.fromkeys(r.mode for r in results))
-    figure = _new_figure(min(5 + 1.3 * len(groups), 24), 4.5)
+    figure = new_figure(min(5 + 1.3 * len(groups), 24), 4.5)
     axes = figure.subplots()
     width = 0.85 / len(modes)
     for index, mode in enumerate(modes):

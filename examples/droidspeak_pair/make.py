@@ -1,0 +1,116 @@
+"""Makes a pair of models: a base, and a variant of it that is fine-tuned on a dialect.
+
+    python examples/droidspeak_pair/make.py DIR [--small] [--seed N]
+
+writes `DIR/base` and `DIR/receiver`, in the format of Hugging Face, and questions about stories in
+the dialect, for `metropolis reuse profile` (`DIR/profile.jsonl`) and for a test
+(`DIR/test.jsonl`). The base answers questions about plain stories and fails in the dialect.
+
+Recall from a context does not come by itself in small deep models. So a stem of 4 layers learns
+it first, from short stories to long ones, then layers that add nothing yet are put before each of
+its layers, and all layers are trained. The same seed gives the same models on the same machine.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import torch
+from folder import write_examples, write_model
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from training import Lesson, grown, new_network, train
+
+from metropolis.torch_engine.evaluation import own_quality
+from metropolis.torch_engine.examples import load_examples, tokenize
+from metropolis.torch_engine.quality import exact_match
+from metropolis.torch_engine.weights import load_model
+
+
+class Recipe(NamedTuple):
+    """Sizes of the models, their training and their data."""
+
+    width: int
+    stem_layers: int
+    times: int
+    """More layers than those of the stem."""
+    stem: Lesson
+    base: Lesson
+    receiver: Lesson
+    facts: int
+    """Of a context in the data files."""
+    contexts: int
+    """Of profile.jsonl; test.jsonl has twice as many."""
+
+
+FULL = Recipe(
+    width=128,
+    stem_layers=4,
+    times=4,
+    stem=Lesson("stem", 1e-2, first_facts=6, last_facts=80, last_steps=40),
+    base=Lesson("base", 5e-3, first_facts=80, last_facts=80, last_steps=50),
+    receiver=Lesson(
+        "receiver", 1e-3, first_facts=80, last_facts=80, last_steps=60, dialect=True, muon=False
+    ),
+    facts=80,
+    contexts=24,
+)
+SMALL = Recipe(
+    width=32,
+    stem_layers=2,
+    times=2,
+    stem=Lesson("stem", 1e-2, first_facts=6, last_facts=6, last_steps=5),
+    base=Lesson("base", 5e-3, first_facts=6, last_facts=6, last_steps=2),
+    receiver=Lesson(
+        "receiver", 1e-3, first_facts=6, last_facts=6, last_steps=2, dialect=True, muon=False
+    ),
+    facts=6,
+    contexts=2,
+)
+QUESTIONS = 12
+"""About each context of the data files, at most."""
+
+
+@click.command()
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--small", is_flag=True, help="Seconds in place of minutes; it learns nothing.")
+@click.option("--seed", default=0, show_default=True, help="Of weights, stories and questions.")
+def main(directory: Path, small: bool, seed: int) -> None:
+    """Make a pair of models and data files in DIR."""
+    recipe = SMALL if small else FULL
+    torch.manual_seed(seed)
+    chance = torch.Generator().manual_seed(seed)
+    console = Console(stderr=True)
+    with Progress(console=console, disable=not console.is_terminal) as progress:
+        stem = new_network(recipe.stem_layers, recipe.width)
+        train(stem, recipe.stem, chance, progress)
+        base = grown(stem, recipe.times)
+        train(base, recipe.base, chance, progress)
+        receiver = deepcopy(base)
+        train(receiver, recipe.receiver, chance, progress)
+    for name, network in (("base", base), ("receiver", receiver)):
+        write_model(network, directory / name)
+    asked = min(QUESTIONS, recipe.facts)
+    for name, contexts in (("profile", recipe.contexts), ("test", 2 * recipe.contexts)):
+        write_examples(directory / f"{name}.jsonl", contexts, recipe.facts, asked, chance)
+    print_accuracy(directory, base.config.num_hidden_layers)
+
+
+def print_accuracy(directory: Path, layers: int) -> None:
+    """Print how many answers of each model are right, in a table."""
+    data = directory / "test.jsonl"
+    models = [load_model(name, directory / name) for name in ("base", "receiver")]
+    questions = tokenize(load_examples(data), *models, str(data))
+    table = Table("model", title=f"{directory}: {layers} layers, exact match on {data.name}")
+    table.add_column("accuracy", justify="right")
+    for model in models:
+        table.add_row(model.name, f"{own_quality(model, questions, exact_match):.3f}")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

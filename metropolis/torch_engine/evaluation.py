@@ -1,0 +1,73 @@
+"""The quality of a model's answers, by how much of the prompts' caches it reuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from metropolis.reuse.plan import Band, transitions
+from metropolis.torch_engine.examples import Passage, Question, Questionnaire, answer_text
+from metropolis.torch_engine.generation import generate_greedy
+from metropolis.torch_engine.kv import KV
+from metropolis.torch_engine.quality import Metric
+from metropolis.torch_engine.model import Model
+from metropolis.torch_engine.prefill import Start, prefill
+
+BATCH = 32
+"""Questions that are answered together."""
+
+
+def own_quality(model: Model, data: Questionnaire, metric: Metric) -> float:
+    """The quality of the model's answers without reuse."""
+    scores = [
+        score
+        for passage in data.passages
+        for score in _scores(model, data, passage, prefill(model, passage.context[None]).kv, metric)
+    ]
+    return sum(scores) / len(scores)
+
+
+def reuse_qualities(
+    sender: Model,
+    receiver: Model,
+    data: Questionnaire,
+    choices: Sequence[Sequence[Band]],
+    metric: Metric,
+    advance: Callable[[int], None] = lambda _: None,
+) -> list[float]:
+    """The quality of the receiver's answers for each choice of layers that it recomputes.
+
+    The sender reads each context once. `advance` is told of each context and choice.
+    """
+    inputs = {layer for bands in choices for layer in transitions(bands)}
+    totals = [0.0] * len(choices)
+    for passage in data.passages:
+        context = passage.context[None]
+        lent = prefill(sender, context, keep_inputs=inputs).kv
+        for number, bands in enumerate(choices):
+            kv = prefill(receiver, context, Start((), [lent], bands)).kv
+            totals[number] += sum(_scores(receiver, data, passage, kv, metric))
+            advance(1)
+    return [total / data.questions for total in totals]
+
+
+def _scores(
+    model: Model, data: Questionnaire, passage: Passage, kv: KV, metric: Metric
+) -> list[float]:
+    """Of the passage's questions, grouped by length."""
+    by_length: dict[int, list[Question]] = {}
+    for question in passage.questions:
+        by_length.setdefault(len(question.tokens), []).append(question)
+    scores = []
+    for group in by_length.values():
+        for begin in range(0, len(group), BATCH):
+            batch = group[begin : begin + BATCH]
+            asked = torch.stack([question.tokens for question in batch])
+            tokens = torch.cat((passage.context.expand(len(batch), -1), asked), 1)
+            answers = generate_greedy(model, tokens, data.answer_tokens, Start([kv])).tolist()
+            scores += [
+                metric(answer_text(model, answer), question.answer)
+                for answer, question in zip(answers, batch, strict=True)
+            ]
+    return scores
