@@ -10,11 +10,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from metropolis.cli.serve_torch import NamedModel
 from metropolis.cli.terminal import printable
 from metropolis.reuse.plan import Plan, PlanPoint, load_plan, write_plan
 from metropolis.runtime.replays.plots import prepare_figures
-from metropolis.torch_engine.quality import METRICS
 from metropolis.torch_engine.plots import write_profile_figures
+from metropolis.torch_engine.quality import METRICS
 from metropolis.types import MetropolisError
 
 
@@ -37,12 +38,13 @@ def show(path: Path, as_json: bool) -> None:
 
 @command.command("profile")
 @click.option(
-    "--sender", required=True, metavar="[NAME=]FOLDER",
-    help="The model whose caches are reused. [default name: that of the folder]",
+    "--sender", type=NamedModel(), required=True, metavar="[NAME=]FOLDER",
+    help="The model whose caches are reused, in the format of Hugging Face.",
 )  # fmt: skip
 @click.option(
-    "--receiver", required=True, metavar="[NAME=]FOLDER", help="The model that reuses them."
-)
+    "--receiver", type=NamedModel(), required=True, metavar="[NAME=]FOLDER",
+    help="The model that reuses them, of the same shape and tokens.",
+)  # fmt: skip
 @click.option(
     "--data", required=True, type=click.Path(path_type=Path),
     help='Examples, one a line: {"context": text, "question": text, "answer": text}.',
@@ -60,8 +62,8 @@ def show(path: Path, as_json: bool) -> None:
 @click.option("--figures", type=click.Path(path_type=Path), help="A folder for figures.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def profile(
-    sender: str, receiver: str, data: Path, out: Path, metric: str, loss: float, device: str,
-    figures: Path | None, as_json: bool,
+    sender: tuple[str, Path], receiver: tuple[str, Path], data: Path, out: Path, metric: str,
+    loss: float, device: str, figures: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Measure quality and prefill time by the layers recomputed, and write a plan.
 
@@ -76,20 +78,16 @@ def profile(
         raise MetropolisError(
             f"profiles need {missing.name}: pip install 'metropolis[torch]'"
         ) from None
-    (sender_name, sender_folder), (receiver_name, receiver_folder) = map(
-        _named_folder, (sender, receiver)
-    )
-    if sender_name == receiver_name:
+    if sender[0] == receiver[0]:
         raise MetropolisError(
-            f"sender and receiver are both named {sender_name!r}; name one of them, NAME=FOLDER"
+            f"sender and receiver are both named {sender[0]!r}; name one of them, NAME=FOLDER"
         )
     if out.is_dir() or not out.parent.is_dir():
         raise MetropolisError(f"{out}: cannot be written; it should be a file in a folder")
     if figures is not None:
         prepare_figures(figures)
     examples = load_examples(data)
-    one = load_model(sender_name, sender_folder, device)
-    other = load_model(receiver_name, receiver_folder, device)
+    one, other = load_model(*sender, device), load_model(*receiver, device)
     require_equal_shapes(one, other)
     questions = tokenize(examples, one, other, str(data))
     found = measure(one, other, questions, metric, data.name)
@@ -108,17 +106,6 @@ def profile(
         return
     print_plan(found.plan)
     click.echo(printable(_sentence(fastest, loss)))
-
-
-def _named_folder(option: str) -> tuple[str, Path]:
-    """The name and the folder of a model from NAME=FOLDER or FOLDER."""
-    name, equals, folder = option.partition("=")
-    if not equals:
-        folder = name
-        name = Path(folder).resolve().name
-    if not name or not folder:
-        raise MetropolisError(f"{option!r} should be NAME=FOLDER, or the folder of a model")
-    return name, Path(folder)
 
 
 def _sentence(fastest: PlanPoint | None, loss: float) -> str:

@@ -10,9 +10,9 @@ from metropolis.reuse.plan import Band, transitions
 from metropolis.torch_engine.examples import Passage, Question, Questionnaire, answer_text
 from metropolis.torch_engine.generation import generate_greedy
 from metropolis.torch_engine.kv import KV
-from metropolis.torch_engine.quality import Metric
 from metropolis.torch_engine.model import Model
 from metropolis.torch_engine.prefill import Start, prefill
+from metropolis.torch_engine.quality import Metric
 
 BATCH = 32
 """Questions that are answered together."""

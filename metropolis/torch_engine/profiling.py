@@ -12,9 +12,9 @@ from metropolis.reuse.band_search import CELLS_MAX, search
 from metropolis.reuse.plan import Band, Plan, PlanPoint, pareto_front
 from metropolis.torch_engine.evaluation import own_quality, reuse_qualities
 from metropolis.torch_engine.examples import Questionnaire
-from metropolis.torch_engine.quality import METRICS
 from metropolis.torch_engine.model import Model
 from metropolis.torch_engine.prefill import prefill
+from metropolis.torch_engine.quality import METRICS
 from metropolis.torch_engine.timing import REPETITIONS, prefill_shares
 
 

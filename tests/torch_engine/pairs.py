@@ -15,12 +15,12 @@ from transformers import PreTrainedTokenizerFast
 from metropolis.torch_engine.examples import Example
 from metropolis.torch_engine.generation import generate_greedy
 from metropolis.torch_engine.model import Model
-from tests.torch_engine.models import LAYERS, VOCABULARY, tiny
+from tests.torch_engine.models import VOCABULARY, tiny
 
 TEMPLATE = "{% for m in messages %}{{ m['role'] }} {{ m['content'] }} {% endfor %}assistant "
 ENDS = list(range(VOCABULARY // 2, VOCABULARY))
 """Half of the tokens, so that answers end soon."""
-LONGEST = 6
+LONGEST = 4
 WORDS = ["?", "user", "assistant", *(f"w{number}" for number in range(3, VOCABULARY))]
 
 
@@ -80,7 +80,7 @@ def write_pair(folder: Path) -> list[Example]:
     for model in (sender, receiver):
         model.network.save_pretrained(folder / model.name)
         model.tokenizer.save_pretrained(folder / model.name)
-    found = examples(receiver)
+    found = examples(receiver, contexts=2, questions=2)
     write_examples(found, folder / "data.jsonl")
     return found
 
@@ -91,6 +91,3 @@ def write_examples(found: list[Example], path: Path) -> None:
         for one in found
     ]
     path.write_text("\n".join(lines) + "\n")
-
-
-EVERY_BAND = LAYERS * (LAYERS + 1) // 2

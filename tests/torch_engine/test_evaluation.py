@@ -15,8 +15,8 @@ from metropolis.reuse.plan import Band
 from metropolis.torch_engine import evaluation
 from metropolis.torch_engine.evaluation import own_quality, reuse_qualities
 from metropolis.torch_engine.examples import Example, load_examples, tokenize
-from metropolis.torch_engine.quality import METRICS, exact_match, f1
 from metropolis.torch_engine.model import Model
+from metropolis.torch_engine.quality import METRICS, exact_match, f1
 from metropolis.types import MetropolisError
 from tests.torch_engine.models import LAYERS
 from tests.torch_engine.pairs import examples, pair, tokenizer, write_examples

@@ -14,11 +14,11 @@ from metropolis.reuse.plan import Band, check_plan
 from metropolis.torch_engine import timing
 from metropolis.torch_engine.evaluation import own_quality, reuse_qualities
 from metropolis.torch_engine.examples import tokenize
-from metropolis.torch_engine.quality import exact_match
 from metropolis.torch_engine.model import Model
 from metropolis.torch_engine.plots import write_profile_figures
 from metropolis.torch_engine.prefill import NOTHING, Start
 from metropolis.torch_engine.profiling import Profile, best_by_layers, layer_differences, profile
+from metropolis.torch_engine.quality import exact_match
 from metropolis.torch_engine.timing import prefill_shares
 from tests.torch_engine.models import LAYERS, prompts
 from tests.torch_engine.pairs import examples, pair
