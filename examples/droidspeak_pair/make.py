@@ -47,30 +47,20 @@ class Recipe(NamedTuple):
     """Of profile.jsonl; test.jsonl has twice as many."""
 
 
+STEM = Lesson("stem", rate=1e-2, first_facts=6, last_facts=80, last_steps=40)
+BASE = Lesson("base", rate=5e-3, first_facts=80, last_facts=80, last_steps=50)
+RECEIVER = Lesson(
+    "receiver", rate=1e-3, first_facts=80, last_facts=80, last_steps=60, dialect=True, muon=False
+)
 FULL = Recipe(
-    width=128,
-    stem_layers=4,
-    times=4,
-    stem=Lesson("stem", 1e-2, first_facts=6, last_facts=80, last_steps=40),
-    base=Lesson("base", 5e-3, first_facts=80, last_facts=80, last_steps=50),
-    receiver=Lesson(
-        "receiver", 1e-3, first_facts=80, last_facts=80, last_steps=60, dialect=True, muon=False
-    ),
-    facts=80,
-    contexts=24,
-)
+    width=128, stem_layers=4, times=4, stem=STEM, base=BASE, receiver=RECEIVER, facts=80,
+    contexts=16,
+)  # fmt: skip
+SHORT = {"first_facts": 6, "last_facts": 6, "last_steps": 3, "step_words": 200}
 SMALL = Recipe(
-    width=32,
-    stem_layers=2,
-    times=2,
-    stem=Lesson("stem", 1e-2, first_facts=6, last_facts=6, last_steps=5),
-    base=Lesson("base", 5e-3, first_facts=6, last_facts=6, last_steps=2),
-    receiver=Lesson(
-        "receiver", 1e-3, first_facts=6, last_facts=6, last_steps=2, dialect=True, muon=False
-    ),
-    facts=6,
-    contexts=2,
-)
+    width=32, stem_layers=2, times=2, stem=STEM._replace(**SHORT), base=BASE._replace(**SHORT),
+    receiver=RECEIVER._replace(**SHORT), facts=6, contexts=2,
+)  # fmt: skip
 QUESTIONS = 12
 """About each context of the data files, at most."""
 

@@ -1,8 +1,7 @@
 """The language that the models learn: stories of facts, and questions about them.
 
-A fact is `relation name value .`. In the dialect, two rumours come before it: `relation name rumour
-rumour value .`, of the same words as values. A question is `ask relation name`, and its answer the
-value of that fact.
+A fact is `relation name value .`. In the dialect three rumours precede the value; they are words
+like values. A question is `ask relation name`, and its answer the value.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ VALUES = [first + last for first, last in product(
 )]  # fmt: skip
 END, ASK, UNKNOWN = ".", "ask", "?"
 WORDS = [END, ASK, UNKNOWN, *RELATIONS, *NAMES, *VALUES]
-RUMOURS = 2
-"""In a fact of the dialect."""
+RUMOURS = 3
+"""In each fact of the dialect."""
 
 _NUMBER = {word: number for number, word in enumerate(WORDS)}
 _FIRST_RELATION = _NUMBER[RELATIONS[0]]
@@ -66,9 +65,8 @@ def write_stories(
 
     relations = chosen(_FIRST_RELATION, len(RELATIONS))
     names = _FIRST_NAME + torch.rand(stories, len(NAMES), generator=chance).argsort(1)[:, :facts]
-    values = chosen(_FIRST_VALUE, len(VALUES))
+    *rumours, values = (chosen(_FIRST_VALUE, len(VALUES)) for _ in range(fact_words(dialect) - 3))
     ends = torch.full_like(values, _NUMBER[END])
-    rumours = [chosen(_FIRST_VALUE, len(VALUES)) for _ in range(RUMOURS * dialect)]
     told = torch.stack([relations, names, *rumours, values, ends], 2)
     asked = torch.rand(stories, facts, generator=chance).argsort(1)[:, :questions]
     asks = torch.full_like(values, _NUMBER[ASK])

@@ -11,8 +11,6 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM
 
-STEP_WORDS = 4_000
-"""The words of a step, in stories of one length."""
 QUESTIONS = 32
 """At most, after each story."""
 OTHER_WEIGHT = 0.1
@@ -35,6 +33,8 @@ class Lesson(NamedTuple):
     steps_max: int = 1_000
     dialect: bool = False
     muon: bool = True
+    step_words: int = 4_000
+    """In stories of one length."""
 
 
 class Optimizer:
@@ -107,7 +107,9 @@ def train(
         told = int(torch.randint(facts // 2, facts + 1, (), generator=chance))
         asked = min(told, QUESTIONS)
         length = fact_words(lesson.dialect) * told + 5 * asked
-        stories = write_stories(max(1, STEP_WORDS // length), told, asked, lesson.dialect, chance)
+        stories = write_stories(
+            max(1, lesson.step_words // length), told, asked, lesson.dialect, chance
+        )
         loss, now_right = loss_of(network, stories.joined())
         optimizer.step(loss, min(1.0, (step + 1) / 20, left / lesson.last_steps))
         right = 0.8 * right + 0.2 * now_right
