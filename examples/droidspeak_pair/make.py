@@ -87,18 +87,20 @@ def main(directory: Path, small: bool, seed: int) -> None:
     asked = min(QUESTIONS, recipe.facts)
     for name, contexts in (("profile", recipe.contexts), ("test", 2 * recipe.contexts)):
         write_examples(directory / f"{name}.jsonl", contexts, recipe.facts, asked, chance)
-    print_accuracy(directory, base.config.num_hidden_layers)
+    print_accuracy(directory)
 
 
-def print_accuracy(directory: Path, layers: int) -> None:
+def print_accuracy(directory: Path) -> None:
     """Print how many answers of each model are right, in a table."""
     data = directory / "test.jsonl"
     models = [load_model(name, directory / name) for name in ("base", "receiver")]
     questions = tokenize(load_examples(data), *models, str(data))
-    table = Table("model", title=f"{directory}: {layers} layers, exact match on {data.name}")
-    table.add_column("accuracy", justify="right")
+    table = Table("model")
+    table.add_column("layers", justify="right")
+    table.add_column(f"exact match on {data.name}", justify="right")
     for model in models:
-        table.add_row(model.name, f"{own_quality(model, questions, exact_match):.3f}")
+        layers = str(model.shape.layers)
+        table.add_row(model.name, layers, f"{own_quality(model, questions, exact_match):.3f}")
     Console().print(table)
 
 
