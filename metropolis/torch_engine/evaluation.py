@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import torch
-
 from metropolis.reuse.plan import Band, transitions
-from metropolis.torch_engine.examples import Passage, Question, Questionnaire, answer_text
+from metropolis.torch_engine.examples import Passage, Questionnaire, answer_text
 from metropolis.torch_engine.generation import generate_greedy
 from metropolis.torch_engine.kv import KV
 from metropolis.torch_engine.model import Model
@@ -55,19 +53,14 @@ def reuse_qualities(
 def _scores(
     model: Model, data: Questionnaire, passage: Passage, kv: KV, metric: Metric
 ) -> list[float]:
-    """Of the passage's questions, grouped by length."""
-    by_length: dict[int, list[Question]] = {}
-    for question in passage.questions:
-        by_length.setdefault(len(question.tokens), []).append(question)
+    """Of the passage's questions, answered from the context's `kv`."""
     scores = []
-    for group in by_length.values():
-        for begin in range(0, len(group), BATCH):
-            batch = group[begin : begin + BATCH]
-            asked = torch.stack([question.tokens for question in batch])
-            tokens = torch.cat((passage.context.expand(len(batch), -1), asked), 1)
-            answers = generate_greedy(model, tokens, data.answer_tokens, Start([kv])).tolist()
-            scores += [
-                metric(answer_text(model, answer), question.answer)
-                for answer, question in zip(answers, batch, strict=True)
-            ]
+    for begin in range(0, len(passage.questions), BATCH):
+        batch = passage.questions[begin : begin + BATCH]
+        asked = [question.tokens for question in batch]
+        answers = generate_greedy(model, kv, asked, data.answer_tokens).tolist()
+        scores += [
+            metric(answer_text(model, answer), question.answer)
+            for answer, question in zip(answers, batch, strict=True)
+        ]
     return scores

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
+from metropolis.torch_engine.generation import generate_greedy
 from metropolis.torch_engine.model import Model
+from metropolis.torch_engine.prefill import NOTHING, Start, prefill
 
 VOCABULARY = 97
 LAYERS = 5
@@ -40,3 +44,12 @@ def tiny(seed: int, kind: str = "llama", **changes: int) -> Model:
 def prompts(batch: int, tokens: int, seed: int = 0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(0, VOCABULARY, (batch, tokens), generator=generator)
+
+
+def greedy(
+    model: Model, prompt: Sequence[int], new_tokens: int, start: Start = NOTHING
+) -> list[int]:
+    """The most likely tokens after a prompt, all but the last token of which may be cached."""
+    tokens = torch.tensor([prompt])
+    context = prefill(model, tokens[:, :-1], start).kv
+    return [*map(int, generate_greedy(model, context, [tokens[0, -1:]], new_tokens)[0])]

@@ -13,9 +13,8 @@ from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
 from metropolis.torch_engine.examples import Example
-from metropolis.torch_engine.generation import generate_greedy
 from metropolis.torch_engine.model import Model
-from tests.torch_engine.models import VOCABULARY, tiny
+from tests.torch_engine.models import VOCABULARY, greedy, tiny
 
 TEMPLATE = "{% for m in messages %}{{ m['role'] }} {{ m['content'] }} {% endfor %}assistant "
 ENDS = list(range(VOCABULARY // 2, VOCABULARY))
@@ -69,8 +68,7 @@ def examples(answering: Model, contexts: int = 3, questions: int = 4) -> list[Ex
 def answer_of(model: Model, context: str, question: str) -> list[int]:
     content = f"{context}\n\n{question}"
     prompt = f"user {content} assistant " if model.tokenizer.chat_template else content
-    tokens = torch.tensor([model.tokenizer.encode(prompt)])
-    answer = generate_greedy(model, tokens, LONGEST)[0].tolist()
+    answer = greedy(model, model.tokenizer.encode(prompt), LONGEST)
     return list(takewhile(lambda token: token not in ENDS, answer))
 
 

@@ -19,9 +19,11 @@ from metropolis.torch_engine.cache_choice import ReuseOrder
 from metropolis.torch_engine.engine import Engine, Prefill
 from metropolis.torch_engine.generation import generate_greedy
 from metropolis.torch_engine.generation_request import GenerationRequest, Output
+from metropolis.torch_engine.engine import Engine, EngineError, GenerationRequest, Output, Prefill
 from metropolis.torch_engine.prefill import NOTHING, Start, prefill
 from metropolis.torch_engine.sampling import Sampling
 from metropolis.types import MetropolisError
+from tests.torch_engine.models import greedy
 from tests.torch_engine.served_models import LAYERS, variants
 
 BASE, CHAT = variants("base", "chat")
@@ -73,7 +75,7 @@ def run(engine: Engine, requests: Sequence[GenerationRequest]) -> list[Client]:
 
 
 def expected_text(model: Any, prompt: Sequence[int], most: int, start: Start = NOTHING) -> str:
-    [answer] = generate_greedy(model, torch.tensor([prompt]), most, start).tolist()
+    answer = greedy(model, prompt, most, start)
     ends = [n for n, token in enumerate(answer) if token in model.end_tokens]
     return str(
         model.tokenizer.decode(answer[: ends[0]] if ends else answer, skip_special_tokens=True)
@@ -230,7 +232,7 @@ def test_answers_are_part_of_the_cache() -> None:
     engine = Engine([BASE], PrefixReuse(), AMPLE, on_prefill=prefills.append)
     prompt = words("story " * 4)
     [client] = run(engine, [GenerationRequest("base", prompt, 6, GREEDY, ignores_end=True)])
-    [answer] = generate_greedy(BASE, torch.tensor([prompt]), 6).tolist()
+    answer = greedy(BASE, prompt, 6)
     run(engine, [GenerationRequest("base", [*prompt, *answer, 5], 2, GREEDY)])
     assert client.tokens == 6
     assert prefills[-1].origin.cached_tokens == len(prompt) + 5  # not the last token's

@@ -185,10 +185,21 @@ def test_greedy_answers_are_those_of_transformers() -> None:
             tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=12, do_sample=False,
             eos_token_id=None, pad_token_id=0,
         )  # fmt: skip
-    assert torch.equal(generate_greedy(model, tokens, 12), whole[:, 20:])
-    plain = prefill(model, tokens, keep_inputs=EVERY).kv
-    start = Start([plain.part(0, 5)], [plain.part(5, 15)], [Band(2, 3)])
-    assert torch.equal(generate_greedy(model, tokens, 12, start), whole[:, 20:])
+    together = [tokens[0, 15:], tokens[0, 15:16], tokens[0, 15:18]]
+    for row, expected in zip(tokens, whole, strict=True):
+        context = row[None, :15]
+        plain = prefill(model, context, keep_inputs=EVERY).kv
+        reused = prefill(
+            model, context, Start([plain.part(0, 5)], [plain.part(5, 15)], [Band(2, 3)])
+        )
+        for kv in (plain, reused.kv):
+            answers = generate_greedy(model, kv, [row[15:], *together], 12)
+            assert torch.equal(answers[0], expected[20:])
+    for question in together:  # each sees the context and itself
+        assert torch.equal(
+            generate_greedy(model, kv, [question], 12)[0],
+            generate_greedy(model, kv, [*together, question], 12)[-1],
+        )
 
 
 def test_models_of_unlike_shape_share_nothing() -> None:
