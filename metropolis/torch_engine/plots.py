@@ -53,7 +53,7 @@ def quality_map(profile: Profile) -> Figure:
     axes.set(xlabel="last recomputed layer", ylabel="first recomputed layer", title=_title(plan))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend(fontsize="small", loc="lower right")
+    axes.legend(fontsize="small", loc="upper left")
     figure.colorbar(image, label=plan.metric)
     return figure
 
@@ -79,6 +79,7 @@ def pareto(profile: Profile) -> Figure:
         ylabel=plan.metric,
         title=_title(plan),
         xlim=(0, 1.02),
+        ylim=(0, None),
     )
     figure.legend(fontsize="small", loc="outside right upper")
     return figure
@@ -101,7 +102,7 @@ def quality_by_layers(profile: Profile) -> Figure:
         marker="o", markersize=4, label="best band",
     )  # fmt: skip
     _references(axes, plan)
-    axes.set(xlabel="reused layers", ylabel=plan.metric, title=_title(plan))
+    axes.set(xlabel="reused layers", ylabel=plan.metric, title=_title(plan), ylim=(0, None))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     figure.legend(fontsize="small", loc="outside right upper")
     return figure

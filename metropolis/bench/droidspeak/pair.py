@@ -136,7 +136,7 @@ def _show_input_overheads(rows: Sequence[dict[str, Any]], console: Console) -> N
         "Measured: what inputs (E) cost beside KV (Fig. 12); one sequence, copies within memory",
         [
             "system", "tokens", "inputs", "bytes a token", "of KV", "sender's prefill, ms",
-            "keeping E, ms", "copy of KV, ms", "of KV and E, ms", "projection of E, ms",
+            "keeping E, ms", "copy of KV, ms", "of E, ms", "projection of E, ms",
         ],
         (
             (
@@ -148,7 +148,7 @@ def _show_input_overheads(rows: Sequence[dict[str, Any]], console: Console) -> N
                 f"{row['sender_prefill_ms']:.1f}",
                 f"{row['sender_prefill_keeping_ms']:.1f}",
                 f"{row['copy_kv_ms']:.2f}",
-                f"{row['copy_both_ms']:.2f}",
+                f"{row['copy_inputs_ms']:.2f}",
                 "" if row["projection_ms"] is None else f"{row['projection_ms']:.1f}",
             )
             for row in rows

@@ -16,7 +16,6 @@ from torch import Tensor
 from metropolis.reuse.plan import Band, Plan, PlanError, transitions
 from metropolis.torch_engine.evaluation import own_quality, reuse_qualities
 from metropolis.torch_engine.examples import Questionnaire, load_examples, tokenize
-from metropolis.torch_engine.kv import KV
 from metropolis.torch_engine.model import Model, require_equal_shapes
 from metropolis.torch_engine.prefill import NOTHING, Start, all_inputs, prefill
 from metropolis.torch_engine.quality import METRICS
@@ -26,6 +25,8 @@ from metropolis.torch_engine.weights import load_model
 LOSS = 0.02
 """Of quality, within which the plan's fastest point is taken."""
 BATCH = 4
+SHORT = 64
+"""Tokens of a short prompt."""
 
 
 class Pair(NamedTuple):
@@ -123,16 +124,19 @@ def input_overheads(pair: Pair) -> Iterator[dict[str, Any]]:
         tokens = pair.prompt(length)[None]
         for name, inputs in kept.items():
             bytes_per_token = len(inputs) * pair.receiver.input_bytes_per_token
-            kv = prefill(pair.sender, tokens).kv
-            lent = KV(kv.keys, kv.values, prefill(pair.sender, tokens, NOTHING, inputs).kv.inputs)
-            shared = lent.part(0, length - 1)
-            plain_s, keeping_s, kv_s, both_s, reuse_s, project_s = medians_s(
+            lent = prefill(pair.sender, tokens, NOTHING, inputs).kv.part(0, length - 1)
+            target = lent.copy()
+            layer_kv = list(
+                zip((*target.keys, *target.values), (*lent.keys, *lent.values), strict=True)
+            )
+            layer_inputs = [(target.inputs[layer], lent.inputs[layer]) for layer in inputs]
+            plain_s, keeping_s, kv_s, inputs_s, reuse_s, project_s = medians_s(
                 partial(prefill, pair.sender, tokens),
                 partial(prefill, pair.sender, tokens, NOTHING, inputs),
-                kv.copy,
-                lent.copy,
-                partial(prefill, pair.receiver, tokens, Start((), [shared])),
-                partial(prefill, pair.receiver, tokens, Start((), [shared], all_inputs(layers)))
+                partial(_load, layer_kv),
+                partial(_load, layer_inputs),
+                partial(prefill, pair.receiver, tokens, Start((), [lent])),
+                partial(prefill, pair.receiver, tokens, Start((), [lent], all_inputs(layers)))
                 if name == "all E"
                 else lambda: None,
             )
@@ -145,9 +149,15 @@ def input_overheads(pair: Pair) -> Iterator[dict[str, Any]]:
                 "sender_prefill_ms": 1000 * plain_s,
                 "sender_prefill_keeping_ms": 1000 * keeping_s,
                 "copy_kv_ms": 1000 * kv_s,
-                "copy_both_ms": 1000 * both_s,
+                "copy_inputs_ms": 1000 * inputs_s,
                 "projection_ms": 1000 * (project_s - reuse_s) if name == "all E" else None,
             }
+
+
+def _load(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+    """Copy into memory that is there, as from another model's cache."""
+    for target, source in pairs:
+        target.copy_(source)
 
 
 def medians_s(*actions: Callable[[], object]) -> list[float]:
@@ -166,7 +176,7 @@ def equality(pair: Pair) -> Iterator[dict[str, Any]]:
     model, layers = pair.receiver, pair.plan.layers
     bands = [Band(first, last) for first in range(layers) for last in range(first, layers)]
     question = len(pair.test.typical.questions[0].tokens)
-    for length in pair.lengths:
+    for length in (SHORT, *pair.lengths[:2]):
         alone = pair.prompt(length)[None]
         batch = torch.cat([alone.roll(7 * number, 1) for number in range(BATCH)])
         for tokens in (alone, batch):
