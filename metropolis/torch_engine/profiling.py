@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from metropolis.progress import progress_bar
-from metropolis.reuse.band_search import CELLS_MAX, search
+from metropolis.reuse.band_search import search
 from metropolis.reuse.plan import Band, Plan, PlanPoint, pareto_front
 from metropolis.torch_engine.evaluation import own_quality, reuse_qualities
 from metropolis.torch_engine.examples import Questionnaire
@@ -46,7 +46,6 @@ def profile(
     data: Questionnaire,
     metric: str,
     data_name: str,
-    cells_max: int = CELLS_MAX,
 ) -> Profile:
     """Measure a pair of models of one shape. `metric` is a name in METRICS.
 
@@ -62,7 +61,7 @@ def profile(
             choices = [[band] for band in bands]
             return reuse_qualities(sender, receiver, data, choices, score, advance)
 
-    found = search(layers, evaluate, cells_max)
+    found = search(layers, evaluate)
     qualities: dict[tuple[Band, ...], float] = {(band,): one for band, one in found.items()}
     qualities[()] = reuse_qualities(sender, receiver, data, [()], score)[0]
     best = best_by_layers(qualities)
