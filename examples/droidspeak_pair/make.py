@@ -50,9 +50,8 @@ class Recipe(NamedTuple):
 STEM = Lesson("stem", rate=1e-2, first_facts=6, last_facts=80, last_steps=40)
 BASE = Lesson("base", rate=5e-3, first_facts=80, last_facts=80, last_steps=50)
 RECEIVER = Lesson(
-    "receiver", rate=1e-3, first_facts=80, last_facts=80, last_steps=70, dialect=True, muon=False,
-    layer_decay=0.9,
-)  # fmt: skip
+    "receiver", rate=1e-3, first_facts=80, last_facts=80, last_steps=60, dialect=True, muon=False
+)
 FULL = Recipe(
     width=128, stem_layers=4, times=4, stem=STEM, base=BASE, receiver=RECEIVER, facts=80,
     contexts=16,

@@ -33,8 +33,6 @@ class Lesson(NamedTuple):
     steps_max: int = 1_000
     dialect: bool = False
     muon: bool = True
-    layer_decay: float = 1.0
-    """The rate of a layer relative to that of the layer above it (as in ULMFiT)."""
     step_words: int = 4_000
     """In stories of one length."""
 
@@ -43,39 +41,24 @@ class Optimizer:
     """AdamW; or Muon for the matrices of layers, and AdamW for all else."""
 
     def __init__(self, network: LlamaForCausalLM, lesson: Lesson) -> None:
-        model, depth = network.model, network.config.num_hidden_layers
-        groups = [
-            *(
-                (layer, lesson.layer_decay ** (depth - 1 - n))
-                for n, layer in enumerate(model.layers)
-            ),
-            (model.embed_tokens, lesson.layer_decay**depth),
-            (model.norm, 1.0),
-            (network.lm_head, 1.0),
+        matrices = [
+            each for each in network.model.layers.parameters() if lesson.muon and each.ndim == 2
         ]
-        matrices = [each for each in model.layers.parameters() if lesson.muon and each.ndim == 2]
         known = set(map(id, matrices))
+        others = [each for each in network.parameters() if id(each) not in known]
         self._rate = lesson.rate
         self._parts: list[torch.optim.Optimizer] = [
-            torch.optim.AdamW(
-                [
-                    {"params": [one for one in part.parameters() if id(one) not in known],
-                     "share": share}
-                    for part, share in groups
-                ],
-                weight_decay=0.0,
-            )
-        ]  # fmt: skip
+            torch.optim.AdamW(others, lr=lesson.rate, weight_decay=0.0)
+        ]
         if matrices:
-            group = {"params": matrices, "share": 1.0}
-            self._parts.append(torch.optim.Muon([group], weight_decay=0.0))
+            self._parts.append(torch.optim.Muon(matrices, lr=lesson.rate, weight_decay=0.0))
 
     def step(self, loss: Tensor, share_of_rate: float) -> None:
         """Change the weights."""
         loss.backward()
         for part in self._parts:
             for group in part.param_groups:
-                group["lr"] = share_of_rate * self._rate * group["share"]
+                group["lr"] = share_of_rate * self._rate
             part.step()
             part.zero_grad()
 
