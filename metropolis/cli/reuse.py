@@ -71,7 +71,7 @@ def profile(
     """
     try:
         from metropolis.torch_engine.examples import load_examples, tokenize
-        from metropolis.torch_engine.model import require_equal_shapes
+        from metropolis.torch_engine.model import require_variants
         from metropolis.torch_engine.profiling import profile as measure
         from metropolis.torch_engine.weights import load_model
     except ImportError as missing:
@@ -88,7 +88,7 @@ def profile(
         prepare_figures(figures)
     examples = load_examples(data)
     one, other = load_model(*sender, device), load_model(*receiver, device)
-    require_equal_shapes(one, other)
+    require_variants([one, other])
     questions = tokenize(examples, one, other, str(data))
     found = measure(one, other, questions, metric, data.name)
     write_plan(found.plan, out)

@@ -17,9 +17,7 @@ from metropolis.reuse.fixed import NoReuse, PrefixReuse
 from metropolis.reuse.plan import Band, Plan, PlanPoint
 from metropolis.torch_engine.cache_choice import ReuseOrder
 from metropolis.torch_engine.engine import Engine, Prefill
-from metropolis.torch_engine.generation import generate_greedy
 from metropolis.torch_engine.generation_request import GenerationRequest, Output
-from metropolis.torch_engine.engine import Engine, EngineError, GenerationRequest, Output, Prefill
 from metropolis.torch_engine.prefill import NOTHING, Start, prefill
 from metropolis.torch_engine.sampling import Sampling
 from metropolis.types import MetropolisError
@@ -200,7 +198,7 @@ def test_a_conversation_goes_on_from_the_senders_answers() -> None:
     )
     story, new = words("It was a dark and stormy night. "), words("And then?")
     run(engine, [GenerationRequest("chat", [*story, *words("Who?")], 2, GREEDY)])
-    [first] = generate_greedy(BASE, torch.tensor([story]), 9).tolist()
+    first = greedy(BASE, story, 9)
     asked = GenerationRequest("base", story, 9, GREEDY, ignores_end=True)
     run(engine, [asked])
     run(engine, [replace(asked, prompt=[*story, *first, *new])])

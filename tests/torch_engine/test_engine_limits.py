@@ -14,9 +14,9 @@ from metropolis.reuse.fixed import ExactReuse, NoReuse, PrefixReuse
 from metropolis.reuse.plan import Band
 from metropolis.torch_engine.cache_choice import ReuseOrder
 from metropolis.torch_engine.engine import Engine, Prefill
-from metropolis.torch_engine.generation import generate_greedy
 from metropolis.torch_engine.generation_request import EngineError, GenerationRequest
 from metropolis.types import MetropolisError
+from tests.torch_engine.models import greedy
 from tests.torch_engine.served_models import LAYERS, variants
 from tests.torch_engine.test_engine import (
     AMPLE,
@@ -81,7 +81,7 @@ def test_numbers_that_are_none_end_one_request_only() -> None:
     assert isinstance(clients[0].error, EngineError)
     assert "no numbers" in str(clients[0].error)
     assert clients[1].tokens == 30
-    [answer] = generate_greedy(BASE, torch.tensor([words("story")]), 12).tolist()
+    answer = greedy(BASE, words("story"), 12)
     assert good.text == BASE.tokenizer.decode(answer, skip_special_tokens=True)
 
 

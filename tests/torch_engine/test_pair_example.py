@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from metropolis.torch_engine.examples import load_examples, tokenize
-from metropolis.torch_engine.model import require_equal_shapes
+from metropolis.torch_engine.model import require_variants
 from metropolis.torch_engine.weights import load_model
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "droidspeak_pair"
@@ -56,7 +56,7 @@ def test_equal_seeds_make_equal_files(folder: Path, tmp_path: Path) -> None:
 def test_a_story_as_system_message_is_a_prefix_of_the_prompt(folder: Path) -> None:
     """The same tokens as in the profile, also after an answer."""
     base, receiver = (load_model(name, folder / name) for name in ("base", "receiver"))
-    require_equal_shapes(base, receiver)
+    require_variants([base, receiver])
     told = load_examples(folder / "profile.jsonl")
     data = tokenize(told, base, receiver, "here")
     tokenizer = receiver.tokenizer

@@ -16,7 +16,7 @@ from torch import Tensor
 from metropolis.reuse.plan import Band, Plan, PlanError, transitions
 from metropolis.torch_engine.evaluation import own_quality, reuse_qualities
 from metropolis.torch_engine.examples import Questionnaire, load_examples, tokenize
-from metropolis.torch_engine.model import Model, require_equal_shapes
+from metropolis.torch_engine.model import Model, require_variants
 from metropolis.torch_engine.prefill import NOTHING, Start, all_inputs, prefill
 from metropolis.torch_engine.quality import METRICS
 from metropolis.torch_engine.timing import REPETITIONS, prefill_shares
@@ -58,7 +58,7 @@ def open_pair(folder: Path, plan: Plan, quick: bool) -> Pair:
     """The pair in a folder of `examples/droidspeak_pair`. Raises MetropolisError."""
     sender = load_model(plan.sender, folder / "base")
     receiver = load_model(plan.receiver, folder / "receiver")
-    require_equal_shapes(sender, receiver)
+    require_variants([sender, receiver])
     if plan.layers != receiver.shape.layers:
         raise PlanError(
             f"the plan is for {plan.layers} layers; {folder} has models of {receiver.shape.layers}"
