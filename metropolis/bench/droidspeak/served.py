@@ -66,8 +66,8 @@ def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
         console,
         "Measured: time to first token of the receiver, by the openai client through the gateway",
         [
-            "tokens of\na prompt", "alone, ms", "after the\nsender, ms", "faster",
-            "prefill alone,\nms", "after the\nsender, ms", "faster", "the plan\nsays",
+            "prompt\ntokens", "TTFT, ms\nalone", "after\nsender", "\nfaster",
+            "prefill, ms\nalone", "after\nsender", "\nfaster", "by the\nplan",
             "reused\ntokens", "reused\nMB",
         ],
         (
@@ -85,8 +85,8 @@ def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
             )
             for row in rows
         ),
-        "Medians; the contexts differ. Prefills as the engine's metrics tell them (means). Reused "
-        "tokens and bytes as the gateway's metrics count them, for one request.",
+        "Medians; the contexts differ. Prefills by the engine's metrics; what a request reused by "
+        "the gateway's.",
     )  # fmt: skip
 
 
