@@ -94,6 +94,8 @@ def test_shares_are_medians_of_ratios_within_a_repetition(monkeypatch: pytest.Mo
     assert len(advanced) == 4
     assert [start.recompute for start in timed] == [(), *choices] * 4
     assert all(part.tokens == 20 for start in timed for part in start.lent)
+    timed.clear()
+    assert prefill_shares(SENDER, RECEIVER, prompt, 20, choices, repetitions=1) == shares
 
 
 def test_differences_of_caches_are_relative_to_the_sender() -> None:
