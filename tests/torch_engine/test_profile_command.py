@@ -65,7 +65,10 @@ def test_a_plan_is_written_and_printed(run: Profile, tmp_path: Path) -> None:
     fastest = plan.fastest(0.02)
     assert fastest is not None
     assert f"recompute {fastest.recompute[0]}, prefill {fastest.prefill_share:.3f}" in printed
-    assert len(list(figures.iterdir())) == 8
+    names = ("cache_differences", "pareto", "quality_by_layers", "quality_map")
+    files = [f"{name}.{suffix}" for name in names for suffix in ("png", "svg")]
+    assert sorted(path.name for path in figures.iterdir()) == files
+    assert (figures / "pareto.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_json_has_the_plan_and_all_that_was_measured(run: Profile, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import combinations
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +14,6 @@ from metropolis.torch_engine import timing
 from metropolis.torch_engine.evaluation import own_quality, reuse_qualities
 from metropolis.torch_engine.examples import tokenize
 from metropolis.torch_engine.model import Model
-from metropolis.torch_engine.plots import write_profile_figures
 from metropolis.torch_engine.prefill import NOTHING, Start
 from metropolis.torch_engine.profiling import Profile, best_by_layers, layer_differences, profile
 from metropolis.torch_engine.quality import exact_match
@@ -107,12 +105,3 @@ def test_differences_of_caches_are_relative_to_the_sender() -> None:
         theirs, ours = (model.embed(tokens) for model in (SENDER, RECEIVER))
     assert first.inputs == pytest.approx(float((theirs - ours).norm() / theirs.norm()))
     assert min(first) > 0
-
-
-def test_figures_are_drawn(found: Profile, tmp_path: Path) -> None:
-    write_profile_figures(tmp_path, found)
-    names = ("cache_differences", "pareto", "quality_by_layers", "quality_map")
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        f"{name}.{suffix}" for name in names for suffix in ("png", "svg")
-    ]
-    assert (tmp_path / "pareto.png").read_bytes().startswith(b"\x89PNG")
