@@ -257,6 +257,8 @@ def command(
     options = RunOptions(absolute_name(world), **given)
     refuse_ineffective(options, on_command_line(given))
     scenario = options.scenario()
+    if estimate and options.reuse is not None:
+        raise click.UsageError("--estimate does not simulate caches; omit --reuse")
     if not estimate:
         check = verification(options, verify, verify_steps)
         return run_scenario(

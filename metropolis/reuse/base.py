@@ -36,6 +36,8 @@ class CachedPrefix:
     instance: int
     input_layers: frozenset[int] = frozenset()
     """The layers whose inputs (E) it holds beside the KV of all layers."""
+    link_bytes_per_s: float | None = None
+    """Bandwidth from its instance to the request's; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +49,6 @@ class PlacedRequest:
     prefill_s: float | None = None
     """Duration of a prefill of its whole prompt, without any cache."""
     shape: CacheShape | None = None
-    link_bytes_per_s: float | None = None
-    """Bandwidth between instances."""
 
     def own_tokens(self, caches: Sequence[CachedPrefix]) -> int:
         """Leading tokens that the request's instance holds of its own model."""

@@ -76,14 +76,14 @@ def _placed(draw: Random, number: int, models: Sequence[str], layers: int) -> Pl
         draw.randrange(INSTANCES),
         draw.uniform(0.001, 10) if is_known else None,
         CacheShape(layers, 4096 * layers, 8192) if is_known else None,
-        draw.choice((1e8, 25e9)) if is_known else None,
     )
 
 
 def _cache(draw: Random, models: Sequence[str], kept: dict[str, frozenset[int]]) -> CachedPrefix:
     model = draw.choice(models)
     inputs = kept[model] if draw.random() < 0.8 else frozenset[int]()
-    return CachedPrefix(model, draw.choice((16, 500, 4000)), draw.randrange(INSTANCES), inputs)
+    tokens, link_bytes_per_s = draw.choice((16, 500, 4000)), draw.choice((None, 1e8, 25e9))
+    return CachedPrefix(model, tokens, draw.randrange(INSTANCES), inputs, link_bytes_per_s)
 
 
 def _require(is_kept: bool, rule: str) -> None:

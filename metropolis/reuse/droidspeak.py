@@ -123,8 +123,17 @@ class DroidSpeak(CacheReuse):
 def from_files(plans: str = "", loss: float = 0.02, ttft_s: float = 0.0) -> DroidSpeak:
     """Reuse by the plan file, or the folder of plan files, at `plans`.
 
-    Raises PlanError when a plan cannot be used, and as DroidSpeak.
+    Raises PlanError when a plan cannot be used or has no point within the loss, and as DroidSpeak.
     """
     if not plans:
         raise MetropolisError("name a plan file or a folder of plans: plans=PATH")
-    return DroidSpeak(load_plans(Path(plans)), loss, ttft_s)
+    loaded = load_plans(Path(plans).expanduser())
+    reuse = DroidSpeak(loaded, loss, ttft_s)
+    for plan in loaded:
+        if not plan.within(loss):
+            least = plan.receiver_quality - max(point.quality for point in plan.points)
+            raise PlanError(
+                f"no point of the plan for {plan.sender!r} and {plan.receiver!r} loses at most "
+                f"{loss:g} of quality; the best loses {least:.3g}: give loss={least:.3g} or more"
+            )
+    return reuse

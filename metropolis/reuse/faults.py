@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import inf
 
-from metropolis.policy.faults import PluginError, call
-from metropolis.reuse.base import CachedPrefix, CacheReuse, PlacedRequest, Reuse
-from metropolis.reuse.plan import check_bands, transitions
+from metropolis.policy.faults import PluginError, call, read
+from metropolis.reuse.base import CachedPrefix, CacheReuse, CacheShape, PlacedRequest, Reuse
+from metropolis.reuse.plan import Band, check_bands, transitions
 from metropolis.types import MetropolisError
 
 
@@ -23,13 +24,37 @@ def chosen_by(
     return chosen
 
 
-def input_layers_of(reuse: CacheReuse, model: str) -> frozenset[int]:
-    """The plug-in's `input_layers`; raises PluginError if it fails or returns no set of layers."""
-    layers = call(CacheReuse.input_layers, reuse, model)
-    if isinstance(layers, frozenset) and all(type(each) is int and each >= 0 for each in layers):
-        return layers
-    fault = f"returned the input_layers {layers!r}; it should be a frozenset of layers from 0"
+def input_layers_of(reuse: CacheReuse, model: str, layers: float = inf) -> frozenset[int]:
+    """The plug-in's `input_layers` of a model with so many `layers`.
+
+    Raises PluginError if it fails or returns no set of them.
+    """
+    found = call(CacheReuse.input_layers, reuse, model)
+    if isinstance(found, frozenset) and all(type(n) is int and 0 <= n < layers for n in found):
+        return found
+    which = "layers from 0" if layers == inf else f"layers from 0 to below {layers}"
+    fault = f"returned the input_layers {found!r:.200}; it should be a frozenset of {which}"
     raise PluginError(reuse, "input_layers", fault)
+
+
+def own_prefix_of(reuse: CacheReuse) -> bool:
+    """The plug-in's `own_prefix`; raises PluginError if it fails or is not a bool."""
+    own_prefix = read(reuse, "own_prefix")
+    if type(own_prefix) is bool:
+        return own_prefix
+    raise PluginError(
+        reuse, "own_prefix", f"has the own_prefix {own_prefix!r}; it should be a bool"
+    )
+
+
+def check_models(reuse: CacheReuse, shapes: Mapping[str, CacheShape]) -> None:
+    """Let the plug-in check the models; raises its MetropolisError, and PluginError if it fails."""
+    try:
+        call(CacheReuse.check_models, reuse, shapes)
+    except PluginError as error:
+        if isinstance(error.__cause__, MetropolisError):
+            raise error.__cause__ from None
+        raise
 
 
 def receivers_of(reuse: CacheReuse) -> frozenset[str]:
@@ -50,8 +75,11 @@ def _fault(chosen: Reuse, placed: PlacedRequest, caches: Sequence[CachedPrefix])
     most = min(chosen.cache.tokens, placed.request.prompt_tokens - 1)
     if not (type(chosen.tokens) is int and 0 < chosen.tokens <= most):
         return f"chose to reuse {chosen.tokens!r} tokens; it should be from 1 to {most}"
-    if not 0 <= chosen.prefill_share <= 1:
-        return f"returned the prefill_share {chosen.prefill_share!r}; it should be from 0 to 1"
+    share, bands = chosen.prefill_share, chosen.recompute
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+        return f"returned the prefill_share {share!r}; it should be from 0 to 1"
+    if not isinstance(bands, tuple) or not all(map(_is_band, bands)):
+        return f"chose the bands {bands!r}; it should be a tuple of Band(first, last)"
     if missing := transitions(chosen.recompute) - chosen.cache.input_layers:
         return f"recomputes from layer {min(missing)}, whose inputs the cache does not hold"
     layers = placed.shape.layers if placed.shape else max(chosen.recompute, default=(0, 0))[1] + 1
@@ -60,3 +88,7 @@ def _fault(chosen: Reuse, placed: PlacedRequest, caches: Sequence[CachedPrefix])
     except MetropolisError as error:
         return f"{error}"
     return ""
+
+
+def _is_band(band: object) -> bool:
+    return isinstance(band, Band) and all(type(layer) is int for layer in band)

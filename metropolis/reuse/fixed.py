@@ -100,11 +100,13 @@ def preference(placed: PlacedRequest, reuse: Reuse, own_tokens: int) -> tuple[fl
 
 
 def pays(placed: PlacedRequest, reuse: Reuse, own_tokens: int) -> bool:
-    """Whether the copy takes less time than the prefill that it saves, as far as both are known."""
-    if None in (placed.prefill_s, placed.shape, placed.link_bytes_per_s):
+    """Whether the copy takes less time than the prefill that it saves, as far as both are known.
+
+    The copy is taken to begin at once, and the prefill after it.
+    """
+    link_bytes_per_s = reuse.cache.link_bytes_per_s
+    if placed.prefill_s is None or placed.shape is None or link_bytes_per_s is None:
         return True
-    assert placed.prefill_s is not None
-    assert placed.link_bytes_per_s is not None
     share = (reuse.tokens - own_tokens) / placed.request.prompt_tokens
     saved_s = placed.prefill_s * share * (1 - reuse.prefill_share)
-    return reuse.moved_bytes(placed, own_tokens) / placed.link_bytes_per_s < saved_s
+    return reuse.moved_bytes(placed, own_tokens) / link_bytes_per_s < saved_s

@@ -8,9 +8,14 @@ from dataclasses import dataclass, field, replace
 
 from metropolis._core import InstancePool, Request
 from metropolis.policy.base import QueuedRequest
-from metropolis.policy.faults import read
 from metropolis.reuse.base import CachedPrefix, CacheReuse, CacheShape, PlacedRequest, Reuse
-from metropolis.reuse.faults import chosen_by, input_layers_of, receivers_of
+from metropolis.reuse.faults import (
+    check_models,
+    chosen_by,
+    input_layers_of,
+    own_prefix_of,
+    receivers_of,
+)
 from metropolis.reuse.plan import transitions
 from metropolis.sim.fleet import SimulatedFleet
 from metropolis.sim.instance import Start
@@ -60,7 +65,18 @@ class CacheChoice:
         self._reuse, self._overlapped = reuse, overlapped
         self._receivers = receivers_of(reuse)
         self._models = _hosted(fleet)
-        self._layers = {model: input_layers_of(reuse, model) for model in set(self._models)}
+        self._shapes = [entry.shape for entry in fleet.instances]
+        shapes = dict(zip(self._models, self._shapes, strict=True))
+        for model, shape in zip(self._models, self._shapes, strict=True):
+            if shape != shapes[model]:
+                raise MetropolisError(
+                    f"two instances that host {model!r} keep different caches: {_sizes(shape)} "
+                    f"against {_sizes(shapes[model])}"
+                )
+        check_models(reuse, shapes)
+        self._layers = {
+            model: input_layers_of(reuse, model, shape.layers) for model, shape in shapes.items()
+        }
         self.fleet = SimulatedFleet(
             tuple(
                 entry.keeping_inputs(len(self._layers[model]))
@@ -68,10 +84,9 @@ class CacheChoice:
             )
         )
         """The fleet with the KV capacity that the kept inputs (E) leave."""
-        self.own_prefix = bool(read(reuse, "own_prefix"))
+        self.own_prefix = own_prefix_of(reuse)
         """Whether an instance reuses its own KV."""
         self.counts = ReuseCounts()
-        self._shapes = [entry.shape for entry in fleet.instances]
         self._links = Links([entry.link_gb_per_s * 1e9 for entry in fleet.instances])
 
     def start(
@@ -84,7 +99,9 @@ class CacheChoice:
         """
         model = self._models[index]
         caches = [
-            CachedPrefix(each, tokens, number, self._layers[each])
+            CachedPrefix(
+                each, tokens, number, self._layers[each], self._links.bytes_per_s(number, index)
+            )
             for number, (each, tokens) in enumerate(zip(self._models, held_tokens, strict=True))
             if tokens and (number == index or each not in self._receivers)
         ]
@@ -95,7 +112,6 @@ class CacheChoice:
             index,
             self._prefill_s(index, Request(request.prompt_tokens, 1)),
             self._shapes[index],
-            self._links.bytes_per_s(index, index),
         )
         own = placed.own_tokens(caches)
         self.counts.own_tokens += min(own, request.prompt_tokens - 1)

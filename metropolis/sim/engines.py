@@ -140,7 +140,7 @@ class SimulatedCluster:
                         is_repeated = True
 
     def _start(self, request: SimulatedRequest, index: int, now_sim_s: float) -> Start:
-        """What `request` starts from; after a preemption it is its own KV alone, if that is kept.
+        """What `request` starts from; once it has generated, it is its own KV alone, if kept.
 
         What is copied from another instance is what that holds now, even if it evicts it during
         the transfer.

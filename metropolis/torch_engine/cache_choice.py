@@ -7,9 +7,14 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from metropolis.policy.base import QueuedRequest
-from metropolis.policy.faults import read
 from metropolis.reuse.base import CachedPrefix, CacheReuse, CacheShape, PlacedRequest
-from metropolis.reuse.faults import chosen_by, input_layers_of, receivers_of
+from metropolis.reuse.faults import (
+    check_models,
+    chosen_by,
+    input_layers_of,
+    own_prefix_of,
+    receivers_of,
+)
 from metropolis.reuse.plan import Band, check_bands, transitions
 from metropolis.torch_engine.kv import KV, tokens_in
 from metropolis.torch_engine.model import Model
@@ -54,12 +59,14 @@ class CacheChoice:
             )
             for name, model in models.items()
         }
-        reuse.check_models(self._shapes)
-        self.input_layers = {name: input_layers_of(reuse, name) for name in models}
+        check_models(reuse, self._shapes)
+        self.input_layers = {
+            name: input_layers_of(reuse, name, model.shape.layers) for name, model in models.items()
+        }
         """The layers whose inputs (E) are kept, by model."""
         self.receivers = receivers_of(reuse)
         """The models that may start from another's cache."""
-        self._own_prefix = bool(read(reuse, "own_prefix"))
+        self._own_prefix = own_prefix_of(reuse)
 
     @property
     def bytes(self) -> int:

@@ -55,7 +55,6 @@ def placed_requests(draw: st.DrawFn) -> PlacedRequest:
         draw(st.integers(0, 2)),
         draw(unknown | st.floats(1e-3, 10)),
         draw(unknown | st.just(CacheShape(LAYERS, 12_000, 700))),
-        draw(unknown | st.sampled_from([1e5, 1e7, 1e12])),
     )
 
 
@@ -66,6 +65,7 @@ caches = st.lists(
         st.integers(0, 4000),
         st.integers(0, 2),
         st.frozensets(st.integers(0, LAYERS - 1)) | st.just(frozenset(range(LAYERS))),
+        st.sampled_from([None, 1e5, 1e7, 1e12]),
     ),
     max_size=5,
 )

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from metropolis.policy.faults import PluginError
 from metropolis.policy.named import REUSES, named
 from metropolis.reuse.base import CachedPrefix, CacheReuse, CacheShape, PlacedRequest, Reuse
 from metropolis.reuse.check import BrokenReuseError, check_reuse
 from metropolis.reuse.droidspeak import DroidSpeak
-from metropolis.reuse.fixed import ExactReuse, PrefixReuse, pays, preference
+from metropolis.reuse.fixed import ExactReuse, PrefixReuse
 from metropolis.reuse.plan import Band, Plan, PlanPoint, transitions, write_plan
 from metropolis.types import MetropolisError
 from tests.reuse.plans import LAYERS, caches, placed_requests, plans, request_for
@@ -75,13 +76,34 @@ def test_droidspeak_saves_most_within_the_loss(
             and tokens > own
         ]
         # Of one cache the fastest point counts, even if copying more layers does not pay.
-        allowed += [each for each in usable[:1] if pays(placed, each, own)]
+        allowed += [each for each in usable[:1] if is_worth_its_copy(placed, each, own)]
     chosen = DroidSpeak([plan], loss).choose(placed, offered)
     assert (chosen is None) == (not allowed)
     if chosen is not None:
         assert chosen in allowed
-        keys = [preference(placed, each, own) for each in allowed]
-        assert preference(placed, chosen, own) == min(keys)
+        most = max(saved_tokens(each, own) for each in allowed)
+        assert saved_tokens(chosen, own) == most
+        equal = [each for each in allowed if saved_tokens(each, own) == most]
+        if any(each.cache.instance == placed.instance for each in equal):
+            assert chosen.cache.instance == placed.instance
+
+
+def saved_tokens(reuse: Reuse, own: int) -> float:
+    """The tokens whose prefill is saved."""
+    return (reuse.tokens - own) * (1 - reuse.prefill_share)
+
+
+def is_worth_its_copy(placed: PlacedRequest, reuse: Reuse, own: int) -> bool:
+    """Whether copying takes less time than it saves; true if a figure is not known."""
+    cache = reuse.cache
+    if placed.prefill_s is None or placed.shape is None or cache.link_bytes_per_s is None:
+        return True
+    layers = LAYERS - sum(band.last - band.first + 1 for band in reuse.recompute)
+    token_bytes = placed.shape.kv_bytes_per_token * layers // LAYERS
+    token_bytes += placed.shape.input_bytes_per_token * sum(b.first > 0 for b in reuse.recompute)
+    moved = 0 if cache.instance == placed.instance else token_bytes * (reuse.tokens - own)
+    saved_s = placed.prefill_s / placed.request.prompt_tokens * saved_tokens(reuse, own)
+    return moved / cache.link_bytes_per_s < saved_s
 
 
 @pytest.mark.parametrize(
@@ -190,6 +212,11 @@ class Lending(CacheReuse):
         (lambda placed, cache: Reuse(cache, 1, (Band(3, 4),), 0.5), "layer 3, whose inputs"),
         (lambda placed, cache: Reuse(cache, 1, (Band(0, 99),), 0.5), "not within the layers"),
         (lambda placed, cache: 1 / 0, "division by zero"),
+        (lambda placed, cache: Reuse(cache, 1, (), "half"), "prefill_share 'half'"),
+        (lambda placed, cache: Reuse(cache, 1, (), True), "prefill_share True"),
+        (lambda placed, cache: Reuse(cache, 1, None, 0.5), "chose the bands None"),
+        (lambda placed, cache: Reuse(cache, 1, ((0, 3),), 0.5), "a tuple of Band"),
+        (lambda placed, cache: Reuse(cache, 1, (Band("a", "b"),), 0.5), "a tuple of Band"),
     ],
 )
 def test_faults_are_named(
@@ -206,6 +233,17 @@ class Chaining(Lending):
         super().__init__(
             lambda placed, cache: Reuse(cache, 1) if placed.request.prompt_tokens > 1 else None
         )
+
+
+def test_a_plan_without_a_point_within_the_loss_is_refused(tmp_path: Path) -> None:
+    write_plan(PLAN, tmp_path / "plan.json")
+    text = f"droidspeak:plans={tmp_path / 'plan.json'},loss"
+    named(REUSES, f"{text}=0")()
+    worse = _renamed("base", "chat")
+    write_plan(replace(worse, points=worse.points[:2]), tmp_path / "plan.json")
+    with pytest.raises(MetropolisError, match=r"loses at most 0.02 .* the best loses 0.1: give"):
+        named(REUSES, f"{text}=0.02")()
+    named(REUSES, f"{text}=0.1")()
 
 
 def test_a_receiver_must_be_told() -> None:
