@@ -26,6 +26,7 @@ from metropolis.progress import progress_bar
 from metropolis.runtime.folder.run_directory import RunDirectory, TakenError
 from metropolis.runtime.live.result import INTERRUPTED, RunResult
 from metropolis.runtime.live.simulation import Simulation
+from metropolis.runtime.live.stored import MEMORY, portable_address
 from metropolis.sim.virtual import VirtualInstances
 from metropolis.types import MetropolisError, Step
 from metropolis.world.scenario import Scenario
@@ -51,9 +52,28 @@ def continue_run(
     `check` holds the arguments of `verification`.
     """
     options = options_of(folder, changed, trust=trust)
+    _check_models(options, folder)
     verify, scenario = verification(options, *check), options.scenario()
     how = {"trust": trust, "as_json": as_json, "quiet": quiet}
     return run_scenario(options, scenario, folder, verify, resume=True, **how)
+
+
+def _check_models(options: RunOptions, folder: Path) -> None:
+    """Raise MetropolisError if the run in `folder` would repeat steps with other models."""
+    directory = RunDirectory(folder)
+    about = directory.read()
+    kept = about["about"]
+    is_stored = options.store != MEMORY and portable_address(options.store, folder) == kept["store"]
+    if options.models == ModelChoice.parse(kept["model"]) or is_stored:  # a store repeats no step
+        return
+    checkpoint = directory.open(True, about["world"], about["seed"], kept)
+    first, end = checkpoint.step if checkpoint else 0, directory.intact_steps
+    if first < end:
+        raise MetropolisError(
+            f"{folder}: resuming repeats steps {first} to {end - 1}, recorded with other options "
+            f"of --model; omit --model, or branch with: metropolis fork {folder} --at {end} "
+            "--replay-llm --model …"
+        )
 
 
 def run_scenario(

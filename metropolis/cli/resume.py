@@ -38,7 +38,8 @@ def _resume(
 
     The history equals that of an uninterrupted run, however the run ended, and stored answers are
     not bought again. Options apply from here on; options that are not given keep their values.
-    Larger --hours or --steps extend a finished run.
+    Other models are refused if the history has steps after the last checkpoint, which would be
+    repeated. Larger --hours or --steps extend a finished run.
     """
     folder = latest_folder(None) if run is None else run_folder(run)
     check = verify, verify_steps

@@ -53,8 +53,8 @@ class ModelChoice:
         return frozenset(self.own.values())
 
     def of(self, agent: str, function: str) -> str | None:
-        """The model of a call of the agent with this name; None: the default."""
-        return self.by_agent.get(agent) or self.by_function.get(function)
+        """The model of a call of the agent with this name; None: the backend's."""
+        return self.by_agent.get(agent) or self.by_function.get(function) or self.default
 
     def check_agents(self, names: Collection[str]) -> None:
         """Raise MetropolisError if one of the agents is not among `names`."""

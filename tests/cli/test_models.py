@@ -35,10 +35,9 @@ def test_a_run_resumed_with_other_models_is_verified(
     run: Run, uninterrupted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = ("--model", "base", "--model", "think=one", "--out", "one")
-    status, _, _ = run("interrupted.py", *first, "--checkpoint-minutes", "0")
-    assert status == 130
+    summary(run, "meadow.py", *first, "--steps", "12", "--quiet")
     resumed = summary(run, "resume", "one", "--quiet", "--model", "base", "--model", "think=two",
-                      "--verify")  # fmt: skip
+                      "--steps", "24", "--verify")  # fmt: skip
     assert resumed["history_sha256"] == uninterrupted["history_sha256"]
     assert resumed["verified"]["parts"] == [[0, 24]]
     assert (resumed["model"], resumed["models"]) == ("base", {"think": "two"})
@@ -53,6 +52,25 @@ def test_a_run_resumed_with_other_models_is_verified(
     status, out, _ = run("resume", "one", "--quiet", "--verify")
     assert status == STATUS_DIFFERS
     assert "makes another request for think than it did" in " ".join(out.split())
+
+
+def test_recorded_steps_are_not_repeated_with_other_models(run: Run) -> None:
+    first = ("--model", "base", "--model", "think=one")
+    assert run("interrupted.py", *first, "--out", "one")[0] == 130  # without a checkpoint
+    history = Path("one/history.jsonl").read_bytes()
+    end = history.count(b"\n") - 1
+    for other in (("base", "think=two"), ("other", "think=one"), ("base",)):
+        models = [word for model in other for word in ("--model", model)]
+        status, _, err = run("resume", "one", "--quiet", *models)
+        assert status == 2
+        assert f"one: resuming repeats steps 0 to {end - 1}, recorded" in " ".join(err.split())
+        assert Path("one/history.jsonl").read_bytes() == history
+    other = ("--model", "base", "--model", "think=two", "--out", "two")
+    branch = ("fork", "one", "--at", f"{end}", "--replay-llm", *other)  # as the sentence says
+    assert summary(run, *branch, "--quiet", "--verify")["verified"]["deviation"] is None
+    for (step, name), found in models_of(Path("two/trace.parquet")).items():
+        assert found == {"base" if name == "talk" else "one" if step < end else "two"}
+    assert summary(run, "resume", "one", "--quiet", *first)["steps"] == 24
 
 
 def test_a_branch_keeps_the_models_and_buys_only_what_other_models_answer(
@@ -71,6 +89,28 @@ def test_a_branch_keeps_the_models_and_buys_only_what_other_models_answer(
     assert {of for (step, name), of_step in thought.items() if name == "think" and step >= 9
             for of in of_step} == {"two"}  # fmt: skip
     assert bought > 0
+
+
+def test_a_request_is_known_by_its_model(run: Run) -> None:
+    """Another model is asked again; the same model is not, however the options name it."""
+    plain = summary(run, "meadow.py", "--out", "plain", "--quiet")
+    summary(run, "meadow.py", "--model", "base", "--out", "base", "--quiet")
+
+    def bought(origin: str, *models: str) -> int:
+        out = f"{origin}-{len(list(Path().iterdir()))}"
+        options = [word for model in models for word in ("--model", model)]
+        branch = ("fork", origin, "--at", "9", "--replay-llm", "--quiet", "--verify")
+        found = summary(run, *branch, "--out", out, *options)
+        assert found["history_sha256"] == plain["history_sha256"]
+        assert found["verified"]["deviation"] is None
+        return int(found["bought"]["answers"]) - int(found["calls"])
+
+    assert bought("plain") == bought("base") == bought("base", "base", "think=base") == 0
+    assert bought("plain", "other") == bought("base", "other") > 0
+    for origin, models, status in (("plain", (), 0), ("base", ("--model", "base"), 0),
+                                   ("plain", ("--model", "zzz"), 2), ("base", (), 2)):  # fmt: skip
+        options = ("--llm", f"replay:{origin}/journal.jsonl", *models, "--quiet")
+        assert run("meadow.py", *options)[0] == status
 
 
 def test_a_run_with_models_that_is_killed_goes_on(run: Run, tmp_path: Path) -> None:

@@ -41,7 +41,8 @@ def test_options_are_parsed_as_they_are_written(
     assert found.named == {*by_function.values(), *by_agent.values()}
     for agent in (*by_agent, "other"):
         for function in (*by_function, "other"):
-            assert found.of(agent, function) == by_agent.get(agent, by_function.get(function))
+            of_function = by_function.get(function, default)
+            assert found.of(agent, function) == by_agent.get(agent, of_function)
 
 
 @pytest.mark.parametrize(
