@@ -227,8 +227,8 @@ def print_summary(run: Summary) -> None:
         )
     else:
         console.print(f"\nThe run took {_seconds(run.makespan_s)} s of wall time.")
-    if run.reuse:
-        console.print(reuse_note(run.reuse, run.prompt_tokens))
+    if run.reuse and run.reuse["prompt_tokens"]:
+        console.print(reuse_note(run.reuse))
     if run.comparison:
         console.print(f"\n{_comparison_heading(run)} in every mode, simulated on {where}:")
         console.print(_comparison_table(run.comparison))
@@ -239,9 +239,9 @@ def print_summary(run: Summary) -> None:
         console.print(f"\n{run.verified}")
 
 
-def reuse_note(reuse: Mapping[str, Any], prompt_tokens: int) -> str:
+def reuse_note(reuse: Mapping[str, Any]) -> str:
     """Describe what prefills started from."""
-    own, other = (reuse[name] / max(1, prompt_tokens) for name in ("own_tokens", "reused_tokens"))
+    own, other = (reuse[name] / reuse["prompt_tokens"] for name in ("own_tokens", "reused_tokens"))
     return (
         f"Reuse {reuse['name']}: {own:.1%} of the prompt tokens were in an instance's own cache, "
         f"{other:.1%} came from other caches ({reuse['other_model_hits']:,} prefills from another "

@@ -27,6 +27,8 @@ from metropolis.types import MetropolisError
 class ReuseCounts:
     """What placed requests started from, so far."""
 
+    prompt_tokens: int = 0
+    """Tokens of their prompts."""
     own_tokens: int = 0
     """Tokens that the instance had of its own model."""
     reused_tokens: int = 0
@@ -44,6 +46,7 @@ class ReuseCounts:
     def as_row(self) -> dict[str, int]:
         """The counts, for tables and JSON."""
         return {
+            "prompt_tokens": self.prompt_tokens,
             "own_tokens": self.own_tokens,
             "reused_tokens": self.reused_tokens,
             "moved_bytes": self.moved_bytes,
@@ -98,6 +101,7 @@ class CacheChoice:
         PluginError, and MetropolisError if the chosen cache is of a model of another shape.
         """
         model = self._models[index]
+        self.counts.prompt_tokens += request.prompt_tokens
         caches = [
             CachedPrefix(
                 each, tokens, number, self._layers[each], self._links.bytes_per_s(number, index)

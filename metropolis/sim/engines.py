@@ -146,7 +146,7 @@ class SimulatedCluster:
         the transfer.
         """
         prefix = request.request.prefix
-        if self._choice is None or not prefix or request.generated_tokens:
+        if self._choice is None or request.generated_tokens:
             return Start()
         held = [instance.cached_tokens(prefix) for instance in self._instances]
         return self._choice.start(request.request, index, held, now_sim_s)

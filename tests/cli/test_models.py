@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from metropolis.cli.run_report import reuse_note
 from metropolis.runtime.reruns import rerun
 from metropolis.trace.parquet import read_trace, write_trace
 from tests.cli.conftest import Run, summary
@@ -170,6 +171,28 @@ def test_a_run_with_reuse_tells_what_it_reused(run: Run) -> None:
     without = summary(run, "meadow.py", *FLEET, *models, "--reuse", "none", "--quiet")
     assert "--keep-text" in without["no_comparison"]
     assert without["history_sha256"] == live["history_sha256"]
+
+
+def test_the_share_of_reused_tokens_is_of_what_this_start_sent(run: Run) -> None:
+    how = (*FLEET, "--model", "base", "--model", "think=chat", "--reuse", "prefix", "--quiet")
+    status, out, _ = run("meadow.py", *how, "--steps", "12", "--out", "one")
+    assert status == 0
+    whole = summary(run, "meadow.py", *how, "--steps", "12", "--out", "two")
+    assert " ".join(reuse_note(whole["reuse"]).split()) in " ".join(out.split())
+    assert whole["reuse"]["prompt_tokens"] == whole["prompt_tokens"]
+    later = summary(run, "resume", "one", "--quiet", "--steps", "24")
+    assert later["reuse"]["prompt_tokens"] == later["prompt_tokens"] - whole["prompt_tokens"]
+    status, out, _ = run("resume", "one", "--quiet")
+    assert (status, "Reuse prefix" in out) == (0, False)
+
+
+def test_the_note_on_reuse() -> None:
+    counts = {"prompt_tokens": 800, "own_tokens": 200, "reused_tokens": 100}
+    row = {"name": "prefix", **counts, "moved_bytes": 2_500_000_000, "other_model_hits": 3}
+    assert reuse_note(row) == (
+        "Reuse prefix: 25.0% of the prompt tokens were in an instance's own cache, 12.5% came from "
+        "other caches (3 prefills from another model's), 2.5 GB were moved between instances."
+    )
 
 
 @pytest.fixture
