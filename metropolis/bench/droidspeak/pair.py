@@ -12,6 +12,7 @@ from rich.table import Table
 
 from metropolis.bench import need
 from metropolis.bench.droidspeak.paper import PAIRS
+from metropolis.bench.droidspeak.tables import WIDTH
 from metropolis.reuse.plan import Plan
 
 KIND = "measured"
@@ -51,9 +52,10 @@ def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
 def _table(
     console: Console, title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]
 ) -> None:
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
+    console.width = max(console.width, WIDTH)
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", show_edge=False)
     for number, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if number else "left")
+        table.add_column(heading, justify="right" if number else "left", no_wrap=True)
     for row in rows:
         table.add_row(*row)
     console.print(table)
@@ -106,7 +108,7 @@ def _show_table_2(rows: Sequence[dict[str, Any]], console: Console) -> None:
             "recomputed",
             "quality",
             "lost",
-            *(f"faster, {int(length):,} tokens" for length in lengths),
+            *(f"faster,\n{int(length):,} tokens" for length in lengths),
         ],
         shown,
     )
@@ -116,7 +118,7 @@ def _show_front(rows: Sequence[dict[str, Any]], console: Console) -> None:
     _table(
         console,
         "Measured: the plan's points on questions that it was not made with",
-        ["recomputed", "quality in the plan", "now", "prefill share in the plan", "now"],
+        ["recomputed", "quality\nin the plan", "now", "prefill share\nin the plan", "now"],
         (
             (
                 _layers(row["recompute"]),
@@ -135,8 +137,8 @@ def _show_input_overheads(rows: Sequence[dict[str, Any]], console: Console) -> N
         console,
         "Measured: what inputs (E) cost beside KV (Fig. 12); one sequence, copies within memory",
         [
-            "system", "tokens", "inputs", "bytes a token", "of KV", "sender's prefill, ms",
-            "keeping E, ms", "copy of KV, ms", "of E, ms", "projection of E, ms",
+            "system", "tokens", "inputs", "bytes\na token", "of KV", "sender's\nprefill, ms",
+            "keeping\nE, ms", "copy of\nKV, ms", "of E,\nms", "projection\nof E, ms",
         ],
         (
             (

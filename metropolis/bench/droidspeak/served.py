@@ -54,8 +54,9 @@ def measure(
     with server([*engine_command, "--threads", "1"]) as engine:
         gateway_command = [*METROPOLIS, "gateway", "--engine", engine, "--reuse", reuse]
         with server([*gateway_command, "--port", "0"]) as gateway:
-            for tokens in _lengths(quick):
-                rows.append(_measured(gateway, engine, folder, plan, tokens, quick))
+            for number, tokens in enumerate(_lengths(quick)):
+                first = 2 * TURNS * number
+                rows.append(_measured(gateway, engine, folder, plan, tokens, first, quick))
                 advance(1)
     return rows
 
@@ -91,8 +92,9 @@ def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
 
 
 def _measured(
-    gateway: str, engine: str, folder: Path, plan: Plan, tokens: int, quick: bool
+    gateway: str, engine: str, folder: Path, plan: Plan, tokens: int, first: int, quick: bool
 ) -> dict[str, Any]:
+    """The row of contexts of so many tokens; they are numbered from `first`, as none may recur."""
     from metropolis.torch_engine.examples import load_examples
 
     examples = load_examples(folder / "test.jsonl")
@@ -100,7 +102,7 @@ def _measured(
     ttft_ms: dict[bool, list[float]] = {False: [], True: []}
     prefill_ms: dict[bool, list[float]] = {False: [], True: []}
     reused, prompt_tokens = dict.fromkeys(REUSED, 0.0), 0
-    for number in range(2 * (2 if quick else TURNS)):
+    for number in range(first, first + 2 * (2 if quick else TURNS)):
         begin = number * STRIDE % len(words)
         prompt = " ".join(islice(cycle(words), begin, begin + tokens))
         prompt += f"\n\n{examples[0].question}"
