@@ -10,6 +10,7 @@ from story import END, UNKNOWN, WORDS, text_of, write_stories
 from tokenizers import Tokenizer, models, pre_tokenizers
 from training import POSITIONS
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers.utils.logging import disable_progress_bar
 
 CHAT = (
     "{% for message in messages %}{{ message['content'] }}"
@@ -20,6 +21,7 @@ CHAT = (
 
 def write_model(network: LlamaForCausalLM, folder: Path) -> None:
     """Write a model and its tokenizer, which divides texts at white space."""
+    disable_progress_bar()
     words = Tokenizer(
         models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token=UNKNOWN)
     )
