@@ -69,7 +69,7 @@ class Engine:
 
     `memory_bytes` bounds caches and buffers together; at most `max_sequences` sequences run at a
     time, and the answers of requests that name no length have at most `answer_tokens` tokens.
-    `on_prefill` is told of every prefill. Raises MetropolisError if the models differ in
+    `on_prefill` receives every prefill. Raises MetropolisError if the models differ in
     shape or tokens, `reuse` does not fit them, or the memory is too small.
     """
 

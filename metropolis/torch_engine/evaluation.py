@@ -36,7 +36,7 @@ def reuse_qualities(
 ) -> list[float]:
     """The quality of the receiver's answers for each choice of layers that it recomputes.
 
-    The sender reads each context once. `advance` is told of each context and choice.
+    The sender reads each context once. `advance` is called for each context and choice.
     """
     inputs = {layer for bands in choices for layer in transitions(bands)}
     totals = [0.0] * len(choices)

@@ -29,7 +29,7 @@ def prefill_shares(
 
     `prompt` (tokens) is prefilled alone, and its first `shared_tokens` are reused. Each repetition
     times one full prefill and all choices, in turn; a share is the median of its ratios. The first
-    repetition is not counted. `advance` is told of each repetition.
+    repetition is not counted. `advance` is called for each repetition.
     """
     inputs = {layer for bands in choices for layer in transitions(bands)}
     tokens = prompt[None]

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from metropolis.bench import need
 from metropolis.bench.droidspeak.paper import PAIRS
-from metropolis.bench.droidspeak.tables import WIDTH
+from metropolis.bench.droidspeak.tables import print_table
 from metropolis.reuse.plan import Plan
 
 KIND = "measured"
@@ -47,18 +45,6 @@ def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
     """Print the tables."""
     for name in TABLES:
         _SHOWN[name]([row for row in rows if row["table"] == name], console)
-
-
-def _table(
-    console: Console, title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]
-) -> None:
-    console.width = max(console.width, WIDTH)
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", show_edge=False)
-    for number, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if number else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
 
 
 def _layers(bands: Sequence[Sequence[int]] | None) -> str:
@@ -99,7 +85,7 @@ def _show_table_2(rows: Sequence[dict[str, Any]], console: Console) -> None:
                     *[""] * (len(lengths) - 1),
                 )
             )
-    _table(
+    print_table(
         console,
         "Measured: quality on questions that the plan was not made with, in per cent, and prefill "
         "against all layers (Table 2; the paper's rows are printed figures, at its own lengths)",
@@ -115,7 +101,7 @@ def _show_table_2(rows: Sequence[dict[str, Any]], console: Console) -> None:
 
 
 def _show_front(rows: Sequence[dict[str, Any]], console: Console) -> None:
-    _table(
+    print_table(
         console,
         "Measured: the plan's points on questions that it was not made with",
         ["recomputed", "quality\nin the plan", "now", "prefill share\nin the plan", "now"],
@@ -133,7 +119,7 @@ def _show_front(rows: Sequence[dict[str, Any]], console: Console) -> None:
 
 
 def _show_input_overheads(rows: Sequence[dict[str, Any]], console: Console) -> None:
-    _table(
+    print_table(
         console,
         "Measured: what inputs (E) cost beside KV (Fig. 12); one sequence, copies within memory",
         [
@@ -159,7 +145,7 @@ def _show_input_overheads(rows: Sequence[dict[str, Any]], console: Console) -> N
 
 
 def _show_equality(rows: Sequence[dict[str, Any]], console: Console) -> None:
-    _table(
+    print_table(
         console,
         "Measured: the receiver's logits from its own cache, for every band, and by plain prefill",
         ["tokens", "batch", "bands", "equal bitwise", "largest difference", "largest logit"],

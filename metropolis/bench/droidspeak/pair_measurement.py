@@ -96,7 +96,7 @@ def table_2(pair: Pair) -> Iterator[dict[str, Any]]:
 
 
 def front(pair: Pair) -> Iterator[dict[str, Any]]:
-    """The plan's points on the questions of the test, and their prefill times anew."""
+    """The plan's points on the questions of the test, and their prefill times again."""
     choices = [point.recompute for point in pair.plan.points]
     score = METRICS[pair.plan.metric]
     qualities = reuse_qualities(pair.sender, pair.receiver, pair.test, choices, score)

@@ -12,7 +12,11 @@ WIDTH = 110
 
 
 def print_table(
-    console: Console, title: str, headings: Sequence[str], rows: Iterable[Sequence[str]], note: str
+    console: Console,
+    title: str,
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    note: str = "",
 ) -> None:
     """Print a table and a note; all but its first column are aligned to the right."""
     console.width = max(console.width, WIDTH)
@@ -22,4 +26,4 @@ def print_table(
     for row in rows:
         table.add_row(*row)
     console.print(table)
-    console.print(f"{note}\n")
+    console.print(f"{note}\n" if note else "")
