@@ -78,7 +78,7 @@ class Summary:
     llm: str
     model: str | None
     models: Mapping[str, str]
-    """Those that differ from `model`, by function and by @agent."""
+    """Those named for functions and for @agents."""
     stopped: str | None
     history_sha256: str
     verified: Verified | None

@@ -43,7 +43,7 @@ class ModelChoice:
 
     @property
     def own(self) -> Mapping[str, str]:
-        """The models that differ from the default, by function and by @agent."""
+        """The models named for functions and for @agents."""
         agents = {f"@{name}": model for name, model in self.by_agent.items()}
         return {**self.by_function, **agents}
 

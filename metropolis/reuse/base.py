@@ -26,6 +26,15 @@ class CacheShape:
     input_bytes_per_token: int
     """The input (E) of one layer."""
 
+    def reused_bytes_per_token(self, recompute: Sequence[Band]) -> int:
+        """What a receiver takes of a token that computes these bands itself (DroidSpeak §5.4).
+
+        KV of the layers that are not recomputed, and E at each transition.
+        """
+        reused_layers = self.layers - sum(map(len, recompute))
+        kv_bytes = self.kv_bytes_per_token * reused_layers // self.layers
+        return kv_bytes + self.input_bytes_per_token * len(transitions(recompute))
+
 
 @dataclass(frozen=True, slots=True)
 class CachedPrefix:
@@ -71,16 +80,12 @@ class Reuse:
     def moved_bytes(self, placed: PlacedRequest, own_tokens: int) -> int:
         """Bytes that are copied between instances, for the tokens after `own_tokens`.
 
-        KV of the layers that are not recomputed, and E at each transition (DroidSpeak §5.4). None
-        if the cache is on the request's instance. `placed.shape` must be known.
+        0 if the cache is on the request's instance. `placed.shape` must be known.
         """
-        shape = placed.shape
-        assert shape is not None
+        assert placed.shape is not None
         if self.cache.instance == placed.instance:
             return 0
-        reused_layers = shape.layers - sum(map(len, self.recompute))
-        per_token = shape.kv_bytes_per_token * reused_layers // shape.layers
-        per_token += shape.input_bytes_per_token * len(transitions(self.recompute))
+        per_token = placed.shape.reused_bytes_per_token(self.recompute)
         return per_token * max(0, self.tokens - own_tokens)
 
 

@@ -123,13 +123,10 @@ class CacheChoice:
         if chosen is None or chosen[1] <= own_tokens:
             return Start(own), Origin(own_tokens)
         sender, end, recompute = chosen
-        shape = self._shapes[sender]
-        per_token = shape.kv_bytes_per_token * (shape.layers - sum(map(len, recompute)))
-        per_token = per_token // shape.layers
-        per_token += shape.input_bytes_per_token * len(transitions(recompute))
         lent = _between(self._cache.find(sender, prompt), own_tokens, end)
         reused_tokens = end - own_tokens
-        origin = Origin(own_tokens, reused_tokens, per_token * reused_tokens, sender)
+        reused_bytes = reused_tokens * self._shapes[sender].reused_bytes_per_token(recompute)
+        origin = Origin(own_tokens, reused_tokens, reused_bytes, sender)
         return Start(own, lent, recompute), origin
 
     def _chosen(
