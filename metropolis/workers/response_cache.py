@@ -110,6 +110,8 @@ class StoredAnswers:
 
     async def end(self) -> None:
         """Let pending answers arrive, if the store responds; then close the connections."""
+        for agent in list(self._unsent):
+            self._send(agent)
         if self._in_flight:
             await asyncio.wait(self._in_flight.values(), timeout=END_S)
         for task in self._in_flight.values():
@@ -124,7 +126,7 @@ class StoredAnswers:
         self._unsent[key.agent][key] = completion
 
     def _send(self, agent: AgentId) -> None:
-        if unsent := self._unsent.pop(agent):
+        if unsent := self._unsent.pop(agent, None):  # `end` has sent them already
             before = self._in_flight.get(agent)
             self._in_flight[agent] = asyncio.ensure_future(self._store(unsent, before))
 

@@ -183,6 +183,14 @@ class JoiningClient:
             # the timer calls soon: no answer is lost that has been read.
             loop.call_later(0, loop.call_soon, self._cancel_orphans, is_busy)
 
+    async def end(self) -> None:
+        """Cancel all requests in flight; no execution waits for them any more."""
+        tasks = [one.task for one in self._in_flight.values()]
+        if tasks:
+            self._is_cancelling = False
+            self.cancel_orphans(lambda *_: False)
+            await asyncio.wait(tasks)
+
     def _cancel_orphans(self, is_busy: Callable[[AgentId, Step], bool]) -> None:
         self._is_cancelling = False
         for key, one in list(self._orphans.items()):

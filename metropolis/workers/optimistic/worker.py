@@ -107,6 +107,7 @@ class OptimisticWorker:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._client.end()
             self._minds.end()
 
     # --- events
