@@ -4,6 +4,7 @@ It checks every argument: ValueError or TypeError for invalid ones, with the rea
 """
 
 from collections.abc import Sequence
+from math import inf
 from typing import Literal, TypedDict
 
 import numpy as np
@@ -295,7 +296,11 @@ class Simulated(TypedDict):
     submitted_sim_s: npt.NDArray[np.float64]
     first_token_sim_s: npt.NDArray[np.float64]
     last_token_sim_s: npt.NDArray[np.float64]
+    """Times of requests that are not completed are infinite, and their instance is -1."""
+
     instance: npt.NDArray[np.int32]
+    generated_tokens: npt.NDArray[np.int32]
+    """By the end; 0 for a request that was preempted and has not resumed."""
     busy_sim_s: float
     preemptions: int
 
@@ -307,12 +312,21 @@ def simulate(
     priority: npt.ArrayLike | None = None,
     prefix_id: npt.ArrayLike | None = None,
     prefix_tokens: npt.ArrayLike | None = None,
+    parent: npt.ArrayLike | None = None,
     instances: int = 1,
     prefix_reuse: bool = False,
     concurrency: int = 0,
     preemption: Literal["recompute", "swap"] = "recompute",
     decision_iterations: int = 1,
-) -> Simulated: ...
+    until_sim_s: float = inf,
+) -> Simulated:
+    """Run a workload.
+
+    A request with a parent, the row of an earlier one (-1: none), arrives no earlier than the
+    parent's last token. With `concurrency` > 0, which excludes parents, a request waits while that
+    many are outstanding. The simulation ends at `until_sim_s`. ValueError, with the row, on columns
+    of unequal length, decreasing arrivals and requests that no instance can serve.
+    """
 
 # --- replay (cpp/bindings/bind_replay.cpp)
 

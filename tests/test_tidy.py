@@ -39,6 +39,7 @@ PARTS = (
     "runtime",
     "gateway",
     "torch_engine",
+    "plan",
     "adapters",
     "bench",
     "cli",

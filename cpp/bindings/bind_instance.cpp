@@ -2,6 +2,7 @@
 #include <pybind11/stl.h>
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -45,28 +46,31 @@ py::dict simulate(const Profile& profile, const py::object& arrival_sim_s,
                   const py::object& prompt_tokens, const py::object& output_tokens,
                   const std::optional<py::object>& priority,
                   const std::optional<py::object>& prefix_id,
-                  const std::optional<py::object>& prefix_tokens, std::int32_t instances,
+                  const std::optional<py::object>& prefix_tokens,
+                  const std::optional<py::object>& parent, std::int32_t instances,
                   bool prefix_reuse, std::int64_t concurrency, const std::string& preemption,
-                  std::int32_t decision_iterations) {
+                  std::int32_t decision_iterations, double until_sim_s) {
   const auto arrivals = column_of<double>(arrival_sim_s, "arrival_sim_s");
   const auto prompts = column_of<std::int32_t>(prompt_tokens, "prompt_tokens");
   const auto outputs = column_of<std::int32_t>(output_tokens, "output_tokens");
   const auto priorities = optional_column<std::int64_t>(priority, "priority");
   const auto prefixes = optional_column<std::int64_t>(prefix_id, "prefix_id");
   const auto shared = optional_column<std::int32_t>(prefix_tokens, "prefix_tokens");
-  const Workload workload{view(arrivals),   view(prompts),  view(outputs),
-                          view(priorities), view(prefixes), view(shared)};
+  const auto parents = optional_column<std::int64_t>(parent, "parent");
+  const Workload workload{view(arrivals), view(prompts), view(outputs), view(priorities),
+                          view(prefixes), view(shared),  view(parents)};
   const auto options = options_of(instances, prefix_reuse, preemption, decision_iterations);
   WorkloadResult result;
   {
     const py::gil_scoped_release release;
-    result = run_workload(profile, options, workload, concurrency);
+    result = run_workload(profile, options, workload, {concurrency, until_sim_s});
   }
   py::dict columns;
   columns["submitted_sim_s"] = to_numpy(result.submitted_sim_s);
   columns["first_token_sim_s"] = to_numpy(result.first_token_sim_s);
   columns["last_token_sim_s"] = to_numpy(result.last_token_sim_s);
   columns["instance"] = to_numpy(result.instance);
+  columns["generated_tokens"] = to_numpy(result.generated_tokens);
   columns["busy_sim_s"] = result.busy_sim_s;
   columns["preemptions"] = result.preemptions;
   return columns;
@@ -219,6 +223,8 @@ void bind_instance(py::module_& m) {
         py::arg("profile"), py::arg("arrival_sim_s"), py::arg("prompt_tokens"),
         py::arg("output_tokens"), py::arg("priority") = py::none(),
         py::arg("prefix_id") = py::none(), py::arg("prefix_tokens") = py::none(),
-        py::arg("instances") = 1, py::arg("prefix_reuse") = false, py::arg("concurrency") = 0,
-        py::arg("preemption") = "recompute", py::arg("decision_iterations") = 1);
+        py::arg("parent") = py::none(), py::arg("instances") = 1, py::arg("prefix_reuse") = false,
+        py::arg("concurrency") = 0, py::arg("preemption") = "recompute",
+        py::arg("decision_iterations") = 1,
+        py::arg("until_sim_s") = std::numeric_limits<double>::infinity());
 }

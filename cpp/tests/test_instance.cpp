@@ -231,7 +231,7 @@ TEST_CASE("a closed loop respects its concurrency") {
   const std::vector<double> arrival_sim_s(50, 0.0);
   const std::vector<std::int32_t> prompt(50, 8), output(50, 3);
   const Workload workload{arrival_sim_s, prompt, output, {}, {}, {}};
-  const auto result = run_workload(token_counter(1000), {}, workload, 1);
+  const auto result = run_workload(token_counter(1000), {}, workload, {.concurrency = 1});
   for (std::size_t i = 1; i < 50; ++i) {
     CHECK(result.submitted_sim_s[i] == result.last_token_sim_s[i - 1]);
   }

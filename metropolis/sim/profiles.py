@@ -4,6 +4,8 @@
 those of `metropolis._core.Profile` plus `source`, `kv_source` (texts), `estimate` (true: the
 numbers are not measured), `tensor_parallel` (GPUs of an instance; default: 1), and for reuse of
 other models' caches `layers`, `input_bytes_per_token` and `link_gb_per_s` (default: 25).
+
+Other models have profiles derived from their shape (`metropolis.sim.architecture`).
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Any
 from metropolis._core import InstancePool, Profile
 from metropolis.names import did_you_mean
 from metropolis.reuse.base import CacheShape
+from metropolis.sim.architecture import GPUS, architectures, derived_profile
 from metropolis.types import MetropolisError
 
 __all__ = ["Profile", "ProfileEntry", "load_entry", "load_profile", "profile_names"]
@@ -116,6 +119,8 @@ def load_entry(name_or_path: str | Path) -> ProfileEntry:
         path, _, table = name.rpartition(".toml")
         return _entry_of_file(Path(path + ".toml"), table.strip("/"), name)
     file, _, table = name.partition("/")
+    if (derived := _derived(file, table)) is not None:
+        return derived
     if name not in (names := profile_names()):
         near = get_close_matches(name, names, n=3, cutoff=0.4) or names
         raise MetropolisError(
@@ -123,6 +128,32 @@ def load_entry(name_or_path: str | Path) -> ProfileEntry:
             f"{', '.join(near)}, and a path to a .toml file is accepted too"
         )
     return _entry_of_file(FOLDER / f"{file}.toml", table, name)
+
+
+def _derived(model: str, table: str) -> ProfileEntry | None:
+    """The profile of an architecture; None if the name is not of that form."""
+    gpu, mark, count = table.rpartition("-tp")
+    if model not in architectures() or gpu not in GPUS or not count.isdecimal() or not mark:
+        return None
+    architecture, tensor_parallel = architectures()[model], int(count)
+    if not 1 <= tensor_parallel <= architecture.heads:
+        raise MetropolisError(f"{model}/{table}: write -tp1 to -tp{architecture.heads}")
+    measured = [load_profile(name) for name in ("llama-3-8b/a100", "llama-3-70b/a100-tp4")]
+    try:
+        profile = derived_profile(architecture, GPUS[gpu], tensor_parallel, *measured)
+    except MetropolisError as error:
+        raise MetropolisError(f"{model}/{table}: {error}") from error
+    return ProfileEntry(
+        f"{model}/{table}",
+        tensor_parallel,
+        profile,
+        "derived from the architecture and the measured profiles of Llama-3 on A100 "
+        "(metropolis.sim.architecture)",
+        "from the memory of the cards and the weights",
+        estimate=True,
+        layers=architecture.layers,
+        input_bytes_per_token=2 * architecture.hidden,
+    )
 
 
 def _entry_of_file(path: Path, table: str, name: str) -> ProfileEntry:

@@ -1,0 +1,1 @@
+"""Plans of which models run when, and on how many GPUs (SamuLLM)."""

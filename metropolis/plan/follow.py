@@ -1,0 +1,69 @@
+"""The dynamic scheduler of the running phase (SamuLLM §4.3).
+
+Models may finish in another order than planned. When one finishes, the next stage begins:
+
+1. A running model with the same plan in the next stage goes on, as does one in none of the stages
+   to come.
+2. The other models of the next stage start where they fit, in its order.
+3. A running model outside the next stage goes on if its GPUs are still free; else it is stopped.
+
+A model of the next stage that does not fit waits for the next to finish, and so do later stages. A
+stage that starts nothing, because models of it have already finished, is passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from metropolis.plan.timeline import Stage
+
+
+class Follower:
+    """Chooses what runs, by a schedule and by what has finished."""
+
+    def __init__(self, stages: Sequence[Stage], fits: Callable[[Stage], bool]) -> None:
+        """`fits`: whether these models can run now, on the GPUs and by their needs."""
+        self._stages, self._fits = stages, fits
+        self._next = 0
+        """The index of the stage that begins next."""
+        self._is_waiting = False
+        """Whether a model of the stage before has not started."""
+
+    def next_stage(self, unfinished: Collection[str], running: Stage) -> Stage:
+        """What runs from now on; call it at the start and whenever a node has finished."""
+        running = {name: plan for name, plan in running.items() if name in unfinished}
+        index = self._next - self._is_waiting
+        while index < len(self._stages):
+            planned = self._stages[index]
+            stage, self._is_waiting = self._begun(index, unfinished, running)
+            self._next = index = index + 1
+            starts = any(running.get(name) != plan for name, plan in stage.items())
+            is_whole = all(name in unfinished for name in planned)
+            if stage and (starts or self._is_waiting or is_whole):
+                return stage
+        return self._rest(unfinished, running)
+
+    def _begun(self, index: int, unfinished: Collection[str], running: Stage) -> tuple[Stage, bool]:
+        wanted = {name: p for name, p in self._stages[index].items() if name in unfinished}
+        later = {name for stage in self._stages[index:] for name in stage}
+        stage: Stage = {
+            name: plan
+            for name, plan in running.items()
+            if wanted.get(name) == plan or name not in later
+        }
+        stage = self._with(stage, wanted)
+        is_waiting = any(stage.get(name) != plan for name, plan in wanted.items())
+        return self._with(stage, running), is_waiting
+
+    def _with(self, stage: Stage, others: Stage) -> Stage:
+        """`stage` and those of the others that fit."""
+        for name, plan in others.items():
+            if name not in stage and self._fits(larger := {**stage, name: plan}):
+                stage = larger
+        return stage
+
+    def _rest(self, unfinished: Collection[str], running: Stage) -> Stage:
+        """After the last stage: what runs goes on, and the others follow with their last plans."""
+        last = {name: plan for stage in self._stages for name, plan in stage.items()}
+        rest = {name: plan for name, plan in last.items() if name in unfinished}
+        return self._with(running, rest)

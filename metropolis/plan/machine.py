@@ -1,0 +1,172 @@
+"""The machine that a plan is for: its GPUs, the execution plans that fit, and the loading times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+from metropolis._core import InstancePool, Profile, Request
+from metropolis.names import did_you_mean
+from metropolis.sim.architecture import GPUS, Architecture, architectures
+from metropolis.sim.profiles import load_profile
+from metropolis.types import MetropolisError
+
+
+class ExecutionPlan(NamedTuple):
+    """How a model runs: `dp` copies of it, each on `tp` GPUs (SamuLLM §3)."""
+
+    dp: int
+    tp: int
+
+    @property
+    def gpus(self) -> int:
+        """GPUs in use."""
+        return self.dp * self.tp
+
+    def __str__(self) -> str:
+        return f"dp{self.dp} tp{self.tp}"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadingTime:
+    """Seconds to start a model: `base_s`, and more for each GB of weights on a GPU.
+
+    The defaults fit SamuLLM's figures: 11 s is its least (§5.1), for the smallest model, 12.5 GB;
+    30 s are its estimate for vicuna-13b, 26 GB (§2); the most is 47 s. Estimates.
+    """
+
+    base_s: float = 0.0
+    s_per_gb: float = 1.16
+    least_s: float = 11.0
+    most_s: float = 47.0
+    parallel_s: float = 4.0
+    """More with tensor parallelism, for communication between the GPUs."""
+
+    def of(self, weight_bytes: float, tensor_parallel: int) -> float:
+        """Seconds until a model on that many GPUs can answer."""
+        read_s = self.base_s + self.s_per_gb * weight_bytes / tensor_parallel / 1e9
+        return min(self.most_s, max(self.least_s, read_s) + (tensor_parallel > 1) * self.parallel_s)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOverhead:
+    """What an engine adds to each iteration, beside the work of the GPUs."""
+
+    iteration_ms: float = 0.0
+    sequence_ms: float = 0.0
+    """For each sequence of the batch."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """GPUs of one kind in one machine."""
+
+    gpus: int = 8
+    gpu: str = "a100-80g"
+    shapes: Mapping[str, Architecture] = field(default_factory=architectures)
+    """Model -> architecture."""
+    loading: LoadingTime = LoadingTime()
+    loading_s: Mapping[tuple[str, int], float] = field(default_factory=dict)
+    """(model, tp) -> measured loading time, in place of `loading`."""
+    overhead: EngineOverhead = EngineOverhead()
+    tp_max: int = 8
+
+    def __post_init__(self) -> None:
+        if self.gpu not in GPUS:
+            raise MetropolisError(
+                f"there is no GPU {self.gpu!r}{did_you_mean(self.gpu, GPUS)}; there are "
+                f"{', '.join(GPUS)}"
+            )
+        if not 1 <= self.gpus <= 64:
+            raise MetropolisError(f"a machine of {self.gpus} GPUs; it may have 1 to 64")
+
+    @property
+    def nvlink_group(self) -> int:
+        """GPUs that NVLink connects with each other."""
+        return GPUS[self.gpu].nvlink_group
+
+    def shape(self, model: str) -> Architecture:
+        """The architecture of a model; raises MetropolisError on an unknown one."""
+        if model not in self.shapes:
+            meant = did_you_mean(model, self.shapes)
+            raise MetropolisError(
+                f"there is no model {model!r}{meant}; there are {', '.join(sorted(self.shapes))}"
+            )
+        return self.shapes[model]
+
+    def load_s(self, model: str, plan: ExecutionPlan) -> float:
+        """Seconds to start a model; its copies start at the same time."""
+        if (measured := self.loading_s.get((model, plan.tp))) is not None:
+            return measured
+        return self.loading.of(self.shape(model).weight_bytes, plan.tp)
+
+    def plans(self, model: str) -> tuple[ExecutionPlan, ...]:
+        """The valid plans, by GPUs: the weights and a sequence of the model's context fit (§3).
+
+        Raises MetropolisError if there is none.
+        """
+        return self._plans[model]
+
+    def profile(self, model: str, tensor_parallel: int) -> Profile:
+        """The costs of an instance of the model. Raises MetropolisError if it does not fit."""
+        self.shape(model)
+        return self._profiles(model)[tensor_parallel]
+
+    @cached_property
+    def _plans(self) -> _Plans:
+        return _Plans(self)
+
+    def _profiles(self, model: str) -> dict[int, Profile]:
+        return self._plans.profiles(model)
+
+
+class _Plans(dict[str, tuple[ExecutionPlan, ...]]):
+    """The valid plans by model, on first use."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._profiles: dict[str, dict[int, Profile]] = {}
+
+    def __missing__(self, model: str) -> tuple[ExecutionPlan, ...]:
+        machine = self._machine
+        found = [
+            ExecutionPlan(dp, tp)
+            for tp in self.profiles(model)
+            for dp in range(1, machine.gpus // tp + 1)
+        ]
+        if not found:
+            raise MetropolisError(
+                f"{machine.gpus} x {machine.gpu} cannot hold {model}: its weights are "
+                f"{machine.shape(model).weight_bytes / 1e9:.0f} GB, and a sequence of its context "
+                "must fit as well"
+            )
+        self[model] = tuple(sorted(found, key=lambda plan: (plan.gpus, plan.tp)))
+        return self[model]
+
+    def profiles(self, model: str) -> dict[int, Profile]:
+        """Tensor parallelism -> profile, for those that fit."""
+        if model not in self._profiles:
+            self._profiles[model] = _profiles_of(self._machine, model)
+        return self._profiles[model]
+
+
+def _profiles_of(machine: Machine, model: str) -> dict[int, Profile]:
+    shape, found = machine.shape(model), {}
+    longest = Request(shape.context_tokens - 1, 1)
+    tensor_parallel = 1
+    while tensor_parallel <= min(machine.gpus, machine.tp_max):
+        if shape.divides_by(tensor_parallel):
+            try:
+                profile = load_profile(f"{model}/{machine.gpu}-tp{tensor_parallel}")
+                InstancePool.check_fits(profile, longest)
+            except (MetropolisError, ValueError):
+                pass  # too large for so few GPUs
+            else:
+                profile.w_ms += machine.overhead.iteration_ms
+                profile.h_ms += machine.overhead.iteration_ms
+                profile.b_ms += machine.overhead.sequence_ms
+                found[tensor_parallel] = profile
+        tensor_parallel *= 2
+    return found

@@ -1,0 +1,32 @@
+"""What may run next."""
+
+from __future__ import annotations
+
+from metropolis.plan.machine import ExecutionPlan
+from metropolis.plan.timeline import Moment, Stage, Timeline
+
+
+def ready_nodes(timeline: Timeline, moment: Moment, stage: Stage) -> list[str]:
+    """Unfinished nodes whose needs are finished, or in `stage` (SamuLLM Alg. 1, line 5)."""
+    unfinished = moment.unfinished
+    return [
+        name
+        for name, workload in timeline.workload.items()
+        if name in unfinished
+        and all(need.node not in unfinished or need.node in stage for need in workload.needs)
+    ]
+
+
+def used_gpus(stage: Stage) -> int:
+    """GPUs that a stage occupies."""
+    return sum(plan.gpus for plan in stage.values())
+
+
+def plans_of(timeline: Timeline, name: str) -> tuple[ExecutionPlan, ...]:
+    """The valid plans of a node's model."""
+    return timeline.machine.plans(timeline.workload[name].node.model)
+
+
+def kept(moment: Moment) -> dict[str, ExecutionPlan]:
+    """The plans of what runs."""
+    return {name: started.plan for name, started in moment.running.items()}

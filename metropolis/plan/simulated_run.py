@@ -1,0 +1,28 @@
+"""The running phase in virtual time: a schedule meets lengths and speeds that it did not know."""
+
+from __future__ import annotations
+
+from metropolis.plan.follow import Follower
+from metropolis.plan.schedule import Schedule, ScheduleStage, stage_of
+from metropolis.plan.search.candidates import kept, ready_nodes
+from metropolis.plan.timeline import Stage, Timeline
+from metropolis.types import MetropolisError
+
+
+def simulate_run(timeline: Timeline, schedule: Schedule) -> Schedule:
+    """What happens if the application of `timeline` runs by `schedule` (simulated)."""
+    moment = timeline.start()
+
+    def fits(stage: Stage) -> bool:
+        ready = ready_nodes(timeline, moment, stage)
+        return all(name in ready for name in stage) and timeline.fits(moment, stage)
+
+    follower, done = Follower(schedule.plans, fits), list[ScheduleStage]()
+    while moment.unfinished:
+        stage = follower.next_stage(moment.unfinished, kept(moment))
+        outlook = timeline.outlook(moment, stage)
+        if outlook is None or not outlook.ends_s < float("inf"):
+            raise MetropolisError(f"the schedule stops: {sorted(moment.unfinished)} do not finish")
+        done.append(stage_of(outlook, moment))
+        moment = timeline.after(outlook)
+    return Schedule(schedule.method, tuple(done))

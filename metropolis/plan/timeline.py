@@ -1,0 +1,250 @@
+"""What happens to an application's models under a sequence of stages, in virtual time.
+
+A stage says which models run, and how (SamuLLM §3). A model that continues with the same plan on
+the same GPUs keeps its caches; any other is loaded first. The rest of an interrupted model's work
+is recomputed from the tokens it has generated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+
+from metropolis._core import Profile
+from metropolis.plan.machine import ExecutionPlan, Machine
+from metropolis.plan.placement import Gpus, place
+from metropolis.plan.work import Remaining, Run, Times, remaining_after, run
+from metropolis.plan.workload import Workload
+
+Stage: TypeAlias = Mapping[str, ExecutionPlan]
+"""Node -> plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A node on GPUs."""
+
+    plan: ExecutionPlan
+    gpus: Gpus
+    loaded_s: float
+    """From when on it answers."""
+    remaining: Remaining
+    """When it was loaded."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The state at an instant; times in seconds since the start of the application."""
+
+    time_s: float
+    remaining: Mapping[str, Remaining]
+    """Unfinished nodes that do not run."""
+    running: Mapping[str, Started]
+    completed_s: Mapping[str, Times]
+    """When the requests of each node were complete; infinite for those of a node that has not been
+    interrupted since, and for open ones."""
+
+    @property
+    def unfinished(self) -> set[str]:
+        """Nodes with open requests."""
+        return {*self.remaining, *self.running}
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A running node's future, if nothing interrupts it."""
+
+    started: Started
+    run: Run
+    ready_s: Times
+    """When the needs of its rows are met, from its loading on."""
+
+    @property
+    def finished_s(self) -> float:
+        """When it has no open request."""
+        return self.started.loaded_s + self.run.finished_s
+
+    @cached_property
+    def completed_s(self) -> Times:
+        """When each request of the node is complete; infinite for those complete before."""
+        times = np.full(len(self.run.remaining.workload), np.inf)
+        times[self.run.remaining.rows] = self.run.completed_s + self.started.loaded_s
+        return times
+
+    def flops_between(self, from_s: float, until_s: float) -> float:
+        """Operations done in that time."""
+        offset = self.started.loaded_s
+        return self.run.flops_done(until_s - offset) - self.run.flops_done(from_s - offset)
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """A stage that begins at a moment, as far as its first node finishes."""
+
+    moment: Moment
+    """With the stage's nodes running."""
+    predictions: Mapping[str, Prediction]
+
+    @property
+    def ends_s(self) -> float:
+        """When the first node finishes; infinite if none does."""
+        return min((each.finished_s for each in self.predictions.values()), default=np.inf)
+
+    @property
+    def flops(self) -> float:
+        """Operations until then."""
+        begins_s, ends_s = self.moment.time_s, self.ends_s
+        return sum(each.flops_between(begins_s, ends_s) for each in self.predictions.values())
+
+    @property
+    def flops_per_s(self) -> float:
+        """The throughput of the stage (SamuLLM §3)."""
+        duration_s = self.ends_s - self.moment.time_s
+        return self.flops / duration_s if 0 < duration_s < np.inf else 0.0
+
+
+@dataclass
+class Timeline:
+    """Simulates stages of a workload; remembers what it has simulated."""
+
+    machine: Machine
+    workload: Workload
+    slowness: Mapping[tuple[str, int], float] = field(default_factory=dict)
+    """(model, tp) -> factor of the duration of iterations; 1 by default."""
+
+    def __post_init__(self) -> None:
+        self._runs: dict[tuple[int, ExecutionPlan, bytes], Run] = {}
+        self._rests: dict[tuple[int, float], Remaining] = {}
+        self._profiles: dict[tuple[str, int], Profile] = {}
+        self.simulated_requests = 0
+        """Effort so far."""
+
+    def start(self) -> Moment:
+        """The beginning."""
+        remaining = {name: Remaining.all_of(each) for name, each in self.workload.items()}
+        never = {name: np.full(len(each), np.inf) for name, each in self.workload.items()}
+        return Moment(0.0, remaining, {}, never)
+
+    def outlook(self, moment: Moment, stage: Stage) -> Outlook | None:
+        """What follows if `stage` begins now; None if it does not fit on the GPUs."""
+        gpus = self._placed(moment, stage)
+        if gpus is None:
+            return None
+        running, stopped = {}, {}
+        for name, started in moment.running.items():
+            if stage.get(name) == started.plan and gpus[name] == started.gpus:
+                running[name] = started
+            else:
+                stopped[name] = started
+        begun = self._without(moment, stopped) if stopped else moment
+        for name, plan in stage.items():
+            if name not in running:
+                loaded_s = moment.time_s + self.machine.load_s(self._model(name), plan)
+                running[name] = Started(plan, gpus[name], loaded_s, begun.remaining[name])
+        remaining = {name: each for name, each in begun.remaining.items() if name not in stage}
+        begun = Moment(moment.time_s, remaining, running, begun.completed_s)
+        return Outlook(begun, self._predictions(begun))
+
+    def fits(self, moment: Moment, stage: Stage) -> bool:
+        """Whether the stage fits on the GPUs."""
+        return self._placed(moment, stage) is not None
+
+    def after(self, outlook: Outlook) -> Moment:
+        """The moment at which the stage's first node finishes."""
+        time_s, running = outlook.ends_s, {}
+        completed_s = dict(outlook.moment.completed_s)
+        for name, prediction in outlook.predictions.items():
+            if prediction.finished_s <= time_s:
+                completed_s[name] = np.minimum(completed_s[name], prediction.completed_s)
+            else:
+                running[name] = prediction.started
+        return Moment(time_s, outlook.moment.remaining, running, completed_s)
+
+    def _predictions(self, moment: Moment) -> dict[str, Prediction]:
+        found: dict[str, Prediction] = {}
+        for name in self.workload:  # in topological order
+            if (started := moment.running.get(name)) is not None:
+                ready_s = self._ready_s(name, started, moment, found)
+                found[name] = Prediction(started, self._run(name, started, ready_s), ready_s)
+        return found
+
+    def _ready_s(
+        self, name: str, started: Started, moment: Moment, found: Mapping[str, Prediction]
+    ) -> Times:
+        remaining, workload = started.remaining, self.workload[name]
+        if not workload.needs:
+            return np.zeros(len(remaining.rows))
+        ready_s = np.zeros(len(workload))
+        for need in workload.needs:
+            times = moment.completed_s[need.node]
+            if need.node in found:
+                times = np.minimum(times, found[need.node].completed_s)
+            np.maximum.at(ready_s, need.rows, times[need.answers])
+        return np.asarray(np.maximum(ready_s[remaining.rows] - started.loaded_s, 0.0))
+
+    def _run(self, name: str, started: Started, ready_s: Times) -> Run:
+        key = id(started.remaining), started.plan, ready_s.tobytes() if ready_s.any() else b""
+        if key not in self._runs:
+            profile = self._profile(self._model(name), started.plan.tp)
+            self._runs[key] = run(started.remaining, started.plan, profile, ready_s)
+            self.simulated_requests += len(started.remaining.rows)
+        return self._runs[key]
+
+    def _without(self, moment: Moment, stopped: Mapping[str, Started]) -> Moment:
+        """The moment with some nodes interrupted."""
+        predictions = self._predictions(moment)
+        remaining, completed_s = dict(moment.remaining), dict(moment.completed_s)
+        for name in stopped:
+            prediction = predictions[name]
+            remaining[name] = self._rest(name, prediction, moment.time_s)
+            times = prediction.completed_s
+            done = np.where(times <= moment.time_s, times, np.inf)
+            completed_s[name] = np.minimum(completed_s[name], done)
+        running = {name: each for name, each in moment.running.items() if name not in stopped}
+        return Moment(moment.time_s, remaining, running, completed_s)
+
+    def _rest(self, name: str, prediction: Prediction, at_s: float) -> Remaining:
+        started, elapsed_s = prediction.started, at_s - prediction.started.loaded_s
+        if elapsed_s <= 0:
+            return started.remaining
+        key = id(prediction.run), elapsed_s
+        if key not in self._rests:
+            profile = self._profile(self._model(name), started.plan.tp)
+            self._rests[key] = remaining_after(
+                started.remaining, started.plan, profile, prediction.ready_s, elapsed_s
+            )
+            self.simulated_requests += len(started.remaining.rows)
+        return self._rests[key]
+
+    def _placed(self, moment: Moment, stage: Stage) -> dict[str, Gpus] | None:
+        machine = self.machine
+        stays = {
+            name: each.gpus for name, each in moment.running.items() if stage.get(name) == each.plan
+        }
+        load_s = {name: machine.load_s(self._model(name), plan) for name, plan in stage.items()}
+        return place(machine.gpus, machine.nvlink_group, stage, stays, load_s)
+
+    def _model(self, name: str) -> str:
+        return self.workload[name].node.model
+
+    def _profile(self, model: str, tensor_parallel: int) -> Profile:
+        key = model, tensor_parallel
+        if key not in self._profiles:
+            profile = self.machine.profile(model, tensor_parallel)
+            self._profiles[key] = _slower(profile, self.slowness.get(key, 1.0))
+        return self._profiles[key]
+
+
+def _slower(profile: Profile, factor: float) -> Profile:
+    if factor == 1.0:
+        return profile
+    names = ("w_ms", "g_ms", "h_ms", "b_ms", "k_ms", "q_ms", "c_ms", "k_mixed_ms")
+    changed = copy(profile)
+    for name in names:
+        setattr(changed, name, getattr(profile, name) * factor)
+    return changed
