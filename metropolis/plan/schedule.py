@@ -94,16 +94,16 @@ def simulated(timeline: Timeline, method: str, stages: Sequence[Stage]) -> Sched
 
     Raises MetropolisError if a stage does not fit, finishes no node, or nodes are left over.
     """
-    moment, done = timeline.start(), []
+    moment, passed = timeline.start(), list[ScheduleStage]()
     for number, stage in enumerate(stages, 1):
         outlook = timeline.outlook(moment, stage)
         if outlook is None or outlook.ends_s == float("inf"):
             raise MetropolisError(f"stage {number} does not fit on the GPUs or never ends")
-        done.append(stage_of(outlook, moment))
+        passed.append(stage_of(outlook, moment))
         moment = timeline.after(outlook)
     if moment.unfinished:
         raise MetropolisError(f"the stages leave {', '.join(sorted(moment.unfinished))} unfinished")
-    return Schedule(method, tuple(done))
+    return Schedule(method, tuple(passed))
 
 
 def write_schedule(path: Path, application: str, schedule: Schedule) -> None:

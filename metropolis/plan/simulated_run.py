@@ -17,12 +17,12 @@ def simulate_run(timeline: Timeline, schedule: Schedule) -> Schedule:
         ready = ready_nodes(timeline, moment, stage)
         return all(name in ready for name in stage) and timeline.fits(moment, stage)
 
-    follower, done = Follower(schedule.plans, fits), list[ScheduleStage]()
+    follower, passed = Follower(schedule.plans, fits), list[ScheduleStage]()
     while moment.unfinished:
         stage = follower.next_stage(moment.unfinished, kept(moment))
         outlook = timeline.outlook(moment, stage)
         if outlook is None or not outlook.ends_s < float("inf"):
             raise MetropolisError(f"the schedule stops: {sorted(moment.unfinished)} do not finish")
-        done.append(stage_of(outlook, moment))
+        passed.append(stage_of(outlook, moment))
         moment = timeline.after(outlook)
-    return Schedule(schedule.method, tuple(done))
+    return Schedule(schedule.method, tuple(passed))

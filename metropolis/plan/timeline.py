@@ -203,8 +203,8 @@ class Timeline:
             prediction = predictions[name]
             remaining[name] = self._rest(name, prediction, moment.time_s)
             times = prediction.completed_s
-            done = np.where(times <= moment.time_s, times, np.inf)
-            completed_s[name] = np.minimum(completed_s[name], done)
+            before_s = np.where(times <= moment.time_s, times, np.inf)
+            completed_s[name] = np.minimum(completed_s[name], before_s)
         running = {name: each for name, each in moment.running.items() if name not in stopped}
         return Moment(moment.time_s, remaining, running, completed_s)
 

@@ -75,8 +75,8 @@ class Run:
         """Operations done by then, each request's evenly from its first to its last token."""
         if until_s >= self.finished_s:
             return self.remaining.flops
-        times, done = self._curve
-        return float(np.interp(until_s, times, done, left=0.0))
+        times, flops = self._curve
+        return float(np.interp(until_s, times, flops, left=0.0))
 
     @cached_property
     def _curve(self) -> tuple[Times, Times]:
@@ -88,14 +88,14 @@ class Run:
         rate = self.remaining.flops_by_row[known] / (ends - starts)
         times = np.linspace(starts.min(), ends.max(), 257)
         # The sum of ramps, each from a request's first token to its last.
-        done = np.zeros(len(times))
+        flops = np.zeros(len(times))
         for at, sign in ((starts, 1.0), (ends, -1.0)):
             order = np.argsort(at)
             index = np.searchsorted(at[order], times, side="right")
             rates = np.concatenate(([0.0], np.cumsum(rate[order])))
             moments = np.concatenate(([0.0], np.cumsum((rate * at)[order])))
-            done += sign * (rates[index] * times - moments[index])
-        return times, done
+            flops += sign * (rates[index] * times - moments[index])
+        return times, flops
 
 
 def run(remaining: Remaining, plan: ExecutionPlan, profile: Profile, ready_s: Times) -> Run:
