@@ -79,7 +79,7 @@ class Prediction:
     def flops_between(self, from_s: float, until_s: float) -> float:
         """Operations done in that time."""
         offset = self.started.loaded_s
-        return self.run.flops_done(until_s - offset) - self.run.flops_done(from_s - offset)
+        return self.run.flops_until(until_s - offset) - self.run.flops_until(from_s - offset)
 
 
 @dataclass(frozen=True)

@@ -71,8 +71,8 @@ class Run:
         """When all are complete."""
         return float(self.completed_s.max(initial=0.0))
 
-    def flops_done(self, until_s: float) -> float:
-        """Operations done by then, each request's evenly from its first to its last token."""
+    def flops_until(self, until_s: float) -> float:
+        """Operations by then, each request's evenly from its first to its last token."""
         if until_s >= self.finished_s:
             return self.remaining.flops
         times, flops = self._curve
