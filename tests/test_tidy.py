@@ -21,6 +21,7 @@ PARTS = (
     "durable",
     "addresses",
     "progress",
+    "process_group",
     "_core",
     "maps",
     "rules",

@@ -20,6 +20,7 @@ import click
 from rich.console import Console
 
 from metropolis.cli.serve_torch import command as serve_torch
+from metropolis.process_group import ProcessGroup
 from metropolis.types import MetropolisError
 
 PRIORITIES = (
@@ -136,41 +137,21 @@ def _log_at(path: Path | None) -> IO[bytes]:
 def _running(
     launch: Sequence[str], variables: dict[str, str], output: IO[bytes]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the server in its own process group, which ends with the block or with this process.
-
-    A shell reads from a pipe that closes however this process ends, and then kills the group.
-    """
+    """Run the server until the block or this process ends."""
     former = signal.signal(signal.SIGTERM, _terminate)
-    server = subprocess.Popen(
-        launch, env=variables, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-    )
-    watch = subprocess.Popen(
-        ["/bin/sh", "-c", 'read -r _; kill -KILL "-$0"', str(server.pid)],
-        stdin=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    group = ProcessGroup(launch, variables, output)
     try:
-        yield server
+        yield group.leader
     finally:
-        _stop(server)
-        watch.kill()
-        watch.communicate()
+        group.signal(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):  # a second Ctrl-C kills
+            group.leader.wait(STOP_S)
+        group.close()
         signal.signal(signal.SIGTERM, former)
 
 
 def _terminate(signal_number: int, _frame: FrameType | None) -> None:
     sys.exit(128 + signal_number)
-
-
-def _stop(server: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError):  # the server may have exited
-        os.killpg(server.pid, signal.SIGTERM)
-    with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):  # a second Ctrl-C kills at once
-        server.wait(STOP_S)
-    with suppress(ProcessLookupError):
-        os.killpg(server.pid, signal.SIGKILL)
-    server.wait()
 
 
 def _wait_until_healthy(

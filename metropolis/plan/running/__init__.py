@@ -1,0 +1,1 @@
+"""The running phase: an application on real engines (SamuLLM §4.3)."""

@@ -1,0 +1,167 @@
+"""One engine: a process that serves a copy of a model on its own GPUs, and a client of it."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import signal
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from metropolis.durable import reported
+from metropolis.llm.backends import wire
+from metropolis.llm.backends.connection import AnswerLimits
+from metropolis.llm.backends.http import JSONServer
+from metropolis.llm.base import Completion, LLMError, Request
+from metropolis.plan.application import Node
+from metropolis.plan.running.engine_command import EngineCommand, environment_of
+from metropolis.process_group import ProcessGroup
+from metropolis.types import MetropolisError
+
+POLL_S = 0.05
+STOP_S = 5.0
+"""From the request to stop to the end of the process by force."""
+LOG_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How answers are drawn: `seed` and a request determine the sampling seed."""
+
+    seed: int = 0
+    temperature: float = 1.0
+
+    def seed_of(self, node: str, index: int) -> int:
+        """The sampling seed of a request."""
+        return Random(f"{self.seed}/{node}/{index}").getrandbits(31)
+
+
+class NodeCall(Request):
+    """A request of a node; `occurrence` is its index."""
+
+    __slots__ = ()
+
+    @property
+    def where(self) -> str:
+        """See Request."""
+        return f"request {self.occurrence} of the node {self.function!r}"
+
+
+def call_of(
+    node: Node, index: int, prompt: str, context_tokens: int, sampling: Sampling
+) -> NodeCall:
+    """The call with that prompt; its answer ends at the node's `max_tokens` or the context."""
+    return NodeCall(
+        agent=0,
+        step=0,
+        function=node.name,
+        messages=({"role": "user", "content": prompt},),
+        max_tokens=node.max_tokens or context_tokens,
+        temperature=sampling.temperature,
+        seed=sampling.seed_of(node.name, index),
+        priority=0,
+        program=node.name,
+        occurrence=index,
+    )
+
+
+class Engine:
+    """Starts a process; its output is appended to `log`. Raises MetropolisError if it cannot."""
+
+    def __init__(
+        self, command: EngineCommand, gpus: tuple[int, ...], log: Path, answer_s: float
+    ) -> None:
+        self._model, self._log = command.model, log
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        arguments = command.arguments(port, gpus)
+        with reported(log), log.open("ab") as output:
+            output.write(f"--- {shlex.join(arguments)}\n".encode())
+            output.flush()
+            try:
+                self._group = ProcessGroup(arguments, environment_of(gpus), output)
+            except OSError as error:
+                raise MetropolisError(
+                    f"{arguments[0]!r}, the command of engines of {command.model}, cannot be "
+                    f"started: {error.strerror}; correct the engine command"
+                ) from None
+        limits = AnswerLimits(time_s=answer_s)
+        self._server = JSONServer("the engine", f"http://127.0.0.1:{port}", None, limits)
+        self._served = ""
+        """The name under which the engine serves the model."""
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while the process runs; -N: ended by signal N."""
+        return self._group.leader.poll()
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._group.leader.pid
+
+    async def is_ready(self, wait_s: float) -> bool:
+        """Wait until the engine answers; False if its process has ended before.
+
+        Raises MetropolisError after `wait_s`, or if it serves several models without this one.
+        """
+        deadline_s = asyncio.get_running_loop().time() + wait_s
+        while self.exit_code is None:
+            try:
+                models = await wire.models_of(self._server, "v1/models")
+            except LLMError:
+                models = []
+            if self._model in models or len(models) == 1:
+                self._served = self._model if self._model in models else models[0]
+                return True
+            if models:
+                raise MetropolisError(
+                    f"an engine of {self._model} serves {', '.join(models)}; name one of them"
+                )
+            if asyncio.get_running_loop().time() > deadline_s:
+                raise MetropolisError(
+                    f"an engine of {self._model} did not answer within {wait_s:g} s; allow more "
+                    f"with --wait-s; log: {self._log}: {self.last_line()}"
+                )
+            await asyncio.sleep(POLL_S)
+        return False
+
+    async def ended(self) -> int:
+        """Wait for the end of the process; returns its exit code."""
+        while (code := self.exit_code) is None:
+            await asyncio.sleep(POLL_S)
+        return code
+
+    async def complete(self, call: NodeCall, max_tokens: int | None) -> Completion:
+        """The answer; without `max_tokens` the engine chooses its longest. Raises LLMError."""
+        body: dict[str, Any] = {
+            "model": self._served,
+            "messages": call.messages,
+            "temperature": call.temperature,
+            "seed": call.seed,
+        }
+        if max_tokens is not None:
+            body["max_tokens"] = max_tokens
+        return await wire.complete(self._server, "v1/chat/completions", body, call)
+
+    async def stop(self) -> None:
+        """End the process: by request, after STOP_S by force."""
+        self._group.signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(STOP_S):
+                await self.ended()
+        except TimeoutError:
+            pass
+        finally:
+            self._group.close()
+            await self._server.close()
+
+    def last_line(self) -> str:
+        """The last line of the log."""
+        with self._log.open("rb") as file:
+            file.seek(max(0, self._log.stat().st_size - LOG_BYTES))
+            lines = file.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else ""

@@ -1,0 +1,123 @@
+"""How engines are started: command templates."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from string import Formatter
+
+from metropolis.names import did_you_mean
+from metropolis.types import MetropolisError
+
+KINDS: Mapping[str, str] = {
+    "sglang": "metropolis serve sglang --model-path {path} --port {port} -- --tp-size {tp}",
+    "torch": "metropolis serve torch --model {model}={path} --port {port}",
+    "stub": "metropolis bench stub-server --port {port}",
+}
+"""Templates by name; a stub answers at once, without a model."""
+FIELDS = ("model", "path", "port", "tp", "gpus")
+DEVICES = "CUDA_VISIBLE_DEVICES"
+
+
+class EngineCommandError(MetropolisError):
+    """A command that cannot start an engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCommand:
+    """The command of a model's engines: the name of one of KINDS, or a template.
+
+    A template may contain {model}, {path}: the model's folder or its name on Hugging Face, {port}:
+    where the engine listens on 127.0.0.1, {tp}: GPUs of a copy, {gpus}: their numbers. Raises
+    EngineCommandError on another field, or without {port}.
+    """
+
+    model: str
+    template: str
+    path: str
+
+    def __post_init__(self) -> None:
+        where = f"the engine command of {self.model}"
+        try:
+            pieces = [shlex.split(self._text), *Formatter().parse(self._text)]
+        except ValueError as error:
+            raise EngineCommandError(f"{where}, {self.template!r}: {error}") from error
+        fields = [each[1] for each in pieces[1:] if each[1] is not None]
+        for field in fields:
+            if field not in FIELDS:
+                raise EngineCommandError(
+                    f"{where} has {{{field}}}{did_you_mean(field, FIELDS)}; it may have "
+                    f"{', '.join(f'{{{name}}}' for name in FIELDS)}"
+                )
+        if "port" not in fields:
+            raise EngineCommandError(
+                f"{where}, {self.template!r}, lacks {{port}}; write a command like "
+                f"{KINDS['sglang']!r}, or one of {', '.join(KINDS)}"
+            )
+
+    def arguments(self, port: int, gpus: tuple[int, ...]) -> list[str]:
+        """The arguments that start an engine on these GPUs."""
+        values = {
+            "model": self.model,
+            "path": self.path,
+            "port": port,
+            "tp": len(gpus),
+            "gpus": ",".join(map(str, gpus)),
+        }
+        return [piece.format_map(values) for piece in shlex.split(self._text)]
+
+    @property
+    def _text(self) -> str:
+        return KINDS.get(self.template, self.template)
+
+
+def engine_commands(
+    models: tuple[str, ...],
+    tables: Mapping[str, Mapping[str, str]],
+    folder: Path,
+    command: str | None,
+) -> dict[str, EngineCommand]:
+    """The commands by model, from an application's `[engines.MODEL]` tables in `folder`.
+
+    `command` takes precedence over the tables. Raises EngineCommandError if a model has none.
+    """
+    found = {}
+    for model in models:
+        table = tables.get(model, {})
+        template = command or table.get("command")
+        if template is None:
+            raise EngineCommandError(
+                f"no command starts engines of {model}; write [engines.{model}] with command = "
+                f"'sglang', 'torch' or a template, or give --engine-command"
+            )
+        path = table.get("path", model)
+        if (folder / path).exists():
+            path = str((folder / path).resolve())
+        found[model] = EngineCommand(model, template, path)
+    return found
+
+
+def environment_of(gpus: tuple[int, ...]) -> dict[str, str]:
+    """The environment of an engine that sees only these GPUs, of those that this process sees.
+
+    `metropolis` is that of the running interpreter. Raises EngineCommandError if this process sees
+    too few GPUs.
+    """
+    visible = os.environ.get(DEVICES)
+    if visible is None:
+        devices = ",".join(map(str, gpus))
+    elif not visible:
+        devices = ""  # no GPU: engines on the CPU
+    elif max(gpus) < len(names := visible.split(",")):
+        devices = ",".join(names[gpu] for gpu in gpus)
+    else:
+        raise EngineCommandError(
+            f"the schedule uses GPU {max(gpus)}, but {DEVICES}={visible} lists {len(names)}; list "
+            f"as many as the plan's machine has, or unset {DEVICES}"
+        )
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    return {**os.environ, DEVICES: devices, "PATH": path}

@@ -1,0 +1,123 @@
+"""The copies of a node's model: each is an engine, started again when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from metropolis.plan.machine import ExecutionPlan
+from metropolis.plan.placement import Gpus
+from metropolis.plan.running.engine import Engine
+from metropolis.plan.running.engine_command import EngineCommand
+from metropolis.types import MetropolisError
+
+DEATHS_MAX = 3
+"""Deaths of a copy's engines in a row, without an answer between them, that end the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How engines are used."""
+
+    at_once: int = 256
+    """Requests in flight for each copy."""
+    drain_s: float = 5.0
+    """Time for the requests in flight when a copy is stopped."""
+    wait_s: float = 1800.0
+    """Time for an engine to answer after its start."""
+    answer_s: float = 3600.0
+    """Time for an answer."""
+
+
+class ModelCopy:
+    """A copy of a node's model on `gpus`. `log` receives a sentence when its engine dies."""
+
+    def __init__(
+        self,
+        name: str,
+        command: EngineCommand,
+        gpus: tuple[int, ...],
+        log_file: Path,
+        options: EngineOptions,
+        log: Callable[[str], None],
+    ) -> None:
+        self.name, self.gpus = name, gpus
+        self._command, self._log_file = command, log_file
+        self._options, self._log = options, log
+        self.engine: Engine | None = None
+        """None while it does not answer."""
+        self.in_flight: dict[int, asyncio.Task[None]] = {}
+        """By the index of the request."""
+        self.deaths = 0
+        """In a row, without an answer."""
+        self.is_stopping = False
+        self.supervision: asyncio.Task[None] | None = None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it can take a request."""
+        is_up = self.engine is not None and not self.is_stopping
+        return is_up and len(self.in_flight) < self._options.at_once
+
+    async def supervise(self, on_ready: Callable[[], None]) -> None:
+        """Keep an engine running until cancelled; call `on_ready` whenever one answers.
+
+        Raises MetropolisError if engines die DEATHS_MAX times in a row.
+        """
+        while not self.is_stopping:
+            engine = Engine(self._command, self.gpus, self._log_file, self._options.answer_s)
+            try:
+                if await engine.is_ready(self._options.wait_s):
+                    self.engine = engine
+                    on_ready()
+                self._died(engine, await engine.ended())
+            finally:
+                self.engine = None
+                await engine.stop()
+
+    async def stop(self) -> None:
+        """Wait for the requests in flight, at most `drain_s`; cancel the others; end the engine."""
+        self.is_stopping = True
+        if self.in_flight:
+            await asyncio.wait(self.in_flight.values(), timeout=self._options.drain_s)
+        for task in (open_tasks := [*self.in_flight.values()]):
+            task.cancel()
+        if self.supervision is not None:
+            self.supervision.cancel()
+            open_tasks.append(self.supervision)
+        if open_tasks:
+            await asyncio.wait(open_tasks)
+
+    def _died(self, engine: Engine, code: int) -> None:
+        self.deaths += 1
+        what = f"{self.name}: its engine ended with exit code {code}"
+        if self.deaths == DEATHS_MAX:
+            raise MetropolisError(
+                f"{what}, for the {DEATHS_MAX}rd time in a row without an answer; log: "
+                f"{self._log_file}: {engine.last_line()}"
+            )
+        again = f" and its {len(self.in_flight)} requests are sent again" if self.in_flight else ""
+        self._log(f"{what}; it is started again{again}; log: {self._log_file}")
+
+
+@dataclass
+class RunningNode:
+    """A node on GPUs."""
+
+    plan: ExecutionPlan
+    gpus: Gpus
+    copies: list[ModelCopy] = field(default_factory=list)
+    ready_s: float | None = None
+    """When all of its copies had answered for the first time, since the start of the run."""
+
+    @property
+    def free_copy(self) -> ModelCopy | None:
+        """The copy with the fewest requests in flight; None if none can take one."""
+        free = [copy for copy in self.copies if copy.has_room]
+        return min(free, key=lambda copy: len(copy.in_flight), default=None)
+
+    async def stop(self) -> None:
+        """Stop all copies."""
+        await asyncio.gather(*(copy.stop() for copy in self.copies))

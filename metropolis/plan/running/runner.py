@@ -1,0 +1,243 @@
+"""Runs an application by a schedule: the dynamic scheduler with real engines (SamuLLM §4.3).
+
+When a node has finished, the follower chooses the next stage. Copies outside it are stopped, and
+then the new ones are started; nodes that stay where they are continue meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from metropolis.llm.base import RETRIED
+from metropolis.plan.application import Application
+from metropolis.plan.follow import Follower
+from metropolis.plan.machine import ExecutionPlan, Machine
+from metropolis.plan.placement import Gpus, place
+from metropolis.plan.running.communicator import Call, Communicator
+from metropolis.plan.running.engine import Sampling, call_of
+from metropolis.plan.running.engine_command import EngineCommand
+from metropolis.plan.running.folder import RunFolder
+from metropolis.plan.running.model_copy import EngineOptions, ModelCopy, RunningNode
+from metropolis.plan.running.stages import StageLog
+from metropolis.plan.schedule import Schedule
+from metropolis.plan.timeline import Stage
+from metropolis.types import MetropolisError
+
+RETRY_S = 0.5
+"""Pause after a failed request."""
+FAILURES_MAX = 3
+"""Failures of a request, by engines that continue to run, that end the run."""
+SAVE_S = 5.0
+"""Interval at which the record is written."""
+
+
+@dataclass(frozen=True)
+class Reports:
+    """Receives what happens."""
+
+    log: Callable[[str], None] = lambda _: None
+    """Stages, and engines that die."""
+    answered: Callable[[], object] = lambda: None
+    """Called after every answer."""
+
+
+class Runner:
+    """A run of `application` in `folder`. Raises MetropolisError if the schedule does not fit."""
+
+    def __init__(
+        self,
+        application: Application,
+        machine: Machine,
+        commands: Mapping[str, EngineCommand],
+        folder: RunFolder,
+        sampling: Sampling,
+        options: EngineOptions,
+        reports: Reports,
+    ) -> None:
+        self._nodes = {node.name: node for node in application.nodes}
+        self._machine, self._commands, self._folder = machine, commands, folder
+        self._sampling, self._options, self._reports = sampling, options, reports
+        self.communicator = Communicator(application, folder.answers)
+        check_schedule(folder.record.planned, application, machine)
+        self._follower = Follower(folder.record.planned.plans, self._fits)
+        self._running: dict[str, RunningNode] = {}
+        self._finished = asyncio.Event()
+        """A node has finished."""
+        self._failures: dict[Call, int] = {}
+
+    async def run(self) -> None:
+        """Run to completion. Raises MetropolisError if an engine cannot be started or a request
+        fails; the answers so far are kept."""
+        self._stages = StageLog(self._folder.record, self._reports.log)
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                saving = self._tasks.create_task(self._save_periodically())
+                while self.communicator.unfinished:
+                    self._finished.clear()
+                    await self._begin(self._follower.next_stage(*self._state()))
+                    if self.communicator.unfinished:
+                        await self._finished.wait()
+                await self._stop([*self._running])
+                saving.cancel()
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+        finally:
+            self._stages.end(self.communicator.unfinished)
+        self._folder.write_answers(self.communicator)
+
+    def _state(self) -> tuple[frozenset[str], Stage]:
+        return self.communicator.unfinished, {n: each.plan for n, each in self._running.items()}
+
+    # --- stages
+
+    def _fits(self, stage: Stage) -> bool:
+        unfinished = self.communicator.unfinished
+        needs_are_met = all(
+            need not in unfinished or need in stage
+            for name in stage
+            for need in self._nodes[name].inputs
+        )
+        return needs_are_met and self._placed(stage) is not None
+
+    def _placed(self, stage: Stage) -> dict[str, Gpus] | None:
+        """The GPUs of each node; those that continue stay where they are, if possible."""
+        unfinished = self.communicator.unfinished
+        stays = {
+            name: each.gpus
+            for name, each in self._running.items()
+            if name in unfinished and stage.get(name) == each.plan
+        }
+        return placed(self._machine, self._nodes_to_models(), stage, stays)
+
+    def _nodes_to_models(self) -> dict[str, str]:
+        return {name: node.model for name, node in self._nodes.items()}
+
+    async def _begin(self, stage: Stage) -> None:
+        gpus = self._placed(stage)
+        if not stage or gpus is None:
+            raise MetropolisError(
+                f"the schedule has no stage for {', '.join(sorted(self.communicator.unfinished))}"
+            )
+        continuing = {
+            name
+            for name, each in self._running.items()
+            if stage.get(name) == each.plan and gpus[name] == each.gpus
+        }
+        self._stages.begin(stage, gpus, self._running, continuing, self.communicator.unfinished)
+        await self._stop([name for name in self._running if name not in continuing])
+        for name, plan in stage.items():
+            if name not in continuing and name in self.communicator.unfinished:
+                self._start(name, plan, gpus[name])
+
+    def _start(self, name: str, plan: ExecutionPlan, gpus: Gpus) -> None:
+        node = self._running[name] = RunningNode(plan, gpus)
+        command = self._commands[self._nodes[name].model]
+        for number, of_copy in enumerate(gpus, 1):
+            called = f"{name}, copy {number} on GPU {', '.join(map(str, of_copy))}"
+            log_file = self._folder.log_file(name, number)
+            copy = ModelCopy(called, command, of_copy, log_file, self._options, self._reports.log)
+            copy.supervision = self._tasks.create_task(
+                copy.supervise(lambda: self._copy_is_ready(name, node))
+            )
+            node.copies.append(copy)
+        self._stages.started(name, node)
+
+    async def _stop(self, names: list[str]) -> None:
+        await asyncio.gather(*(self._running[name].stop() for name in names))
+        for name in names:
+            del self._running[name]
+
+    def _copy_is_ready(self, name: str, node: RunningNode) -> None:
+        if node.ready_s is None and all(copy.engine is not None for copy in node.copies):
+            node.ready_s = self._stages.now_s
+        self._dispatch(name)
+
+    async def _save_periodically(self) -> None:
+        while True:
+            await asyncio.sleep(SAVE_S)
+            self._stages.note_time()
+            self._folder.save()
+
+    # --- requests
+
+    def _dispatch(self, name: str) -> None:
+        """Send the ready requests of a node, as far as its copies have room."""
+        node = self._running.get(name)
+        while node is not None and (copy := node.free_copy) is not None:
+            if (index := self.communicator.take(name)) is None:
+                return
+            copy.in_flight[index] = self._tasks.create_task(self._ask(copy, (name, index)))
+
+    async def _ask(self, copy: ModelCopy, call: Call) -> None:
+        try:
+            is_answered = await self._complete(copy, call)
+        except asyncio.CancelledError:
+            self._ask_again(call)
+            raise
+        finally:
+            del copy.in_flight[call[1]]
+        if not is_answered:
+            self._ask_again(call)
+        self._dispatch(call[0])
+
+    def _ask_again(self, call: Call) -> None:
+        self.communicator.put_back(call)
+        self._folder.record.nodes[call[0]].asked_again += 1
+
+    async def _complete(self, copy: ModelCopy, call: Call) -> bool:
+        """Whether the engine has answered; raises LLMError if it refuses the request."""
+        (name, index), engine = call, copy.engine
+        if engine is None:  # it has died since the request was assigned to it
+            return False
+        node, prompt = self._nodes[name], self.communicator.prompt(call)
+        context_tokens = self._machine.shape(node.model).context_tokens
+        request = call_of(node, index, prompt, context_tokens, self._sampling)
+        try:
+            completion = await engine.complete(request, node.max_tokens)
+        except RETRIED:
+            await asyncio.sleep(RETRY_S)  # time for the end of the process to be noticed
+            if engine.exit_code is None:
+                self._failures[call] = self._failures.get(call, 0) + 1
+                if self._failures[call] == FAILURES_MAX:
+                    raise
+            return False
+        self._folder.put(request, completion)
+        copy.deaths = 0
+        self._reports.answered()
+        for woken in self.communicator.answered(call, completion):
+            self._dispatch(woken)
+        if not self.communicator.open_requests(name):
+            self._stages.finished(name)
+            self._finished.set()
+        return True
+
+
+def placed(
+    machine: Machine, models: Mapping[str, str], stage: Stage, stays: Mapping[str, Gpus]
+) -> dict[str, Gpus] | None:
+    """The GPUs of each node of a stage on `machine`, as in `placement.place`."""
+    load_s = {name: machine.load_s(models[name], plan) for name, plan in stage.items()}
+    return place(machine.gpus, machine.nvlink_group, stage, stays, load_s)
+
+
+def check_schedule(schedule: Schedule, application: Application, machine: Machine) -> None:
+    """Raises MetropolisError unless the schedule runs every node, on GPUs that there are."""
+    models = {node.name: node.model for node in application.nodes}
+    for number, stage in enumerate(schedule.plans, 1):
+        if unknown := [name for name in stage if name not in models]:
+            raise MetropolisError(
+                f"stage {number} of the schedule runs {unknown[0]!r}; {application.name} has no "
+                "such node"
+            )
+        if placed(machine, models, stage, {}) is None:
+            raise MetropolisError(
+                f"stage {number} of the schedule does not fit on {machine.gpus} GPUs"
+            )
+    missing = models.keys() - {name for stage in schedule.plans for name in stage}
+    if missing:
+        raise MetropolisError(
+            f"no stage of the schedule runs {', '.join(sorted(missing))}; make it again with: "
+            "metropolis plan show"
+        )
