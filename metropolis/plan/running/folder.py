@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -19,7 +18,7 @@ from metropolis.durable import reported, write_atomically
 from metropolis.llm.base import Completion
 from metropolis.llm.journal import Journal, key_of, read_journal
 from metropolis.plan.application import Application
-from metropolis.plan.running.communicator import Call, Communicator
+from metropolis.plan.running.communicator import Communicator
 from metropolis.plan.running.engine import NodeCall, Sampling
 from metropolis.plan.schedule import Schedule
 from metropolis.types import MetropolisError

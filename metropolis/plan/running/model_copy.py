@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from metropolis.plan.machine import ExecutionPlan
 from metropolis.plan.placement import Gpus
@@ -48,7 +49,7 @@ class ModelCopy:
         self._options, self._log = options, log
         self.engine: Engine | None = None
         """None while it does not answer."""
-        self.in_flight: dict[int, asyncio.Task[None]] = {}
+        self.in_flight: dict[int, asyncio.Task[bool]] = {}
         """By the index of the request."""
         self.deaths = 0
         """In a row, without an answer."""
@@ -59,7 +60,8 @@ class ModelCopy:
     def has_room(self) -> bool:
         """Whether it can take a request."""
         is_up = self.engine is not None and not self.is_stopping
-        return is_up and len(self.in_flight) < self._options.at_once
+        is_ending = self.supervision is None or self.supervision.cancelling()
+        return is_up and not is_ending and len(self.in_flight) < self._options.at_once
 
     async def supervise(self, on_ready: Callable[[], None]) -> None:
         """Keep an engine running until cancelled; call `on_ready` whenever one answers.
@@ -82,13 +84,13 @@ class ModelCopy:
         self.is_stopping = True
         if self.in_flight:
             await asyncio.wait(self.in_flight.values(), timeout=self._options.drain_s)
-        for task in (open_tasks := [*self.in_flight.values()]):
-            task.cancel()
+        ending: list[asyncio.Task[Any]] = [*self.in_flight.values()]
         if self.supervision is not None:
-            self.supervision.cancel()
-            open_tasks.append(self.supervision)
-        if open_tasks:
-            await asyncio.wait(open_tasks)
+            ending.append(self.supervision)
+        for task in ending:
+            task.cancel()
+        if ending:
+            await asyncio.wait(ending)
 
     def _died(self, engine: Engine, code: int) -> None:
         self.deaths += 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from metropolis.llm.base import RETRIED
 from metropolis.plan.application import Application
@@ -57,6 +58,7 @@ class Runner:
         reports: Reports,
     ) -> None:
         self._nodes = {node.name: node for node in application.nodes}
+        self._models = {node.name: node.model for node in application.nodes}
         self._machine, self._commands, self._folder = machine, commands, folder
         self._sampling, self._options, self._reports = sampling, options, reports
         self.communicator = Communicator(application, folder.answers)
@@ -109,10 +111,7 @@ class Runner:
             for name, each in self._running.items()
             if name in unfinished and stage.get(name) == each.plan
         }
-        return placed(self._machine, self._nodes_to_models(), stage, stays)
-
-    def _nodes_to_models(self) -> dict[str, str]:
-        return {name: node.model for name, node in self._nodes.items()}
+        return placed(self._machine, self._models, stage, stays)
 
     async def _begin(self, stage: Stage) -> None:
         gpus = self._placed(stage)
@@ -168,23 +167,17 @@ class Runner:
         while node is not None and (copy := node.free_copy) is not None:
             if (index := self.communicator.take(name)) is None:
                 return
-            copy.in_flight[index] = self._tasks.create_task(self._ask(copy, (name, index)))
+            task = self._tasks.create_task(self._complete(copy, (name, index)))
+            copy.in_flight[index] = task
+            task.add_done_callback(partial(self._ended, copy, (name, index)))
 
-    async def _ask(self, copy: ModelCopy, call: Call) -> None:
-        try:
-            is_answered = await self._complete(copy, call)
-        except asyncio.CancelledError:
-            self._ask_again(call)
-            raise
-        finally:
-            del copy.in_flight[call[1]]
-        if not is_answered:
-            self._ask_again(call)
+    def _ended(self, copy: ModelCopy, call: Call, task: asyncio.Task[bool]) -> None:
+        """A request has left its copy, perhaps cancelled before it was sent."""
+        del copy.in_flight[call[1]]
+        if task.cancelled() or task.exception() is not None or not task.result():
+            self.communicator.put_back(call)
+            self._folder.record.nodes[call[0]].asked_again += 1
         self._dispatch(call[0])
-
-    def _ask_again(self, call: Call) -> None:
-        self.communicator.put_back(call)
-        self._folder.record.nodes[call[0]].asked_again += 1
 
     async def _complete(self, copy: ModelCopy, call: Call) -> bool:
         """Whether the engine has answered; raises LLMError if it refuses the request."""
