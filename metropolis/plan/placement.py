@@ -30,8 +30,12 @@ def place(
     `load_s`: the loading time of each model. Of the models that move, the sum of their times is
     least.
     """
+    if (found := _place_rest(gpus, group, stage, stays)) is not None:
+        return found
     movable = sorted(stays, key=lambda name: (load_s[name], name))
-    subsets = [each for count in range(len(movable) + 1) for each in combinations(movable, count)]
+    subsets = [
+        each for count in range(1, len(movable) + 1) for each in combinations(movable, count)
+    ]
     subsets.sort(key=lambda names: sum(load_s[name] for name in names))
     for moving in subsets:
         kept = {name: copies for name, copies in stays.items() if name not in moving}

@@ -121,7 +121,7 @@ class Timeline:
         self._runs: dict[tuple[int, ExecutionPlan, bytes], Run] = {}
         self._rests: dict[tuple[int, float], Remaining] = {}
         self._profiles: dict[tuple[str, int], Profile] = {}
-        self.simulated_requests = 0
+        self.simulated_requests = self.outlooks = 0
         """Effort so far."""
 
     def start(self) -> Moment:
@@ -132,6 +132,7 @@ class Timeline:
 
     def outlook(self, moment: Moment, stage: Stage) -> Outlook | None:
         """What follows if `stage` begins now; None if it does not fit on the GPUs."""
+        self.outlooks += 1
         gpus = self._placed(moment, stage)
         if gpus is None:
             return None

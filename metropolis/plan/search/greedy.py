@@ -7,14 +7,8 @@ to load a model counts within the stage.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
-
 from metropolis.plan.search.candidates import kept, plans_of, ready_nodes, used_gpus
 from metropolis.plan.timeline import Moment, Stage, Timeline
-
-ChooseStage: TypeAlias = Callable[[Timeline, Moment], Stage]
-"""The next stage; not empty while nodes are unfinished."""
 
 
 def greedy_stage(timeline: Timeline, moment: Moment, preempt: bool = True) -> Stage:
