@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -10,8 +12,10 @@ from typing import NamedTuple
 from metropolis._core import InstancePool, Profile, Request
 from metropolis.names import did_you_mean
 from metropolis.sim.architecture import GPUS, Architecture, architectures
-from metropolis.sim.profiles import load_profile
+from metropolis.sim.profiles import profile_of
 from metropolis.types import MetropolisError
+
+GPUS_MAX = 64
 
 
 class ExecutionPlan(NamedTuple):
@@ -67,6 +71,8 @@ class Machine:
     gpu: str = "a100-80g"
     shapes: Mapping[str, Architecture] = field(default_factory=architectures)
     """Model -> architecture."""
+    profiles: Mapping[tuple[str, int], Profile] = field(default_factory=dict)
+    """(model, tp) -> profile, for models whose profiles are not derived from the architecture."""
     loading: LoadingTime = LoadingTime()
     loading_s: Mapping[tuple[str, int], float] = field(default_factory=dict)
     """(model, tp) -> measured loading time, in place of `loading`."""
@@ -79,8 +85,9 @@ class Machine:
                 f"there is no GPU {self.gpu!r}{did_you_mean(self.gpu, GPUS)}; there are "
                 f"{', '.join(GPUS)}"
             )
-        if not 1 <= self.gpus <= 64:
-            raise MetropolisError(f"a machine of {self.gpus} GPUs; it may have 1 to 64")
+        for name, count in (("gpus", self.gpus), ("tp_max", self.tp_max)):
+            if not 1 <= count <= GPUS_MAX:
+                raise MetropolisError(f"{name} is {count}; a machine has 1 to {GPUS_MAX}")
 
     @property
     def nvlink_group(self) -> int:
@@ -153,20 +160,29 @@ class _Plans(dict[str, tuple[ExecutionPlan, ...]]):
 
 
 def _profiles_of(machine: Machine, model: str) -> dict[int, Profile]:
-    shape, found = machine.shape(model), {}
-    longest = Request(shape.context_tokens - 1, 1)
-    tensor_parallel = 1
-    while tensor_parallel <= min(machine.gpus, machine.tp_max):
-        if shape.divides_by(tensor_parallel):
-            try:
-                profile = load_profile(f"{model}/{machine.gpu}-tp{tensor_parallel}")
-                InstancePool.check_fits(profile, longest)
-            except (MetropolisError, ValueError):
-                pass  # too large for so few GPUs
-            else:
-                profile.w_ms += machine.overhead.iteration_ms
-                profile.h_ms += machine.overhead.iteration_ms
-                profile.b_ms += machine.overhead.sequence_ms
-                found[tensor_parallel] = profile
-        tensor_parallel *= 2
+    longest = Request(machine.shape(model).context_tokens - 1, 1)
+    found = {}
+    for tensor_parallel, profile in _candidates(machine, model):
+        try:
+            InstancePool.check_fits(profile, longest)
+        except ValueError:
+            continue  # too large for so few GPUs
+        profile.w_ms += machine.overhead.iteration_ms
+        profile.h_ms += machine.overhead.iteration_ms
+        profile.b_ms += machine.overhead.sequence_ms
+        found[tensor_parallel] = profile
     return found
+
+
+def _candidates(machine: Machine, model: str) -> Iterable[tuple[int, Profile]]:
+    """Tensor parallelism and a profile, where the weights fit."""
+    shape, tensor_parallel_max = machine.shape(model), min(machine.gpus, machine.tp_max)
+    own = {tp: profile for (name, tp), profile in machine.profiles.items() if name == model}
+    if own:
+        yield from ((tp, copy(own[tp])) for tp in sorted(own) if tp <= tensor_parallel_max)
+        return
+    tensor_parallel = 1
+    while tensor_parallel <= tensor_parallel_max and shape.divides_by(tensor_parallel):
+        with suppress(MetropolisError):
+            yield tensor_parallel, profile_of(shape, machine.gpu, tensor_parallel)
+        tensor_parallel *= 2
