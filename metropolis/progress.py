@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 from rich.console import Console
 from rich.progress import (
@@ -29,18 +30,34 @@ class _Rate(ProgressColumn):
         return Text("" if speed is None else f"{speed:,.0f} {self.unit}/s")
 
 
+class _TimeLeft(ProgressColumn):
+    def __init__(self, time_left_s: Callable[[], float]) -> None:
+        super().__init__()
+        self._time_left_s = time_left_s
+
+    def render(self, task: Task) -> Text:  # noqa: ARG002
+        return Text(f"{timedelta(seconds=round(self._time_left_s()))}", "progress.remaining")
+
+
 @contextmanager
 def progress_bar(
-    total: int, unit: str, *, quiet: bool = False
+    total: int,
+    unit: str,
+    *,
+    quiet: bool = False,
+    time_left_s: Callable[[], float] | None = None,
 ) -> Iterator[tuple[Callable[[int], None], Callable[[str], None]]]:
-    """Show progress towards `total` units of `unit`; yields (advance, describe)."""
+    """Show progress towards `total` units of `unit`; yields (advance, describe).
+
+    `time_left_s` estimates the time left, in place of the rate.
+    """
     console = Console(stderr=True)
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         TaskProgressColumn(),
         _Rate(unit),
-        TimeRemainingColumn(),
+        TimeRemainingColumn() if time_left_s is None else _TimeLeft(time_left_s),
         console=console,
         disable=quiet or not console.is_terminal,
         redirect_stdout=sys.stdout.isatty(),  # leave output to a file alone

@@ -55,12 +55,11 @@ class Runner:
         folder: RunFolder,
         sampling: Sampling,
         options: EngineOptions,
-        reports: Reports,
     ) -> None:
         self._nodes = {node.name: node for node in application.nodes}
         self._models = {node.name: node.model for node in application.nodes}
         self._machine, self._commands, self._folder = machine, commands, folder
-        self._sampling, self._options, self._reports = sampling, options, reports
+        self._sampling, self._options = sampling, options
         self.communicator = Communicator(application, folder.answers)
         check_schedule(folder.record.planned, application, machine)
         self._follower = Follower(folder.record.planned.plans, self._fits)
@@ -69,10 +68,11 @@ class Runner:
         """A node has finished."""
         self._failures: dict[Call, int] = {}
 
-    async def run(self) -> None:
+    async def run(self, reports: Reports) -> None:
         """Run to completion. Raises MetropolisError if an engine cannot be started or a request
         fails; the answers so far are kept."""
-        self._stages = StageLog(self._folder.record, self._reports.log)
+        self._reports = reports
+        self._stages = StageLog(self._folder.record, reports.log)
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 saving = self._tasks.create_task(self._save_periodically())
@@ -198,6 +198,7 @@ class Runner:
             return False
         self._folder.put(request, completion)
         copy.deaths = 0
+        self._stages.note_time()
         self._reports.answered()
         for woken in self.communicator.answered(call, completion):
             self._dispatch(woken)

@@ -59,7 +59,8 @@ class StageLog:
         number = len(self._record.actual.stages) + 1
         self._current = _Begun(self.now_s, {name: running[name] for name in continuing}, set())
         runs = [
-            f"{name} {plan} on GPU {_shown(gpus[name])}" + " (loads)" * (name not in continuing)
+            f"{name} {plan} on GPUs {shown_gpus(gpus[name])}"
+            + " (loads)" * (name not in continuing)
             for name, plan in stage.items()
         ]
         self._log(f"stage {number} at {self.now_s:.1f} s: {'; '.join([*why, *runs])}")
@@ -100,5 +101,6 @@ class StageLog:
         return f" (planned: {ends_s[-1]:.1f} s)" if ends_s else ""
 
 
-def _shown(gpus: Gpus) -> str:
-    return " and ".join("+".join(map(str, copy)) for copy in gpus)
+def shown_gpus(gpus: Gpus) -> str:
+    """The GPUs of each copy: those of a copy with +, copies with commas between them."""
+    return ", ".join("+".join(map(str, copy)) for copy in gpus)

@@ -1,0 +1,207 @@
+"""`metropolis plan run`: an application on real engines, by a schedule."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from contextlib import closing
+from pathlib import Path
+
+import click
+import msgspec
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from metropolis.plan.application_file import LoadedApplication, read_application
+from metropolis.plan.running.engine import Sampling
+from metropolis.plan.running.engine_command import KINDS, engine_commands
+from metropolis.plan.running.folder import ANSWERS, RunFolder, RunRecord, has_run
+from metropolis.plan.running.model_copy import EngineOptions
+from metropolis.plan.running.runner import Reports, Runner
+from metropolis.plan.running.stages import shown_gpus
+from metropolis.plan.running.time_left import time_left_s
+from metropolis.plan.schedule import Schedule, read_schedule
+from metropolis.plan.search.methods import METHODS, OURS, search
+from metropolis.plan.simulated_run import simulate_run
+from metropolis.plan.timeline import Timeline
+from metropolis.plan.workload import columns_of, drawn
+from metropolis.progress import progress_bar
+
+
+@click.command("run")
+@click.argument("path", metavar="APP", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the run and its answers.")
+@click.option(
+    "--schedule", "schedule_file", type=click.Path(path_type=Path), metavar="FILE",
+    help="The schedule to follow, of `metropolis plan show --out`. [default: a new one]",
+)  # fmt: skip
+@click.option(
+    "--method", type=click.Choice(METHODS), default=OURS, show_default=True,
+    help="How a new schedule is found.",
+)  # fmt: skip
+@click.option(
+    "--engine-command", metavar="COMMAND",
+    help=f"How engines are started: {', '.join(KINDS)}, or a command with {{model}}, {{path}}, "
+    "{port}, {tp} and {gpus}. Takes precedence over the tables [engines.MODEL].",
+)  # fmt: skip
+@click.option("--seed", default=0, show_default=True, help="Of answers and drawn lengths.")
+@click.option(
+    "--temperature", type=click.FloatRange(0), default=1.0, show_default=True, help="Of answers."
+)
+@click.option(
+    "--at-once", type=click.IntRange(1), default=256, show_default=True,
+    help="Maximum requests in flight for each copy of a model.",
+)  # fmt: skip
+@click.option(
+    "--drain-s", type=click.FloatRange(0), default=5.0, show_default=True,
+    help="Seconds that requests in flight have when their copy is stopped; then they are sent "
+    "again, to another.",
+)  # fmt: skip
+@click.option(
+    "--wait-s", type=click.FloatRange(1), default=1800.0, show_default=True,
+    help="Maximum seconds until an engine answers.",
+)  # fmt: skip
+@click.option(
+    "--answer-s", type=click.FloatRange(1), default=3600.0, show_default=True,
+    help="Maximum seconds of an answer.",
+)  # fmt: skip
+@click.option(
+    "--simulate", is_flag=True,
+    help="Start no engines: simulate the run, with output lengths that the plan did not know.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(
+    path: Path,
+    out: Path | None,
+    schedule_file: Path | None,
+    method: str,
+    engine_command: str | None,
+    seed: int,
+    temperature: float,
+    at_once: int,
+    drain_s: float,
+    wait_s: float,
+    answer_s: float,
+    simulate: bool,
+    as_json: bool,
+) -> None:
+    """Run the application APP: start and stop its models by a schedule, and collect the answers.
+
+    Every answer is kept in the folder --out at once. However a run ends, the same command
+    continues it, and asks for no answer twice.
+    """
+    loaded = read_application(path)
+
+    def planned() -> Schedule:
+        if schedule_file is not None:
+            return read_schedule(schedule_file, loaded.application.name)
+        return search(_timeline(loaded, seed), method)
+
+    if simulate:
+        _simulate(loaded, planned(), seed, as_json=as_json)
+        return
+    if out is None:
+        raise click.UsageError("name the folder of the run with --out, or give --simulate")
+    commands = engine_commands(
+        loaded.application.models, loaded.engines, path.parent, engine_command
+    )
+    sampling, options = (
+        Sampling(seed, temperature),
+        EngineOptions(at_once, drain_s, wait_s, answer_s),
+    )
+    continues = has_run(out) and schedule_file is None
+    schedule = None if continues else planned()
+    with closing(RunFolder(out, loaded.application, sampling, schedule)) as folder:
+        runner = Runner(loaded.application, loaded.machine, commands, folder, sampling, options)
+        _run(runner, folder.record)
+    if as_json:
+        _print_json(folder.record)
+    else:
+        _print_record(folder.record, out)
+
+
+def _run(runner: Runner, record: RunRecord) -> None:
+    """Run to the end, with a progress bar; says what is kept if the run is stopped."""
+    before = {name: node.answered for name, node in record.nodes.items()}
+    total = sum(node.requests for node in record.nodes.values())
+    began_s = record.elapsed_s
+
+    def left_s() -> float:
+        return time_left_s(record, record.elapsed_s - began_s, before)
+
+    try:
+        with progress_bar(total, "requests", time_left_s=left_s) as (advance, _):
+            advance(sum(before.values()))
+            asyncio.run(_until_signalled(runner, Reports(_log, lambda: advance(1))))
+    except BaseException:
+        answered = sum(node.answered for node in record.nodes.values())
+        _log(f"{answered:,} of {total:,} answers are kept; the same command continues the run")
+        raise
+
+
+async def _until_signalled(runner: Runner, reports: Reports) -> None:
+    """Treat SIGTERM like Ctrl-C."""
+    asyncio.get_running_loop().add_signal_handler(
+        signal.SIGTERM, os.kill, os.getpid(), signal.SIGINT
+    )
+    await runner.run(reports)
+
+
+def _log(sentence: str) -> None:
+    click.echo(sentence, err=True)
+
+
+def _timeline(loaded: LoadedApplication, seed: int) -> Timeline:
+    """The workload, with one draw of the lengths that are not known."""
+    columns, machine = columns_of(loaded.application), loaded.machine
+    random = np.random.default_rng(seed)
+    return Timeline(machine, drawn(columns, loaded.lengths, machine.shapes, random))
+
+
+def _simulate(loaded: LoadedApplication, planned: Schedule, seed: int, *, as_json: bool) -> None:
+    simulated = simulate_run(_timeline(loaded, seed + 1), planned)
+    if as_json:
+        _print_json({"planned": planned, "simulated": simulated})
+        return
+    print_stages("planned (estimated)", planned)
+    print_stages("simulated, with output lengths drawn anew", simulated)
+
+
+def _print_json(content: object) -> None:
+    click.echo(msgspec.json.format(msgspec.json.encode(content)))
+
+
+def _print_record(record: RunRecord, out: Path) -> None:
+    print_stages("planned (estimated)", record.planned)
+    print_stages("actual", record.actual)
+    table = Table("node", "model", box=box.SIMPLE_HEAD, title="answers")
+    for name in ("requests", "prompt tokens", "output tokens", "asked again"):
+        table.add_column(name, justify="right")
+    for name, node in record.nodes.items():
+        counts = node.answered, node.prompt_tokens, node.output_tokens, node.asked_again
+        table.add_row(name, node.model, *(f"{count:,}" for count in counts))
+    Console().print(table)
+    click.echo(
+        f"{record.application}: {record.elapsed_s:.1f} s (planned: {record.planned.ends_s:.1f} s); "
+        f"answers: {out / ANSWERS}"
+    )
+
+
+def print_stages(title: str, schedule: Schedule) -> None:
+    """Print the stages of a schedule as a table."""
+    table = Table(box=box.SIMPLE_HEAD, title=title)
+    for name in ("stage", "from s", "to s"):
+        table.add_column(name, justify="right")
+    for name in ("node", "plan", "GPUs", ""):
+        table.add_column(name)
+    for number, stage in enumerate(schedule.stages, 1):
+        times = f"{number}", f"{stage.begins_s:.1f}", f"{stage.ends_s:.1f}"
+        for name, node in stage.nodes.items():
+            notes = "loads" * node.loads + ", " * (node.loads and node.finishes)
+            notes += "finishes" * node.finishes
+            table.add_row(*times, name, f"{node.plan}", shown_gpus(node.gpus), notes)
+            times = "", "", ""
+    Console().print(table)
