@@ -25,6 +25,8 @@ from metropolis.types import MetropolisError
 
 FORMAT = "metropolis plan run"
 VERSION = 1
+ACTUAL = "actual"
+"""In place of the name of a method."""
 RECORD, JOURNAL_FILE, ANSWERS, LOGS = "run.json", "journal.jsonl", "answers.jsonl", "engines"
 
 
@@ -169,7 +171,7 @@ def _new_record(
         name: NodeRecord(application.node(name).model, len(requests))
         for name, requests in application.requests().items()
     }
-    actual = Schedule("actual", ())
+    actual = Schedule(ACTUAL, ())
     return RunRecord(FORMAT, VERSION, application.name, digest, planned, actual, 0.0, nodes)
 
 

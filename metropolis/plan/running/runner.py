@@ -30,7 +30,7 @@ RETRY_S = 0.5
 """Pause after a failed request."""
 FAILURES_MAX = 3
 """Failures of a request, by engines that continue to run, that end the run."""
-SAVE_S = 5.0
+SAVE_S = 2.0
 """Interval at which the record is written."""
 
 
@@ -86,7 +86,7 @@ class Runner:
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None
         finally:
-            self._stages.end(self.communicator.unfinished)
+            self._stages.end()
         self._folder.write_answers(self.communicator)
 
     def _state(self) -> tuple[frozenset[str], Stage]:
@@ -124,7 +124,7 @@ class Runner:
             for name, each in self._running.items()
             if stage.get(name) == each.plan and gpus[name] == each.gpus
         }
-        self._stages.begin(stage, gpus, self._running, continuing, self.communicator.unfinished)
+        self._stages.begin(stage, gpus, self._running, continuing)
         await self._stop([name for name in self._running if name not in continuing])
         for name, plan in stage.items():
             if name not in continuing and name in self.communicator.unfinished:
@@ -156,7 +156,7 @@ class Runner:
     async def _save_periodically(self) -> None:
         while True:
             await asyncio.sleep(SAVE_S)
-            self._stages.note_time()
+            self._stages.update()
             self._folder.save()
 
     # --- requests
@@ -198,7 +198,7 @@ class Runner:
             return False
         self._folder.put(request, completion)
         copy.deaths = 0
-        self._stages.note_time()
+        self._stages.update()
         self._reports.answered()
         for woken in self.communicator.answered(call, completion):
             self._dispatch(woken)

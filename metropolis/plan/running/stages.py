@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from metropolis.plan.placement import Gpus
-from metropolis.plan.running.folder import RunRecord
+from metropolis.plan.running.folder import ACTUAL, RunRecord
 from metropolis.plan.running.model_copy import RunningNode
 from metropolis.plan.schedule import Schedule, ScheduleStage, StageNode
 from metropolis.plan.timeline import Stage
@@ -15,11 +15,26 @@ from metropolis.plan.timeline import Stage
 
 @dataclass
 class _Begun:
-    """A stage that has begun: its nodes on GPUs, and those that were loaded."""
+    """A stage that has begun: its nodes, those that were loaded, and those that have finished."""
 
     begins_s: float
     nodes: dict[str, RunningNode]
-    loads: set[str]
+    loads: set[str] = field(default_factory=set)
+    finished: set[str] = field(default_factory=set)
+
+    def until(self, now_s: float) -> ScheduleStage:
+        """The stage, if it ends now."""
+        nodes = {
+            name: StageNode(
+                *node.plan,
+                gpus=node.gpus,
+                loads=name in self.loads,
+                loaded_s=now_s if node.ready_s is None else node.ready_s,
+                finishes=name in self.finished,
+            )
+            for name, node in self.nodes.items()
+        }
+        return ScheduleStage(self.begins_s, now_s, nodes)
 
 
 class StageLog:
@@ -29,21 +44,23 @@ class StageLog:
         self._record, self._log = record, log
         self._offset_s = record.elapsed_s - time.monotonic()
         self._current: _Begun | None = None
-        self._finished: list[str] = []
-        """Nodes that have finished since the last stage began."""
+        self._past = record.actual.stages
 
     @property
     def now_s(self) -> float:
         """Seconds since the start of the run."""
         return time.monotonic() + self._offset_s
 
-    def note_time(self) -> None:
-        """Record how long the run has lasted."""
+    def update(self) -> None:
+        """Record the time, and the current stage as far as it has come."""
         self._record.elapsed_s = self.now_s
+        current = () if self._current is None else (self._current.until(self.now_s),)
+        self._record.actual = Schedule(ACTUAL, (*self._past, *current))
 
     def finished(self, name: str) -> None:
-        """A node has finished."""
-        self._finished.append(name)
+        """A node of the current stage has finished."""
+        assert self._current is not None
+        self._current.finished.add(name)
 
     def begin(
         self,
@@ -51,19 +68,18 @@ class StageLog:
         gpus: Mapping[str, Gpus],
         running: Mapping[str, RunningNode],
         continuing: Collection[str],
-        unfinished: Collection[str],
     ) -> None:
         """A stage begins; the former ends."""
-        why = [f"{name} has finished{self._planned(name)}" for name in self._finished]
-        self.end(unfinished)
-        number = len(self._record.actual.stages) + 1
-        self._current = _Begun(self.now_s, {name: running[name] for name in continuing}, set())
+        finished = sorted(self._current.finished) if self._current else ()
+        self.end()
+        why = [f"{name} has finished{self._planned(name)}" for name in finished]
+        self._current = _Begun(self.now_s, {name: running[name] for name in continuing})
         runs = [
             f"{name} {plan} on GPUs {shown_gpus(gpus[name])}"
             + " (loads)" * (name not in continuing)
             for name, plan in stage.items()
         ]
-        self._log(f"stage {number} at {self.now_s:.1f} s: {'; '.join([*why, *runs])}")
+        self._log(f"stage {len(self._past) + 1} at {self.now_s:.1f} s: {'; '.join([*why, *runs])}")
 
     def started(self, name: str, node: RunningNode) -> None:
         """A node is loaded in the current stage."""
@@ -71,26 +87,10 @@ class StageLog:
         self._current.nodes[name] = node
         self._current.loads.add(name)
 
-    def end(self, unfinished: Collection[str]) -> None:
+    def end(self) -> None:
         """The current stage ends, if there is one."""
-        self.note_time()
-        self._finished.clear()
-        begun, self._current = self._current, None
-        if begun is None:
-            return
-        ends_s = self.now_s
-        nodes = {
-            name: StageNode(
-                *node.plan,
-                gpus=node.gpus,
-                loads=name in begun.loads,
-                loaded_s=ends_s if node.ready_s is None else node.ready_s,
-                finishes=name not in unfinished,
-            )
-            for name, node in begun.nodes.items()
-        }
-        stages = (*self._record.actual.stages, ScheduleStage(begun.begins_s, ends_s, nodes))
-        self._record.actual = Schedule(self._record.actual.method, stages)
+        self.update()
+        self._past, self._current = self._record.actual.stages, None
 
     def _planned(self, name: str) -> str:
         ends_s = [
