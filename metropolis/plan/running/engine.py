@@ -25,6 +25,8 @@ POLL_S = 0.05
 STOP_S = 5.0
 """From the request to stop to the end of the process by force."""
 LOG_BYTES = 4096
+START = "--- "
+"""Begins the line of the log with the command of a new process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ class Engine:
             port = free.getsockname()[1]
         arguments = command.arguments(port, gpus)
         with reported(log), log.open("ab") as output:
-            output.write(f"--- {shlex.join(arguments)}\n".encode())
+            output.write(f"{START}{shlex.join(arguments)}\n".encode())
             output.flush()
             try:
                 self._group = ProcessGroup(arguments, environment_of(gpus), output)
@@ -160,8 +162,8 @@ class Engine:
             await self._server.close()
 
     def last_line(self) -> str:
-        """The last line of the log."""
+        """The last line of the process's output."""
         with self._log.open("rb") as file:
             file.seek(max(0, self._log.stat().st_size - LOG_BYTES))
             lines = file.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else ""
+        return "no output" if not lines or lines[-1].startswith(START) else lines[-1]

@@ -56,12 +56,12 @@ class ModelCopy:
         self.is_stopping = False
         self.supervision: asyncio.Task[None] | None = None
 
-    @property
-    def has_room(self) -> bool:
-        """Whether it can take a request."""
+    def has_room(self, requests_max: int) -> bool:
+        """Whether it can take a request, and has fewer than `requests_max`."""
         is_up = self.engine is not None and not self.is_stopping
         is_ending = self.supervision is None or self.supervision.cancelling()
-        return is_up and not is_ending and len(self.in_flight) < self._options.at_once
+        limit = min(self._options.at_once, requests_max)
+        return is_up and not is_ending and len(self.in_flight) < limit
 
     async def supervise(self, on_ready: Callable[[], None]) -> None:
         """Keep an engine running until cancelled; call `on_ready` whenever one answers.
@@ -94,14 +94,16 @@ class ModelCopy:
 
     def _died(self, engine: Engine, code: int) -> None:
         self.deaths += 1
-        what = f"{self.name}: its engine ended with exit code {code}"
         if self.deaths == DEATHS_MAX:
             raise MetropolisError(
-                f"{what}, for the {DEATHS_MAX}rd time in a row without an answer; log: "
-                f"{self._log_file}: {engine.last_line()}"
+                f"{self.name}: its engines ended {DEATHS_MAX} times in a row without an answer, "
+                f"the last one with exit code {code}; log: {self._log_file}: {engine.last_line()}"
             )
         again = f" and its {len(self.in_flight)} requests are sent again" if self.in_flight else ""
-        self._log(f"{what}; it is started again{again}; log: {self._log_file}")
+        self._log(
+            f"{self.name}: its engine ended with exit code {code}; it is started again{again}; "
+            f"log: {self._log_file}"
+        )
 
 
 @dataclass
@@ -114,10 +116,14 @@ class RunningNode:
     ready_s: float | None = None
     """When all of its copies had answered for the first time, since the start of the run."""
 
-    @property
-    def free_copy(self) -> ModelCopy | None:
-        """The copy with the fewest requests in flight; None if none can take one."""
-        free = [copy for copy in self.copies if copy.has_room]
+    def free_copy(self, open_requests: int) -> ModelCopy | None:
+        """The copy with the fewest requests in flight; None if none can take one.
+
+        None has more than its share of the node's open requests: the first copy to answer would
+        take all.
+        """
+        share = -(-open_requests // len(self.copies))
+        free = [copy for copy in self.copies if copy.has_room(share)]
         return min(free, key=lambda copy: len(copy.in_flight), default=None)
 
     async def stop(self) -> None:

@@ -63,7 +63,8 @@ class Runner:
         self.communicator = Communicator(application, folder.answers)
         check_schedule(folder.record.planned, application, machine)
         self._follower = Follower(folder.record.planned.plans, self._fits)
-        self._running: dict[str, RunningNode] = {}
+        self.running: dict[str, RunningNode] = {}
+        """The nodes on GPUs."""
         self._finished = asyncio.Event()
         """A node has finished."""
         self._failures: dict[Call, int] = {}
@@ -81,7 +82,7 @@ class Runner:
                     await self._begin(self._follower.next_stage(*self._state()))
                     if self.communicator.unfinished:
                         await self._finished.wait()
-                await self._stop([*self._running])
+                await self._stop([*self.running])
                 saving.cancel()
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None
@@ -90,7 +91,7 @@ class Runner:
         self._folder.write_answers(self.communicator)
 
     def _state(self) -> tuple[frozenset[str], Stage]:
-        return self.communicator.unfinished, {n: each.plan for n, each in self._running.items()}
+        return self.communicator.unfinished, {n: each.plan for n, each in self.running.items()}
 
     # --- stages
 
@@ -108,7 +109,7 @@ class Runner:
         unfinished = self.communicator.unfinished
         stays = {
             name: each.gpus
-            for name, each in self._running.items()
+            for name, each in self.running.items()
             if name in unfinished and stage.get(name) == each.plan
         }
         return placed(self._machine, self._models, stage, stays)
@@ -121,17 +122,17 @@ class Runner:
             )
         continuing = {
             name
-            for name, each in self._running.items()
+            for name, each in self.running.items()
             if stage.get(name) == each.plan and gpus[name] == each.gpus
         }
-        self._stages.begin(stage, gpus, self._running, continuing)
-        await self._stop([name for name in self._running if name not in continuing])
+        self._stages.begin(stage, gpus, self.running, continuing)
+        await self._stop([name for name in self.running if name not in continuing])
         for name, plan in stage.items():
             if name not in continuing and name in self.communicator.unfinished:
                 self._start(name, plan, gpus[name])
 
     def _start(self, name: str, plan: ExecutionPlan, gpus: Gpus) -> None:
-        node = self._running[name] = RunningNode(plan, gpus)
+        node = self.running[name] = RunningNode(plan, gpus)
         command = self._commands[self._nodes[name].model]
         for number, of_copy in enumerate(gpus, 1):
             called = f"{name}, copy {number} on GPU {', '.join(map(str, of_copy))}"
@@ -144,9 +145,9 @@ class Runner:
         self._stages.started(name, node)
 
     async def _stop(self, names: list[str]) -> None:
-        await asyncio.gather(*(self._running[name].stop() for name in names))
+        await asyncio.gather(*(self.running[name].stop() for name in names))
         for name in names:
-            del self._running[name]
+            del self.running[name]
 
     def _copy_is_ready(self, name: str, node: RunningNode) -> None:
         if node.ready_s is None and all(copy.engine is not None for copy in node.copies):
@@ -163,8 +164,8 @@ class Runner:
 
     def _dispatch(self, name: str) -> None:
         """Send the ready requests of a node, as far as its copies have room."""
-        node = self._running.get(name)
-        while node is not None and (copy := node.free_copy) is not None:
+        node, open_requests = self.running.get(name), self.communicator.open_requests(name)
+        while node is not None and (copy := node.free_copy(open_requests)) is not None:
             if (index := self.communicator.take(name)) is None:
                 return
             task = self._tasks.create_task(self._complete(copy, (name, index)))

@@ -1,0 +1,217 @@
+"""The running phase with stub servers as engines: real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from metropolis.llm.journal import read_journal
+from metropolis.plan.application import Application
+from metropolis.plan.machine import ExecutionPlan
+from metropolis.plan.running.engine import Sampling
+from metropolis.plan.running.folder import RunFolder, read_run
+from metropolis.plan.running.model_copy import EngineOptions
+from metropolis.plan.running.runner import Runner
+from metropolis.plan.schedule import Schedule
+from metropolis.types import MetropolisError
+from tests.plan.small_runs import (
+    APPLICATION,
+    REQUESTS,
+    SAMPLING,
+    SCHEDULE,
+    asked,
+    asked_by_gpus,
+    run_small,
+    schedule,
+    stub,
+)
+
+
+def answers_in(folder: Path) -> list[dict[str, object]]:
+    lines = (folder / "out" / "answers.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def check_answers(folder: Path) -> None:
+    """Every request is answered exactly once, and the answers are in order."""
+    every = [(name, index) for name, count in REQUESTS.items() for index in range(count)]
+    answers = answers_in(folder)
+    assert sorted((each["node"], each["index"]) for each in answers) == sorted(every)
+    by_node: dict[object, list[object]] = {}
+    for each in answers:
+        by_node.setdefault(each["node"], []).append(each["index"])
+    assert all(indices == sorted(indices) for indices in by_node.values())  # type: ignore[type-var]
+    keys = [(key.function, key.occurrence) for key, _ in read_journal(folder / "out/journal.jsonl")]
+    assert sorted(keys) == sorted(every)
+
+
+def test_an_application_runs_to_its_end(tmp_path: Path) -> None:
+    record, logged = run_small(tmp_path, stub(tmp_path))
+    check_answers(tmp_path)
+    assert set(asked(tmp_path).values()) == {1}
+    assert record.is_complete
+    assert {name: node.requests for name, node in record.nodes.items()} == REQUESTS
+    assert all(node.asked_again == 0 for node in record.nodes.values())
+    assert read_run(tmp_path / "out") == record
+    assert answers_in(tmp_path)[0] == {
+        "node": "one", "key": "q0", "index": 0, "prompt_tokens": 12, "output_tokens": 6,
+        "text": answers_in(tmp_path)[0]["text"],
+    }  # fmt: skip
+    begun = [line for line in logged if line.startswith("stage ")]
+    assert len(begun) == len(logged) == len(record.actual.stages)
+    assert "loads" in begun[0]
+
+
+def test_requests_go_to_the_copies_of_their_node(tmp_path: Path) -> None:
+    """Two nodes share a model; each stage's GPUs are those of the record."""
+    record, _ = run_small(tmp_path, stub(tmp_path, mean_ms=100))
+    places: dict[str, set[str]] = {}
+    for stage in record.actual.stages:
+        for name, node in stage.nodes.items():
+            places.setdefault(name, set()).update(",".join(map(str, c)) for c in node.gpus)
+            assert stage.begins_s <= stage.ends_s
+    for gpus, calls in asked_by_gpus(tmp_path).items():
+        assert all(gpus in places[name] for name, _ in calls)
+    by_gpus = asked_by_gpus(tmp_path)
+    counts = [sum(call[0] == "one" for call in by_gpus[gpu]) for gpu in "23"]
+    assert min(counts) >= REQUESTS["one"] // 3  # of one half each
+
+
+def test_a_killed_engine_loses_nothing(tmp_path: Path) -> None:
+    async def kill(runner: Runner) -> None:
+        while runner.communicator.open_requests("two") > 8:
+            await asyncio.sleep(0.01)
+        copy = runner.running["two"].copies[0]
+        assert copy.engine is not None
+        in_flight.update(("two", index) for index in copy.in_flight)
+        os.kill(copy.engine.pid, signal.SIGKILL)
+
+    in_flight: set[tuple[str, int]] = set()
+    options = EngineOptions(at_once=3)
+    record, logged = run_small(tmp_path, stub(tmp_path, 50), options=options, meanwhile=kill)
+    check_answers(tmp_path)
+    again = {call for call, count in asked(tmp_path).items() if count > 1}
+    assert again
+    assert again <= in_flight
+    assert record.nodes["two"].asked_again == len(in_flight) == 3
+    died = [line for line in logged if "ended" in line]
+    assert len(died) == 1
+    assert died[0].startswith("two, copy 1 on GPU 0, 1: its engine ended with exit code -9; it is ")
+    assert "its 3 requests are sent again; log: " in died[0]
+    assert (tmp_path / "out/engines/two-1.log").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        ("/bin/false {port}", "ended 3 times in a row without an answer, the last one with exit"),
+        ("/bin/sh -c 'echo lost; exit 7' {port}", "with exit code 7; log: .*-1.log: lost"),
+        ("no-such-engine {port}", "'no-such-engine', the command of engines of .* cannot be star"),
+    ],
+)
+def test_an_engine_that_cannot_start_is_one_sentence(
+    tmp_path: Path, command: str, sentence: str
+) -> None:
+    with pytest.raises(MetropolisError, match=sentence):
+        run_small(tmp_path, command)
+    record = read_run(tmp_path / "out")
+    assert not record.is_complete
+    assert len(record.actual.stages) == 1
+
+
+def test_an_engine_that_does_not_answer_in_time_is_one_sentence(tmp_path: Path) -> None:
+    options = EngineOptions(wait_s=0.2)
+    with pytest.raises(MetropolisError, match=r"did not answer within 0\.2 s; allow more with"):
+        run_small(tmp_path, "sleep 60 {port}", options=options)
+
+
+PREEMPTING = schedule(
+    {"one": ((1,),), "summary": ((0,),)},
+    {"two": ((2,),), "summary": ((0,), (1,))},
+    {"judge": ((0,),)},
+)
+"""`summary` is interrupted for a plan with more GPUs."""
+
+
+@pytest.mark.parametrize("drain_s", [0.0, 60.0])
+def test_a_preempted_node_continues_with_its_new_plan(tmp_path: Path, drain_s: float) -> None:
+    commands = dict.fromkeys(APPLICATION.models, stub(tmp_path, 25))
+    commands["alpaca-13b"] = stub(tmp_path, 200)
+    options = EngineOptions(at_once=2, drain_s=drain_s)
+    record, _ = run_small(tmp_path, commands, PREEMPTING, options)
+    check_answers(tmp_path)
+    plans = [stage["summary"] for stage in record.actual.plans if "summary" in stage]
+    assert plans[:2] == [ExecutionPlan(1, 1), ExecutionPlan(2, 1)]
+    again = record.nodes["summary"].asked_again
+    assert again == (0 if drain_s else 2)
+    assert sum(asked(tmp_path).values()) == sum(REQUESTS.values()) + again
+
+
+def test_a_run_in_the_folder_is_continued(tmp_path: Path) -> None:
+    """What was answered is not asked again; another application or sampling is refused."""
+    run_small(tmp_path, stub(tmp_path))
+    first = (tmp_path / "out/answers.jsonl").read_bytes()
+    journal = (tmp_path / "out/journal.jsonl").read_bytes().splitlines(keepends=True)
+    kept = len(journal) // 2
+    (tmp_path / "out/journal.jsonl").write_bytes(b"".join(journal[:kept]) + b'{"line":')
+    record, _ = run_small(tmp_path, stub(tmp_path), None)
+    assert (tmp_path / "out/answers.jsonl").read_bytes() == first
+    assert sorted(asked(tmp_path).values()) == [1] * (kept - 1) + [2] * (len(journal) - kept)
+    assert record.is_complete
+
+
+@pytest.mark.parametrize(
+    ("application", "sampling"),
+    [
+        (replace(APPLICATION, nodes=APPLICATION.nodes[:2]), SAMPLING),
+        (APPLICATION, Sampling(seed=1)),
+        (APPLICATION, Sampling(temperature=0.5)),
+    ],
+    ids=["application", "seed", "temperature"],
+)
+def test_answers_of_another_run_are_not_used(
+    tmp_path: Path, application: Application, sampling: Sampling
+) -> None:
+    RunFolder(tmp_path, APPLICATION, SAMPLING, SCHEDULE).close()
+    with pytest.raises(MetropolisError, match="holds answers to another application"):
+        RunFolder(tmp_path, application, sampling, SCHEDULE)
+
+
+def test_a_folder_is_used_by_one_process(tmp_path: Path) -> None:
+    with (
+        closing(RunFolder(tmp_path, APPLICATION, SAMPLING, SCHEDULE)),
+        pytest.raises(MetropolisError, match="is in use by another run"),
+    ):
+        RunFolder(tmp_path, APPLICATION, SAMPLING, None)
+    RunFolder(tmp_path, APPLICATION, SAMPLING, None).close()
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"crc32":1,"world":"minimal"}'])
+def test_other_folders_are_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(MetropolisError, match="not the folder of a `metropolis plan run`"):
+        RunFolder(tmp_path, APPLICATION, SAMPLING, SCHEDULE)
+    assert [each.name for each in tmp_path.iterdir()] == ["run.json"]
+
+
+@pytest.mark.parametrize(
+    ("planned", "sentence"),
+    [
+        (schedule({"one": ((0,),)}), "no stage of the schedule runs judge, summary, two"),
+        (schedule({"other": ((0,),)}), "stage 1 of the schedule runs 'other'; small has no such"),
+        (schedule({"one": ((0, 1, 2, 3),), "two": ((4,),)}), "stage 1 .* not fit on 4 GPUs"),
+    ],
+)
+def test_a_schedule_that_does_not_fit_is_refused(
+    tmp_path: Path, planned: Schedule, sentence: str
+) -> None:
+    with pytest.raises(MetropolisError, match=sentence):
+        run_small(tmp_path, stub(tmp_path), planned)
+    assert not [*tmp_path.glob("*.log")]
