@@ -20,6 +20,7 @@ KINDS: Mapping[str, str] = {
 }
 """Templates by name; a stub answers at once, without a model."""
 FIELDS = ("model", "path", "port", "tp", "gpus")
+TABLE = ("command", "path")
 DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
@@ -88,6 +89,12 @@ def engine_commands(
     found = {}
     for model in models:
         table = tables.get(model, {})
+        for name in table:
+            if name not in TABLE:
+                raise EngineCommandError(
+                    f"[engines.{model}] has {name!r}{did_you_mean(name, TABLE)}; it may have "
+                    f"{' and '.join(TABLE)}"
+                )
         template = command or table.get("command")
         if template is None:
             raise EngineCommandError(

@@ -130,6 +130,7 @@ class Runner:
         for name, plan in stage.items():
             if name not in continuing and name in self.communicator.unfinished:
                 self._start(name, plan, gpus[name])
+        self._save()
 
     def _start(self, name: str, plan: ExecutionPlan, gpus: Gpus) -> None:
         node = self.running[name] = RunningNode(plan, gpus)
@@ -157,8 +158,11 @@ class Runner:
     async def _save_periodically(self) -> None:
         while True:
             await asyncio.sleep(SAVE_S)
-            self._stages.update()
-            self._folder.save()
+            self._save()
+
+    def _save(self) -> None:
+        self._stages.update()
+        self._folder.save()
 
     # --- requests
 

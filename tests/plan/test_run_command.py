@@ -1,0 +1,194 @@
+"""`metropolis plan run` as a command: kills, signals, resuming, and what it prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from metropolis.cli import main
+from metropolis.plan.running.folder import read_run
+from metropolis.plan.schedule import write_schedule
+from tests.plan.small_runs import schedule, stub
+
+COMMAND = [sys.executable, "-c", "from metropolis.cli import main; main()", "plan", "run"]
+ITEMS = 60
+APPLICATION = """
+name = "two"
+machine.gpus = 4
+[sources.questions]
+file = "questions.jsonl"
+[nodes.ask]
+model = "vicuna-13b"
+inputs = "questions"
+[nodes.judge]
+model = "chatglm3-6b"
+inputs = "ask"
+[lengths.vicuna-13b]
+values = [20, 30]
+[lengths.chatglm3-6b]
+values = [20, 30]
+[engines.vicuna-13b]
+command = "stub"
+"""
+SCHEDULE = schedule({"ask": ((0,),)}, {"judge": ((0,), (1,))})
+
+
+@pytest.fixture
+def application(tmp_path: Path) -> Path:
+    lines = [json.dumps({"key": f"q{n}", "text": f"question {n}"}) for n in range(ITEMS)]
+    (tmp_path / "questions.jsonl").write_text("\n".join(lines) + "\n")
+    (tmp_path / "two.toml").write_text(APPLICATION)
+    write_schedule(tmp_path / "schedule.json", "two", SCHEDULE)
+    return tmp_path / "two.toml"
+
+
+def arguments(application: Path, mean_ms: float, *more: str) -> list[str]:
+    folder = application.parent
+    return [
+        str(application), "--out", str(folder / "out"), "--at-once", "4",
+        "--schedule", str(folder / "schedule.json"),
+        "--engine-command", stub(folder, mean_ms), *more,
+    ]  # fmt: skip
+
+
+@contextmanager
+def running(application: Path, mean_ms: float) -> Iterator[subprocess.Popen[str]]:
+    """The command in a process, from its twelfth answer on; afterwards no process is left."""
+    command = [*COMMAND, *arguments(application, mean_ms)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+        while lines(application, "answered") < 12:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.01)
+        yield process
+        process.kill()
+    until_s = time.monotonic() + 3
+    while (left := processes_with(str(application.parent))) and time.monotonic() < until_s:
+        time.sleep(0.01)
+    assert left == []
+
+
+def lines(application: Path, kind: str) -> int:
+    logs = application.parent.glob("*.log")
+    return sum(line.startswith(kind) for log in logs for line in log.read_text().splitlines())
+
+
+def seeds(application: Path) -> list[str]:
+    """The sampling seeds of the requests that arrived."""
+    logs = application.parent.glob("*.log")
+    every = (line.split() for log in logs for line in log.read_text().splitlines())
+    return [seed for kind, _, seed in every if kind == "asked"]
+
+
+def processes_with(text: str) -> list[str]:
+    """The command lines that contain a text."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = file.read_bytes().replace(b"\0", b" ").decode()
+        except OSError:  # it has ended
+            continue
+        if text in line and int(file.parent.name) != os.getpid():
+            found.append(line)
+    return found
+
+
+def run_command(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["metropolis", "plan", "run", *words])
+    with pytest.raises(SystemExit) as exited:
+        main()
+    return int(exited.value.code or 0)
+
+
+def test_a_killed_run_is_continued_with_nothing_asked_twice(
+    application: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Except the requests in flight, whose answers have not arrived."""
+    with running(application, 100) as process:
+        process.send_signal(signal.SIGKILL)
+    kept = len((application.parent / "out/journal.jsonl").read_text().splitlines()) - 1
+    assert 0 < kept < 2 * ITEMS
+    assert run_command(monkeypatch, *arguments(application, 0, "--json")) == 0
+    asked = seeds(application)
+    assert len({*asked}) == 2 * ITEMS
+    assert len(asked) - 2 * ITEMS <= 4  # --at-once, of one copy
+    record = json.loads(capsys.readouterr().out)
+    assert record["nodes"]["judge"]["answered"] == ITEMS
+    assert len(record["actual"]["stages"]) == 3  # one was cut in two
+    answers = (application.parent / "out/answers.jsonl").read_text().splitlines()
+    assert len(answers) == 2 * ITEMS
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_run_and_its_engines(application: Path, number: int) -> None:
+    with running(application, 100) as process:
+        process.send_signal(number)
+        sent_s = time.monotonic()
+        _, said = process.communicate(timeout=10)
+        assert time.monotonic() - sent_s < 3
+        assert process.returncode == 130
+    kept = len((application.parent / "out/journal.jsonl").read_text().splitlines()) - 1
+    assert f"{kept} of {2 * ITEMS} answers are kept; the same command continues the run" in said
+    assert said.splitlines()[-1] == "metropolis: interrupted"
+    record = read_run(application.parent / "out")
+    assert record.nodes["ask"].answered == kept
+    assert record.nodes["ask"].asked_again == 4  # in flight
+
+
+def test_it_prints_stages_and_counts(
+    application: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(monkeypatch, *arguments(application, 0)) == 0
+    said = capsys.readouterr()
+    stages = said.err.splitlines()
+    assert stages[0] == "stage 1 at 0.0 s: ask dp1 tp1 on GPUs 0 (loads)"
+    assert "ask has finished (planned: 1.0 s); judge dp2 tp1 on GPUs 0, 1 (loads)" in stages[1]
+    assert len(stages) == 2
+    assert "planned (estimated)" in said.out
+    assert "two: " in said.out
+    assert f"answers: {application.parent / 'out/answers.jsonl'}" in said.out.replace("\n", "")
+
+
+def test_a_simulated_run_starts_no_engines(
+    application: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(monkeypatch, str(application), "--simulate", "--method", "greedy") == 0
+    assert "simulated, with output lengths drawn anew" in capsys.readouterr().out
+    assert run_command(monkeypatch, str(application), "--simulate", "--json") == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["simulated"]["stages"]
+    assert not (application.parent / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ((), "name the folder of the run with --out, or give --simulate"),
+        (("--out", "{}/out"), "no command starts engines of chatglm3-6b; write [engines.chatglm3"),
+        (("--out", "{}/two.toml", "--engine-command", "stub"), "cannot be written"),
+        (("--out", "{}/out", "--engine-command", "stub {{port}}"), "'stub', the command of engine"),
+        (
+            ("--out", "{}/out", "--engine-command", "stub", "--schedule", "{}/two.toml"),
+            "is no schedule",
+        ),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    application: Path,
+    words: tuple[str, ...],
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    filled = (word.format(application.parent) for word in words)
+    assert run_command(monkeypatch, str(application), "--method", "max", *filled) == 2
+    assert sentence in capsys.readouterr().err.splitlines()[-1]
