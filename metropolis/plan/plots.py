@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH_IN = 11.0
-LETTERS_PER_WIDTH = 150
+LETTERS_PER_WIDTH = 120
 """Of a bar's label, in a bar as wide as the chart."""
 
 

@@ -169,7 +169,7 @@ def _decoded(path: Path, kind: type[_Content], hint: str) -> _Content:
         content = msgspec.json.decode(path.read_bytes(), type=kind)
     except OSError as error:
         raise MetropolisError(f"{path} cannot be read: {error.strerror}") from error
-    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise MetropolisError(f"{path} is no schedule: {error}; {hint}") from error
     for schedule in msgspec.structs.astuple(content):
         if isinstance(schedule, Schedule):
