@@ -104,7 +104,7 @@ def read_application(path: Path) -> LoadedApplication:
         application,
         {name: _lengths(name, table, traces) for name, table in lengths.items()},
         machine,
-        {name: table.read(dict[str, str]) for name, table in engines.items()},
+        {name: table.read_all(str) for name, table in engines.items()},
     )
     for name, table in engines.items():
         with table.located():
@@ -142,19 +142,20 @@ def _lengths(name: str, table: Table, traces: Traces) -> LengthDistribution:
             with table.located("values"):
                 return LengthDistribution.of(values)
         case _FileLengths(file, chosen):
+            path = table.existing(file, "file")
             with table.located("file"):
-                return lengths_for(read_lengths(table.existing(file, "file")), chosen or name, file)
+                return lengths_for(read_lengths(path), chosen or name, file)
         case _JournalLengths(journal, function):
+            path = table.existing(journal, "journal")
             with table.located("journal"):
-                found = lengths_of_journal(table.existing(journal, "journal"))
-                return lengths_for(found, f":{function}", journal)
+                return lengths_for(lengths_of_journal(path), f":{function}", journal)
         case _TraceLengths(trace, model, function):
             if not (model or function):
                 raise table.error("lacks model, function or both, whose calls it takes")
+            path = table.existing(trace, "trace")
             with table.located("trace"):
-                found = lengths_of_trace(traces[table.existing(trace, "trace")])
                 chosen = f"{model or ''}{f':{function}' if function else ''}"
-                return lengths_for(found, chosen, trace)
+                return lengths_for(lengths_of_trace(traces[path]), chosen, trace)
     raise AssertionError(name)
 
 
@@ -182,7 +183,7 @@ def _machine(table: Table, models: Mapping[str, Table]) -> Machine:
 def _profiles(table: Table) -> dict[int, Profile]:
     """The profiles of a model by tensor parallelism."""
     found = {}
-    for field, name in table.read(dict[str, str]).items():
+    for field, name in table.read_all(str).items():
         if not re.fullmatch(r"[1-9]\d?", field):
             raise table.error("should be a number of GPUs, the degree of tensor parallelism", field)
         with table.located(field):
@@ -193,7 +194,7 @@ def _profiles(table: Table) -> dict[int, Profile]:
 
 def _loading_s(table: Table, shapes: Mapping[str, Architecture]) -> dict[tuple[str, int], float]:
     found = {}
-    for field, seconds in table.read(dict[str, float]).items():
+    for field, seconds in table.read_all(float).items():
         match = re.fullmatch(r"(.+) tp([1-9]\d?)", field)
         if match is None:
             raise table.error('is no model with a degree, like "vicuna-13b tp2"', field)

@@ -91,7 +91,7 @@ def read_lengths(path: Path) -> dict[str, LengthDistribution]:
         content = msgspec.json.decode(path.read_bytes(), type=dict[str, list[int]])
     except OSError as error:
         raise MetropolisError(f"{path} cannot be read: {error.strerror}") from error
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (ValueError, RecursionError) as error:
         raise MetropolisError(
             f'{path}: {error}; write {{"NAME": [output tokens, …], …}}'
         ) from error

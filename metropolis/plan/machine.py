@@ -7,7 +7,9 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Annotated, NamedTuple, TypeAlias
+
+import msgspec
 
 from metropolis._core import InstancePool, Profile, Request
 from metropolis.names import did_you_mean
@@ -16,6 +18,7 @@ from metropolis.sim.profiles import profile_of
 from metropolis.types import MetropolisError
 
 GPUS_MAX = 64
+_Overhead: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=100)]
 
 
 class ExecutionPlan(NamedTuple):
@@ -58,8 +61,8 @@ class LoadingTime:
 class EngineOverhead:
     """What an engine adds to each iteration, beside the work of the GPUs."""
 
-    iteration_ms: float = 0.0
-    sequence_ms: float = 0.0
+    iteration_ms: _Overhead = 0.0
+    sequence_ms: _Overhead = 0.0
     """For each sequence of the batch."""
 
 
@@ -163,13 +166,13 @@ def _profiles_of(machine: Machine, model: str) -> dict[int, Profile]:
     longest = Request(machine.shape(model).context_tokens - 1, 1)
     found = {}
     for tensor_parallel, profile in _candidates(machine, model):
+        profile.w_ms += machine.overhead.iteration_ms
+        profile.h_ms += machine.overhead.iteration_ms
+        profile.b_ms += machine.overhead.sequence_ms
         try:
             InstancePool.check_fits(profile, longest)
         except ValueError:
             continue  # too large for so few GPUs
-        profile.w_ms += machine.overhead.iteration_ms
-        profile.h_ms += machine.overhead.iteration_ms
-        profile.b_ms += machine.overhead.sequence_ms
         found[tensor_parallel] = profile
     return found
 

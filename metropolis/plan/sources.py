@@ -69,15 +69,16 @@ def items_of(table: Table, traces: Traces) -> tuple[Item, ...]:
         {"file": _FileSource, "count": _DrawnSource, "trace": _TraceSource}
     )
     match source:
-        case _FileSource():
-            return read_items(table.existing(source.file, "file"))
+        case _FileSource(file):
+            path = table.existing(file, "file")
+            with table.located("file"):
+                return read_items(path)
         case _DrawnSource():
             return _drawn(table, source)
-        case _TraceSource():
+        case _TraceSource(trace):
+            path = table.existing(trace, "trace")
             with table.located("trace"):
-                trace = traces[table.existing(source.trace, "trace")]
-            with table.located():
-                return _of_calls(trace.calls, source)
+                return _of_calls(traces[path].calls, source)
     raise AssertionError(source)
 
 
@@ -96,7 +97,7 @@ def read_items(path: Path) -> tuple[Item, ...]:
             continue
         try:
             item = _item(line, number)
-        except (msgspec.MsgspecError, RecursionError, ApplicationError) as error:
+        except (ValueError, RecursionError, ApplicationError) as error:
             raise ApplicationError(f"{path}, line {number}: {error}; write {LINE}") from error
         if (earlier := numbers.setdefault(item.key, number)) != number:
             raise ApplicationError(

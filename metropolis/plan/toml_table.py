@@ -73,17 +73,27 @@ class Table:
         return {name: group.take(name) for name in tuple(group._content)}
 
     def read(self, kind: type[T]) -> T:
-        """The rest as a dataclass, struct or mapping.
+        """The rest as a dataclass or struct.
 
         Raises ApplicationError on an unknown, missing or wrong field.
         """
-        if isinstance(kind, type):  # not a mapping
-            self._refuse_unknown(_fields_of(kind))
-        self._refuse_numbers(self._content)
+        self._refuse_unknown(_fields_of(kind))
+        self._refuse_numbers()
         try:
             return msgspec.convert(self._content, kind)
         except msgspec.ValidationError as error:
             raise self._explained(f"{error}", kind) from error
+
+    def read_all(self, kind: type[T]) -> dict[str, T]:
+        """The rest as fields of any name, whose values are of one kind."""
+        self._refuse_numbers()
+        found = {}
+        for field, value in self._content.items():
+            try:
+                found[field] = msgspec.convert(value, kind)
+            except msgspec.ValidationError as error:
+                raise self._explained(f"{error} - at `$.{field}`", kind) from error
+        return found
 
     def read_one_of(self, kinds: Mapping[str, type]) -> Any:
         """The rest as the kind whose field it has."""
@@ -121,14 +131,14 @@ class Table:
                     f"there is no field {field!r}{meant}; there are {', '.join(known)}"
                 )
 
-    def _refuse_numbers(self, content: Mapping[str, Any]) -> None:
-        for field, value in content.items():
+    def _refuse_numbers(self) -> None:
+        for field, value in self._content.items():
             if isinstance(value, int | float) and not 0 <= value <= NUMBER_MAX:
                 raise self.error(f"is {value}; it should lie in [0, {NUMBER_MAX}]", field)
 
     def _explained(self, message: str, kind: type) -> ApplicationError:
         sentence, _, place = message.partition(" - at `$")
-        field = place.rstrip("`").lstrip(".").removeprefix("[...]")
+        field = place.rstrip("`").removeprefix(".")
         if missing := re.search(r"missing required field `(\w+)`", sentence):
             return self.error(f"lacks the field {missing[1]!r}")
         if sentence.startswith("Invalid enum value"):

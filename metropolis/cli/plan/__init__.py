@@ -1,15 +1,11 @@
-"""`metropolis plan`: applications of several models on the GPUs of one machine."""
+"""`metropolis plan`: which models run when, and on how many GPUs."""
 
 from __future__ import annotations
 
-import click
+from metropolis.cli import LazyGroup
 
-from metropolis.cli.plan.run import command as run
-
-
-@click.group("plan")
-def command() -> None:
-    """Plan which models run when, and on how many GPUs; run applications by the plan."""
-
-
-command.add_command(run)
+command = LazyGroup(
+    "plan",
+    {part: f"metropolis.cli.plan.{part}" for part in ("run", "show")},
+    "Plan which models run when, and on how many GPUs; run applications by the plan.",
+)

@@ -12,16 +12,17 @@ import click
 import msgspec
 import numpy as np
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
+from metropolis.cli.plan.show_report import new_console, print_gantt, print_stages
+from metropolis.cli.terminal import printable
 from metropolis.plan.application_file import LoadedApplication, read_application
+from metropolis.plan.machine import Machine
 from metropolis.plan.running.engine import Sampling
 from metropolis.plan.running.engine_command import KINDS, engine_commands
-from metropolis.plan.running.folder import ANSWERS, RunFolder, RunRecord, has_run
+from metropolis.plan.running.folder import ACTUAL, ANSWERS, RunFolder, RunRecord, has_run
 from metropolis.plan.running.model_copy import EngineOptions
 from metropolis.plan.running.runner import Reports, Runner
-from metropolis.plan.running.stages import shown_gpus
 from metropolis.plan.running.time_left import time_left_s
 from metropolis.plan.schedule import Schedule, read_schedule
 from metropolis.plan.search.methods import METHODS, OURS, search
@@ -29,6 +30,9 @@ from metropolis.plan.simulated_run import simulate_run
 from metropolis.plan.timeline import Timeline
 from metropolis.plan.workload import columns_of, drawn
 from metropolis.progress import progress_bar
+
+ESTIMATE = "planned, estimate"
+SIMULATED = "simulated, with other output lengths"
 
 
 @click.command("run")
@@ -47,7 +51,9 @@ from metropolis.progress import progress_bar
     help=f"How engines are started: {', '.join(KINDS)}, or a command with {{model}}, {{path}}, "
     "{port}, {tp} and {gpus}. Takes precedence over the tables [engines.MODEL].",
 )  # fmt: skip
-@click.option("--seed", default=0, show_default=True, help="Of answers and drawn lengths.")
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of lengths and answers."
+)
 @click.option(
     "--temperature", type=click.FloatRange(0), default=1.0, show_default=True, help="Of answers."
 )
@@ -120,7 +126,7 @@ def command(
     if as_json:
         _print_json(folder.record)
     else:
-        _print_record(folder.record, out)
+        _print_record(folder.record, loaded.machine, out)
 
 
 def _run(runner: Runner, record: RunRecord) -> None:
@@ -154,54 +160,37 @@ def _log(sentence: str) -> None:
     click.echo(sentence, err=True)
 
 
-def _timeline(loaded: LoadedApplication, seed: int) -> Timeline:
-    """The workload, with one draw of the lengths that are not known."""
+def _timeline(loaded: LoadedApplication, *seeds: int) -> Timeline:
+    """The workload, with a draw of the lengths that are not known, as `plan show` draws them."""
     columns, machine = columns_of(loaded.application), loaded.machine
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(seeds)
     return Timeline(machine, drawn(columns, loaded.lengths, machine.shapes, random))
 
 
 def _simulate(loaded: LoadedApplication, planned: Schedule, seed: int, *, as_json: bool) -> None:
-    simulated = simulate_run(_timeline(loaded, seed + 1), planned)
+    simulated = simulate_run(_timeline(loaded, seed, 1), planned)
     if as_json:
         _print_json({"planned": planned, "simulated": simulated})
         return
-    print_stages("planned (estimated)", planned)
-    print_stages("simulated, with output lengths drawn anew", simulated)
+    models = {node.name: node.model for node in loaded.application.nodes}
+    console = new_console()
+    print_stages(console, simulated, models)
+    print_gantt(console, {ESTIMATE: planned, SIMULATED: simulated}, loaded.machine.gpus)
 
 
 def _print_json(content: object) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(content)))
 
 
-def _print_record(record: RunRecord, out: Path) -> None:
-    print_stages("planned (estimated)", record.planned)
-    print_stages("actual", record.actual)
-    table = Table("node", "model", box=box.SIMPLE_HEAD, title="answers")
+def _print_record(record: RunRecord, machine: Machine, out: Path) -> None:
+    console = new_console()
+    print_stages(console, record.actual, {name: n.model for name, n in record.nodes.items()})
+    print_gantt(console, {ESTIMATE: record.planned, ACTUAL: record.actual}, machine.gpus)
+    table = Table("node", "model", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name in ("requests", "prompt tokens", "output tokens", "asked again"):
         table.add_column(name, justify="right")
     for name, node in record.nodes.items():
         counts = node.answered, node.prompt_tokens, node.output_tokens, node.asked_again
-        table.add_row(name, node.model, *(f"{count:,}" for count in counts))
-    Console().print(table)
-    click.echo(
-        f"{record.application}: {record.elapsed_s:.1f} s (planned: {record.planned.ends_s:.1f} s); "
-        f"answers: {out / ANSWERS}"
-    )
-
-
-def print_stages(title: str, schedule: Schedule) -> None:
-    """Print the stages of a schedule as a table."""
-    table = Table(box=box.SIMPLE_HEAD, title=title)
-    for name in ("stage", "from s", "to s"):
-        table.add_column(name, justify="right")
-    for name in ("node", "plan", "GPUs", ""):
-        table.add_column(name)
-    for number, stage in enumerate(schedule.stages, 1):
-        times = f"{number}", f"{stage.begins_s:.1f}", f"{stage.ends_s:.1f}"
-        for name, node in stage.nodes.items():
-            notes = "loads" * node.loads + ", " * (node.loads and node.finishes)
-            notes += "finishes" * node.finishes
-            table.add_row(*times, name, f"{node.plan}", shown_gpus(node.gpus), notes)
-            times = "", "", ""
-    Console().print(table)
+        table.add_row(name, printable(node.model), *(f"{count:,}" for count in counts))
+    console.print(table)
+    click.echo(f"\nanswers: {out / ANSWERS}")

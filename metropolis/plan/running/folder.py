@@ -20,14 +20,14 @@ from metropolis.llm.journal import Journal, key_of, read_journal
 from metropolis.plan.application import Application
 from metropolis.plan.running.communicator import Communicator
 from metropolis.plan.running.engine import NodeCall, Sampling
-from metropolis.plan.schedule import Schedule
+from metropolis.plan.schedule import IN_RUN, Schedule
 from metropolis.types import MetropolisError
 
 FORMAT = "metropolis plan run"
 VERSION = 1
 ACTUAL = "actual"
 """In place of the name of a method."""
-RECORD, JOURNAL_FILE, ANSWERS, LOGS = "run.json", "journal.jsonl", "answers.jsonl", "engines"
+JOURNAL_FILE, ANSWERS, LOGS = "journal.jsonl", "answers.jsonl", "engines"
 
 
 class NodeRecord(msgspec.Struct, forbid_unknown_fields=True):
@@ -104,7 +104,7 @@ class RunFolder:
         """Write the record, and make all answers survive a power cut. Raises UnwritableError."""
         self._journal.flush()
         content = msgspec.json.format(msgspec.json.encode(self.record))
-        write_atomically(self.path / RECORD, content + b"\n")
+        write_atomically(self.path / IN_RUN, content + b"\n")
 
     def write_answers(self, communicator: Communicator) -> None:
         """Write all answers in order of node and index. Raises UnwritableError."""
@@ -139,12 +139,12 @@ class RunFolder:
 
 def has_run(path: Path) -> bool:
     """Whether the folder holds a run, or another `run.json`."""
-    return (path / RECORD).exists()
+    return (path / IN_RUN).exists()
 
 
 def read_run(path: Path) -> RunRecord:
     """The record of the run in a folder. Raises MetropolisError if there is none."""
-    file = path / RECORD
+    file = path / IN_RUN
     other = "it is not the folder of a `metropolis plan run`; name another --out"
     try:
         record = msgspec.json.decode(file.read_bytes(), type=RunRecord)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from metropolis.plan.placement import Gpus
+from metropolis.plan.placement import Gpus, shown_gpus
 from metropolis.plan.running.folder import ACTUAL, RunRecord
 from metropolis.plan.running.model_copy import RunningNode
 from metropolis.plan.schedule import Schedule, ScheduleStage, StageNode
@@ -99,8 +99,3 @@ class StageLog:
             if name in stage.nodes and stage.nodes[name].finishes
         ]
         return f" (planned: {ends_s[-1]:.1f} s)" if ends_s else ""
-
-
-def shown_gpus(gpus: Gpus) -> str:
-    """The GPUs of each copy: those of a copy with +, copies with commas between them."""
-    return ", ".join("+".join(map(str, copy)) for copy in gpus)
