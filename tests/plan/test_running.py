@@ -112,7 +112,7 @@ def test_a_killed_engine_loses_nothing(tmp_path: Path) -> None:
     ("command", "sentence"),
     [
         ("/bin/false {port}", "ended 3 times in a row without an answer, the last one with exit"),
-        ("/bin/sh -c 'echo lost; exit 7' {port}", "with exit code 7; log: .*-1.log: lost"),
+        ("/bin/sh -c 'echo lost; exit 7' {port}", r"with exit code 7; log: .*-\d\.log: lost"),
         ("no-such-engine {port}", "'no-such-engine', the command of engines of .* cannot be star"),
     ],
 )

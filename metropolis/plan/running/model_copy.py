@@ -114,7 +114,8 @@ class RunningNode:
     gpus: Gpus
     copies: list[ModelCopy] = field(default_factory=list)
     ready_s: float | None = None
-    """When all of its copies had answered for the first time, since the start of the run."""
+    """When all of its copies had answered for the first time, or it was stopped before that; since
+    the start of the run."""
 
     def free_copy(self, open_requests: int) -> ModelCopy | None:
         """The copy with the fewest requests in flight; None if none can take one.

@@ -148,7 +148,8 @@ class Runner:
     async def _stop(self, names: list[str]) -> None:
         await asyncio.gather(*(self.running[name].stop() for name in names))
         for name in names:
-            del self.running[name]
+            node = self.running.pop(name)
+            node.ready_s = self._stages.now_s if node.ready_s is None else node.ready_s
 
     def _copy_is_ready(self, name: str, node: RunningNode) -> None:
         if node.ready_s is None and all(copy.engine is not None for copy in node.copies):
@@ -203,7 +204,7 @@ class Runner:
             return False
         self._folder.put(request, completion)
         copy.deaths = 0
-        self._stages.update()
+        self._stages.note_time()
         self._reports.answered()
         for woken in self.communicator.answered(call, completion):
             self._dispatch(woken)

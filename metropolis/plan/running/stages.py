@@ -21,9 +21,10 @@ class _Begun:
     nodes: dict[str, RunningNode]
     loads: set[str] = field(default_factory=set)
     finished: set[str] = field(default_factory=set)
+    ends_s: float | None = None
 
-    def until(self, now_s: float) -> ScheduleStage:
-        """The stage, if it ends now."""
+    def stage(self, now_s: float) -> ScheduleStage:
+        """The stage as far as it has come."""
         nodes = {
             name: StageNode(
                 *node.plan,
@@ -34,7 +35,8 @@ class _Begun:
             )
             for name, node in self.nodes.items()
         }
-        return ScheduleStage(self.begins_s, now_s, nodes)
+        ends_s = now_s if self.ends_s is None else self.ends_s
+        return ScheduleStage(self.begins_s, ends_s, nodes)
 
 
 class StageLog:
@@ -43,8 +45,9 @@ class StageLog:
     def __init__(self, record: RunRecord, log: Callable[[str], None]) -> None:
         self._record, self._log = record, log
         self._offset_s = record.elapsed_s - time.monotonic()
-        self._current: _Begun | None = None
         self._past = record.actual.stages
+        """Of earlier processes."""
+        self._begun: list[_Begun] = []
 
     @property
     def now_s(self) -> float:
@@ -52,15 +55,18 @@ class StageLog:
         return time.monotonic() + self._offset_s
 
     def update(self) -> None:
-        """Record the time, and the current stage as far as it has come."""
+        """Record the time and the stages so far."""
+        self._record.elapsed_s = now_s = self.now_s
+        stages = (*self._past, *(begun.stage(now_s) for begun in self._begun))
+        self._record.actual = Schedule(ACTUAL, stages)
+
+    def note_time(self) -> None:
+        """Record the time alone."""
         self._record.elapsed_s = self.now_s
-        current = () if self._current is None else (self._current.until(self.now_s),)
-        self._record.actual = Schedule(ACTUAL, (*self._past, *current))
 
     def finished(self, name: str) -> None:
         """A node of the current stage has finished."""
-        assert self._current is not None
-        self._current.finished.add(name)
+        self._begun[-1].finished.add(name)
 
     def begin(
         self,
@@ -70,27 +76,28 @@ class StageLog:
         continuing: Collection[str],
     ) -> None:
         """A stage begins; the former ends."""
-        finished = sorted(self._current.finished) if self._current else ()
-        self.end()
+        finished = sorted(self._begun[-1].finished) if self._begun else ()
         why = [f"{name} has finished{self._planned(name)}" for name in finished]
-        self._current = _Begun(self.now_s, {name: running[name] for name in continuing})
+        self.end()
+        self._begun.append(_Begun(self.now_s, {name: running[name] for name in continuing}))
         runs = [
             f"{name} {plan} on GPUs {shown_gpus(gpus[name])}"
             + " (loads)" * (name not in continuing)
             for name, plan in stage.items()
         ]
-        self._log(f"stage {len(self._past) + 1} at {self.now_s:.1f} s: {'; '.join([*why, *runs])}")
+        number = len(self._past) + len(self._begun)
+        self._log(f"stage {number} at {self.now_s:.1f} s: {'; '.join([*why, *runs])}")
 
     def started(self, name: str, node: RunningNode) -> None:
         """A node is loaded in the current stage."""
-        assert self._current is not None
-        self._current.nodes[name] = node
-        self._current.loads.add(name)
+        self._begun[-1].nodes[name] = node
+        self._begun[-1].loads.add(name)
 
     def end(self) -> None:
         """The current stage ends, if there is one."""
+        if self._begun and self._begun[-1].ends_s is None:
+            self._begun[-1].ends_s = self.now_s
         self.update()
-        self._past, self._current = self._record.actual.stages, None
 
     def _planned(self, name: str) -> str:
         ends_s = [
