@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from rich import box
 from rich.table import Table
 
 from metropolis.cli.plan.show_report import new_console, print_gantt, print_stages
-from metropolis.cli.terminal import printable
+from metropolis.cli.terminal import printable, without_controls
 from metropolis.plan.application_file import LoadedApplication, read_application
 from metropolis.plan.machine import Machine
 from metropolis.plan.running.engine import Sampling
@@ -157,7 +158,7 @@ async def _until_signalled(runner: Runner, reports: Reports) -> None:
 
 
 def _log(sentence: str) -> None:
-    click.echo(sentence, err=True)
+    sys.stderr.write(f"{without_controls(sentence)}\n")  # above the progress bar
 
 
 def _timeline(loaded: LoadedApplication, *seeds: int) -> Timeline:

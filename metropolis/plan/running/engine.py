@@ -70,15 +70,30 @@ def call_of(
     )
 
 
+class Ports:
+    """Free ports of 127.0.0.1. None is given twice: an engine takes a while until it listens, and
+    requests must not reach another engine in its place."""
+
+    def __init__(self) -> None:
+        self._given: set[int] = set()
+
+    def take(self) -> int:
+        """A port on which no process listens."""
+        while True:
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                port: int = free.getsockname()[1]
+            if port not in self._given:
+                self._given.add(port)
+                return port
+
+
 class Engine:
     """Starts a process; its output is appended to `log`. Raises MetropolisError if it cannot."""
 
     def __init__(
-        self, command: EngineCommand, gpus: tuple[int, ...], log: Path, answer_s: float
+        self, command: EngineCommand, port: int, gpus: tuple[int, ...], log: Path, answer_s: float
     ) -> None:
         self._model, self._log = command.model, log
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
         arguments = command.arguments(port, gpus)
         with reported(log), log.open("ab") as output:
             output.write(f"{START}{shlex.join(arguments)}\n".encode())

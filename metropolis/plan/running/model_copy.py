@@ -10,7 +10,7 @@ from typing import Any
 
 from metropolis.plan.machine import ExecutionPlan
 from metropolis.plan.placement import Gpus
-from metropolis.plan.running.engine import Engine
+from metropolis.plan.running.engine import Engine, Ports
 from metropolis.plan.running.engine_command import EngineCommand
 from metropolis.types import MetropolisError
 
@@ -39,13 +39,14 @@ class ModelCopy:
         self,
         name: str,
         command: EngineCommand,
+        ports: Ports,
         gpus: tuple[int, ...],
         log_file: Path,
         options: EngineOptions,
         log: Callable[[str], None],
     ) -> None:
         self.name, self.gpus = name, gpus
-        self._command, self._log_file = command, log_file
+        self._command, self._ports, self._log_file = command, ports, log_file
         self._options, self._log = options, log
         self.engine: Engine | None = None
         """None while it does not answer."""
@@ -69,7 +70,8 @@ class ModelCopy:
         Raises MetropolisError if engines die DEATHS_MAX times in a row.
         """
         while not self.is_stopping:
-            engine = Engine(self._command, self.gpus, self._log_file, self._options.answer_s)
+            port, answer_s = self._ports.take(), self._options.answer_s
+            engine = Engine(self._command, port, self.gpus, self._log_file, answer_s)
             try:
                 if await engine.is_ready(self._options.wait_s):
                     self.engine = engine

@@ -17,7 +17,7 @@ from metropolis.plan.follow import Follower
 from metropolis.plan.machine import ExecutionPlan, Machine
 from metropolis.plan.placement import Gpus, place
 from metropolis.plan.running.communicator import Call, Communicator
-from metropolis.plan.running.engine import Sampling, call_of
+from metropolis.plan.running.engine import Ports, Sampling, call_of
 from metropolis.plan.running.engine_command import EngineCommand
 from metropolis.plan.running.folder import RunFolder
 from metropolis.plan.running.model_copy import EngineOptions, ModelCopy, RunningNode
@@ -65,6 +65,7 @@ class Runner:
         self._follower = Follower(folder.record.planned.plans, self._fits)
         self.running: dict[str, RunningNode] = {}
         """The nodes on GPUs."""
+        self._ports = Ports()
         self._finished = asyncio.Event()
         """A node has finished."""
         self._failures: dict[Call, int] = {}
@@ -138,7 +139,9 @@ class Runner:
         for number, of_copy in enumerate(gpus, 1):
             called = f"{name}, copy {number} on GPU {', '.join(map(str, of_copy))}"
             log_file = self._folder.log_file(name, number)
-            copy = ModelCopy(called, command, of_copy, log_file, self._options, self._reports.log)
+            copy = ModelCopy(
+                called, command, self._ports, of_copy, log_file, self._options, self._reports.log
+            )
             copy.supervision = self._tasks.create_task(
                 copy.supervise(lambda: self._copy_is_ready(name, node))
             )
