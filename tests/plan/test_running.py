@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from metropolis.llm.journal import read_journal
 from metropolis.plan.application import Application
 from metropolis.plan.machine import ExecutionPlan
+from metropolis.plan.running import runner as runner_module
 from metropolis.plan.running.engine import Sampling
 from metropolis.plan.running.folder import RunFolder, read_run
 from metropolis.plan.running.model_copy import EngineOptions
@@ -215,3 +217,44 @@ def test_a_schedule_that_does_not_fit_is_refused(
     with pytest.raises(MetropolisError, match=sentence):
         run_small(tmp_path, stub(tmp_path), planned)
     assert not [*tmp_path.glob("*.log")]
+
+
+SERVER = """
+import http.server, json, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def answer(self, status, content):
+        body = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header('Content-Length', str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def do_GET(self):
+        self.answer(200, {'data': [{'id': name} for name in sys.argv[3].split(',')]})
+    def do_POST(self):
+        self.rfile.read(int(self.headers['Content-Length']))
+        self.answer(int(sys.argv[2]), {'error': {'message': 'no memory'}})
+    def log_message(self, *_):
+        pass
+http.server.ThreadingHTTPServer(('127.0.0.1', int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+@pytest.mark.parametrize(
+    ("status", "models", "sentence"),
+    [
+        (400, "any", "answered request .* of the node '.*' with HTTP 400: no memory"),
+        (500, "any", "answered request .* of the node '.*' with HTTP 500: no memory"),
+        (200, "one,two", "an engine of .* serves one, two; name one of them"),
+    ],
+)
+def test_a_request_that_fails_again_and_again_is_one_sentence(
+    tmp_path: Path, status: int, models: str, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A refused one is sent once."""
+    monkeypatch.setattr(runner_module, "RETRY_S", 0.01)
+    (tmp_path / "server.py").write_text(SERVER)
+    command = f"{sys.executable} {tmp_path}/server.py {{port}} {status} {models}"
+    with pytest.raises(MetropolisError, match=sentence):
+        run_small(tmp_path, command, options=EngineOptions(at_once=1))
+    again = sum(node.asked_again for node in read_run(tmp_path / "out").nodes.values())
+    assert again <= 4 * (3 if status == 500 else 1)  # of four copies
