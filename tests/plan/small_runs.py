@@ -19,6 +19,7 @@ from metropolis.plan.schedule import Schedule, ScheduleStage, StageNode
 
 MACHINE = Machine(gpus=4)
 SAMPLING = Sampling()
+TIMEOUT_S = 20.0
 QUESTIONS, DOCUMENTS, PARTS = 12, 3, 3
 APPLICATION = Application(
     "small",
@@ -87,7 +88,8 @@ def run_small(
 
     async def run() -> None:
         other = asyncio.ensure_future(meanwhile(runner)) if meanwhile else None
-        await runner.run(Reports(logged.append))
+        async with asyncio.timeout(TIMEOUT_S):
+            await runner.run(Reports(logged.append))
         if other is not None:
             await other
 

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -123,7 +124,10 @@ def test_a_killed_run_is_continued_with_nothing_asked_twice(
     assert len(asked) - 2 * ITEMS <= 4  # --at-once, of one copy
     record = json.loads(capsys.readouterr().out)
     assert record["nodes"]["judge"]["answered"] == ITEMS
-    assert len(record["actual"]["stages"]) == 3  # one was cut in two
+    stages = record["actual"]["stages"]
+    assert len(stages) == 3  # one was cut in two
+    assert all(a["ends_s"] <= b["begins_s"] for a, b in pairwise(stages))
+    assert stages[1]["begins_s"] > 0
     answers = (application.parent / "out/answers.jsonl").read_text().splitlines()
     assert len(answers) == 2 * ITEMS
 
