@@ -166,6 +166,14 @@ class Timeline:
                 running[name] = prediction.started
         return Moment(time_s, outlook.moment.remaining, running, completed_s)
 
+    def profile(self, model: str, tensor_parallel: int) -> Profile:
+        """The costs of an instance of the model."""
+        key = model, tensor_parallel
+        if key not in self._profiles:
+            profile = self.machine.profile(model, tensor_parallel)
+            self._profiles[key] = _slower(profile, self.slowness.get(key, 1.0))
+        return self._profiles[key]
+
     def _predictions(self, moment: Moment) -> dict[str, Prediction]:
         found: dict[str, Prediction] = {}
         for name in self.workload:  # in topological order
@@ -191,7 +199,7 @@ class Timeline:
     def _run(self, name: str, started: Started, ready_s: Times) -> Run:
         key = id(started.remaining), started.plan, ready_s.tobytes() if ready_s.any() else b""
         if key not in self._runs:
-            profile = self._profile(self._model(name), started.plan.tp)
+            profile = self.profile(self._model(name), started.plan.tp)
             self._runs[key] = run(started.remaining, started.plan, profile, ready_s)
             self.simulated_requests += len(started.remaining.rows)
         return self._runs[key]
@@ -215,7 +223,7 @@ class Timeline:
             return started.remaining
         key = id(prediction.run), elapsed_s
         if key not in self._rests:
-            profile = self._profile(self._model(name), started.plan.tp)
+            profile = self.profile(self._model(name), started.plan.tp)
             self._rests[key] = remaining_after(
                 started.remaining, started.plan, profile, prediction.ready_s, elapsed_s
             )
@@ -232,13 +240,6 @@ class Timeline:
 
     def _model(self, name: str) -> str:
         return self.workload[name].node.model
-
-    def _profile(self, model: str, tensor_parallel: int) -> Profile:
-        key = model, tensor_parallel
-        if key not in self._profiles:
-            profile = self.machine.profile(model, tensor_parallel)
-            self._profiles[key] = _slower(profile, self.slowness.get(key, 1.0))
-        return self._profiles[key]
 
 
 def _slower(profile: Profile, factor: float) -> Profile:
