@@ -9,20 +9,20 @@ from collections.abc import Iterator
 from math import inf
 
 from metropolis.plan.search.candidates import plans_of, ready_nodes, used_gpus
-from metropolis.plan.timeline import Moment, Stage, Timeline
+from metropolis.plan.timeline import Moment, PlannedStage, Stage, Timeline
 from metropolis.types import MetropolisError
 
 OUTLOOKS_MAX = 1_000_000
 
 
-def exhaustive_stages(timeline: Timeline, known_s: float = inf) -> list[Stage] | None:
+def exhaustive_stages(timeline: Timeline, known_s: float = inf) -> list[PlannedStage] | None:
     """The stages that end first; None if none ends before `known_s`.
 
     Raises MetropolisError on an application that is too large.
     """
-    best: tuple[float, list[Stage] | None] = (known_s, None)
+    best: tuple[float, list[PlannedStage] | None] = (known_s, None)
 
-    def visit(moment: Moment, past: list[Stage]) -> None:
+    def visit(moment: Moment, past: list[PlannedStage]) -> None:
         nonlocal best
         if not moment.unfinished:
             best = moment.time_s, past
@@ -32,7 +32,7 @@ def exhaustive_stages(timeline: Timeline, known_s: float = inf) -> list[Stage] |
                 raise MetropolisError("the application is too large for an exhaustive search")
             outlook = timeline.outlook(moment, stage)
             if outlook is not None and outlook.ends_s < best[0]:
-                visit(timeline.after(outlook), [*past, stage])
+                visit(timeline.after(outlook), [*past, PlannedStage(stage)])
 
     visit(timeline.start(), [])
     return best[1]
