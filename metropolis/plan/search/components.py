@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from metropolis.plan.follow import Follower
 from metropolis.plan.search.candidates import kept, ready_nodes
@@ -21,10 +22,14 @@ def components(timeline: Timeline) -> list[frozenset[str]]:
     return [frozenset(each) for each in found]
 
 
-def part_of(timeline: Timeline, names: frozenset[str]) -> Timeline:
-    """The timeline of some nodes alone."""
+def part_of(timeline: Timeline, names: frozenset[str], gpus: int) -> Timeline | None:
+    """The timeline of some nodes alone on some of the GPUs; None if one does not fit on them."""
     workload = {name: each for name, each in timeline.workload.items() if name in names}
-    return Timeline(timeline.machine, workload, timeline.slowness)
+    machine = replace(timeline.machine, gpus=gpus)
+    for each in workload.values():
+        if not any(plan.gpus <= gpus for plan in timeline.machine.plans(each.node.model)):
+            return None
+    return Timeline(machine, workload, timeline.slowness)
 
 
 def filling(

@@ -31,6 +31,8 @@ EFFORT = 8_000_000
 """Simulated requests; an outlook counts as `OUTLOOK_REQUESTS` more: it takes as long."""
 OUTLOOK_REQUESTS = 150
 STAGES_MAX = 100
+PART_SHARES = (1.0, 0.875, 0.75, 0.625, 0.5)
+"""Of the GPUs, for the part with the longest chain."""
 
 
 class Lookahead:
@@ -62,17 +64,19 @@ class Lookahead:
         return self.stages
 
     def _start_from_part(self, start: Moment) -> None:
-        """Plan the part with the longest chain alone, and fill its gaps with the others."""
+        """Plan the part with the longest chain on some GPUs, and fill the others."""
         timeline, tails_s = self._timeline, self._bounds.longest_tails()
         parts = components(timeline)
         longest = max(parts, key=lambda names: max(tails_s[name] for name in names))
         if len(parts) == 1:
             return
-        alone = part_of(timeline, longest)
-        stages = Lookahead(alone, self._first, self._fast, self._effort // 4).run()
-        timeline.simulated_requests += alone.simulated_requests
-        timeline.outlooks += alone.outlooks
-        self._roll(start, [], filling(timeline, longest, stages))
+        for share in PART_SHARES:
+            alone = part_of(timeline, longest, max(1, round(share * timeline.machine.gpus)))
+            if alone is not None:
+                stages = Lookahead(alone, self._first, self._fast, self._effort // 16).run()
+                timeline.simulated_requests += alone.simulated_requests
+                timeline.outlooks += alone.outlooks
+                self._roll(start, [], filling(timeline, longest, stages))
 
     @property
     def _is_spent(self) -> bool:
