@@ -170,7 +170,7 @@ def _decoded(path: Path, kind: type[_Content], hint: str) -> _Content:
     try:
         content = msgspec.json.decode(path.read_bytes(), type=kind)
     except OSError as error:
-        raise MetropolisError(f"{path} cannot be read: {error.strerror}") from error
+        raise MetropolisError(f"{path} cannot be read: {error.strerror}; {hint}") from error
     except (ValueError, RecursionError) as error:
         raise MetropolisError(f"{path} is no schedule: {error}; {hint}") from error
     for schedule in msgspec.structs.astuple(content):

@@ -15,7 +15,7 @@ from metropolis.plan.application_file import LoadedApplication
 from metropolis.plan.comparison import MethodResult
 from metropolis.plan.gantt import gantt_text, legend, nodes_of
 from metropolis.plan.placement import Gpus
-from metropolis.plan.schedule import Schedule
+from metropolis.plan.schedule import Schedule, ScheduleStage
 from metropolis.plan.workload import Workload
 
 WIDTH = 100
@@ -49,19 +49,36 @@ def print_application(console: Console, loaded: LoadedApplication, workload: Wor
 
 
 def print_stages(console: Console, schedule: Schedule, models: Mapping[str, str]) -> None:
-    """The stages of a schedule; `models`: the model of each node, where it is known."""
-    table = _table("/from s", "/to s", "node", "model", "dp x tp", "GPUs", "/loads s", "finishes")
+    """The stages of a schedule: what is loaded, what ends, and how many nodes continue.
+
+    `models`: the model of each node, where it is known.
+    """
+    table = _table("/from s", "/to s", "node", "model", "dp x tp", "GPUs", "/loads s", "ends")
     for stage in schedule.stages:
-        times = [f"{stage.begins_s:,.1f}", f"{stage.ends_s:,.1f}"]
-        for name, node in stage.nodes.items():
-            loads_s = f"{node.loaded_s - stage.begins_s:.1f}" if node.loads else ""
-            table.add_row(
-                *times, name, printable(models.get(name, "")), f"{node.dp} x {node.tp}",
-                _gpus(node.gpus), loads_s, "yes" if node.finishes else "",
-            )  # fmt: skip
-            times = ["", ""]
+        rows: list[tuple[str, ...]] = [
+            (
+                name, printable(models.get(name, "")), f"{node.dp} x {node.tp}", _gpus(node.gpus),
+                f"{node.loaded_s - stage.begins_s:.1f}" if node.loads else "",
+                _end(name, stage),
+            )
+            for name, node in stage.nodes.items()
+            if node.loads or _end(name, stage)
+        ]  # fmt: skip
+        if continuing := len(stage.nodes) - len(rows):
+            rows.append((f"{continuing} continue{'s' * (continuing == 1)}", *[""] * 5))
+        for number, row in enumerate(rows):
+            times = [f"{stage.begins_s:,.1f}", f"{stage.ends_s:,.1f}"] if not number else ["", ""]
+            table.add_row(*times, *row)
     console.print(table)
     console.print()
+
+
+def _end(name: str, stage: ScheduleStage) -> str:
+    """How a node ends the stage."""
+    if stage.nodes[name].finishes:
+        return "finished"
+    boundary = stage.boundary
+    return f"{boundary.open_requests:,} open" if boundary and boundary.node == name else ""
 
 
 def print_gantt(console: Console, panels: Mapping[str, Schedule], gpus: int) -> None:
