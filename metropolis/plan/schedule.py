@@ -192,6 +192,8 @@ def _check_stage(where: str, stage: ScheduleStage) -> None:
             f"{where}: the GPUs {used} are no different numbers in [0, {GPUS_MAX - 1}]"
         )
     for name, node in stage.nodes.items():
+        if not name.isidentifier():
+            raise MetropolisError(f"{where}: {name!r} is not the name of a node")
         if [len(copy) for copy in node.gpus] != [node.tp] * node.dp or not node.dp:
             raise MetropolisError(
                 f"{where}: {name!r} has the plan {node.plan} and the GPUs {node.gpus}"

@@ -224,6 +224,15 @@ FAULTS = {
     "[engines.mpt-7b] command: expected a text, got a whole number": HEAD
     + VALID
     + "[engines.mpt-7b]\ncommand = 1\n",
+    "[models.x.profiles] 1: expected a text, got a whole number": HEAD
+    + "[models.x.profiles]\n1 = 2\n",
+    "[models.x] 9 heads are more than hidden = 8": HEAD
+    + "[models.x]\nparameters = 1\nlayers = 1\nhidden = 8\nheads = 9\nkv_heads = 1\n"
+    + "context_tokens = 9\n",
+    "[lengths.l] values: output lengths must be whole numbers of tokens in [1, 4194304]": HEAD
+    + VALID.replace("[5]", "[5, 4194305]"),
+    "\0 does not exist": HEAD + '[sources.s]\nfile = "\\u0000"\n',
+    "xxx does not exist": HEAD + f'[sources.s]\nfile = "{"x" * 300}"\n',
     "is not a TOML file": "name =\n",
 }
 

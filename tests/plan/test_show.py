@@ -19,7 +19,13 @@ from hypothesis import strategies as st
 from metropolis.cli import main
 from metropolis.plan.application_file import read_application
 from metropolis.plan.comparison import compare
-from metropolis.plan.schedule import Schedule, read_schedule, read_schedules
+from metropolis.plan.schedule import (
+    Schedule,
+    ScheduleStage,
+    StageNode,
+    read_schedule,
+    read_schedules,
+)
 from metropolis.plan.search.methods import METHODS
 from metropolis.plan.simulated_run import simulate_run
 from metropolis.plan.timeline import Timeline
@@ -200,6 +206,36 @@ def test_a_damaged_schedule_ends_in_a_sentence(
     except MetropolisError:
         return
     assert show(path)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("gpus", [[0], [64]], "the GPUs [0, 64] are no different numbers in [0, 63]"),
+        ("gpus", [[1], [1]], "the GPUs [1, 1] are no different numbers in [0, 63]"),
+        ("dp", 3, "'n' has the plan dp3 tp1 and the GPUs ((0,), (1,))"),
+        ("nodes", {"\x1b[2J": None}, "'\\x1b[2J' is not the name of a node"),
+        ("ends_s", 4.0, "lasts from 5.0 to 4.0 s"),
+        ("ends_s", 1e300, "lasts from 5.0 to 1e+300 s"),
+    ],
+)
+def test_an_impossible_stage_is_named(
+    tmp_path: Path, field: str, value: Any, sentence: str
+) -> None:
+    node = StageNode(2, 1, ((0,), (1,)), True, 6.0, True)
+    content = msgspec.to_builtins(Schedule("max", (ScheduleStage(5.0, 9.0, {"n": node}),)))
+    path = tmp_path / "schedule.json"
+    record = {"application": "app", "schedule": content}
+    path.write_bytes(msgspec.json.encode(record))
+    assert list(read_schedules(path)[1]) == ["max, estimate"]
+    (stage,) = content["stages"]
+    if field == "nodes":
+        value = dict.fromkeys(value, stage["nodes"]["n"])
+    (stage if field in stage else stage["nodes"]["n"])[field] = value
+    path.write_bytes(msgspec.json.encode(record))
+    with pytest.raises(MetropolisError, match=r"schedule\.json: stage 1") as caught:
+        read_schedules(path)
+    assert sentence in f"{caught.value}"
 
 
 def test_the_commands_and_files_of_the_page_work(
