@@ -154,6 +154,10 @@ class Timeline:
     def __post_init__(self) -> None:
         self._runs: dict[tuple[int, ExecutionPlan, bytes], Run] = {}
         self._rests: dict[tuple[int, float], Remaining] = {}
+        self._placements: dict[
+            tuple[frozenset[tuple[str, ExecutionPlan]], frozenset[tuple[str, Gpus]]],
+            dict[str, Gpus] | None,
+        ] = {}
         self._profiles: dict[tuple[str, int], Profile] = {}
         self.simulated_requests = self.outlooks = 0
         """Effort so far."""
@@ -279,8 +283,12 @@ class Timeline:
         stays = {
             name: each.gpus for name, each in moment.running.items() if stage.get(name) == each.plan
         }
-        load_s = {name: machine.load_s(self._model(name), plan) for name, plan in stage.items()}
-        return place(machine.gpus, machine.nvlink_group, stage, stays, load_s)
+        key = frozenset(stage.items()), frozenset(stays.items())
+        if key not in self._placements:
+            load_s = {name: machine.load_s(self._model(name), plan) for name, plan in stage.items()}
+            found = place(machine.gpus, machine.nvlink_group, stage, stays, load_s)
+            self._placements[key] = found
+        return self._placements[key]
 
     def _model(self, name: str) -> str:
         return self.workload[name].node.model

@@ -22,8 +22,9 @@ Rows = list[dict[str, Any]]
 class Section(Protocol):
     """A part of the benchmark."""
 
-    KIND: str
-    """`simulated`."""
+    @property
+    def KIND(self) -> str:  # noqa: N802 -- of modules, a constant
+        """`simulated`."""
 
     def runs(self, quick: bool) -> int:
         """Number of steps that `measure` reports."""

@@ -72,10 +72,10 @@ def show(rows: Sequence[dict[str, Any]], console: Console) -> None:
         "Simulated: ablation (Fig. 14)",
         ["setting, lengths", "ours", "greedy", "fixed", "min", "min fixed", "estimate", "apart"],
         cells,
-        "ours in seconds with its search; others relative to ours with unknown lengths. fixed: without "
-        "preemption. estimate: mean error of ours. apart: the two applications one after the other, by "
-        "ours. The paper: without preemption 1.0 to 1.2 (greedy) and 1.3 to 1.4 (min) times as slow, "
-        "known lengths 0.9 to 1.0, apart 1.0 to 1.2.",
+        "ours in seconds with its search; others relative to ours with unknown lengths. fixed: "
+        "without preemption. estimate: mean error of ours. apart: the two applications one after "
+        "the other, by ours. The paper: without preemption 1.0 to 1.2 (greedy) and 1.3 to 1.4 "
+        "(min) times as slow, known lengths 0.9 to 1.0, apart 1.0 to 1.2.",
     )
 
 

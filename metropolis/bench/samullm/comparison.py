@@ -1,8 +1,8 @@
-"""One application under several methods: planned on one draw of lengths, run on others (simulated).
+"""One application under several methods: planned on one draw of lengths, run on others.
 
-The truth of a run differs from the plan as reality would: lengths are drawn anew, and the iterations
-of each model and tensor parallelism are slower or faster by a factor of the size of the profiles'
-own error against measurements (docs/instances.md: 4.5 % on average).
+All is simulated. A run differs from the plan as reality would: lengths are drawn anew, and the
+iterations of each model and tensor parallelism are slower or faster by a factor of the size of the
+profiles' own error against measurements (docs/instances.md: 4.5 % on average).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sections `ensembling`, `routing`, `summary`, `mixed`: the paper's settings (Figs. 7, 8, 11, 12)."""
+"""Sections `ensembling`, `routing`, `summary`, `mixed`: the paper's settings (Figs. 7 to 12)."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class Settings:
             f"Simulated: {self.title}",
             ["setting", "ours", "search", "greedy", "max", "min", "bound", "estimate"],
             [_cells(row) for row in rows],
-            f"ours in seconds with its search, of which search; others relative to ours. bound: ours "
-            f"by its plan over the lower bound. estimate: mean error of ours. The paper over max "
-            f"{self.over_max}, over min {self.over_min} times as fast; here {_band(rows, 'max')} "
-            f"and {_band(rows, 'min')}; in inference time {_band(rows, 'max', 'inference_ratio')} "
-            f"and {_band(rows, 'min', 'inference_ratio')}.",
+            "ours in seconds with its search, of which search; others relative to ours. bound: the "
+            "duration that ours plans over a lower bound. estimate: mean error of ours. The paper "
+            f"over max {self.over_max}, over min {self.over_min} times as fast; here "
+            f"{_band(rows, 'max')} and {_band(rows, 'min')}; in inference time "
+            f"{_band(rows, 'max', 'inference_ratio')} and {_band(rows, 'min', 'inference_ratio')}.",
         )
 
 

@@ -27,7 +27,7 @@ ChooseStage: TypeAlias = Callable[[Timeline, Moment], Stage]
 """The next stage; not empty while nodes are unfinished."""
 Choose: TypeAlias = Callable[[Moment], PlannedStage]
 
-EFFORT = 10_000_000
+EFFORT = 8_000_000
 """Simulated requests; an outlook counts as `OUTLOOK_REQUESTS` more: it takes as long."""
 OUTLOOK_REQUESTS = 150
 STAGES_MAX = 100
