@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from metropolis.cli import main
+from metropolis.plan import comparison
 from metropolis.plan.application_file import read_application
 from metropolis.plan.comparison import compare
 from metropolis.plan.schedule import (
@@ -26,7 +28,7 @@ from metropolis.plan.schedule import (
     read_schedule,
     read_schedules,
 )
-from metropolis.plan.search.methods import METHODS
+from metropolis.plan.search.methods import METHODS, search
 from metropolis.plan.simulated_run import simulate_run
 from metropolis.plan.timeline import Timeline
 from metropolis.plan.workload import columns_of, drawn
@@ -242,6 +244,7 @@ def test_the_commands_and_files_of_the_page_work(
     show: Show, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(comparison, "search", partial(search, effort=100_000))
     commands = re.findall(r"^ {4}metropolis plan show (.*)$", PAGE, re.MULTILINE)
     assert len(commands) >= 3
     for command in commands:
