@@ -95,8 +95,8 @@ def print_gantt(console: Console, panels: Mapping[str, Schedule], gpus: int) -> 
 def print_methods(console: Console, results: Sequence[MethodResult], draws: int) -> None:
     """The methods by their simulated runs."""
     best_s = min(result.mean_s for result in results)
-    headings = ("/stages", "/search s", "/estimate s", "/simulated\nmean s", "/p10", "/p90")
-    table = _table("method", *headings, "/times\nthe best")
+    headings = ("/stages", "/search\ns", "/estimate\ns", "/simulated\nmean s", "/p10\ns", "/p90\ns")
+    table = _table("method", *headings, "/times\nbest")
     for result in results:
         row = [result.mean_s, result.quantile_s(0.1), result.quantile_s(0.9)]
         table.add_row(
@@ -163,6 +163,8 @@ def _table(*headings: str) -> Table:
     """A table; columns whose heading begins with / are aligned to the right."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
     for heading in headings:
-        right = heading.startswith("/")
-        table.add_column(heading.lstrip("/"), justify="right" if right else "left", no_wrap=right)
+        if heading.startswith("/"):
+            table.add_column(heading[1:], justify="right", no_wrap=True)
+        else:
+            table.add_column(heading, overflow="fold")
     return table
